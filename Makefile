@@ -1,0 +1,44 @@
+# Everything below sets up .venv by itself. PYTHON chooses the interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export NLU_DATA ?= ../shared/data
+
+.DEFAULT_GOAL := help
+.PHONY: help train test lint format typecheck check clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 14
+
+train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
+	$(BIN)/python -m nlu.train
+
+test: $(VENV)/.dev ## run the test-suite
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev ## check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check nlu tests
+
+format: $(VENV)/.dev ## put the code in form
+	$(BIN)/ruff format nlu tests
+	$(BIN)/ruff check --fix .
+
+typecheck: $(VENV)/.dev ## check types
+	$(BIN)/mypy
+
+check: lint typecheck test ## all of it
+
+clean: ## remove the environment and caches, never outputs
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+
+# Without an NVIDIA device the build of torch for CPUs is meant; a bare "torch" would bring gigabytes of CUDA.
+$(VENV)/.run: setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	command -v nvidia-smi >/dev/null 2>&1 || $(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/pip install --quiet --editable '.[dev,hf]'
+	touch $@
