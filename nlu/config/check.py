@@ -1,0 +1,188 @@
+"""Check configuration values against annotations that were read from source.
+
+Annotations arrive as syntax trees (see `nlu.config.signature`); the named constrained types of `nlu.config.types` are
+resolved by name, and a name that is not known here, such as a user's class, accepts anything.
+"""
+
+import ast
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, get_args, get_origin
+
+from nlu.config import types
+from nlu.config.durations import duration_rule, parse_duration, parse_interval, parse_warmup
+from nlu.config.errors import UserError
+from nlu.config.types import Range, Written
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "duration": parse_duration,
+    "interval": parse_interval,
+    "warmup": parse_warmup,
+}
+_LISTS = ("list", "List", "Sequence", "tuple", "Tuple", "set", "frozenset")
+_DICTS = ("dict", "Dict", "Mapping")
+
+
+def check_value(annotation: ast.expr, value: Any) -> str | None:
+    """Return the rule of `annotation` that `value` breaks, as "must be ...", or None when it breaks none."""
+    expected = _expected(annotation, value)
+    return None if expected is None else f"must be {expected}"
+
+
+def show(value: Any) -> str:
+    """Return `value` as it would be written in YAML, shortened to 80 characters."""
+    constants = {None: "null", True: "true", False: "false"}
+    is_constant = value is None or isinstance(value, bool)
+    text = constants[value] if is_constant else f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _expected(annotation: ast.expr, value: Any) -> str | None:
+    match annotation:
+        case ast.Constant(value=None):
+            return None if value is None else "null"
+        case ast.Constant(value=str(source)):
+            return _expected(ast.parse(source, mode="eval").body, value)
+        case ast.BinOp(op=ast.BitOr()):
+            return _expected_of_any(_members(annotation), value)
+        case ast.Subscript():
+            return _expected_of_subscript(annotation, value)
+        case ast.Name() | ast.Attribute():
+            return _expected_of_name(_last_name(annotation), value)
+    return None
+
+
+def _members(annotation: ast.expr) -> list[ast.expr]:
+    if isinstance(annotation, ast.BinOp):
+        return _members(annotation.left) + _members(annotation.right)
+    return [annotation]
+
+
+def _expected_of_any(members: list[ast.expr], value: Any) -> str | None:
+    expectations = [expected for member in members if (expected := _expected(member, value)) is not None]
+    if len(expectations) < len(members):
+        return None
+    # Null comes last and before any remedy, which follows a semicolon.
+    ordered = sorted(expectations, key=lambda text: text == "null")
+    rules, remedies = zip(*(text.partition("; ")[::2] for text in ordered), strict=True)
+    remedy = "; ".join(filter(None, remedies))
+    return " or ".join(rules) + (f"; {remedy}" if remedy else "")
+
+
+def _expected_of_subscript(annotation: ast.Subscript, value: Any) -> str | None:
+    name = _last_name(annotation.value)
+    inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+    if name == "Literal":
+        return _expected_of_literal(inner, value)
+    if name == "Optional":
+        return _expected_of_any([*inner, ast.Constant(value=None)], value)
+    if name == "Union":
+        return _expected_of_any(inner, value)
+    if name in ("Annotated", "Final"):
+        return _expected(inner[0], value)
+    if name in _LISTS:
+        return _expected_of_list(name, inner, value)
+    if name in _DICTS:
+        return _expected_of_dict(inner, value)
+    return None
+
+
+def _expected_of_literal(inner: list[ast.expr], value: Any) -> str | None:
+    choices = [ast.literal_eval(choice) for choice in inner]
+    # The type is compared as well, because True == 1 in Python.
+    if any(value == choice and type(value) is type(choice) for choice in choices):
+        return None
+    return f"one of {', '.join(show(choice).strip(chr(34)) for choice in choices)}"
+
+
+def _expected_of_list(name: str, inner: list[ast.expr], value: Any) -> str | None:
+    if not isinstance(value, list | tuple):
+        return "a list"
+    is_fixed = name in ("tuple", "Tuple") and not _is_ellipsis(inner[-1])
+    if is_fixed and len(value) != len(inner):
+        return f"a list of {len(inner)} items"
+    annotations = inner if is_fixed else [inner[0]] * len(value)
+    return _expected_of_items(enumerate(value), annotations, "a list", "item")
+
+
+def _expected_of_dict(inner: list[ast.expr], value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return "a mapping of keys to values"
+    return _expected_of_items(value.items(), [inner[-1]] * len(value), "a mapping", "the value of")
+
+
+def _expected_of_items(items: Any, annotations: list[ast.expr], whole: str, part: str) -> str | None:
+    for (key, item), annotation in zip(items, annotations, strict=True):
+        expected = _expected(annotation, item)
+        if expected is not None:
+            return f"{whole} of which {part} {key} is {expected}, not {show(item)}"
+    return None
+
+
+def _expected_of_name(name: str, value: Any) -> str | None:
+    if name in _PLAIN:
+        accepts, expected = _PLAIN[name]
+        if accepts(value):
+            return None
+        return "a finite number" if name == "float" and isinstance(value, float) else expected
+    constrained = getattr(types, name, None)
+    if get_origin(constrained) is not Annotated:
+        return None
+    base, *constraints = get_args(constrained)
+    for constraint in constraints:
+        if isinstance(constraint, Written):
+            return _expected_of_written(constraint, value)
+        if isinstance(constraint, Range):
+            return _expected_in_range(base, constraint, value)
+    return None
+
+
+def _expected_of_written(constraint: Written, value: Any) -> str | None:
+    try:
+        _PARSERS[constraint.kind](value)
+    except UserError:
+        return duration_rule(constraint.kind, value)
+    return None
+
+
+def _expected_in_range(base: type, limits: Range, value: Any) -> str | None:
+    expected = _expected_of_name(base.__name__, value)
+    if expected is None and _is_within(limits, value):
+        return None
+    noun = expected or _PLAIN[base.__name__][1]
+    low = None if limits.min is None else f"{'>' if limits.open_min else '>='} {limits.min}"
+    high = None if limits.max is None else f"{'<' if limits.open_max else '<='} {limits.max}"
+    return f"{noun} {' and '.join(filter(None, [low, high]))}"
+
+
+def _is_within(limits: Range, value: float) -> bool:
+    above = limits.min is None or value > limits.min or (value == limits.min and not limits.open_min)
+    below = limits.max is None or value < limits.max or (value == limits.max and not limits.open_max)
+    return above and below
+
+
+def _last_name(annotation: ast.expr) -> str:
+    return ast.unparse(annotation).rpartition(".")[2]
+
+
+def _is_ellipsis(annotation: ast.expr) -> bool:
+    return isinstance(annotation, ast.Constant) and annotation.value is Ellipsis
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_float(value: Any) -> bool:
+    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+_PLAIN: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "int": (_is_int, "an integer"),
+    "float": (_is_float, "a number"),
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "str": (lambda value: isinstance(value, str), "a text"),
+    "Path": (lambda value: isinstance(value, str), "a path"),
+    **{name: (lambda value: isinstance(value, list | tuple), "a list") for name in _LISTS},
+    **{name: (lambda value: isinstance(value, dict), "a mapping of keys to values") for name in _DICTS},
+}

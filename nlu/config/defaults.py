@@ -1,0 +1,49 @@
+"""Keys that a configuration leaves out, filled in from the signatures, so that every reader finds every key."""
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.config.signature import Signature, read_signature
+from nlu.config.targets import TARGET
+
+TRAINER = "nlu.config.schema.Trainer"
+
+
+def with_defaults(config: Mapping[str, Any], schema: str) -> dict[str, Any]:
+    """Return the configuration with the literal defaults of its schema, its trainer and its targets filled in.
+
+    What is written stays; a target that cannot be read is left as it is, for validation to refuse.
+    """
+    filled = _fill(config, _literals(read_signature(schema)))
+    for key, node in filled.items():
+        if isinstance(node, Mapping):
+            target = TRAINER if key == "trainer" else node.get(TARGET)
+            filled[key] = _fill(node, _defaults_of(target))
+    return filled
+
+
+def _fill(node: Mapping[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    return {**node, **{key: value for key, value in defaults.items() if key not in node}}
+
+
+def _defaults_of(target: Any) -> dict[str, Any]:
+    if not isinstance(target, str):
+        return {}
+    try:
+        return _literals(read_signature(target))
+    except UserError:
+        return {}
+
+
+def _literals(signature: Signature) -> dict[str, Any]:
+    found = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.default is not None:
+            try:
+                found[name] = ast.literal_eval(parameter.default)
+            except ValueError:
+                # A computed default, such as a factory, is the constructor's own business.
+                continue
+    return found

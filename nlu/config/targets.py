@@ -1,0 +1,52 @@
+"""Turn a configuration node with a `_target_` into the object it describes."""
+
+import copy
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from nlu.config.errors import UserError
+
+TARGET = "_target_"
+
+
+def is_trusted(target: str, trusted: Sequence[str] = ()) -> bool:
+    """Return whether the top-level package of `target` is nlu or one of `trusted`."""
+    return target.partition(".")[0] in ("nlu", *trusted)
+
+
+def build(node: Mapping[str, Any] | DictConfig, *runtime_args: Any, trusted: Sequence[str] = ()) -> Any:
+    """Import the node's `_target_` and call it with `runtime_args` and the node's other keys as keyword arguments.
+
+    The keyword arguments are plain containers of their own. Raises UserError for a target that is missing, outside
+    nlu and `trusted`, or not importable.
+    """
+    plain: Any = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node
+    keywords = copy.deepcopy(dict(plain))
+    target = keywords.pop(TARGET, None)
+    if not isinstance(target, str):
+        raise UserError(f"{TARGET} is {target} but must name a class; set it to package.module.Class")
+    if not is_trusted(target, trusted):
+        raise UserError(untrusted(target))
+    return _import(target)(*runtime_args, **keywords)
+
+
+def untrusted(target: str) -> str:
+    """Return the rule that a target outside nlu breaks, with the remedy."""
+    package = target.partition(".")[0]
+    return f"{target} is outside nlu; if you trust {package}, add it: trusted_packages=[{package}]"
+
+
+def _import(target: str) -> Callable[..., Any]:
+    module_name, _, name = target.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise UserError(f"{target}: there is no module {error.name}; correct _target_") from error
+        raise UserError(f"{target} needs the package {error.name}, which is missing; install it") from error
+    if not hasattr(module, name):
+        raise UserError(f"{target}: {module_name} has no {name}; correct _target_")
+    return getattr(module, name)

@@ -1,0 +1,40 @@
+"""Constrained types for constructor signatures, the schema of every configuration group.
+
+A signature such as `hidden_size: PositiveInt = 768` is read from source by `nlu.config.signature` and checked by
+`nlu.config.check` before anything heavy is imported; at run time the names are plain `int`, `float` and `str`.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+
+@dataclass(frozen=True)
+class Range:
+    """A numeric range, both ends included unless `open_min` or `open_max`; `None` means unbounded."""
+
+    min: float | None = None
+    max: float | None = None
+    open_min: bool = False
+    open_max: bool = False
+
+
+@dataclass(frozen=True)
+class Written:
+    """A value with a syntax of its own: `kind` names the parser that decides whether a text is well formed."""
+
+    kind: str
+
+
+PositiveInt = Annotated[int, Range(min=1)]
+NonNegativeInt = Annotated[int, Range(min=0)]
+PositiveFloat = Annotated[float, Range(min=0, open_min=True)]
+NonNegativeFloat = Annotated[float, Range(min=0)]
+Probability = Annotated[float, Range(min=0, max=1, open_max=True)]
+"""A dropout rate or similar: 0 is off, 1 would leave nothing."""
+Fraction = Annotated[float, Range(min=0, max=1)]
+Duration = Annotated[str, Written("duration")]
+"""`3ep` epochs, `500st` optimizer steps, `32000ex` examples seen; more than 0."""
+Interval = Annotated[str | int, Written("interval")]
+"""A duration, or 0 for "only at the end"."""
+Warmup = Annotated[str | float, Written("warmup")]
+"""A ratio of the whole run in [0, 1], or a duration."""

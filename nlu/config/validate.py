@@ -1,0 +1,197 @@
+"""Check a whole configuration against the signatures of its targets, before anything is built.
+
+All problems are collected, so that a user mends a configuration in one go.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nlu.config.check import check_value, show
+from nlu.config.defaults import with_defaults
+from nlu.config.errors import UserError
+from nlu.config.nearest import hint
+from nlu.config.rules import cross_problems
+from nlu.config.signature import Parameter, Signature, read_signature
+from nlu.config.targets import TARGET, is_trusted, untrusted
+
+RUN = "nlu.config.schema.Run"
+MISSING = "???"
+# Groups without a target have a schema in nlu.config.schema instead.
+_PLAIN_GROUPS = {"trainer": "nlu.config.schema.Trainer"}
+
+
+class _Unresolved:
+    """Stands for a value whose interpolation failed, which is reported by whoever resolved it."""
+
+    def __repr__(self) -> str:
+        return "unresolved"
+
+
+UNRESOLVED = _Unresolved()
+_NOTHING = object()
+
+
+def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: bool = True) -> list[str]:
+    """Return every problem of a resolved plain configuration, as full key, value, rule and remedy.
+
+    `schema` is the dotted name of the dataclass of the top-level keys; `hydra` and keys set to `UNRESOLVED` are passed
+    over, and `???` counts as not set. The rules between groups apply to the schema of a run alone. Nothing heavy is
+    imported.
+    """
+    own = with_defaults({key: value for key, value in config.items() if key != "hydra"}, schema)
+    found = _Checker(_trusted(own)).top(own, read_signature(schema))
+    if schema != RUN or not with_cross_rules:
+        return found
+    try:
+        return found + cross_problems(own)
+    except Exception:
+        # The rules between groups may trip over the very values that were just found wrong.
+        if found:
+            return found
+        raise
+
+
+def known_keys(config: Mapping[str, Any], schema: str = RUN) -> set[str]:
+    """Return the full keys that may be set: those of `config` and those of the signatures that it names."""
+    keys = set(_full_keys("", config))
+    for key, value in [("", config), *_mappings("", config)]:
+        target = schema if key == "" else value.get(TARGET) or _PLAIN_GROUPS.get(key)
+        signature = _signature_or_none(target, _trusted(config))
+        keys |= {_join(key, name) for name in signature.parameters} if signature else set()
+    return {key for key in keys if not key.endswith(TARGET)}
+
+
+class _Checker:
+    """Collects the problems of one configuration."""
+
+    def __init__(self, trusted: list[str]):
+        self.trusted = trusted
+
+    def top(self, config: Mapping[str, Any], signature: Signature) -> list[str]:
+        found = self.keys("", config, signature)
+        for key, value in config.items():
+            if key not in signature.parameters:
+                continue
+            if key not in _PLAIN_GROUPS:
+                found += self.inside(key, value)
+            elif isinstance(value, Mapping):
+                found += self.keys(key, value, read_signature(_PLAIN_GROUPS[key]))
+        return found + [
+            f"{key} is {show(config[key])} but must be a choice of its group; set {key}=NAME_OF_A_CHOICE"
+            for key, parameter in signature.parameters.items()
+            if _is_group(parameter) and _is_scalar(config.get(key, UNRESOLVED))
+        ]
+
+    def inside(self, key: str, value: Any) -> list[str]:
+        """Check the nodes and unset values anywhere below `key`, whose own value has been checked."""
+        if isinstance(value, Mapping):
+            if TARGET in value:
+                return self.node(key, value)
+            return [text for name, item in value.items() for text in self.item(_join(key, name), item)]
+        if isinstance(value, list | tuple):
+            return [text for number, item in enumerate(value) for text in self.item(f"{key}[{number}]", item)]
+        return []
+
+    def item(self, key: str, value: Any) -> list[str]:
+        return [f"{key} is not set; set {key}"] if _is_missing(value) else self.inside(key, value)
+
+    def node(self, key: str, node: Mapping[str, Any]) -> list[str]:
+        target = node[TARGET]
+        if target is UNRESOLVED:
+            return []
+        if not isinstance(target, str) or _is_missing(target):
+            return [f"{key}.{TARGET} is {show(target)} but must name a class; set it to package.module.Class"]
+        if not is_trusted(target, self.trusted):
+            return [f"{key}.{TARGET} is refused: {untrusted(target)}"]
+        try:
+            signature = read_signature(target)
+        except UserError as error:
+            return [f"{key}.{TARGET} cannot be read: {problem}" for problem in error.problems]
+        arguments = {name: value for name, value in node.items() if name != TARGET}
+        found = self.keys(key, arguments, signature)
+        return found + [
+            text
+            for name, value in arguments.items()
+            if not _is_missing(value)
+            for text in self.inside(_join(key, name), value)
+        ]
+
+    def keys(self, prefix: str, node: Mapping[str, Any], signature: Signature) -> list[str]:
+        found = []
+        for name, value in node.items():
+            if name not in signature.parameters:
+                found += _unknown(prefix, str(name), signature)
+            elif not (_is_missing(value) or value is UNRESOLVED or _is_node(value)):
+                rule = check_value(signature.parameters[name].annotation, value)
+                found += [_broken(_join(prefix, name), value, rule)] if rule else []
+        for name, parameter in signature.parameters.items():
+            value = node.get(name, MISSING if parameter.required else None)
+            if _is_missing(value):
+                found.append(_not_set(_join(prefix, name), check_value(parameter.annotation, _NOTHING)))
+        return found
+
+
+def _unknown(prefix: str, name: str, signature: Signature) -> list[str]:
+    key = _join(prefix, name)
+    if name in signature.positional:
+        return [f"{key} is no setting: {name} is not a keyword-only parameter of {signature.target}; remove {key}"]
+    if signature.is_open:
+        return []
+    return [f"{key}: there is no such key; {hint(key, [_join(prefix, valid) for valid in signature.parameters])}"]
+
+
+def _broken(key: str, value: Any, rule: str) -> str:
+    remedy = "" if "; " in rule and " write " in rule else f"; set {key} to such a value"
+    return f"{key} is {show(value)} but {rule}{remedy}"
+
+
+def _not_set(key: str, rule: str | None) -> str:
+    return f"{key} is not set but {rule}; set {key}" if rule else f"{key} is not set; set {key}"
+
+
+def _join(prefix: str, name: Any) -> str:
+    return f"{prefix}.{name}" if prefix else str(name)
+
+
+def _is_missing(value: Any) -> bool:
+    return isinstance(value, str) and value == MISSING
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, Mapping) and TARGET in value
+
+
+def _is_group(parameter: Parameter) -> bool:
+    return parameter.required and check_value(parameter.annotation, _NOTHING) is None
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is not UNRESOLVED and not _is_missing(value) and not isinstance(value, Mapping)
+
+
+def _full_keys(prefix: str, config: Mapping[str, Any]) -> list[str]:
+    keys = []
+    for name, value in config.items():
+        key = _join(prefix, name)
+        keys += [key, *(_full_keys(key, value) if isinstance(value, Mapping) else [])]
+    return keys
+
+
+def _mappings(prefix: str, config: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    found = []
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            found += [(_join(prefix, name), value), *_mappings(_join(prefix, name), value)]
+    return found
+
+
+def _trusted(config: Mapping[str, Any]) -> list[str]:
+    packages = config.get("trusted_packages")
+    return packages if isinstance(packages, list) else []
+
+
+def _signature_or_none(target: Any, trusted: list[str]) -> Signature | None:
+    try:
+        return read_signature(target) if isinstance(target, str) and is_trusted(target, trusted) else None
+    except UserError:
+        return None

@@ -1,0 +1,210 @@
+"""Users get messages and exit code 2, bugs keep their traceback, and starting costs no heavy import."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+import nlu
+from nlu.config.app import conf_dir, prepare, run_app
+from nlu.config.errors import UserError
+
+SCHEMA = "shop.schema.Job"
+VALID = ["task=classify", "name=fine"]
+HEAVY = ("torch", "transformers", "numpy", "sklearn", "rich")
+
+
+def task(config: DictConfig) -> Any:
+    """Behave as the configuration's name says."""
+    failures = {
+        "one": UserError("one problem"),
+        "two": UserError("first", "second"),
+        "bug": RuntimeError("a bug"),
+        "value": ValueError("a bug --too"),
+        "full": OSError(errno.ENOSPC, "No space left on device", "runs/weights.bin"),
+        "unreadable": OSError(errno.EIO, "I/O error"),
+        "interrupt": KeyboardInterrupt(),
+    }
+    name = prepare(config, SCHEMA)["name"]
+    print("ran", name)
+    if name in failures:
+        raise failures[name]
+    return int(name) if name.isdecimal() else 0.5 if name == "metric" else None
+
+
+@pytest.fixture
+def run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Return a function that runs the command line and gives exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+
+    def run(*arguments: str) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["job", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            run_app(task, "job", SCHEMA, tree / "conf")
+        output = capsys.readouterr()
+        return caught.value.code, output.out, output.err
+
+    return run
+
+
+def start(tree: Path, tmp_path: Path, body: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with `body` as its task in a process of its own."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nfrom pathlib import Path\nfrom nlu.config.app import prepare, run_app\n\n"
+        f"def task(config):\n    {body}\n\n"
+        f"run_app(task, 'job', {SCHEMA!r}, Path({str(tree / 'conf')!r}))\n"
+    )
+    path = os.pathsep.join([str(tree), str(Path(nlu.__file__).parents[1])])
+    command = [sys.executable, str(program), *arguments]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_composing_and_validating_imports_nothing_heavy(tree: Path, tmp_path: Path):
+    body = f"prepare(config, {SCHEMA!r}); print([name for name in {HEAVY} if name in sys.modules])"
+    done = start(tree, tmp_path, body, *VALID)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_a_bug_keeps_its_traceback_and_exits_with_1(tree: Path, tmp_path: Path):
+    done = start(tree, tmp_path, "raise RuntimeError('a bug')", *VALID)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and "RuntimeError: a bug" in done.stderr
+
+
+def test_a_wrong_command_line_exits_with_2_and_no_traceback(tree: Path, tmp_path: Path):
+    done = start(tree, tmp_path, "print('ran')", *VALID, "trainer.batchsize=3", "seed=-1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == "nlu: error: 2 problems"
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error(tree: Path, tmp_path: Path):
+    # A pipe without a reader fails on flush; unbuffered output makes that happen inside the command.
+    reading, writing = os.pipe()
+    os.close(reading)
+    imports = "from nlu.config.app import run_app; from pathlib import Path"
+    body = f"{imports}; run_app(print, 'job', {SCHEMA!r}, Path('conf'))"
+    environment = {**os.environ, "PYTHONPATH": str(Path(nlu.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", body, "--help"], cwd=tree, env=environment, stdout=writing, stderr=subprocess.PIPE
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_integer_that_the_task_returns_is_the_exit_code(run):
+    assert run("task=tag", "name='3'")[0] == 3
+    assert run(*VALID)[0] == 0
+    assert run("task=tag", "name=metric")[0] == 0
+
+
+def test_of_several_jobs_the_largest_exit_code_counts_and_all_of_them_run(run):
+    code, out, err = run("-m", "task=tag", "name='1',one,fine")
+    assert code == 2
+    assert [line for line in out.splitlines() if line.startswith("ran")] == ["ran 1", "ran one", "ran fine"]
+    assert err == "nlu: error: job 1 (name=one,task=tag): one problem\n"
+
+
+def test_a_users_error_is_printed_without_a_traceback(run):
+    assert run("task=tag", "name=one")[::2] == (2, "nlu: error: one problem\n")
+    assert run("task=tag", "name=two")[2] == "nlu: error: 2 problems\n  - first\n  - second\n"
+
+
+def test_an_invalid_value_is_refused_before_the_task_does_anything(run):
+    code, out, err = run(*VALID, "trainer.batch_size=0", "model.hidden_size=x")
+    assert (code, out) == (2, "")
+    assert "trainer.batch_size is 0 but" in err and 'model.hidden_size is "x" but' in err
+
+
+def test_an_interrupt_exits_with_130(run):
+    assert run("task=tag", "name=interrupt")[::2] == (130, "nlu: interrupted\n")
+
+
+def test_a_full_disk_names_the_file_and_the_remedy(run):
+    code, _, err = run("task=tag", "name=full")
+    assert code == 2
+    remedy = "the disk is full; free some space or write elsewhere"
+    assert err == f"nlu: error: runs/weights.bin cannot be used: {remedy}\n"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("bug", RuntimeError), ("value", ValueError), ("unreadable", OSError)])
+def test_any_other_error_of_the_task_is_raised_as_it_is(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[Exception]
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    monkeypatch.setattr(sys, "argv", ["job", "task=tag", f"name={name}"])
+    with pytest.raises(kind):
+        run_app(task, "job", SCHEMA, tree / "conf")
+
+
+def test_help_is_the_programs_own(run):
+    assert run("--help")[:2] == (0, "The help of this program alone.\n")
+
+
+def test_the_configuration_is_shown_without_running(run):
+    code, out, _ = run(*VALID, "--cfg", "job")
+    assert code == 0
+    assert "batch_size: 32" in out and "ran" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        (["--multirun", "--cfg", "job"], "only one of --run, --multirun"),
+        ([*VALID, "--config-dir", "no-such-dir"], "no-such-dir' not found"),
+        ([*VALID, "--config-name", "jbo"], "there is no configuration jbo; nearest: job"),
+        ([*VALID, "hydra.run.dir=${nope}"], "hydra.run.dir: interpolation key 'nope' not found"),
+        ([*VALID, "--cfg", "job", "--resolve", "seed=${nope}"], "seed is ${nope} but interpolation key 'nope'"),
+    ],
+)
+def test_a_command_line_that_hydra_refuses_exits_with_2(run, arguments: list[str], expected: str):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert expected in err
+    assert "Traceback" not in err
+
+
+def test_choices_of_a_directory_of_the_users_own_are_known(run, tmp_path: Path):
+    (tmp_path / "mine/task").mkdir(parents=True)
+    (tmp_path / "mine/task/special.yaml").write_text("_target_: shop.models.Task\n")
+    assert run("--config-dir", "mine", "task=special", "name=fine")[0] == 0
+    assert "nearest: special; all: classify, special, tag" in run("--config-dir", "mine", "task=specal", "name=a")[2]
+
+
+def test_a_file_that_is_not_valid_yaml_is_named_with_its_line(run, tmp_path: Path):
+    (tmp_path / "mine/task").mkdir(parents=True)
+    (tmp_path / "mine/task/special.yaml").write_text("a: 1\nb: [1\n")
+    code, _, err = run("--config-dir", "mine", "task=special", "name=fine")
+    assert code == 2
+    assert "not valid YAML" in err and "special.yaml" in err and "line 2" in err
+
+
+def test_preparing_collects_unresolved_and_invalid_values():
+    config = OmegaConf.create(
+        {
+            "seed": -1,
+            "name": "${nope}",
+            "task": {"_target_": "shop.models.Task"},
+            "model": {"_target_": "shop.models.Model", "hidden_size": "${seed}"},
+            "trainer": {},
+            "trusted_packages": ["shop"],
+        }
+    )
+    with pytest.raises(UserError) as caught:
+        prepare(config, SCHEMA)
+    assert [problem.split()[0] for problem in caught.value.problems] == ["name", "seed", "model.hidden_size"]
+
+
+def test_the_configuration_files_lie_in_the_package_or_beside_it():
+    package = Path(nlu.__file__).resolve().parent
+    assert conf_dir() in (package / "conf", package.parent / "conf")

@@ -1,0 +1,95 @@
+"""Everything that is wrong with a command line is said at once."""
+
+from pathlib import Path
+
+import pytest
+
+from nlu.config.overrides import override_problems
+
+VALID = ["name=a", "task=classify"]
+
+
+@pytest.fixture
+def find(tree: Path):
+    def find(*overrides: str, config_name: str = "job", is_multirun: bool = False) -> list[str]:
+        return override_problems(config_name, [f"file://{tree}/conf"], overrides, "shop.schema.Job", is_multirun)
+
+    return find
+
+
+def test_a_valid_command_line_has_no_problems(find):
+    assert find(*VALID, "model=large", "model.layers=3", "+model.name=b", "trainer.max_duration=0.5ep") == []
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_full_key(find):
+    (problem,) = find(*VALID, "trainer.batchsize=3")
+    assert problem.startswith("trainer.batchsize: there is no such key; nearest: trainer.batch_size")
+
+
+def test_a_key_without_its_group_finds_its_full_name(find):
+    (problem,) = find(*VALID, "batch_size=3")
+    assert problem.startswith("batch_size: there is no such key; nearest: trainer.batch_size")
+
+
+def test_a_key_that_only_the_signature_has_can_be_added(find):
+    assert find(*VALID, "model.layers=3") == [
+        "model.layers is not in this configuration yet; add it with +model.layers=3"
+    ]
+
+
+def test_an_unknown_choice_is_refused_with_the_nearest_and_all_choices(find):
+    assert find("name=a", "task=clasify") == [
+        "task=clasify: there is no such choice; nearest: classify; all: classify, tag"
+    ]
+
+
+def test_an_unknown_group_is_refused_with_the_nearest(find):
+    assert find(*VALID, "modle=small") == ["modle=small: there is no such group; nearest: model"]
+
+
+def test_a_group_that_needs_a_choice_is_named_with_its_choices(find):
+    assert find("name=a") == ["task is not chosen; set task=NAME, one of: classify, tag"]
+
+
+def test_keys_of_a_group_whose_choice_was_refused_are_not_held_against_the_user(find):
+    assert len(find(*VALID, "model=larg", "model.layers=3", "~model.layers")) == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("trainer.batch_size=[1", "'[1'; its brackets do not close; close them, and quote"),
+        ("name=a~b", "a character that cannot stand there: '~' at column 7; quote"),
+        ("name=a=b", "mismatched input '='"),
+        ("seed", "seed: the value is missing; write seed=VALUE"),
+        ("seed=1,2", "seed=1,2: several values need --multirun; for a list write 'seed=[1,2]'"),
+        ("+seed=3", "+seed=3: seed is there already; write seed=3"),
+        ("~trainer.patence", "~trainer.patence: there is no trainer.patence; nearest: trainer.patience"),
+        ("hydra.job.chdir=maybe", "value 'maybe' is not a valid bool"),
+        ("hydra.nope=1", "hydra.nope: Hydra has no such key"),
+        ("task={a: 1}", "task is not chosen"),
+        ("seed=${trainer.batchsize}", "seed is ${trainer.batchsize} but interpolation key"),
+        ("model.name=${oc.env:SURELY_NOT_SET}", "Environment variable 'SURELY_NOT_SET' not found"),
+    ],
+)
+def test_an_override_that_cannot_be_used_says_why(find, override: str, expected: str):
+    overrides = [given for given in VALID if given.partition("=")[0] != override.partition("=")[0]]
+    assert expected in "\n".join(find(*overrides, override))
+
+
+def test_all_problems_are_found_together_with_those_of_the_values(find):
+    found = find("trainer.batchsize=3", "model=larg", "name=[", "seed=-1", "+trainer.batchsiz=2", "extra=1")
+    starts = ["name=[", "model=larg:", "task ", "trainer.batchsize:", "extra:", "name ", "seed ", "trainer.batchsiz:"]
+    assert len(found) == len(starts)
+    assert all(problem.startswith(start) for problem, start in zip(sorted(found), sorted(starts), strict=True))
+
+
+def test_every_value_of_a_sweep_is_tried(find):
+    assert find("name=a", "task=clasify,tag,tga", "seed=1,2", is_multirun=True) == [
+        "task=clasify: there is no such choice; nearest: classify; all: classify, tag",
+        "task=tga: there is no such choice; nearest: tag; all: classify, tag",
+    ]
+
+
+def test_an_unknown_configuration_is_refused_with_the_nearest(find):
+    assert find(*VALID, config_name="jbo") == ["there is no configuration jbo; nearest: job"]

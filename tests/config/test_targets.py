@@ -1,0 +1,47 @@
+"""A node becomes the object that its target describes, and nothing outside the trusted packages is imported."""
+
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+
+from nlu.config.errors import UserError
+from nlu.config.targets import build
+
+
+def test_a_target_is_called_with_the_runtime_arguments_and_the_keys_of_its_node():
+    part = build({"_target_": "store.parts.Part", "size": 3}, "a", "b", trusted=["store"])
+    assert (part.given, part.size) == (("a", "b"), 3)
+
+
+def test_a_composed_node_is_resolved_to_plain_containers():
+    config = OmegaConf.create({"n": 2, "part": {"_target_": "store.parts.Part", "size": "${n}", "tags": ["a"]}})
+    part = build(config.part, trusted=["store"])
+    assert part.size == 2
+    assert type(part.tags) is list
+
+
+def test_what_is_built_does_not_share_its_containers_with_the_configuration():
+    node = {"_target_": "store.parts.Part", "size": 1, "tags": ["a"]}
+    build(node, trusted=["store"]).tags.append("b")
+    assert node == {"_target_": "store.parts.Part", "size": 1, "tags": ["a"]}
+
+
+def test_a_package_that_is_not_trusted_is_not_even_imported():
+    with pytest.raises(UserError, match=r"trusted_packages=\[antigravity\]"):
+        build({"_target_": "antigravity.Part"})
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("store.parts.Bit", "store.parts has no Bit"),
+        ("store.bits.Bit", "there is no module store.bits"),
+        ("store.broken.Part", "needs the package a_package_that_is_missing"),
+        (None, "must name a class"),
+    ],
+)
+def test_a_target_that_cannot_be_imported_says_what_is_missing(target: str | None, expected: str):
+    with pytest.raises(UserError, match=expected):
+        build({"_target_": target}, trusted=["store"])

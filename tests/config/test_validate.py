@@ -1,0 +1,136 @@
+"""A configuration is judged whole, key by key, against the signatures that it names."""
+
+from typing import Any
+
+import pytest
+
+from nlu.config import validate
+from nlu.config.defaults import with_defaults
+from nlu.config.validate import UNRESOLVED, known_keys, problems
+
+SCHEMA = "shop.schema.Job"
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "a",
+        "task": {"_target_": "shop.models.Task", "labels": ["a"]},
+        "model": {"_target_": "shop.models.Model", "hidden_size": 8},
+        "trainer": {"batch_size": 32},
+        "trusted_packages": ["shop"],
+        "hydra": {"ignored": "???"},
+        **changes,
+    }
+
+
+def found(**changes: Any) -> list[str]:
+    return problems(config(**changes), SCHEMA)
+
+
+def test_a_valid_configuration_has_no_problems():
+    assert found() == []
+
+
+def test_a_value_out_of_range_is_refused_with_key_value_rule_and_remedy():
+    assert found(trainer={"batch_size": 0}) == [
+        "trainer.batch_size is 0 but must be an integer >= 1; set trainer.batch_size to such a value"
+    ]
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one():
+    model = {"_target_": "shop.models.Model", "hiden_size": 8}
+    assert found(model=model) == ["model.hiden_size: there is no such key; nearest: model.hidden_size"]
+    assert found(trainer={"batchsize": 1})[0].startswith(
+        "trainer.batchsize: there is no such key; nearest: trainer.batch_size"
+    )
+    assert found(seeed=1) == ["seeed: there is no such key; nearest: seed"]
+
+
+def test_a_key_that_the_program_supplies_itself_is_refused():
+    assert "labels is not a keyword-only parameter" in found(model={"_target_": "shop.models.Model", "labels": 3})[0]
+
+
+def test_a_required_key_that_is_absent_or_not_set_is_named():
+    extended = {"_target_": "shop.models.Extended"}
+    assert found(model=extended) == ["model.width is not set but must be a number; set model.width"]
+    assert found(model={**extended, "width": "???"}) == found(model=extended)
+    assert found(name="???") == ["name is not set but must be a text; set name"]
+
+
+def test_a_value_that_is_not_set_is_found_at_any_depth():
+    head = {"parts": [{"size": "???"}]}
+    model = {"_target_": "shop.models.Model", "head": head}
+    assert found(model=model) == ["model.head.parts[0].size is not set; set model.head.parts[0].size"]
+
+
+def test_a_target_within_a_target_is_checked_by_its_own_signature():
+    model = {"_target_": "shop.models.Model", "head": {"_target_": "shop.models.make", "rate": 0}}
+    assert found(model=model) == ["model.head.rate is 0 but must be a number > 0; set model.head.rate to such a value"]
+
+
+def test_a_target_of_a_package_that_is_not_trusted_is_refused_unread():
+    (problem,) = found(model={"_target_": "torch.nn.Linear", "in_features": 1})
+    assert problem == (
+        "model._target_ is refused: torch.nn.Linear is outside nlu; "
+        "if you trust torch, add it: trusted_packages=[torch]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (
+            "shop.models.X",
+            "model._target_ cannot be read: shop.models.X: shop.models has no X; valid: Ancestor, Base, Extended, "
+            "Heir, Model, Open, Task, make",
+        ),
+        ("???", 'model._target_ is "???" but must name a class; set it to package.module.Class'),
+        (3, "model._target_ is 3 but must name a class; set it to package.module.Class"),
+    ],
+)
+def test_a_target_that_names_no_class_is_refused(target: Any, expected: str):
+    assert found(model={"_target_": target}) == [expected]
+
+
+def test_a_group_that_is_no_mapping_is_refused():
+    assert found(model=3) == ["model is 3 but must be a choice of its group; set model=NAME_OF_A_CHOICE"]
+
+
+def test_all_problems_are_reported_together():
+    reported = found(seed=-1, trainer={"batch_size": "x", "max_duration": 500}, extra=1, name=None)
+    assert [problem.split()[0] for problem in reported] == [
+        "name", "seed", "extra:", "trainer.batch_size", "trainer.max_duration"
+    ]  # fmt: skip
+
+
+def test_a_number_without_unit_comes_with_its_own_remedy():
+    (problem,) = found(trainer={"max_duration": 500})
+    assert problem.endswith("; write 500st (steps), 500ep (epochs) or 500ex (examples)")
+
+
+def test_a_value_whose_interpolation_failed_is_passed_over():
+    assert found(name=UNRESOLVED, model=UNRESOLVED, trainer={"batch_size": UNRESOLVED}) == []
+
+
+def test_keywords_that_cannot_be_known_are_let_through():
+    assert found(model={"_target_": "shop.models.Open", "anything": 1}) == []
+
+
+def test_the_rules_between_groups_add_their_problems_and_may_trip_over_values_already_refused(monkeypatch):
+    monkeypatch.setattr(validate, "cross_problems", lambda config: [f"{sorted(config)} do not fit together"])
+    rule = problems({"seed": -1, "hydra": {}})[-1]
+    assert "seed" in rule and "hydra" not in rule and rule.endswith("do not fit together")
+    monkeypatch.setattr(validate, "cross_problems", lambda config: [config["data"]["files"]])
+    assert problems({"seed": -1})[0].startswith("seed is -1")
+
+
+def test_the_keys_that_may_be_set_include_those_with_defaults():
+    keys = known_keys(config(), SCHEMA)
+    assert {"seed", "model.layers", "trainer.clip_norm", "task.labels"} <= keys
+    assert not any(key.endswith("_target_") for key in keys)
+
+
+def test_a_key_that_is_left_out_has_the_default_of_its_signature():
+    filled = with_defaults({"seed": 7, "trainer": {"batch_size": 4}}, validate.RUN)
+    assert filled["seed"] == 7 and filled["resume"] == "never"
+    assert filled["trainer"]["batch_size"] == 4 and filled["trainer"]["accumulation"] == 1
