@@ -1,0 +1,1 @@
+"""Getting files by reference: a local path, a URL, an object store, a package archive or a model hub."""

@@ -1,0 +1,73 @@
+"""The cache folder and the digests remembered in it."""
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from nlu.storage.cache import cache_dir, file_digest, read_json, staging_folder, write_json
+
+
+def test_the_cache_lies_in_the_home_folder_unless_the_environment_names_another(monkeypatch, tmp_path):
+    assert cache_dir() == tmp_path / "cache"
+    monkeypatch.delenv("NLU_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / ".cache" / "nlu"
+
+
+def test_an_unchanged_file_is_not_read_a_second_time(tmp_path):
+    file = tmp_path / "data.txt"
+    file.write_bytes(b"before")
+    first = file_digest(file)
+    status = file.stat()
+    file.write_bytes(b"behind")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert first == hashlib.sha256(b"before").hexdigest()
+    assert file_digest(file) == first
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    file = tmp_path / "data.txt"
+    file.write_bytes(b"before")
+    file_digest(file)
+    file.write_bytes(b"something longer")
+    assert file_digest(file) == hashlib.sha256(b"something longer").hexdigest()
+
+
+def test_a_damaged_or_unwritable_memory_of_digests_is_worked_around(tmp_path, cache):
+    file = tmp_path / "data.txt"
+    file.write_bytes(b"x")
+    expected = file_digest(file)
+    (memo,) = (cache / "digests").iterdir()
+    memo.write_text("{")
+    assert file_digest(file) == expected
+    memo.unlink()
+    (cache / "digests").rmdir()
+    (cache / "digests").write_text("a file where a folder should be")
+    assert file_digest(file) == expected
+
+
+def test_a_json_file_is_replaced_as_a_whole_or_not_at_all(tmp_path):
+    write_json(tmp_path / "a" / "b.json", {"x": "词"})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a" / "b.json", {"x": object()})
+    assert read_json(tmp_path / "a" / "b.json") == {"x": "词"}
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b.json"]
+
+
+def test_staging_folders_of_killed_processes_are_removed_after_a_day(cache):
+    def leave(name: str, age_s: float) -> Path:
+        folder = cache / "staging" / name
+        folder.mkdir(parents=True)
+        (folder / "part").write_bytes(b"x")
+        then = time.time() - age_s
+        for path in (folder / "part", folder):
+            os.utime(path, (then, then))
+        return folder
+
+    old, recent = leave("old", 25 * 3600), leave("recent", 3600)
+    with staging_folder() as folder:
+        assert folder.is_dir()
+    assert not folder.exists() and not old.exists() and recent.exists()

@@ -1,0 +1,95 @@
+"""Object stores through fsspec, against a real S3 server on this machine."""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from nlu.config.errors import DataError
+from nlu.storage.resources import fetch
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(endpoint, monkeypatch, request):
+    environment = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": endpoint,
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    name = hashlib.sha256(request.node.name.encode()).hexdigest()[:20]
+    bucket = boto3.resource("s3").Bucket(name)
+    bucket.create()
+    return bucket
+
+
+def test_an_object_is_fetched_once_until_it_changes(bucket, caplog):
+    bucket.put_object(Key="data/train.txt", Body="一".encode())
+    reference = f"s3://{bucket.name}/data/train.txt"
+    with caplog.at_level(logging.INFO, logger="nlu"):
+        first = fetch(reference)
+        assert fetch(reference) == first and first.name == "train.txt" and first.read_text(encoding="utf-8") == "一"
+        bucket.put_object(Key="data/train.txt", Body="二".encode())
+        second = fetch(reference)
+    assert second != first and second.read_text(encoding="utf-8") == "二"
+    assert len([record for record in caplog.records if "fetching" in record.getMessage()]) == 2
+
+
+def test_a_prefix_is_fetched_as_a_folder_and_anew_when_a_file_is_added(bucket):
+    bucket.put_object(Key="model/vocab.txt", Body=b"v")
+    bucket.put_object(Key="model/deep/config.json", Body=b"{}")
+    bucket.put_object(Key="model2/other", Body=b"x")
+    folder = fetch(f"s3://{bucket.name}/model/")
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert folder.name == "model" and files == {"vocab.txt", "deep/config.json"}
+    bucket.put_object(Key="model/new.txt", Body=b"n")
+    assert (fetch(f"s3://{bucket.name}/model/") / "new.txt").read_bytes() == b"n"
+
+
+def test_a_missing_object_is_reported(bucket):
+    with pytest.raises(DataError, match=r"weights s3://.*/no\.bin does not exist"):
+        fetch(f"s3://{bucket.name}/no.bin", what="weights")
+
+
+def test_another_sha256_leaves_nothing_and_the_right_one_needs_no_server_again(bucket, cached_files, monkeypatch):
+    bucket.put_object(Key="a.bin", Body=b"abc")
+    digest = hashlib.sha256(b"abc").hexdigest()
+    with pytest.raises(DataError, match=f"{digest}.*{'0' * 64}"):
+        fetch(f"s3://{bucket.name}/a.bin#sha256={'0' * 64}")
+    assert cached_files() == []
+    path = fetch(f"s3://{bucket.name}/a.bin#sha256={digest}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert fetch(f"s3://{bucket.name}/a.bin#sha256={digest}") == path
+
+
+def test_without_the_server_the_version_fetched_last_is_used_with_a_warning(bucket, monkeypatch, caplog):
+    bucket.put_object(Key="a.txt", Body=b"abc")
+    path = fetch(f"s3://{bucket.name}/a.txt")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("FSSPEC_S3_RETRIES", "1")
+    assert fetch(f"s3://{bucket.name}/a.txt") == path
+    assert "cannot be asked" in caplog.text
+    with pytest.raises(DataError, match="check endpoint and credentials"):
+        fetch(f"s3://{bucket.name}/never.txt")
+
+
+def test_a_key_that_leaves_the_folder_is_refused(bucket, tmp_path, cached_files):
+    bucket.put_object(Key="evil/../../escaped.txt", Body=b"evil")
+    with pytest.raises(DataError, match="outside its folder"):
+        fetch(f"s3://{bucket.name}/evil")
+    assert cached_files() == [] and not list(tmp_path.rglob("escaped.txt"))

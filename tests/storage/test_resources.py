@@ -1,0 +1,67 @@
+"""Dispatch by scheme, local paths and the written form of references."""
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+
+from nlu.config.errors import DataError, UserError
+from nlu.storage.reference import parse_reference
+from nlu.storage.resources import fetch
+
+
+def test_a_local_path_is_returned_as_it_is_and_never_copied(tmp_path, monkeypatch, cache):
+    (tmp_path / "data.txt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert fetch(str(tmp_path)) == tmp_path
+    assert fetch("data.txt").read_text() == "x"
+    assert fetch("~/data.txt") == fetch(f"file://{tmp_path}/data.txt") == tmp_path / "data.txt"
+    assert not cache.exists()
+
+
+def test_a_missing_local_path_is_named_with_what_it_is_for(tmp_path):
+    with pytest.raises(DataError, match=r"training set .*missing\.txt does not exist.*correct the path"):
+        fetch(str(tmp_path / "missing.txt"), what="training set")
+
+
+def test_a_local_file_is_checked_against_its_sha256(tmp_path):
+    file = tmp_path / "data.txt"
+    file.write_bytes(b"x")
+    right, wrong = hashlib.sha256(b"x").hexdigest(), "0" * 64
+    assert fetch(f"{file}#sha256={right.upper()}") == file
+    with pytest.raises(DataError, match=f"{right}.*{wrong}"):
+        fetch(f"{file}#sha256={wrong}")
+    with pytest.raises(DataError, match="folder"):
+        fetch(f"{tmp_path}#sha256={right}")
+
+
+def test_a_number_sign_in_a_file_name_is_part_of_the_name(tmp_path):
+    (tmp_path / "a#b.txt").write_text("x")
+    assert fetch(str(tmp_path / "a#b.txt")) == tmp_path / "a#b.txt"
+
+
+@pytest.mark.parametrize("reference", ["", "  ", "data.txt#sha256=123", "nosuch://bucket/file"])
+def test_a_malformed_reference_is_refused(reference):
+    with pytest.raises(UserError):
+        fetch(reference)
+
+
+@pytest.mark.parametrize(
+    ("reference", "shown", "name"),
+    [
+        ("https://user:secret@host/a/b.txt?signature=secret#part", "https://host/a/b.txt", "b.txt"),
+        ("https://host", "https://host", "host"),
+        ("https://host/a/..", "https://host/a/..", "file"),
+        ("sftp://user:secret@host/a/b?c#d", "sftp://host/a/b?c#d", "b?c#d"),
+    ],
+)
+def test_messages_show_no_credentials_and_names_stay_inside_their_folder(reference, shown, name):
+    parsed = parse_reference(reference, "file")
+    assert (parsed.shown, parsed.name) == (shown, name)
+
+
+def test_importing_fetch_imports_nothing_heavy():
+    code = "import sys, nlu.storage.resources; print({'torch', 'numpy', 'fsspec', 'rich'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
