@@ -1,0 +1,121 @@
+"""What `data=...` means: which files make which set, how they are read, and where they are found."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nlu.config.errors import DataError
+from nlu.config.rules import data_folder
+from nlu.config.types import Fraction, PositiveInt
+from nlu.storage.resources import fetch
+
+Source = str | list[str] | dict[str, str]
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a set; `label` where the file, not a column, says the class."""
+
+    path: Path
+    label: str | None = None
+
+
+class Files:
+    """Your own csv, tsv, jsonl, json, parquet, CoNLL or plain-line files; the named data sets are presets of it."""
+
+    def __init__(
+        self,
+        *,
+        train: str | list[str] | dict[str, str],
+        dev: str | list[str] | dict[str, str] | None = None,
+        test: str | list[str] | dict[str, str] | None = None,
+        fields: dict[str, str | int] | None = None,
+        format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "conll", "lines"] = "auto",
+        header: bool | None = None,
+        labels: list[str] | None = None,
+        max_len: PositiveInt = 128,
+        on_bad_row: Literal["error", "skip"] = "error",
+        drop_duplicates: bool = False,
+        dev_fraction: Fraction = 0.1,
+        max_rows: PositiveInt | None = None,
+        urls: dict[str, str] | None = None,
+    ):
+        """`train`, `dev`, `test`: a path or URL, or a list of them. For `dev` a mapping names several evaluation
+        sets; with `format=lines` a mapping gives one file per label. `dev=null` splits off `dev_fraction` of the
+        training texts. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's
+        name or its number from 0. `header` null: a table has one exactly when a field is given by name. `labels`
+        null: those of the training set. `on_bad_row=skip` counts and lists what it leaves out. `drop_duplicates`
+        keeps the first of the training rows that are equal in text and label. `max_rows` keeps the first rows of
+        each file. `urls`: where a path that is neither here nor under $NLU_DATA may be fetched."""
+        self.train, self.dev, self.test = train, dev, test
+        self.fields = dict(fields or {})
+        self.format = format
+        self.header = header
+        self.labels = labels
+        self.max_len = max_len
+        self.on_bad_row = on_bad_row
+        self.drop_duplicates = drop_duplicates
+        self.dev_fraction = dev_fraction
+        self.max_rows = max_rows
+        self.urls = dict(urls or {})
+
+    def sources(self) -> dict[str, tuple[str, Source]]:
+        """Return the configuration key and what it says for each set that has files of its own, in order of use."""
+        named: dict[str, tuple[str, Source]] = {"train": ("data.train", self.train)}
+        if isinstance(self.dev, dict) and self.format != "lines":
+            named |= {name: (f"data.dev.{name}", source) for name, source in self.dev.items()}
+        elif self.dev is not None:
+            named["dev"] = ("data.dev", self.dev)
+        if self.test is not None:
+            named["test"] = ("data.test", self.test)
+        return named
+
+    def sets(self) -> dict[str, list[SourceFile]]:
+        """Return the files of each set, fetched where need be: train, the evaluation sets, test if given.
+
+        Raises DataError naming every file that is nowhere to be found, or set that cannot be, and what to set.
+        """
+        problems = [f"{key} names no file; set it to one" for key, source in self.sources().values() if not source]
+        if isinstance(self.dev, dict) and self.format != "lines":
+            problems += [
+                f"data.dev names the evaluation set {name!r}; give it a name other than train and test, without a slash"
+                for name in self.dev
+                if name in ("train", "test", ".", "..") or "/" in name
+            ]
+            problems += [] if self.dev else ["data.dev is {}; set it to a file, or to null to split the training set"]
+        sets = {name: self._files(key, source, problems) for name, (key, source) in self.sources().items()}
+        if problems:
+            raise DataError(*problems)
+        return sets
+
+    def _files(self, key: str, source: Source, problems: list[str]) -> list[SourceFile]:
+        if isinstance(source, dict):
+            entries: list[tuple[str | None, str]] = list(source.items())
+        else:
+            entries = [(None, path) for path in ([source] if isinstance(source, str) else source)]
+        files = []
+        for label, reference in entries:
+            try:
+                files.append(SourceFile(self._find(key if label is None else f"{key}.{label}", reference), label))
+            except DataError as error:
+                problems.extend(error.problems)
+        return files
+
+    def _find(self, key: str, reference: str) -> Path:
+        if "://" in reference or "#sha256=" in reference:
+            return fetch(reference, what=key)
+        here = Path(reference).expanduser()
+        folder = data_folder()
+        for candidate in (here, folder / reference):
+            if candidate.is_file():
+                return candidate
+        if reference not in self.urls:
+            raise DataError(f"{key} is {reference!r}, which is no file here or in {folder}; set {key} to a file or URL")
+        try:
+            return fetch(self.urls[reference], what=key)
+        except DataError as error:
+            raise DataError(
+                f"{key} is {reference!r}: not here, not in the folder {folder}, not in the cache, and its public URL "
+                f"does not answer ({error.problems[0]}); set NLU_DATA to the folder that holds {reference}, "
+                f"or {key}=PATH"
+            ) from None

@@ -1,0 +1,135 @@
+"""Rows of a task's layout to rows of the store: one text, a pair of texts, or a list of tagged units.
+
+Axes: N rows of one chunk; flat arrays hold the rows one after another.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nlu.data.ragged import ranges, starts_of
+from nlu.data.tokenizing import Template, Tokenizer
+
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+"""What JSON can write and no encoding of Unicode can hold, such as the first half of an emoji that was cut."""
+
+
+@dataclass
+class Encoded:
+    """Token rows of one chunk, before labels."""
+
+    tokens: np.ndarray
+    """flat int32"""
+    lengths_N: np.ndarray
+    boundary_N: np.ndarray
+    """number of tokens before the second text; the whole length where there is none"""
+    cut_N: np.ndarray
+    """true where tokens were cut off"""
+    words: np.ndarray | None = None
+    """flat int32: the first token of each unit that fits, counted within its row"""
+    word_counts_N: np.ndarray | None = None
+
+
+def check_text(value: Any) -> str | None:
+    """Return the rule that a text field breaks, or None."""
+    if not isinstance(value, str):
+        return "is not a text"
+    if not value.strip():
+        return "is empty"
+    return "holds half of a surrogate pair" if SURROGATE.search(value) else None
+
+
+def check_tokens(value: Any) -> str | None:
+    """Return the rule that a list of tokens breaks, or None; a token may be blank, as a space between others is."""
+    if not isinstance(value, list) or not all(isinstance(token, str) for token in value):
+        return "is not a list of texts"
+    if not value:
+        return "is empty"
+    return "holds half of a surrogate pair" if any(map(SURROGATE.search, value)) else None
+
+
+def encode_single(tokenizer: Tokenizer, texts: list[str], max_len: int) -> Encoded:
+    """Encode single texts; a text is cut at its end to fit `max_len` with its special tokens."""
+    flat, counts_N = tokenizer.ids(texts)
+    keep_N = np.minimum(counts_N, max_len - tokenizer.single.size)
+    tokens, lengths_N = _assemble(tokenizer.single, [(flat, counts_N, keep_N)])
+    return Encoded(tokens, lengths_N, lengths_N, keep_N < counts_N)
+
+
+def encode_pair(tokenizer: Tokenizer, firsts: list[str], seconds: list[str], max_len: int) -> Encoded:
+    """Encode pairs; where a pair is too long, only the texts longer than half of the room are cut."""
+    flat_a, counts_a_N = tokenizer.ids(firsts)
+    flat_b, counts_b_N = tokenizer.ids(seconds)
+    keep_a_N, keep_b_N = cut_pair(counts_a_N, counts_b_N, max_len - tokenizer.pair.size)
+    parts = [(flat_a, counts_a_N, keep_a_N), (flat_b, counts_b_N, keep_b_N)]
+    tokens, lengths_N = _assemble(tokenizer.pair, parts)
+    boundary_N = keep_a_N + len(tokenizer.pair.before) + len(tokenizer.pair.between)
+    return Encoded(tokens, lengths_N, boundary_N, (keep_a_N < counts_a_N) | (keep_b_N < counts_b_N))
+
+
+def cut_pair(counts_a_N: np.ndarray, counts_b_N: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many tokens of each text stay. Both over half: half each, the odd one to the first; one over half:
+    only that one is cut, to what the other leaves."""
+    half_a, half_b = room - room // 2, room // 2
+    over_N = counts_a_N + counts_b_N > room
+    a_long_N, b_long_N = counts_a_N > half_a, counts_b_N > half_b
+    keep_a_N = np.where(over_N & a_long_N, np.where(b_long_N, half_a, room - counts_b_N), counts_a_N)
+    keep_b_N = np.where(over_N & b_long_N, np.where(a_long_N, half_b, room - counts_a_N), counts_b_N)
+    return keep_a_N, keep_b_N
+
+
+def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_len: int) -> Encoded:
+    """Encode rows of units (words or characters) each of which carries a tag on its first token.
+
+    A unit that the tokenizer drops (a space, say) stands as the unknown token, so that every unit has a place;
+    units that do not fit wholly in `max_len` are cut off.
+    """
+    units_N = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    flat, pieces_U = tokenizer.ids([unit for row in rows for unit in row])
+    flat, pieces_U = _fill_empty(flat, pieces_U, tokenizer.unknown_id)
+    row_U = np.repeat(np.arange(len(rows)), units_N)
+    end_U = np.cumsum(pieces_U)
+    row_start_N = np.concatenate([[0], end_U])[starts_of(units_N)]
+    end_in_row_U = end_U - row_start_N[row_U]
+    fits_U = end_in_row_U <= max_len - tokenizer.single.size
+    counts_N = np.bincount(row_U, weights=pieces_U, minlength=len(rows)).astype(np.int64)
+    keep_N = np.bincount(row_U, weights=pieces_U * fits_U, minlength=len(rows)).astype(np.int64)
+    tokens, lengths_N = _assemble(tokenizer.single, [(flat, counts_N, keep_N)])
+    words = (end_in_row_U - pieces_U + len(tokenizer.single.before))[fits_U].astype(np.int32)
+    word_counts_N = np.bincount(row_U[fits_U], minlength=len(rows)).astype(np.int64)
+    return Encoded(tokens, lengths_N, lengths_N, keep_N < counts_N, words, word_counts_N)
+
+
+def _fill_empty(flat: np.ndarray, pieces_U: np.ndarray, unknown_id: int) -> tuple[np.ndarray, np.ndarray]:
+    empty_U = pieces_U == 0
+    if not empty_U.any():
+        return flat, pieces_U
+    filled = np.insert(flat, starts_of(pieces_U)[empty_U], unknown_id)
+    return filled, np.where(empty_U, 1, pieces_U)
+
+
+def _assemble(
+    template: Template, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lay `before`, the kept tokens of each part with `between`, and `after` side by side for every row."""
+    lengths_N = sum((keep_N for _, _, keep_N in parts), np.zeros(len(parts[0][1]), np.int64)) + template.size
+    out = np.empty(int(lengths_N.sum()), dtype=np.int32)
+    cursor_N = starts_of(lengths_N)
+
+    def put(fixed: tuple[int, ...]) -> None:
+        nonlocal cursor_N
+        for offset, token in enumerate(fixed):
+            out[cursor_N + offset] = token
+        cursor_N = cursor_N + len(fixed)
+
+    put(template.before)
+    for number, (flat, counts_N, keep_N) in enumerate(parts):
+        if number:
+            put(template.between)
+        out[ranges(cursor_N, keep_N)] = flat[ranges(starts_of(counts_N), keep_N)]
+        cursor_N = cursor_N + keep_N
+    put(template.after)
+    return out, lengths_N

@@ -1,0 +1,321 @@
+"""Raw files to an opened data store: built once, found again by the fingerprint of everything that shaped it."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlu.config.errors import DataError
+from nlu.config.layouts import Layout
+from nlu.data.dataset import Files, SourceFile
+from nlu.data.encoding import Encoded, check_text, check_tokens, encode_pair, encode_single, encode_units
+from nlu.data.labels import ClassLabels, TagLabels, require_labels, tags_of_spans
+from nlu.data.ragged import flatten
+from nlu.data.readers import BadRow, Row, read_rows
+from nlu.data.seeds import text_hash
+from nlu.data.store import FORMAT_VERSION, Examples, SetWriter, StoredSet
+from nlu.data.tokenizing import Tokenizer, WordPiece, load_tokenizer
+from nlu.storage.cache import cache_dir, file_digest, staging_folder
+
+log = logging.getLogger(__name__)
+
+CHUNK_ROWS = 4096
+LISTED_BAD_ROWS = 20
+SEPARATOR = "\x1f"
+ProgressBar = Callable[[str], AbstractContextManager[Callable[[int], None]]]
+
+
+@dataclass
+class Store:
+    """An opened data store: examples of each set, the labels and the tokenizer that made it."""
+
+    folder: Path
+    sets: dict[str, Examples]
+    labels: list[str]
+    tokenizer: Tokenizer
+    meta: dict[str, Any]
+
+
+def quiet(description: str) -> AbstractContextManager[Callable[[int], None]]:
+    """Stand in for a progress bar where nobody is looking."""
+    return nullcontext(lambda rows: None)
+
+
+def prepare(
+    files: Files, tokenizing: WordPiece, layout: Layout, *, pretrained: Path | None, vocab: Path | None,
+    progress: ProgressBar = quiet,
+) -> Store:  # fmt: skip
+    """Open the store of these files, tokenizer and layout, building it first where it does not exist.
+
+    Two processes may build the same store at once; one of the two identical results stays. Raises DataError for
+    anything in the files that cannot be used, before any of it takes its place.
+    """
+    sets = files.sets()
+    tokenizer = tokenizing.given(vocab, pretrained)
+    fingerprint = _fingerprint(files, sets, layout, tokenizer.digest if tokenizer else tokenizing.settings())
+    folder = cache_dir() / "stores" / fingerprint
+    if not (folder / "COMPLETE").is_file():
+        _build(folder, files, sets, tokenizer or tokenizing, layout, progress)
+    else:
+        log.info("data store %s: found", folder)
+    return open_store(folder, files, tokenizer)
+
+
+def _fingerprint(
+    files: Files, sets: dict[str, list[SourceFile]], layout: Layout, tokenizer: str | dict[str, object]
+) -> str:
+    shaped_by = {
+        "format_version": FORMAT_VERSION,
+        "sets": {name: [(file_digest(f.path), f.label) for f in sources] for name, sources in sets.items()},
+        "reader": [files.fields, files.format, files.header, files.on_bad_row, files.max_rows],
+        "suffixes": [[f.path.suffix for f in sources] for sources in sets.values()],
+        "labels": files.labels,
+        "max_len": files.max_len,
+        "layout": layout,
+        "tokenizer": tokenizer,
+    }
+    return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _build(
+    folder: Path, files: Files, sets: dict[str, list[SourceFile]], tokenizer: Tokenizer | WordPiece,
+    layout: Layout, progress: ProgressBar,
+) -> None:  # fmt: skip
+    with staging_folder() as staging:
+        temporary = staging / "store"
+        temporary.mkdir()
+        if isinstance(tokenizer, WordPiece):
+            with progress("vocabulary") as advance:
+                tokenizer = tokenizer.build(_texts(files, sets["train"], layout, advance))
+        builder = _Builder(temporary, files, tokenizer, layout)
+        for name, sources in sets.items():
+            with progress(f"tokenizing {name}") as advance:
+                builder.add_set(name, sources, advance)
+        tokenizer.save(temporary)
+        meta = json.dumps(builder.meta(sets), ensure_ascii=False, indent=1)
+        (temporary / "meta.json").write_text(meta, encoding="utf-8")
+        (temporary / "COMPLETE").touch()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if not (folder / "COMPLETE").is_file():
+                raise
+        log.info("data store %s: built", folder)
+
+
+def _texts(
+    files: Files, sources: list[SourceFile], layout: Layout, advance: Callable[[int], None]
+) -> Iterator[list[str]]:
+    for chunk in _chunks(files, sources):
+        rows = [row.values for _, row in chunk if isinstance(row, Row)]
+        if layout == "units":
+            lists = [_units(row) for row in rows]
+            yield [unit for units in lists if check_tokens(units) is None for unit in units]
+        else:
+            roles = ("text_a", "text_b") if layout == "pair" else ("text",)
+            yield [row[role] for row in rows for role in roles if check_text(row[role]) is None]
+        advance(len(chunk))
+
+
+def _chunks(files: Files, sources: list[SourceFile]) -> Iterator[list[tuple[int, Row | BadRow]]]:
+    chunk: list[tuple[int, Row | BadRow]] = []
+    for number, source in enumerate(sources):
+        taken = 0
+        try:
+            for row in read_rows(source.path, files.format, files.fields, files.header):
+                if isinstance(row, Row) and source.label is not None:
+                    row.values["label"] = source.label
+                chunk.append((number, row))
+                taken += 1
+                if len(chunk) == CHUNK_ROWS:
+                    yield chunk
+                    chunk = []
+                if taken == files.max_rows:
+                    break
+        except UnicodeDecodeError as error:
+            number = _first_undecodable_line(source.path)
+            raise DataError(
+                f"{source.path}:{number}: is not UTF-8 ({error.reason}); convert the file, "
+                "e.g. iconv -f gb18030 -t utf-8"
+            ) from None
+    if chunk:
+        yield chunk
+
+
+def _units(values: dict[str, Any]) -> Any:
+    """Return the units of a row, its tokens or the characters of its text; what is neither comes back as it is."""
+    units = values["tokens"] if "tokens" in values else values["text"]
+    return list(units) if isinstance(units, str) and "tokens" not in values else units
+
+
+def _first_undecodable_line(path: Path) -> int:
+    """Return the number of the line; the decoder that failed knows only the place in its buffer."""
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return number
+    return 1
+
+
+class _Builder:
+    """Encodes sets in order, train first, since it decides the labels."""
+
+    def __init__(self, folder: Path, files: Files, tokenizer: Tokenizer, layout: Layout):
+        self._folder = folder
+        self._files = files
+        self._tokenizer = tokenizer
+        self._layout = layout
+        self._labels: ClassLabels | TagLabels = (
+            TagLabels(files.labels) if layout == "units" else ClassLabels(files.labels)
+        )
+        self._names: list[str] = []
+        self._remap: list[int] = []
+        self._counts: dict[str, dict[str, Any]] = {}
+
+    def add_set(self, name: str, sources: list[SourceFile], advance: Callable[[int], None]) -> None:
+        writer = SetWriter(self._folder / name)
+        bad: list[str] = []
+        counts = {"bad_rows": 0, "cut": 0}
+        for chunk in _chunks(self._files, sources):
+            good = []
+            for source, row in chunk:
+                target = self._read(row) if isinstance(row, Row) else row
+                if isinstance(row, Row) and not isinstance(target, BadRow):
+                    good.append((source, row, target))
+                    continue
+                counts["bad_rows"] += 1
+                if len(bad) < LISTED_BAD_ROWS:
+                    bad.append(target.describe(sources[source].path))
+            if counts["bad_rows"] and self._files.on_bad_row == "error":
+                raise DataError(
+                    *bad, "mend these rows, or set data.on_bad_row=skip to leave such rows out and count them"
+                )
+            if good:
+                encoded = self._encode([row.values for _, row, _ in good])
+                counts["cut"] += int(encoded.cut_N.sum())
+                writer.add(encoded, self._targets(good))
+            advance(len(chunk))
+        writer.close()
+        if not writer.rows:
+            where = ", ".join(str(source.path) for source in sources)
+            key = self._files.sources()[name][0]
+            raise DataError(f"the set {name} is empty: {where} holds no usable row; set {key} to a file with rows")
+        if name == "train":
+            self._names, self._remap = self._labels.close()
+            require_labels(self._names, 2)
+        self._counts[name] = {"rows": writer.rows, **counts, "listed_bad_rows": bad}
+
+    def meta(self, sets: dict[str, list[SourceFile]]) -> dict[str, Any]:
+        paths = {name: [str(source.path) for source in sources] for name, sources in sets.items()}
+        return {
+            "labels": self._names, "remap": self._remap, "sets": self._counts, "files": paths,
+            "max_len": self._files.max_len,
+        }  # fmt: skip
+
+    def _read(self, row: Row) -> Any:
+        """Return the row's target as numbers, or a BadRow."""
+        values = row.values
+        for role in ("text", "text_a", "text_b"):
+            if role in values and (rule := check_text(values[role])):
+                return BadRow(row.number, self._column(role), str(values[role]), rule)
+        if "tokens" in values and (rule := check_tokens(values["tokens"])):
+            return BadRow(row.number, self._column("tokens"), str(values["tokens"]), rule)
+        if self._layout != "units":
+            target, rule = self._labels.read(values.get("label"))
+            return target if rule is None else BadRow(row.number, self._column("label"), str(values.get("label")), rule)
+        role, tags, rule = self._tags(values)
+        if rule is None and len(tags) != len(_units(values)):
+            rule = f"has {len(tags)} tags for {len(_units(values))} tokens"
+        if rule is None:
+            target, rule = self._labels.read(tags)
+        return target if rule is None else BadRow(row.number, self._column(role), str(values.get(role)), rule)
+
+    def _tags(self, values: dict[str, Any]) -> tuple[str, Any, str | None]:
+        if "spans" in values and "text" in values:
+            return "spans", *tags_of_spans(values["text"], values["spans"])
+        return "tags", values.get("tags"), None if isinstance(values.get("tags"), list) else "is not a list of tags"
+
+    def _column(self, role: str) -> str:
+        column = self._files.fields.get(role, role)
+        return f"{role} (column {column})" if isinstance(column, int) else str(column)
+
+    def _encode(self, rows: list[dict[str, Any]]) -> Encoded:
+        max_len = self._files.max_len
+        if self._layout == "single":
+            return encode_single(self._tokenizer, [row["text"] for row in rows], max_len)
+        if self._layout == "pair":
+            firsts, seconds = [row["text_a"] for row in rows], [row["text_b"] for row in rows]
+            return encode_pair(self._tokenizer, firsts, seconds, max_len)
+        return encode_units(self._tokenizer, [_units(row) for row in rows], max_len)
+
+    def _targets(self, good: list[tuple[int, Row, Any]]) -> dict[str, np.ndarray]:
+        targets: dict[str, np.ndarray] = {}
+        if self._layout == "units":
+            targets["tags"], targets["tag_counts_N"] = flatten([target for _, _, target in good])
+            targets["label_N"] = np.full(len(good), -1)
+        else:
+            targets["label_N"] = np.array([target for _, _, target in good])
+        targets["text_hash_N"] = np.array([text_hash(self._identity(row.values)) for _, row, _ in good], np.int64)
+        targets["file_N"] = np.array([source for source, _, _ in good])
+        targets["number_N"] = np.array([row.number for _, row, _ in good], np.int64)
+        return targets
+
+    def _identity(self, values: dict[str, Any]) -> str:
+        if self._layout == "pair":
+            return values["text_a"] + SEPARATOR + values["text_b"]
+        return SEPARATOR.join(values["tokens"]) if "tokens" in values else values["text"]
+
+
+def open_store(folder: Path, files: Files, tokenizer: Tokenizer | None = None) -> Store:
+    """Open a complete store, drop duplicates and split off a dev set as `files` says.
+
+    The split goes by a hash of the text, so that equal texts land on the same side, whatever the seed.
+    """
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    # Only the rows of train were written before the labels were in order.
+    stored = {name: StoredSet(folder / name, meta["remap"] if name == "train" else None) for name in files.sources()}
+    train_rows_N = _first_of_equals(stored["train"]) if files.drop_duplicates else np.arange(len(stored["train"]))
+    meta["dropped_duplicates"] = len(stored["train"]) - len(train_rows_N)
+    rows = {name: np.arange(len(part)) for name, part in stored.items()}
+    rows["train"] = train_rows_N
+    part_of = {name: name for name in stored}
+    if files.dev is None and files.dev_fraction:
+        place_N = stored["train"].text_hash_N[train_rows_N] % 1_000_003 / 1_000_003
+        rows["dev"], rows["train"] = (
+            train_rows_N[place_N < files.dev_fraction],
+            train_rows_N[place_N >= files.dev_fraction],
+        )
+        part_of["dev"] = "train"
+    ordered = [
+        "train",
+        *(name for name in part_of if name not in ("train", "test")),
+        *(["test"] if "test" in rows else []),
+    ]
+    sets = {name: Examples(name, stored[part_of[name]], rows[name]) for name in ordered}
+    if empty := [name for name, part in sets.items() if not len(part)]:
+        raise DataError(
+            f"the set {empty[0]} is empty after splitting {len(train_rows_N)} rows with data.dev_fraction="
+            f"{files.dev_fraction}; set data.dev to a file or change data.dev_fraction"
+        )
+    tokenizer = tokenizer or load_tokenizer(folder, None)
+    assert tokenizer is not None
+    return Store(folder, sets, meta["labels"], tokenizer, meta)
+
+
+def _first_of_equals(stored: StoredSet) -> np.ndarray:
+    """Return the rows that are the first with their text and label, in file order."""
+    target_N = stored.targets(np.arange(len(stored)))
+    order_N = np.lexsort((np.arange(len(stored)), target_N, stored.text_hash_N))
+    hash_N, target_N = stored.text_hash_N[order_N], target_N[order_N]
+    first_N = np.ones(len(stored), bool)
+    first_N[1:] = (hash_N[1:] != hash_N[:-1]) | (target_N[1:] != target_N[:-1])
+    return np.sort(order_N[first_N])

@@ -1,0 +1,238 @@
+"""Files of rows, streamed: csv, tsv, jsonl, json, parquet, CoNLL columns, plain lines.
+
+A reader yields `Row` for each usable row and `BadRow` for each one that is not; what to do about the bad ones is the
+caller's decision. Memory does not grow with the number of rows, except for one `.json` array, which is read whole.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import DataError
+
+SUFFIX_FORMATS = {
+    ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet",
+    ".conll": "conll",
+}  # fmt: skip
+
+
+BLANKS = re.compile("[ \t]+")
+"""What separates CoNLL columns; the wide space of Chinese text is a token like any other."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One row and the value of each field; `number` is its line in the file, or its place in a JSON list or parquet
+    file, counted from 1."""
+
+    number: int
+    values: dict[str, Any]
+
+
+@dataclass(slots=True)
+class BadRow:
+    """A row that cannot be used: where, which field, what it holds and the rule it breaks."""
+
+    number: int
+    field: str
+    value: str
+    rule: str
+
+    def describe(self, path: Path) -> str:
+        """Return `file:row: field ...`, the form of every data error."""
+        shown = self.value if len(self.value) <= 80 else self.value[:77] + "..."
+        return f"{path}:{self.number}: field {self.field}: {shown!r} {self.rule}"
+
+
+Fields = dict[str, str | int]
+
+
+def read_rows(path: Path, file_format: str, fields: Fields, header: bool | None) -> Iterator[Row | BadRow]:
+    """Yield the rows of one file with the values of `fields`, a mapping from role to column name or number.
+
+    `file_format="auto"` goes by the suffix. `header=None` means that a table has a header exactly when a field is
+    given by name. Raises DataError where the file's header lacks a named column or the format is not known.
+    """
+    chosen = SUFFIX_FORMATS.get(path.suffix.lower()) if file_format == "auto" else file_format
+    if chosen is None:
+        raise DataError(
+            f"{path}: the suffix {path.suffix!r} tells no format; set data.format to one of {', '.join(READERS)}"
+        )
+    if header is None:
+        header = any(isinstance(column, str) for column in fields.values())
+    return READERS[chosen](path, fields, header)
+
+
+def _read_tsv(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+    with open(path, encoding="utf-8-sig", newline="\n") as lines:
+        cells = ((number, line.rstrip("\r\n").split("\t")) for number, line in _lines(lines) if line.strip("\r\n"))
+        yield from _table(path, cells, fields, header)
+
+
+def _read_csv(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+    with open(path, encoding="utf-8-sig", newline="") as lines:
+        reader = csv.reader(lines, strict=True)
+        yield from _table(path, _numbered_csv(path, reader), fields, header)
+
+
+def _numbered_csv(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(
+                f"{path}:{number}: the quotes of this row do not close ({error}); mend the row, "
+                "or set data.format=tsv where the file is separated by tabs and not quoted"
+            ) from None
+        if cells:
+            yield number, cells
+
+
+def _table(
+    path: Path, numbered: Iterator[tuple[int, list[str]]], fields: Fields, header: bool
+) -> Iterator[Row | BadRow]:
+    width = None
+    columns: dict[str, int] = {}
+    for number, cells in numbered:
+        if width is None:
+            width = len(cells)
+            columns = _columns(path, fields, cells, header)
+            if header:
+                continue
+        if len(cells) != width:
+            rule = f"makes {len(cells)} columns where the first row of the file has {width}"
+            yield BadRow(number, "(row)", "\t".join(cells), rule)
+            continue
+        yield Row(number, {role: cells[index] for role, index in columns.items()})
+
+
+def _columns(path: Path, fields: Fields, first: list[str], header: bool) -> dict[str, int]:
+    columns = {}
+    for role, column in fields.items():
+        if isinstance(column, int):
+            if column >= len(first):
+                raise DataError(
+                    f"{path}:1: data.fields.{role} is column {column}, counted from 0, but the row has "
+                    f"{len(first)} columns; set data.fields.{role} to a number below {len(first)}"
+                )
+            columns[role] = column
+        elif not header or column not in first:
+            raise DataError(
+                f"{path}:1: data.fields.{role} is {column!r}, but the header has {first}; "
+                f"set data.fields.{role} to one of these, or to a column number counted from 0"
+            )
+        else:
+            columns[role] = first.index(column)
+    return columns
+
+
+def _read_jsonl(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+    with open(path, encoding="utf-8-sig", newline="\n") as lines:
+        for number, line in _lines(lines):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                yield BadRow(number, "(row)", line.strip(), f"is not a JSON object: {error.msg}")
+                continue
+            yield _record(number, record, fields)
+
+
+def _read_json(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+    with open(path, encoding="utf-8-sig", newline="\n") as file:
+        start = file.read(4096).lstrip()
+    if not start.startswith("["):
+        yield from _read_jsonl(path, fields, header)
+        return
+    try:
+        records = json.loads(path.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not a JSON list: {error.msg}; mend the file") from None
+    for number, record in enumerate(records, 1):
+        yield _record(number, record, fields)
+
+
+def _read_parquet(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"{path}: not a parquet file ({error}); set data.format") from None
+    names = file.schema_arrow.names
+    if absent := [column for column in fields.values() if column not in names and column not in range(len(names))]:
+        raise DataError(f"{path}: no column {absent}; the file has {names}; set data.fields to these or their numbers")
+    wanted = {role: names[column] if isinstance(column, int) else column for role, column in fields.items()}
+    number = 0
+    for batch in file.iter_batches(batch_size=8192, columns=list(dict.fromkeys(wanted.values()))):
+        for record in batch.to_pylist():
+            number += 1
+            yield _record(number, record, wanted)
+
+
+def _record(number: int, record: Any, fields: Fields) -> Row | BadRow:
+    if not isinstance(record, dict):
+        return BadRow(number, "(row)", str(record), "is not an object with named fields")
+    values = {}
+    for role, name in fields.items():
+        if name not in record and role not in ("label", "spans"):
+            return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), "lacks this field")
+        values[role] = record.get(str(name))
+    return Row(number, values)
+
+
+def _read_lines(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+    with open(path, encoding="utf-8-sig", newline="\n") as lines:
+        for number, line in _lines(lines):
+            if line.strip():
+                yield Row(number, {"text": line.rstrip("\r\n")})
+
+
+def _read_conll(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+    """Sentences of `token ... tag` lines, ended by an empty line; `fields` gives the two columns by number."""
+    wanted = [column for role in ("tokens", "tags") if isinstance(column := fields.get(role), int)]
+    if "tokens" not in fields or len(wanted) != 1 + ("tags" in fields):
+        raise DataError(
+            f"{path}: data.fields is {fields}, but the fields of CoNLL columns are tokens and tags, numbered from 0; "
+            "set e.g. {tokens: 0, tags: 1}, or data.format"
+        )
+    tokens: list[str] = []
+    tags: list[str] = []
+    first = 1
+    bad: BadRow | None = None
+    with open(path, encoding="utf-8-sig", newline="\n") as lines:
+        for number, line in _lines(lines, end_with=""):
+            line = line.strip(" \t\r\n")
+            cells = BLANKS.split(line)
+            if not line:
+                if bad or tokens:
+                    yield bad or Row(first, {"tokens": tokens, "tags": tags if "tags" in fields else None})
+                tokens, tags, first, bad = [], [], number + 1, None
+            elif max(wanted) >= len(cells):
+                bad = bad or BadRow(number, "(row)", line, f"has {len(cells)} columns, not {max(wanted) + 1}")
+            else:
+                tokens.append(cells[wanted[0]])
+                tags.append(cells[wanted[-1]])
+
+
+def _lines(lines: Any, end_with: str | None = None) -> Iterator[tuple[int, str]]:
+    number = 0
+    for number, line in enumerate(lines, 1):
+        yield number, line
+    if end_with is not None:
+        yield number + 1, end_with
+
+
+READERS = {
+    "tsv": _read_tsv, "csv": _read_csv, "jsonl": _read_jsonl, "json": _read_json, "parquet": _read_parquet,
+    "lines": _read_lines, "conll": _read_conll,
+}  # fmt: skip

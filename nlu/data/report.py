@@ -1,0 +1,104 @@
+"""What a person should know of the data before training: balance, lengths, duplicates, conflicts, overlap.
+
+Axes: N examples of a set, C labels.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from nlu.data.prepare import Store
+from nlu.data.store import Examples
+
+
+def describe(store: Store) -> dict[str, Any]:
+    """Return the facts of every set, as data.json holds them.
+
+    `duplicates` are examples whose text occurred before in the same set, `conflicts` texts with several labels
+    or tags, `in_train` examples whose text is also a training text. `bad_rows`, of which the
+    first are listed, and `cut_to_max_len` count rows of the set's files: a dev set split off train has none.
+    """
+    train_hashes = np.unique(_hashes(store.sets["train"]))
+    sets = {name: _describe_set(store, part, train_hashes) for name, part in store.sets.items()}
+    return {
+        "store": store.folder.name,
+        "labels": store.labels,
+        "vocab_size": store.tokenizer.vocab_size,
+        "dropped_duplicates": store.meta["dropped_duplicates"],
+        "sets": sets,
+    }
+
+
+def _describe_set(store: Store, part: Examples, train_hashes: np.ndarray) -> dict[str, Any]:
+    hash_N = _hashes(part)
+    lengths = np.percentile(part.lengths_N, [50, 95, 100]).astype(int).tolist()
+    read = store.meta["sets"].get(part.name, {})
+    facts = {
+        "examples": len(part),
+        "bad_rows": read.get("bad_rows", 0),
+        "listed_bad_rows": read.get("listed_bad_rows", []),
+        "cut_to_max_len": read.get("cut"),
+        "length_median": lengths[0],
+        "length_95_percent": lengths[1],
+        "length_max": lengths[2],
+        "duplicates": int(len(hash_N) - len(np.unique(hash_N))),
+        "conflicts": _conflicts(part, hash_N),
+        "labels": _balance(store, part),
+    }
+    if part.name != "train":
+        facts["in_train"] = int(np.isin(hash_N, train_hashes).sum())
+    return facts
+
+
+def _hashes(part: Examples) -> np.ndarray:
+    return part.stored.text_hash_N[part.rows_N]
+
+
+def _conflicts(part: Examples, hash_N: np.ndarray) -> int:
+    target_N = part.stored.targets(part.rows_N)
+    order_N = np.lexsort((target_N, hash_N))
+    hash_N, target_N = hash_N[order_N], target_N[order_N]
+    clash = (hash_N[1:] == hash_N[:-1]) & (target_N[1:] != target_N[:-1])
+    return len(np.unique(hash_N[1:][clash]))
+
+
+def _balance(store: Store, part: Examples) -> dict[str, int]:
+    values = part.stored.tags(part.rows_N)[0] if part.labels_N[0] < 0 else part.labels_N
+    counts_C = np.bincount(values, minlength=len(store.labels))
+    return {label: int(count) for label, count in zip(store.labels, counts_C, strict=True)}
+
+
+def lines(facts: dict[str, Any]) -> list[str]:
+    """Return the facts as log lines."""
+    out = []
+    if facts["dropped_duplicates"]:
+        out.append(f"data: {facts['dropped_duplicates']:,} exact duplicates (text and label) dropped before splitting")
+    for name, part in facts["sets"].items():
+        out.append(
+            f"data: {name}: {part['examples']:,} examples; tokens: median {part['length_median']}, 95 % "
+            f"{part['length_95_percent']}, most {part['length_max']}"
+        )
+        out.append(f"data: {name}: {_balance_line(part)}")
+        for key, text in (
+            ("duplicates", "occur before in the same set"),
+            ("conflicts", "texts have several labels"),
+            ("in_train", "are training texts too: scores on them flatter"),
+            ("cut_to_max_len", "rows of its files, before dropping and splitting, are longer than data.max_len"),
+            ("bad_rows", "bad rows left out (data.on_bad_row=skip), the first of them:"),
+        ):
+            if part.get(key):
+                out.append(f"data: {name}: {part[key]:,} {text}")
+        out += [f"  {row}" for row in part["listed_bad_rows"]]
+    return out
+
+
+def _balance_line(part: dict[str, Any]) -> str:
+    total = max(1, sum(part["labels"].values()))
+    shares = sorted(part["labels"].items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{label}: {count:,} ({count / total:.1%})" for label, count in shares[:12])
+    return shown + (f", and {len(shares) - 12} more labels" if len(shares) > 12 else "")
+
+
+def length_histograms(store: Store) -> dict[str, list[int]]:
+    """Return, for every set, how many examples have 0, 1, 2, ... tokens."""
+    return {name: np.bincount(part.lengths_N).tolist() for name, part in store.sets.items()}

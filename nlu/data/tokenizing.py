@@ -1,0 +1,186 @@
+"""Text to token numbers, in batches, in Rust; special tokens and cutting are ours, so that one rule holds everywhere.
+
+Axes: N rows, flat arrays hold the rows one after another.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer as Backend
+from tokenizers import normalizers, pre_tokenizers
+from tokenizers.models import WordPiece as WordPieceModel
+
+from nlu.config.errors import DataError
+from nlu.config.types import PositiveInt
+from nlu.data.ragged import flatten
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@dataclass(frozen=True)
+class Template:
+    """The special tokens around one text or two: `before` a `between` b `after`."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.before) + len(self.between) + len(self.after)
+
+
+class Tokenizer:
+    """A tokenizer with its special tokens; `digest` identifies everything that shapes its output."""
+
+    def __init__(self, backend: Backend, single: Template, pair: Template, unknown_id: int):
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.single = single
+        self.pair = pair
+        self.unknown_id = unknown_id
+        self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        text = backend.to_str() + repr((single, pair, unknown_id))
+        self.digest = hashlib.sha256(text.encode()).hexdigest()
+
+    def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens of all texts without special ones: flat int32 and the count of each text."""
+        encoded = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        return flatten([item.ids for item in encoded])
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json, from which `load_tokenizer` makes the same tokenizer again."""
+        (folder / "tokenizer.json").write_text(self.backend.to_str(), encoding="utf-8")
+
+
+def wordpiece(vocab: list[str], lowercase: bool, source: str) -> Tokenizer:
+    """Return BERT's tokenizer over a vocabulary in id order; `source` names it in errors."""
+    numbers = {token: number for number, token in enumerate(vocab)}
+    if len(numbers) != len(vocab):
+        twice = [token for token, count in Counter(vocab).items() if count > 1]
+        raise DataError(f"{source}: the vocabulary holds {twice[:3]} more than once; each line must be a new token")
+    if absent := [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in numbers]:
+        raise DataError(f"{source}: the vocabulary lacks {', '.join(absent)}; give a BERT vocab.txt")
+    backend = Backend(WordPieceModel(numbers, unk_token="[UNK]", max_input_chars_per_word=100))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    begin, end = (numbers["[CLS]"],), (numbers["[SEP]"],)
+    return Tokenizer(backend, Template(begin, (), end), Template(begin, end, end), numbers["[UNK]"])
+
+
+def read_vocab(path: Path) -> list[str]:
+    """Return the tokens of a vocab.txt; lines end at a newline only, since tokens may be other line separators."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is not UTF-8 ({error.reason}); give a BERT vocab.txt") from None
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def load_tokenizer(folder: Path, lowercase: bool | None) -> Tokenizer | None:
+    """Return the tokenizer of a folder of weights (tokenizer.json or vocab.txt), or None where it has neither."""
+    if (path := folder / "tokenizer.json").is_file():
+        return _from_file(path, lowercase)
+    if not (path := folder / "vocab.txt").is_file():
+        return None
+    settings = folder / "tokenizer_config.json"
+    if lowercase is None and settings.is_file():
+        lowercase = json.loads(settings.read_text(encoding="utf-8")).get("do_lower_case")
+    lowercase = True if lowercase is None else lowercase
+    return wordpiece(read_vocab(path), lowercase, str(path))
+
+
+def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
+    backend = Backend.from_file(str(path))
+    if lowercase is not None:
+        if not isinstance(backend.normalizer, normalizers.BertNormalizer):
+            raise DataError(f"{path}: fixes the case itself; set tokenizer.lowercase=null")
+        backend.normalizer.lowercase = lowercase
+    vocab = backend.get_vocab(with_added_tokens=True)
+    unknown = next((vocab[token] for token in ("[UNK]", "<unk>") if token in vocab), None)
+    if unknown is None:
+        raise DataError(f"{path}: no [UNK] or <unk> token; give a tokenizer that can spell any text")
+    if backend.post_processor is None:
+        if absent := [token for token in ("[CLS]", "[SEP]") if token not in vocab]:
+            raise DataError(f"{path}: has neither a post-processor nor {', '.join(absent)}; give a BERT vocab.txt")
+        begin, end = (vocab["[CLS]"],), (vocab["[SEP]"],)
+        return Tokenizer(backend, Template(begin, (), end), Template(begin, end, end), unknown)
+    backend.no_truncation()
+    backend.no_padding()
+    return Tokenizer(backend, _probe(backend, "a"), _probe(backend, "a", "b"), unknown)
+
+
+def _probe(backend: Backend, *texts: str) -> Template:
+    """Read off which special tokens a post-processor puts where, by encoding one-letter texts."""
+    encoding = backend.encode(texts[0], texts[1] if len(texts) == 2 else None)
+    groups: list[list[int]] = [[], [], []]
+    seen = 0
+    for token, sequence, special in zip(encoding.ids, encoding.sequence_ids, encoding.special_tokens_mask, strict=True):
+        if sequence is not None and not special:
+            seen = sequence + 1
+        else:
+            groups[seen].append(token)
+    if seen != len(texts):
+        raise DataError("tokenizer.json gives no token for the letter a; give a tokenizer that can spell any text")
+    before, middle, after = (tuple(group) for group in groups)
+    return Template(before, middle, after) if len(texts) == 2 else Template(before, (), middle)
+
+
+class WordPiece:
+    """BERT's WordPiece tokenizer, or the one that the pretrained weights bring."""
+
+    def __init__(
+        self,
+        *,
+        vocab: str | None = None,
+        lowercase: bool | None = None,
+        min_count: PositiveInt = 1,
+        max_size: PositiveInt = 30_000,
+    ):
+        """`vocab` is a vocab.txt (path or URL); null takes the pretrained model's, or builds one from the training
+        text: its words that occur `min_count` times, the most frequent first, at most `max_size` with the special
+        tokens. `lowercase` null follows the pretrained tokenizer, else true."""
+        self.vocab = vocab
+        self.lowercase = lowercase
+        self.min_count = min_count
+        self.max_size = max_size
+
+    def settings(self) -> dict[str, object]:
+        """What shapes a vocabulary built from text, for the fingerprint of the store."""
+        return {"lowercase": self.lowercase, "min_count": self.min_count, "max_size": self.max_size}
+
+    def given(self, path: Path | None, pretrained: Path | None) -> Tokenizer | None:
+        """Return the tokenizer of the vocab file or of the pretrained folder; None means: build it from text."""
+        if path is not None:
+            if path.suffix == ".json":
+                return _from_file(path, self.lowercase)
+            return wordpiece(read_vocab(path), True if self.lowercase is None else self.lowercase, str(path))
+        if pretrained is None:
+            return None
+        if (tokenizer := load_tokenizer(pretrained, self.lowercase)) is None:
+            raise DataError(
+                f"{pretrained} has neither tokenizer.json nor vocab.txt, so nothing says which word each row of its "
+                "weights is; set tokenizer.vocab to the vocabulary they were trained with"
+            )
+        return tokenizer
+
+    def build(self, texts: Iterable[list[str]]) -> Tokenizer:
+        """Return a tokenizer whose vocabulary is counted over batches of training texts."""
+        lowercase = True if self.lowercase is None else self.lowercase
+        normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        splitter = pre_tokenizers.BertPreTokenizer()
+        counts: Counter[str] = Counter()
+        for batch in texts:
+            for text in batch:
+                counts.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+        kept = sorted(
+            (word for word, count in counts.items() if count >= self.min_count), key=lambda w: (-counts[w], w)
+        )
+        kept = [word for word in kept if word not in SPECIALS]
+        return wordpiece(SPECIALS + kept[: max(0, self.max_size - len(SPECIALS))], lowercase, "built vocabulary")

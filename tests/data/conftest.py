@@ -1,0 +1,46 @@
+"""Real files and real stores for the tests of the data package."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlu.data.dataset import Files
+from nlu.data.prepare import Store, prepare
+from nlu.data.tokenizing import WordPiece
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
+    """Write a file of the test's own and return its path."""
+
+    def write_file(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def open_files() -> Callable[..., Store]:
+    """Prepare a store of the given files, single texts unless said otherwise, with a vocabulary of their own."""
+
+    def opened(
+        layout: Any = "single", tokenizing: WordPiece | None = None, vocab: Path | None = None, **settings: Any
+    ) -> Store:
+        if layout == "single" and settings.get("format") != "lines":
+            settings.setdefault("fields", {"text": 0, "label": 1})
+        files = Files(**{key: str(value) if isinstance(value, Path) else value for key, value in settings.items()})
+        return prepare(files, tokenizing or WordPiece(), layout, pretrained=None, vocab=vocab)
+
+    return opened
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache in which nothing was stored before this test."""
+    folder = tmp_path / "empty_cache"
+    monkeypatch.setenv("NLU_CACHE", str(folder))
+    return folder

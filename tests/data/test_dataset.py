@@ -1,0 +1,71 @@
+"""Which files make which set, and where they are looked for."""
+
+import hashlib
+
+import pytest
+
+from nlu.config.errors import DataError
+from nlu.data.dataset import Files
+
+
+def test_a_path_is_looked_up_here_first_and_then_in_the_data_folder(tmp_path, monkeypatch):
+    here, data = tmp_path / "here", tmp_path / "data"
+    for folder, names in ((here, ["both.tsv"]), (data, ["both.tsv", "there.tsv"])):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text(folder.name)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("NLU_DATA", str(data))
+    sets = Files(train="both.tsv", dev="there.tsv").sets()
+    assert [sets[name][0].path.read_text() for name in ("train", "dev")] == ["here", "data"]
+
+
+def test_every_missing_file_is_named_with_its_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("NLU_DATA", str(tmp_path))
+    with pytest.raises(DataError) as caught:
+        Files(train=["a.tsv", "b.tsv"], dev={"hard": "c.tsv"}, test="d.tsv").sets()
+    assert [problem.split(",")[0] for problem in caught.value.problems] == [
+        "data.train is 'a.tsv'", "data.train is 'b.tsv'", "data.dev.hard is 'c.tsv'", "data.test is 'd.tsv'",
+    ]  # fmt: skip
+
+
+def test_a_file_per_label_is_named_by_its_label(tmp_path):
+    with pytest.raises(DataError, match=r"data\.train\.negative is 'n\.txt'"):
+        Files(train={"negative": "n.txt"}, format="lines").sets()
+
+
+@pytest.mark.parametrize("name", ["train", "test", "..", "a/b"])
+def test_a_dev_set_cannot_take_the_name_of_another_set_or_folder(write, name):
+    path = str(write("a.tsv", "x"))
+    with pytest.raises(DataError, match=f"data.dev names the evaluation set {name!r}"):
+        Files(train=path, dev={name: path}).sets()
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"), [({"dev": {}}, "data.dev is {}"), ({"test": []}, "data.test names no file")]
+)
+def test_a_set_without_files_is_refused(write, settings, key):
+    with pytest.raises(DataError, match=key):
+        Files(train=str(write("a.tsv", "x")), **settings).sets()
+
+
+def test_a_file_of_another_sha256_than_declared_is_refused(write):
+    path = write("a.tsv", "x")
+    right = hashlib.sha256(b"x").hexdigest()
+    assert Files(train=f"{path}#sha256={right}").sets()["train"][0].path == path
+    with pytest.raises(DataError, match="sha256"):
+        Files(train=f"{path}#sha256={'0' * 64}").sets()
+
+
+def test_a_file_that_is_not_here_is_fetched_from_its_url(write, tmp_path, monkeypatch):
+    monkeypatch.setenv("NLU_DATA", str(tmp_path / "nowhere"))
+    source = write("source.tsv", "x\t1\n")
+    files = Files(train="corpus/train.tsv", urls={"corpus/train.tsv": source.as_uri()})
+    assert files.sets()["train"][0].path.read_text() == "x\t1\n"
+
+
+def test_an_unreachable_url_is_told_with_what_to_set_instead(tmp_path, monkeypatch):
+    monkeypatch.setenv("NLU_DATA", str(tmp_path / "nowhere"))
+    gone = (tmp_path / "gone.tsv").as_uri()
+    with pytest.raises(DataError, match=r"data\.train is 'corpus/train\.tsv': not here.*set NLU_DATA"):
+        Files(train="corpus/train.tsv", urls={"corpus/train.tsv": gone}).sets()

@@ -1,0 +1,318 @@
+"""From files to an opened store: found again, refused with file and row, split by text."""
+
+import random
+
+import numpy as np
+import pytest
+
+from nlu.config.errors import DataError
+from nlu.data import prepare as prepare_module
+from nlu.data import store as store_module
+from nlu.data.tokenizing import SPECIALS, WordPiece
+from nlu.storage.cache import cache_dir
+
+TRAIN = "good film\t1\nbad film\t0\nfine\t1\n"
+DEV = "bad\t0\ngood\t1\n"
+
+
+def stores():
+    return sorted(path.name for path in (cache_dir() / "stores").glob("*"))
+
+
+def words_of(store, name):
+    """The tokens of each example without special ones, as one text."""
+    part = store.sets[name]
+    rows = [part.stored.tokens(part.rows_N[[i]]) for i in range(len(part))]
+    return [" ".join(store.tokenizer.backend.id_to_token(int(t)) for t in row[1:-1]) for row in rows]
+
+
+def labels_of(store, name):
+    return [store.labels[number] for number in store.sets[name].labels_N]
+
+
+def texts_of(path, part):
+    """The texts that the file has at the rows of a set, found by their numbers."""
+    lines = path.read_text().split("\n")
+    return [lines[number - 1].split("\t")[0] for number in part.stored.number_N[part.rows_N]]
+
+
+def refused(open_files, *match, **settings):
+    with pytest.raises(DataError) as caught:
+        open_files(**settings)
+    for part in match:
+        assert part in str(caught.value)
+    return caught.value
+
+
+def test_every_set_holds_its_rows_in_file_order_with_their_labels(write, open_files):
+    train = write("train.tsv", "z b\tb\nz a\ta\nz c\tc\nz b\tb\n")
+    store = open_files(train=train, dev=write("dev.tsv", "a\ta\nb\tb\nc\tc\n"), test=write("test.tsv", "c\tc\na\ta"))
+    assert list(store.sets) == ["train", "dev", "test"]
+    for name, letters in (("train", "bacb"), ("dev", "abc"), ("test", "ca")):
+        assert labels_of(store, name) == list(letters)
+        assert [text.removeprefix("z ") for text in words_of(store, name)] == list(letters)
+
+
+def test_numeric_labels_found_in_the_data_mean_the_same_in_every_set(write, open_files):
+    train = write("train.tsv", "".join(f"{label}\t{label}\n" for label in (10, 2, 1, 10)))
+    store = open_files(train=train, dev=write("dev.tsv", "1\t1\n10\t10\n2\t2\n"))
+    assert store.labels == ["1", "2", "10"]
+    for name in ("train", "dev"):
+        assert words_of(store, name) == labels_of(store, name)
+
+
+def test_tags_found_in_the_data_mean_the_same_in_every_set(write, open_files):
+    sentence = "per B-PER\nper I-PER\nno O\nloc B-LOC\n"
+    train, dev = write("train.conll", sentence), write("dev.conll", "loc B-LOC\nper B-PER\n")
+    store = open_files("units", train=train, dev=dev, fields={"tokens": 0, "tags": 1})
+    assert store.labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    for name, tags in (("train", ["B-PER", "I-PER", "O", "B-LOC"]), ("dev", ["B-LOC", "B-PER"])):
+        assert [store.labels[tag] for tag in store.sets[name].stored.tags(np.array([0]))[0]] == tags
+
+
+def test_a_store_is_found_again_and_not_built_again(write, open_files):
+    settings = {"train": write("train.tsv", TRAIN), "dev": write("dev.tsv", DEV)}
+    first = open_files(**settings)
+    files = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+    second = open_files(**settings)
+    assert second.folder == first.folder and second.tokenizer.digest == first.tokenizer.digest
+    assert {path: path.stat().st_mtime_ns for path in second.folder.rglob("*")} == files
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"max_len": 9}, {"labels": ["0", "1"]}, {"on_bad_row": "skip"}, {"max_rows": 3},
+     {"fields": {"text": 0, "label": 0}}, {"tokenizing": WordPiece(min_count=2)},
+     {"tokenizing": WordPiece(lowercase=False)}],
+    ids=str,
+)  # fmt: skip
+def test_what_shapes_the_rows_makes_another_store(write, open_files, change):
+    settings = {"train": write("train.tsv", "good\t1\nbad\t0\nfine\t1\n"), "dev": write("dev.tsv", "good\t1\n")}
+    if "fields" in change:
+        settings["dev"] = settings["train"]
+    assert open_files(**settings).folder != open_files(**{**settings, **change}).folder
+
+
+def test_another_content_makes_another_store_and_another_place_does_not(write, open_files):
+    train, dev = write("train.tsv", TRAIN), write("dev.tsv", DEV)
+    first = open_files(train=train, dev=dev).folder
+    assert open_files(train=write("moved.tsv", TRAIN), dev=dev).folder == first
+    train.write_text(TRAIN.replace("fine", "poor"))
+    assert open_files(train=train, dev=dev).folder != first
+
+
+def test_another_vocabulary_file_makes_another_store(write, open_files):
+    settings = {"train": write("train.tsv", TRAIN), "dev": write("dev.tsv", DEV)}
+    vocabs = [write(name, "\n".join([*SPECIALS, "good", name])) for name in ("one", "two")]
+    stores = [open_files(**settings, vocab=vocab) for vocab in vocabs]
+    assert stores[0].folder != stores[1].folder
+    assert words_of(stores[0], "train") == ["good [UNK]", "[UNK] [UNK]", "[UNK]"]
+
+
+def test_what_only_chooses_among_the_rows_opens_the_same_store(write, open_files):
+    train = write("train.tsv", "".join(f"text {i}\t{i % 2}\n" for i in range(60)))
+    opened = [open_files(train=train, **choice) for choice in ({}, {"dev_fraction": 0.5}, {"drop_duplicates": True})]
+    assert len({store.folder for store in opened}) == 1
+
+
+def test_bad_rows_are_all_listed_by_file_row_field_and_value_and_leave_no_store(write, open_files, empty_cache):
+    train = write("train.tsv", "good\t1\n \t0\nbad\t0\t0\nfine\t\n")
+    error = refused(open_files, train=train, dev=write("dev.tsv", DEV))
+    assert error.problems[:3] == [
+        f"{train}:2: field text (column 0): ' ' is empty",
+        f"{train}:3: field (row): 'bad\\t0\\t0' makes 3 columns where the first row of the file has 2",
+        f"{train}:4: field label (column 1): '' is an empty label",
+    ]
+    assert "data.on_bad_row=skip" in error.problems[3]
+    assert stores() == [] and list((empty_cache / "staging").iterdir()) == []
+
+
+def test_skipped_rows_are_counted_and_listed(write, open_files):
+    train = write("train.tsv", "good\t1\n \t0\nbad\t0\nx\t0\t0\n")
+    store = open_files(train=train, dev=write("dev.tsv", DEV), on_bad_row="skip")
+    assert store.sets["train"].stored.number_N.tolist() == [1, 3]
+    counts = store.meta["sets"]["train"]
+    assert (counts["rows"], counts["bad_rows"]) == (2, 2)
+    assert [line.partition(": field")[0] for line in counts["listed_bad_rows"]] == [f"{train}:2", f"{train}:4"]
+    assert store.meta["sets"]["dev"]["bad_rows"] == 0
+
+
+def test_an_unknown_label_in_dev_is_refused_at_its_row(write, open_files):
+    dev = write("dev.tsv", "bad\t0\ngood\t2\n")
+    refused(
+        open_files, f"{dev}:2: field label (column 1): '2' is not in the label map ['0', '1']", dev=dev,
+        train=write("train.tsv", TRAIN),
+    )  # fmt: skip
+
+
+def test_a_file_that_is_not_utf_8_is_refused_at_its_line_however_far_down(write, open_files):
+    train = write("train.tsv", b"good\t1\n" * 30_000 + "坏\t0\n".encode("gb18030") + b"bad\t0\n")
+    refused(open_files, f"{train}:30001: is not UTF-8", "iconv", train=train, dev=write("dev.tsv", DEV))
+
+
+@pytest.mark.parametrize("empty", ["train", "dev", "test"])
+def test_a_set_without_a_usable_row_is_refused(write, open_files, empty):
+    content = {"train": TRAIN, "dev": DEV, "test": DEV, empty: "\n\n"}
+    sets = {name: write(f"{name}.tsv", text) for name, text in content.items()}
+    refused(open_files, f"the set {empty} is empty", f"{empty}.tsv", f"set data.{empty} to a file", **sets)
+
+
+def test_a_training_set_of_one_class_is_refused(write, open_files):
+    refused(open_files, "the labels ['1']", train=write("train.tsv", "a\t1\nb\t1\n"), dev=write("dev.tsv", "a\t1\n"))
+
+
+def test_exact_duplicates_are_dropped_and_counted_while_other_labels_stay(write, open_files):
+    train = write("train.tsv", "a\t1\nb\t0\na\t1\na\t0\nb\t0\nb\t0\n")
+    store = open_files(train=train, dev=write("dev.tsv", "a\t1\na\t1\n"), drop_duplicates=True)
+    part = store.sets["train"]
+    assert part.stored.number_N[part.rows_N].tolist() == [1, 2, 4]
+    assert store.meta["dropped_duplicates"] == 3
+    assert len(store.sets["dev"]) == 2
+
+
+def test_tagged_duplicates_are_those_of_equal_text_and_tags(write, open_files):
+    train = write("train.conll", "a B-X\nb O\n\na O\nb O\n\na B-X\nb O\n\nab O\n")
+    fields = {"tokens": 0, "tags": 1}
+    store = open_files("units", train=train, dev=train, fields=fields, drop_duplicates=True)
+    part = store.sets["train"]
+    assert part.stored.number_N[part.rows_N].tolist() == [1, 4, 10]
+
+
+def test_the_dev_split_goes_by_text_whatever_the_order_of_rows(write, open_files):
+    lines = [f"text {i % 150}\t{i % 2}" for i in range(400)]
+    sides = []
+    for seed in (1, 2):
+        random.Random(seed).shuffle(lines)
+        train = write(f"train{seed}.tsv", "\n".join(lines))
+        store = open_files(train=train, dev_fraction=0.2)
+        sides.append({name: set(texts_of(train, store.sets[name])) for name in ("train", "dev")})
+        assert not sides[-1]["train"] & sides[-1]["dev"]
+        assert len(store.sets["train"]) + len(store.sets["dev"]) == 400
+        assert labels_of(store, "dev") == [
+            lines[number - 1].split("\t")[1] for number in store.sets["dev"].stored.number_N[store.sets["dev"].rows_N]
+        ]
+    assert sides[0] == sides[1]
+    assert 0.1 < len(sides[0]["dev"]) / 150 < 0.3
+
+
+def test_the_same_text_with_two_labels_stays_on_one_side(write, open_files):
+    train = write("train.tsv", "".join(f"text {i}\t0\ntext {i}\t1\n" for i in range(100)))
+    store = open_files(train=train, dev_fraction=0.3)
+    assert len(store.sets["dev"]) == 2 * len(set(texts_of(train, store.sets["dev"])))
+
+
+def test_a_split_that_leaves_no_dev_row_is_refused(write, open_files):
+    refused(open_files, "the set dev is empty", "data.dev_fraction=0.01", train=write("train.tsv", TRAIN),
+            dev_fraction=0.01)  # fmt: skip
+
+
+def test_a_set_may_be_a_list_of_files(write, open_files):
+    files = [str(write("one.tsv", "a\t1\nb\t0\n")), str(write("two.tsv", "c\t1\n"))]
+    store = open_files(train=files, dev=write("dev.tsv", "a\t1\n"))
+    assert words_of(store, "train") == ["a", "b", "c"]
+    assert store.sets["train"].stored.file_N.tolist() == [0, 0, 1]
+    assert store.sets["train"].stored.number_N.tolist() == [1, 2, 1]
+
+
+def test_plain_lines_take_their_label_from_their_file(write, open_files):
+    negative, positive = write("neg.txt", "bad, really\n\npoor\n"), write("pos.txt", "good\n")
+    labelled = {"negative": str(negative), "positive": str(positive)}
+    store = open_files(train=labelled, dev=labelled, format="lines")
+    for name in ("train", "dev"):
+        assert words_of(store, name) == ["bad , really", "poor", "good"]
+        assert labels_of(store, name) == ["negative", "negative", "positive"]
+
+
+def test_several_named_dev_sets_are_kept_apart_in_the_order_given(write, open_files):
+    easy, hard = str(write("easy.tsv", "good\t1\n")), str(write("hard.tsv", "bad\t0\nfine\t1\n"))
+    train = write("train.tsv", TRAIN)
+    for named in ({"easy": easy, "hard": hard}, {"hard": hard, "easy": easy}):
+        store = open_files(train=train, dev=named, test=easy)
+        assert list(store.sets) == ["train", *named, "test"]
+        assert [len(store.sets[name]) for name in ("easy", "hard")] == [1, 2]
+
+
+def test_an_empty_named_dev_set_is_refused_by_its_key(write, open_files):
+    dev = {"easy": str(write("easy.tsv", "\n"))}
+    refused(open_files, "set data.dev.easy to a file", train=write("train.tsv", TRAIN), dev=dev)
+
+
+def test_max_rows_keeps_the_first_rows_of_each_file(write, open_files):
+    one, two = write("one.tsv", "a\t1\nb\t0\nc\t1\n"), write("two.tsv", "d\t1\n")
+    store = open_files(train=[str(one), str(two)], dev=one, max_rows=2)
+    assert words_of(store, "train") == ["a", "b", "d"]
+    assert words_of(store, "dev") == ["a", "b"]
+
+
+def test_rows_cut_to_max_len_are_counted(write, open_files):
+    store = open_files(train=write("train.tsv", f"{'a ' * 20}\t1\nb\t0\n"), dev=write("dev.tsv", "a\t1\n"), max_len=8)
+    assert store.meta["sets"]["train"]["cut"] == 1 and store.meta["sets"]["dev"]["cut"] == 0
+    assert store.sets["train"].lengths_N.tolist() == [8, 3]
+
+
+def test_chunks_and_shards_change_nothing_that_is_seen(write, open_files, empty_cache, monkeypatch):
+    lines = [f"{'word ' * (i % 7)}number {i}\t{i % 3}" for i in range(50)]
+    settings = {"train": write("train.tsv", "\n".join(lines)), "dev_fraction": 0.3}
+    whole = open_files(**settings)
+    wanted = {name: (words_of(whole, name), labels_of(whole, name)) for name in whole.sets}
+    whole.folder.rename(empty_cache / "aside")
+    monkeypatch.setattr(prepare_module, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(store_module, "SHARD_ROWS", 7)
+    pieces = open_files(**settings)
+    assert len(list((pieces.folder / "train").iterdir())) == 8
+    assert {name: (words_of(pieces, name), labels_of(pieces, name)) for name in pieces.sets} == wanted
+
+
+def test_a_pair_is_one_example_and_its_texts_do_not_run_together(write, open_files):
+    train = write("train.tsv", "ab\tc\t1\na\tbc\t0\nab\tc\t1\n")
+    fields = {"text_a": 0, "text_b": 1, "label": 2}
+    store = open_files("pair", train=train, dev=train, fields=fields, drop_duplicates=True)
+    assert words_of(store, "train") == ["ab [SEP] c", "a [SEP] bc"]
+
+
+def test_spans_of_a_text_become_tags_of_its_characters(write, open_files):
+    train = write(
+        "train.json", '{"text": "在A 中B国", "label": {"place": {"中B国": [[3, 5]]}}}\n{"text": "B", "label": {}}'
+    )
+    store = open_files("units", train=train, dev=train, fields={"text": "text", "spans": "label"})
+    assert words_of(store, "train") == ["在 a [UNK] 中 b 国", "b"]
+    flat, counts_N = store.sets["train"].stored.tags(np.array([0, 1]))
+    assert [store.labels[tag] for tag in flat] == ["O", "O", "O", "B-place", "I-place", "I-place", "O"]
+    assert counts_N.tolist() == [6, 1]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [('{"text": "ab", "label": {"x": {"c": [[0, 0]]}}}', "where the text reads otherwise"),
+     ('{"text": "ab", "label": [[0, 1]]}', "is not an object of span types"),
+     ('{"text": "ab"}', "is not an object of span types"),
+     ('{"text": "a\\ud83d", "label": {}}', "holds half of a surrogate pair"),
+     ('{"text": null, "label": {}}', "field text: 'None' is not a text")],
+)  # fmt: skip
+def test_a_row_of_spans_that_cannot_be_used_is_refused_at_its_row(write, open_files, row, message):
+    train = write("train.jsonl", '{"text": "ab", "label": {"x": {"a": [[0, 0]]}}}\n' + row)
+    refused(open_files, f"{train}:2: field ", message, layout="units", train=train, dev=train,
+            fields={"text": "text", "spans": "label"})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [('{"t": ["a"], "g": ["O", "O"]}', "field g: \"['O', 'O']\" has 2 tags for 1 tokens"),
+     ('{"t": "ab", "g": ["O", "O"]}', "field t: 'ab' is not a list of texts"),
+     ('{"t": null, "g": []}', "field t: 'None' is not a list of texts"),
+     ('{"t": [1], "g": ["O"]}', "field t: '[1]' is not a list of texts"),
+     ('{"t": [], "g": []}', "field t: '[]' is empty"),
+     ('{"t": ["a"], "g": "O"}', "field g: 'O' is not a list of tags"),
+     ('{"t": ["a"], "g": ["S-X"]}', "is not a BIO tag")],
+)  # fmt: skip
+def test_a_row_of_tokens_that_cannot_be_used_is_refused_at_its_row(write, open_files, row, message):
+    train = write("train.jsonl", '{"t": ["a"], "g": ["B-X"]}\n' + row)
+    refused(open_files, f"{train}:2: {message.partition('is not a BIO')[0]}", message, layout="units", train=train,
+            dev=train, fields={"tokens": "t", "tags": "g"})  # fmt: skip
+
+
+def test_what_a_killed_build_left_does_not_hinder_the_next(write, open_files, empty_cache):
+    left = empty_cache / "staging" / "left"
+    (left / "store" / "train").mkdir(parents=True)
+    store = open_files(train=write("train.tsv", TRAIN), dev=write("dev.tsv", DEV))
+    assert stores() == [store.folder.name] and left.is_dir()

@@ -1,0 +1,69 @@
+"""The facts of a tiny data set, counted by hand."""
+
+import pytest
+
+from nlu.data.report import describe, length_histograms, lines
+
+
+@pytest.fixture
+def facts_of(write, open_files):
+    def facts(train, dev=None, layout="single", suffix="tsv", **settings):
+        sets = {"train": write(f"train.{suffix}", train)}
+        if dev is not None:
+            sets["dev"] = write(f"dev.{suffix}", dev)
+        return describe(open_files(layout, **sets, **settings))
+
+    return facts
+
+
+def test_balance_lengths_duplicates_conflicts_and_overlap_are_counted(facts_of):
+    train = "a b c\t1\na b c\t1\na b c\t0\na b c\t2\nx\t0\nx\t1\nlonger than all the others are\t2\n"
+    facts = facts_of(train, "x\t1\nx\t1\nnew\t0\n", max_len=8)
+    assert facts["labels"] == ["0", "1", "2"]
+    assert facts["vocab_size"] == 5 + 10
+    assert facts["dropped_duplicates"] == 0
+    assert facts["sets"]["train"] == {
+        "examples": 7, "bad_rows": 0, "listed_bad_rows": [], "cut_to_max_len": 0, "length_median": 5,
+        "length_95_percent": 7, "length_max": 8, "duplicates": 4, "conflicts": 2, "labels": {"0": 2, "1": 3, "2": 2},
+    }  # fmt: skip
+    dev = facts["sets"]["dev"]
+    assert (dev["examples"], dev["duplicates"], dev["conflicts"], dev["in_train"]) == (3, 1, 0, 2)
+    assert dev["labels"] == {"0": 1, "1": 2, "2": 0}
+
+
+def test_cut_and_skipped_rows_are_reported(facts_of):
+    facts = facts_of(f"{'a ' * 9}\t1\nb\t0\n\t1\nb\n", "a\t1\n", max_len=8, on_bad_row="skip")
+    train = facts["sets"]["train"]
+    assert (train["cut_to_max_len"], train["bad_rows"], len(train["listed_bad_rows"])) == (1, 2, 2)
+    assert "train.tsv:3: field text" in train["listed_bad_rows"][0]
+    told = "\n".join(lines(facts))
+    assert "train: 1 rows of its files, before dropping and splitting, are longer than data.max_len" in told
+    assert "train: 2 bad rows left out" in told
+
+
+def test_a_dev_set_split_off_train_shares_no_text_with_it(facts_of):
+    rows = "".join(f"text {i % 80}\t{i % 2}\n" for i in range(200))
+    facts = facts_of(rows, drop_duplicates=True, dev_fraction=0.3)
+    assert facts["sets"]["dev"]["in_train"] == 0
+    assert facts["dropped_duplicates"] == 120
+    assert facts["sets"]["train"]["examples"] + facts["sets"]["dev"]["examples"] == 80
+    assert lines(facts)[0].startswith("data: 120 exact duplicates")
+
+
+def test_the_balance_of_tagged_rows_counts_units_and_their_conflicts_are_of_tags(facts_of):
+    train = "a B-X\nb O\n\na O\nb O\n\na B-X\nb O\n"
+    fields = {"tokens": 0, "tags": 1}
+    train_facts = facts_of(train, train, "units", "conll", fields=fields)["sets"]["train"]
+    assert train_facts["labels"] == {"O": 4, "B-X": 2, "I-X": 0}
+    assert (train_facts["duplicates"], train_facts["conflicts"]) == (2, 1)
+
+
+def test_a_long_list_of_labels_is_shortened_in_the_log(facts_of):
+    rows = "".join(f"text\t{label}\n" for label in range(15))
+    told = lines(facts_of(rows, rows))
+    assert any("and 3 more labels" in line for line in told)
+
+
+def test_lengths_are_counted_by_number_of_tokens(write, open_files):
+    store = open_files(train=write("train.tsv", "a\t1\na b\t0\nb\t1\n"), dev=write("dev.tsv", "a b b\t1\n"))
+    assert length_histograms(store) == {"train": [0, 0, 0, 2, 1], "dev": [0, 0, 0, 0, 0, 1]}
