@@ -1,0 +1,1 @@
+"""Scores of whole sets, computed once from per-example rows, never averaged over batches."""

@@ -1,0 +1,69 @@
+"""Exact spans from BIO tags, and their scores. Axes: U units of one row, C tags."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+Span = tuple[int, int, str]
+
+
+def spans_of(tags: Sequence[str]) -> list[Span]:
+    """Return (first, last, type) of each span; an I- that continues nothing of its type begins a span."""
+    spans: list[Span] = []
+    start, kind = 0, ""
+    for place, tag in enumerate([*tags, "O"]):
+        prefix, _, name = tag.partition("-")
+        if kind and (prefix != "I" or name != kind):
+            spans.append((start, place - 1, kind))
+            kind = ""
+        if prefix == "B" or (prefix == "I" and not kind):
+            start, kind = place, name
+    return spans
+
+
+def legal_tags(scores_UC: np.ndarray, names: list[str]) -> np.ndarray:
+    """Return the best tag sequence in which every I- follows a B- or I- of its own type (Viterbi); (U,)."""
+    blocked_CC = np.zeros((len(names), len(names)))
+    for after, name in enumerate(names):
+        if name.startswith("I-"):
+            kind = name[2:]
+            blocked_CC[
+                [i for i, before in enumerate(names) if before not in (f"B-{kind}", f"I-{kind}")], after
+            ] = -np.inf
+    best_C = scores_UC[0] + np.where([name.startswith("I-") for name in names], -np.inf, 0.0)
+    came_from_UC = np.zeros(scores_UC.shape, np.int64)
+    for place in range(1, len(scores_UC)):
+        paths_CC = best_C[:, None] + blocked_CC
+        came_from_UC[place] = paths_CC.argmax(0)
+        best_C = paths_CC.max(0) + scores_UC[place]
+    tags_U = np.zeros(len(scores_UC), np.int64)
+    tags_U[-1] = best_C.argmax()
+    for place in range(len(scores_UC) - 1, 0, -1):
+        tags_U[place - 1] = came_from_UC[place, tags_U[place]]
+    return tags_U
+
+
+class SpanCounts:
+    """Right, predicted and wanted spans, in all and by type."""
+
+    def __init__(self) -> None:
+        self.right: Counter[str] = Counter()
+        self.predicted: Counter[str] = Counter()
+        self.wanted: Counter[str] = Counter()
+
+    def add(self, predicted: Sequence[str], wanted: Sequence[str]) -> None:
+        """Count one row's tags; a span is right when its first unit, last unit and type are."""
+        found, gold = set(spans_of(predicted)), set(spans_of(wanted))
+        for counter, spans in ((self.right, found & gold), (self.predicted, found), (self.wanted, gold)):
+            counter.update(kind for _, _, kind in spans)
+
+    def scores(self, kind: str | None = None) -> dict[str, float]:
+        """Return precision, recall and F1 over all types (micro) or of one type; 0 where there is nothing."""
+        right, predicted, wanted = (
+            (c.total() if kind is None else c[kind]) for c in (self.right, self.predicted, self.wanted)
+        )
+        precision = right / predicted if predicted else 0.0
+        recall = right / wanted if wanted else 0.0
+        f1 = 2 * right / (predicted + wanted) if predicted + wanted else 0.0
+        return {"precision": precision, "recall": recall, "f1": f1}

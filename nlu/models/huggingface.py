@@ -1,0 +1,169 @@
+"""Any encoder of the transformers library (extra `hf`), padded inside, packed outside.
+
+Axes: T tokens of all examples, B examples, L the longest, P asked-for places, D hidden width.
+"""
+
+import json
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nlu.config.errors import CheckpointError, UserError
+from nlu.config.types import Probability
+from nlu.data.collate import Batch
+from nlu.data.tokenizing import load_tokenizer
+from nlu.models.pretrained import Pretrained
+
+
+class HuggingFace(nn.Module):
+    """A transformers AutoModel. Its configuration always comes from `pretrained`; `random_weights` keeps only that."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        source: Pretrained | None,
+        *,
+        pretrained: str | None,
+        random_weights: bool = False,
+        head_dropout: Probability = 0.1,
+        pooling: Literal["first", "mean"] = "first",
+    ):
+        """`pretrained`: a folder in Hugging Face layout, hf://name, or a former run; it brings the architecture."""
+        super().__init__()
+        if source is None:
+            raise UserError(
+                "model.pretrained is null, but model=hf takes its architecture from there; set a folder or hf://"
+            )
+        config = _architecture(source)
+        if random_weights:
+            _fit_vocabulary(config, vocab_size)
+        else:
+            _require_vocabulary(config, vocab_size, source)
+        self.random_weights = random_weights
+        self.inner = _random_model(config, source)
+        self._settings = json.loads(config.to_json_string())
+        self.width: int = config.hidden_size
+        self.max_positions: int | None = _max_positions(self.inner)
+        self._has_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
+        self._padding = config.pad_token_id or 0
+        self.head_dropout = head_dropout
+        self.pooling = pooling
+        self.pads = True
+
+    def settings(self) -> dict[str, Any]:
+        """What config.json of a checkpoint holds."""
+        return self._settings
+
+    def width_of(self, layout: str) -> int:
+        """Return the width of what `pooled` and `at` give; the same for every layout."""
+        return self.width
+
+    def pooled(self, batch: Batch) -> Tensor:
+        """Return one vector for each example, its first token or the mean of its tokens; (B, D)."""
+        hidden_BLD, place_T = self._hidden(batch)
+        if self.pooling == "first":
+            return hidden_BLD[:, 0]
+        # Sums over many tokens, and their number, need more than bf16's 8 bits.
+        hidden_BLD = hidden_BLD.float()
+        real_BL = hidden_BLD.new_zeros(hidden_BLD.shape[0] * hidden_BLD.shape[1]).index_fill(0, place_T, 1.0)
+        real_BL1 = real_BL.view(*hidden_BLD.shape[:2], 1)
+        return (hidden_BLD * real_BL1).sum(1) / real_BL1.sum(1)
+
+    def at(self, batch: Batch, places_P: Tensor) -> Tensor:
+        """Return the vectors of the tokens at the given places of the packed batch; (P, D)."""
+        hidden_BLD, place_T = self._hidden(batch)
+        return hidden_BLD.reshape(-1, self.width).index_select(0, place_T.index_select(0, places_P))
+
+    def depth_of(self, name: str) -> int:
+        numbers = [int(part) for part in name.split(".") if part.isdigit()]
+        return numbers[0] + 1 if numbers else 0
+
+    @property
+    def depth(self) -> int:
+        return max(self.depth_of(name) for name, _ in self.named_parameters()) + 1
+
+    def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Turn a checkpoint's names, with or without the prefix of its base model, into this module's."""
+        prefix = f"{self.inner.base_model_prefix}."
+        ours = {name if name.startswith("inner.") else "inner." + name.removeprefix(prefix): value
+                for name, value in tensors.items()}  # fmt: skip
+        return {name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): value
+                for name, value in ours.items()}  # fmt: skip
+
+    def _hidden(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        device = batch.tokens_T.device
+        count, longest = len(batch), max(batch.lengths)
+        real_BL = torch.arange(longest, device=device) < torch.tensor(batch.lengths, device=device)[:, None]
+        place_T = real_BL.view(-1).nonzero().squeeze(1)
+        tokens = torch.full((count * longest,), self._padding, device=device).index_copy(0, place_T, batch.tokens_T)
+        inputs = {"input_ids": tokens.view(count, longest), "attention_mask": real_BL.long()}
+        if self._has_segments:
+            segments = torch.zeros_like(tokens).index_copy(0, place_T, batch.segments_T)
+            inputs["token_type_ids"] = segments.view(count, longest)
+        return self.inner(**inputs).last_hidden_state, place_T
+
+
+def _architecture(source: Pretrained) -> Any:
+    """Return the transformers configuration in the weights' folder."""
+    try:
+        from transformers import AutoConfig
+    except ImportError:
+        raise UserError("model=hf needs the transformers library; pip install -e '.[hf]' in the checkout") from None
+    try:
+        return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise _not_usable(source, error) from error
+
+
+def _random_model(config: Any, source: Pretrained) -> nn.Module:
+    """Return the encoder with fresh weights, in fp32 and with the attention that transformers chooses for it."""
+    from transformers import AutoModel
+
+    try:
+        inner = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except (ValueError, ImportError) as error:
+        raise _not_usable(source, error) from error
+    if getattr(inner, "pooler", None) is not None:
+        inner.pooler = None
+    return inner
+
+
+def _not_usable(source: Pretrained, error: Exception) -> CheckpointError:
+    reason = str(error).partition("\n")[0]
+    return CheckpointError(
+        f"model.pretrained is {source.reference!r}, but transformers cannot build an encoder from the configuration in "
+        f"{source.folder}: {reason}; give a folder with its config.json, or the model group that wrote it"
+    )
+
+
+def _fit_vocabulary(config: Any, vocab_size: int) -> None:
+    """Give an architecture that is trained from scratch the tokenizer's vocabulary in place of its own."""
+    if config.vocab_size != vocab_size:
+        config.vocab_size = vocab_size
+        config.pad_token_id = 0
+
+
+def _require_vocabulary(config: Any, vocab_size: int, source: Pretrained) -> None:
+    """Raise CheckpointError where the tokenizer is not the one of the weights.
+
+    Their table of embeddings may have more rows than their tokenizer has tokens.
+    """
+    if vocab_size == config.vocab_size:
+        return
+    theirs = load_tokenizer(source.folder, None)
+    if theirs is None or theirs.vocab_size != vocab_size or vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer has {vocab_size} tokens, but the weights of {source.reference} have {config.vocab_size} "
+            f"rows and {f'a tokenizer of {theirs.vocab_size}' if theirs else 'no tokenizer.json or vocab.txt'}; "
+            "set tokenizer.vocab=null and give a folder that holds the weights' own tokenizer"
+        )
+
+
+def _max_positions(inner: nn.Module) -> int | None:
+    """Return the longest sequence that the encoder can number; RoBERTa's kin lose the rows up to the padding's."""
+    limit: int | None = getattr(inner.config, "max_position_embeddings", None)  # type: ignore[union-attr]
+    for name, table in inner.named_modules():
+        if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None:
+            return table.num_embeddings - table.padding_idx - 1
+    return limit

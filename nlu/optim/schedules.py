@@ -1,0 +1,78 @@
+"""Learning-rate schedules: the factor on the base rate as a function of (step, total), with nothing to save."""
+
+import math
+from typing import Literal
+
+from nlu.config import types
+from nlu.config.durations import Clock, Duration, parse_duration, parse_warmup
+from nlu.config.types import PositiveFloat, Warmup
+
+
+def warmup_steps(warmup: str | float, total: int, clock: Clock) -> int:
+    """Return how many steps a warm-up written as a ratio or a duration takes; 0 = none."""
+    parsed = parse_warmup(warmup)
+    return clock.steps(parsed) if isinstance(parsed, Duration) else round(parsed * total)
+
+
+class OneCycle:
+    """Up from lr / div_factor to lr, then down again to lr / div_factor at the last step."""
+
+    def __init__(
+        self,
+        *,
+        warmup: Warmup = 0.1,
+        anneal: Literal["linear", "cosine", "polynomial"] = "linear",
+        power: PositiveFloat = 1.0,
+        div_factor: PositiveFloat = 600.0,
+    ):
+        """`warmup`: ratio of the run or duration; 0 = start at the peak. `power` shapes polynomial annealing only."""
+        self.warmup, self.anneal, self.power, self.div_factor = warmup, anneal, power, div_factor
+
+    def factor(self, step: int, total: int, clock: Clock) -> float:
+        """Return the factor for the update that ends step `step`, counted from 1."""
+        low, warm = 1 / self.div_factor, warmup_steps(self.warmup, total, clock)
+        if step < warm:
+            return self._between(low, 1.0, step / warm)
+        return self._between(1.0, low, min(1.0, (step - warm) / max(1, total - warm)))
+
+    def _between(self, start: float, end: float, progress: float) -> float:
+        if self.anneal == "cosine":
+            return end + (start - end) / 2 * (1 + math.cos(math.pi * progress))
+        power = self.power if self.anneal == "polynomial" else 1.0
+        return end + (start - end) * (1 - progress) ** power
+
+
+class Constant:
+    """The base rate throughout, after a linear warm-up from lr / div_factor."""
+
+    def __init__(self, *, warmup: Warmup = 0.0, div_factor: PositiveFloat = 25.0):
+        """`warmup`: ratio of the run or duration; 0 = none."""
+        self.warmup, self.div_factor = warmup, div_factor
+
+    def factor(self, step: int, total: int, clock: Clock) -> float:
+        """Return the factor for the update that ends step `step`, counted from 1."""
+        warm = warmup_steps(self.warmup, total, clock)
+        return 1.0 if step >= warm else 1 / self.div_factor + (1 - 1 / self.div_factor) * step / warm
+
+
+class Exponential(Constant):
+    """After the warm-up, the rate falls by `decay_rate` every `decay_every`."""
+
+    def __init__(
+        self,
+        *,
+        warmup: Warmup = 0.0,
+        div_factor: PositiveFloat = 25.0,
+        decay_rate: PositiveFloat = 0.95,
+        decay_every: types.Duration = "1000st",
+    ):
+        """`decay_every`: a duration."""
+        super().__init__(warmup=warmup, div_factor=div_factor)
+        self.decay_rate, self.decay_every = decay_rate, parse_duration(decay_every)
+
+    def factor(self, step: int, total: int, clock: Clock) -> float:
+        """Return the factor for the update that ends step `step`, counted from 1."""
+        warm = warmup_steps(self.warmup, total, clock)
+        if step < warm:
+            return super().factor(step, total, clock)
+        return self.decay_rate ** ((step - warm) // clock.steps(self.decay_every))

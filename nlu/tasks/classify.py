@@ -1,0 +1,42 @@
+"""Classify a text, or match two: one label for each example."""
+
+import numpy as np
+
+from nlu.data.store import Examples
+from nlu.metrics.classification import classification_scores, log_probabilities, scores_by_class
+from nlu.tasks.outputs import Outputs, Scores
+
+
+class Classify:
+    """Give a text one of several classes."""
+
+    layout = "single"
+    metrics = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "loss")
+    binary_metrics = ("f1", "precision", "recall", "auc", "average_precision")
+    """only with two classes"""
+    default_metric = "accuracy"
+    lower_is_better = ("loss",)
+
+    def __init__(self) -> None:
+        """No options."""
+
+    def scores(self, outputs: Outputs, part: Examples, labels: list[str]) -> Scores:
+        """Return the scores of a set and the prediction for each of its examples."""
+        gold_N = part.labels_N
+        log_probs_NC = log_probabilities(outputs.logits_RC)
+        best_N = log_probs_NC.argmax(1)
+        probability_N = np.exp(log_probs_NC.max(1))
+        predictions = [
+            {"row": int(row), "label": labels[gold], "prediction": labels[best], "probability": float(probability)}
+            for row, gold, best, probability in zip(
+                part.stored.number_N[part.rows_N], gold_N, best_N, probability_N, strict=True
+            )
+        ]
+        metrics = classification_scores(outputs.logits_RC, gold_N)
+        return Scores(metrics, scores_by_class(outputs.logits_RC, gold_N, labels), predictions)
+
+
+class Match(Classify):
+    """Say how two texts relate."""
+
+    layout = "pair"

@@ -1,0 +1,84 @@
+"""Spans read from tags, the best legal tags, and their counts, against brute force and sums done by hand."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nlu.metrics.spans import SpanCounts, legal_tags, spans_of
+
+NAMES = ["O", "B-X", "I-X", "B-Y", "I-Y"]
+TAGS = st.lists(st.sampled_from(NAMES), max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("tags", "spans"),
+    [("", []), ("O O", []), ("B-X I-X O B-X", [(0, 1, "X"), (3, 3, "X")]), ("B-X B-X", [(0, 0, "X"), (1, 1, "X")]),
+     ("O I-X I-X", [(1, 2, "X")]), ("B-X I-Y I-Y", [(0, 0, "X"), (1, 2, "Y")]),
+     ("I-X B-X I-X", [(0, 0, "X"), (1, 2, "X")]), ("B-first-name I-first-name", [(0, 1, "first-name")])],
+)  # fmt: skip
+def test_spans_are_read_from_bio_tags(tags, spans):
+    assert spans_of(tags.split()) == spans
+
+
+@given(TAGS)
+def test_spans_cover_exactly_the_tagged_units_in_order_without_overlap(tags):
+    spans = spans_of(tags)
+    covered = [place for first, last, _ in spans for place in range(first, last + 1)]
+    assert covered == [place for place, tag in enumerate(tags) if tag != "O"]
+    assert all({tag[2:] for tag in tags[first : last + 1]} == {kind} for first, last, kind in spans)
+    assert all(tag[0] == "I" for first, last, _ in spans for tag in tags[first + 1 : last + 1])
+
+
+def is_legal(tags):
+    pairs = zip(["O", *tags], tags, strict=False)
+    return all(tag[0] != "I" or before[2:] == tag[2:] for before, tag in pairs)
+
+
+@given(st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_the_legal_tags_are_the_best_of_all_legal_sequences(length, seed):
+    scores_UC = np.random.default_rng(seed).normal(size=(length, len(NAMES)))
+    best = max(
+        (tags for tags in itertools.product(range(len(NAMES)), repeat=length) if is_legal([NAMES[t] for t in tags])),
+        key=lambda tags: sum(scores_UC[place, tag] for place, tag in enumerate(tags)),
+    )
+    assert legal_tags(scores_UC, NAMES).tolist() == list(best)
+
+
+@given(st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_the_legal_tags_are_legal_and_those_of_each_unit_where_these_are(length, seed):
+    scores_UC = np.random.default_rng(seed).normal(size=(length, len(NAMES)))
+    tags = [NAMES[tag] for tag in legal_tags(scores_UC, NAMES)]
+    greedy = [NAMES[tag] for tag in scores_UC.argmax(1)]
+    assert is_legal(tags)
+    assert tags == greedy or not is_legal(greedy)
+
+
+def test_spans_are_counted_by_first_unit_last_unit_and_type():
+    counts = SpanCounts()
+    counts.add("B-X I-X O B-Y O".split(), "B-X I-X O B-X O".split())
+    counts.add("B-X O B-Y O O".split(), "B-X I-X B-Y O B-Y".split())
+    assert (counts.right.total(), counts.predicted.total(), counts.wanted.total()) == (2, 4, 5)
+    assert counts.scores() == pytest.approx({"precision": 2 / 4, "recall": 2 / 5, "f1": 4 / 9})
+    assert counts.scores("X") == pytest.approx({"precision": 1 / 2, "recall": 1 / 3, "f1": 2 / 5})
+    assert counts.scores("Y") == pytest.approx({"precision": 1 / 2, "recall": 1 / 2, "f1": 1 / 2})
+
+
+def test_scores_of_nothing_are_zero():
+    counts = SpanCounts()
+    counts.add(["O", "O"], ["O", "O"])
+    assert counts.scores() == counts.scores("X") == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
+
+
+@given(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=5))
+def test_f1_is_the_harmonic_mean_and_everything_is_right_against_itself(pairs):
+    counts, against_itself = SpanCounts(), SpanCounts()
+    for predicted, wanted in pairs:
+        size = min(len(predicted), len(wanted))
+        counts.add(predicted[:size], wanted[:size])
+        against_itself.add(wanted, wanted)
+    precision, recall, f1 = counts.scores().values()
+    assert f1 == pytest.approx(2 * precision * recall / (precision + recall) if precision + recall else 0.0)
+    assert set(against_itself.scores().values()) == {1.0 if against_itself.wanted else 0.0}

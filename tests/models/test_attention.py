@@ -1,0 +1,73 @@
+"""The two ways of computing attention agree, and neither lets sequences see one another."""
+
+import pytest
+import torch
+
+from nlu.models.attention import _attend_padded, attend
+
+LENGTHS = [1, 2, 2, 2, 5, 9, 9, 17]
+HEADS, WIDTH = 3, 12
+
+
+def inputs(lengths: list[int], first_only: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(len(lengths))
+    query = torch.randn(len(lengths) if first_only else sum(lengths), WIDTH, requires_grad=True)
+    return query, torch.randn(sum(lengths), 2 * WIDTH, requires_grad=True)
+
+
+def reference(query: torch.Tensor, key_value: torch.Tensor, lengths: list[int], first_only: bool) -> torch.Tensor:
+    """The formula, sequence by sequence and head by head."""
+    rows = []
+    queries = query.split([1] * len(lengths) if first_only else lengths)
+    for q, kv in zip(queries, key_value.split(lengths), strict=True):
+        heads = [slice(h * WIDTH // HEADS, (h + 1) * WIDTH // HEADS) for h in range(HEADS)]
+        keys, values = kv[:, :WIDTH], kv[:, WIDTH:]
+        scores = [(q[:, h] @ keys[:, h].T / (WIDTH // HEADS) ** 0.5).softmax(-1) @ values[:, h] for h in heads]
+        rows.append(torch.cat(scores, dim=1))
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("lengths", [LENGTHS, [7], [3, 3, 3]])
+def test_both_paths_give_the_formulas_values_and_gradients(lengths, first_only):
+    query, key_value = inputs(lengths, first_only)
+    expected = reference(query, key_value, lengths, first_only)
+    weights = torch.randn(expected.shape)
+    gradients = torch.autograd.grad((expected * weights).sum(), [query, key_value])
+    by_length = attend(query, key_value, lengths=lengths, heads=HEADS, dropout=0.0, first_only=first_only)
+    padded = _attend_padded(query, key_value, lengths, HEADS, 0.0, first_only)
+    for found in (by_length, padded):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+        own = torch.autograd.grad((found * weights).sum(), [query, key_value])
+        torch.testing.assert_close(own, gradients, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_a_sequence_has_the_same_bits_alone_and_among_others(first_only):
+    query, key_value = inputs(LENGTHS, first_only)
+    together = attend(query, key_value, lengths=LENGTHS, heads=HEADS, dropout=0.0, first_only=first_only)
+    counts = [1] * len(LENGTHS) if first_only else LENGTHS
+    parts = zip(LENGTHS, query.split(counts), key_value.split(LENGTHS), together.split(counts), strict=True)
+    for length, q, kv, expected in parts:
+        alone = attend(q, kv, lengths=[length], heads=HEADS, dropout=0.0, first_only=first_only)
+        assert torch.equal(alone, expected)
+
+
+def test_padding_takes_no_part_even_where_it_would_weigh_most():
+    query, key_value = inputs([1, 30], False)
+    # A padded key is zero, so it scores 0; all real scores of the short sequence are far below.
+    with torch.no_grad():
+        query[0], key_value[0] = 5.0, -5.0
+    found = _attend_padded(query, key_value, [1, 30], HEADS, 0.0, False)
+    torch.testing.assert_close(found[0], torch.full((WIDTH,), -5.0))
+
+
+def test_dropout_drops_weights_and_keeps_their_mean():
+    torch.manual_seed(0)
+    query, key_value = torch.zeros(400 * 20, WIDTH), torch.ones(400 * 20, 2 * WIDTH)
+    for path in (
+        attend(query, key_value, lengths=[20] * 400, heads=HEADS, dropout=0.5, first_only=False),
+        _attend_padded(query, key_value, [20] * 400, HEADS, 0.5, False),
+    ):
+        assert path.std() > 0.1
+        assert abs(path.mean() - 1) < 0.01

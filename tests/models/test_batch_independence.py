@@ -1,0 +1,106 @@
+"""The logits of an example depend on that example alone: not on the batch, its size, its order or the threads.
+
+A new model is added to ENCODERS.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nlu.models.bert import Bert
+from nlu.models.huggingface import HuggingFace
+from nlu.models.pretrained import open_pretrained
+from nlu.models.task_model import TaskModel
+from nlu.models.textcnn import TextCnn
+
+VOCAB_SIZE = 50
+LAYOUTS = ["single", "pair", "units"]
+COUNT = 23
+
+
+def bert(**sizes: Any) -> Bert:
+    return Bert(VOCAB_SIZE, None, pretrained=None, **{"layers": 2, "max_positions": 64, **sizes})
+
+
+def textcnn(*kernel_sizes: int) -> TextCnn:
+    sizes: dict[str, Any] = {"embedding_size": 16, "hidden_size": 24, "layers": 3, "kernel_sizes": list(kernel_sizes)}
+    return TextCnn(VOCAB_SIZE, None, pretrained=None, **sizes)
+
+
+def hugging_face(folder: Path, kind: str, pooling: Any) -> HuggingFace:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+    config = getattr(transformers, f"{kind}Config")(vocab_size=VOCAB_SIZE, max_position_embeddings=64, **sizes)
+    getattr(transformers, f"{kind}Model")(config).save_pretrained(folder)
+    return HuggingFace(VOCAB_SIZE, open_pretrained(str(folder)), pretrained=str(folder), pooling=pooling)
+
+
+ENCODERS: dict[str, Callable[[Path], nn.Module]] = {
+    "bert with narrow heads": lambda folder: bert(hidden_size=24, heads=4, intermediate_size=40),
+    "textcnn 1": lambda folder: textcnn(1),
+    "textcnn 3,5": lambda folder: textcnn(3, 5),
+    "textcnn 7": lambda folder: textcnn(7),
+    "hf bert": lambda folder: hugging_face(folder, "Bert", "first"),
+    "hf bert mean": lambda folder: hugging_face(folder, "Bert", "mean"),
+    "hf roberta": lambda folder: hugging_face(folder, "Roberta", "mean"),
+    "hf deberta": lambda folder: hugging_face(folder, "DebertaV2", "first"),
+}
+"""Encoders by name, each built with a folder of the test's own."""
+SMALL: dict[str, Any] = {"hidden_size": 312, "heads": 12, "intermediate_size": 1248, "embedding_size": 128}
+EXACT: list[dict[str, Any]] = [
+    {"hidden_size": 48, "heads": 3, "intermediate_size": 40},
+    {"hidden_size": 64, "heads": 2, "intermediate_size": 256, "embedding_size": 32},
+    {"hidden_size": 100, "heads": 5, "intermediate_size": 300, "activation": "relu"},
+    SMALL,
+]
+"""Sizes of Bert that give the same bits; heads narrower than 12 do not with several threads."""
+
+
+def lengths_of(seed: int) -> list[int]:
+    """Ragged, with repetitions, and a longest that is alone."""
+    return [*np.random.default_rng(seed).integers(2, 40, COUNT - 1).tolist(), 55]
+
+
+def spread_of_logits(model: nn.Module, corpus: Any) -> float:
+    """The largest difference of any logit between batch sizes and between neighbours, the largest logit being 1."""
+    alone = corpus.logits(model, 1)
+    largest = 0.0
+    shuffled = np.random.default_rng(5).permutation(len(corpus))
+    for batch_size, order in [(7, None), (64, None), (1, shuffled), (7, shuffled), (64, shuffled), (2, shuffled)]:
+        found = corpus.logits(model, batch_size, order)
+        largest = max([largest, *((a - b).abs().max().item() for a, b in zip(alone, found, strict=True) if len(a))])
+    return largest / torch.cat(alone).abs().max().item()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_logits_of_every_encoder_do_not_depend_on_neighbours(corpus, spread, tmp_path, name, layout):
+    model = spread(TaskModel(ENCODERS[name](tmp_path / "weights"), layout, 3))
+    assert spread_of_logits(model, corpus(layout, lengths_of(6))) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("layout", "pooling"),
+    [(layout, "first") for layout in LAYOUTS] + [("single", "mean"), ("pair", "mean"), ("pair", "pooler")],
+)
+@pytest.mark.parametrize("seed", range(len(EXACT)))
+def test_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, seed, layout, pooling):
+    model = spread(TaskModel(bert(pooling=pooling, **EXACT[seed]), layout, 3), seed)
+    assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
+
+
+@pytest.mark.parametrize("layout", ["pair", "units"])
+def test_logits_of_bert_have_the_same_bits_with_one_thread_and_two(corpus, spread, threads, layout):
+    model = spread(TaskModel(bert(**SMALL), layout, 3))
+    examples = corpus(layout, lengths_of(4)[-9:])
+    found = []
+    for count, batch_size in [(1, 1), (1, 9), (2, 1), (2, 9)]:
+        threads(count)
+        found.append(examples.logits(model, batch_size))
+    for other in found[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))

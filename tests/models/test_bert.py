@@ -1,0 +1,224 @@
+"""The packed encoder computes what transformers computes, and takes its sizes from where they are known."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from nlu.config.errors import CheckpointError, UserError
+from nlu.models.bert import Bert
+from nlu.models.pretrained import Pretrained, load_into, open_pretrained
+from nlu.models.task_model import TaskModel
+
+VOCAB_SIZE = 50
+LENGTHS = [1, 2, 3, 3, 7, 12, 12, 30, 31]
+SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40}
+OURS: dict[str, Any] = {"hidden_size": 24, "layers": 3, "heads": 4, "intermediate_size": 40, "max_positions": 64}
+
+
+def foreign(kind: str, spread: Any, **changes: Any) -> nn.Module:
+    """A random BertModel or ElectraModel of transformers."""
+    transformers = pytest.importorskip("transformers")
+    narrow = {"embedding_size": 16} if kind == "Electra" else {}
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=VOCAB_SIZE, max_position_embeddings=64, **{**SIZES, **narrow, **changes}
+    )
+    return spread(getattr(transformers, f"{kind}Model")(config))
+
+
+def save(model: nn.Module, folder: Path, form: str) -> str:
+    if form == "safetensors":
+        model.save_pretrained(folder)
+    else:
+        folder.mkdir()
+        model.config.save_pretrained(folder)
+        prefix = f"{model.base_model_prefix}."
+        torch.save({prefix + name: value for name, value in model.state_dict().items()}, folder / "pytorch_model.bin")
+    return str(folder)
+
+
+def load(reference: str, **keywords: Any) -> Bert:
+    source = open_pretrained(reference)
+    bert = Bert(VOCAB_SIZE, source, pretrained=reference, **keywords)
+    load_into(TaskModel(bert, "single", 2), source)
+    return bert.eval()
+
+
+@torch.inference_mode()
+def hidden_of(model: nn.Module, batch: Any) -> list[torch.Tensor]:
+    """What transformers computes for each example, all of them padded to the longest."""
+    padded = torch.nn.utils.rnn.pad_sequence
+    tokens, segments = (
+        padded(part.split(batch.lengths), batch_first=True) for part in (batch.tokens_T, batch.segments_T)
+    )
+    mask = padded([torch.ones(length) for length in batch.lengths], batch_first=True)
+    hidden = model(input_ids=tokens, token_type_ids=segments, attention_mask=mask).last_hidden_state
+    return [row[:length] for row, length in zip(hidden, batch.lengths, strict=True)]
+
+
+@pytest.mark.parametrize("form", ["safetensors", "bin"])
+@pytest.mark.parametrize("layout", ["single", "pair"])
+@pytest.mark.parametrize("kind", ["Bert", "Electra"])
+def test_every_vector_is_that_of_transformers(corpus, spread, tmp_path, kind, layout, form):
+    theirs = foreign(kind, spread)
+    ours = load(save(theirs, tmp_path / "weights", form))
+    batch = corpus(layout, LENGTHS).batch()
+    expected = hidden_of(theirs, batch)
+    with torch.inference_mode():
+        found = ours.at(batch, torch.arange(batch.num_tokens))
+        first = ours.pooled(batch)
+    assert found.std() > 0.1
+    assert (found - torch.cat(expected)).abs().max() < 1e-5
+    assert (first - torch.stack([row[0] for row in expected])).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh", "relu"])
+def test_the_activation_of_the_weights_is_followed(corpus, spread, tmp_path, activation):
+    theirs = foreign("Bert", spread, hidden_act=activation)
+    ours = load(save(theirs, tmp_path / "weights", "safetensors"))
+    batch = corpus("single", LENGTHS).batch()
+    with torch.inference_mode():
+        found = ours.at(batch, torch.arange(batch.num_tokens))
+    assert (found - torch.cat(hidden_of(theirs, batch))).abs().max() < 1e-5
+
+
+def test_the_pooler_and_the_mean_are_those_of_transformers(corpus, spread, tmp_path):
+    theirs = foreign("Bert", spread)
+    reference = save(theirs, tmp_path / "weights", "safetensors")
+    batch = corpus("pair", LENGTHS).batch()
+    expected = hidden_of(theirs, batch)
+    with torch.inference_mode():
+        pooler = theirs.pooler(torch.stack([row[:1] for row in expected]))
+        assert (load(reference, pooling="pooler").pooled(batch) - pooler).abs().max() < 1e-5
+        mean = torch.stack([row.mean(0) for row in expected])
+        assert (load(reference, pooling="mean").pooled(batch) - mean).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("layout", ["single", "pair"])
+def test_computing_only_first_tokens_in_the_last_layer_is_exact(corpus, spread, layout, layers):
+    bert = spread(Bert(VOCAB_SIZE, None, pretrained=None, **{**OURS, "layers": layers}))
+    batch = corpus(layout, LENGTHS).batch()
+    whole, first = bert.at(batch, batch.starts_B), bert.pooled(batch)
+    assert (first - whole).abs().max() < 1e-6
+    parameters = list(bert.parameters())
+    weights = torch.randn(first.shape, generator=torch.Generator().manual_seed(1))
+    for found, expected in zip(
+        torch.autograd.grad((first * weights).sum(), parameters),
+        torch.autograd.grad((whole * weights).sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_the_residual_sums_and_the_mean_stay_fp32_under_autocast(corpus, spread):
+    batch = corpus("single", [3, 60]).batch()
+    for embedding_size in (None, 16):
+        bert = spread(Bert(VOCAB_SIZE, None, pretrained=None, embedding_size=embedding_size, pooling="mean", **OURS))
+        exact = bert.pooled(batch)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert bert.at(batch, batch.starts_B).dtype == torch.float32
+            rounded = bert.pooled(batch)
+        assert rounded.dtype == torch.float32
+        assert 0 < (rounded - exact).abs().max() < 0.2
+
+
+def test_dropout_acts_in_training_only(corpus, spread):
+    bert = spread(Bert(VOCAB_SIZE, None, pretrained=None, dropout=0.5, attention_dropout=0.5, **OURS))
+    batch = corpus("single", LENGTHS).batch()
+    with torch.inference_mode():
+        assert torch.equal(bert.pooled(batch), bert.pooled(batch))
+        bert.train()
+        assert not torch.equal(bert.pooled(batch), bert.pooled(batch))
+
+
+def test_a_checkpoint_that_lacks_a_key_matrix_is_called_damaged(spread, tmp_path):
+    theirs = foreign("Bert", spread)
+    tensors = {name: value for name, value in theirs.state_dict().items() if "0.attention.self.key.weight" not in name}
+    with pytest.raises(CheckpointError, match="query.weight but not its key and value; it is damaged"):
+        Bert(VOCAB_SIZE, None, pretrained=None, **OURS).checkpoint_names(tensors)
+
+
+def source(config: dict[str, Any]) -> Pretrained:
+    return Pretrained("weights", Path("weights/model.safetensors"), config)
+
+
+CONFIG: dict[str, Any] = {**SIZES, "max_position_embeddings": 64, "type_vocab_size": 2, "hidden_act": "relu"}
+
+
+def test_sizes_left_open_are_those_of_the_weights_and_else_of_bert_base():
+    bert = Bert(VOCAB_SIZE, source({**CONFIG, "hidden_dropout_prob": 0.3}), pretrained="weights", attention_dropout=0.2)
+    assert bert.sizes == {
+        "hidden_size": 24, "layers": 3, "heads": 4, "intermediate_size": 40, "embedding_size": None,
+        "max_positions": 64, "segment_types": 2, "activation": "relu", "dropout": 0.3, "attention_dropout": 0.2,
+        "layer_norm_eps": 1e-12, "initializer_range": 0.02,
+    }  # fmt: skip
+    again = Bert(VOCAB_SIZE, source(bert.settings()), pretrained="weights")
+    assert again.sizes == bert.sizes
+    assert Bert(VOCAB_SIZE, None, pretrained=None, layers=1).sizes["hidden_size"] == 768
+
+
+def test_all_written_sizes_that_contradict_the_weights_are_listed():
+    with pytest.raises(UserError) as caught:
+        Bert(VOCAB_SIZE, source(CONFIG), pretrained="weights", layers=12, heads=3, activation="gelu", dropout=0.5)
+    assert [problem.partition(";")[0] for problem in caught.value.problems] == [
+        "model.layers is 12, but the pretrained weights have 3",
+        "model.heads is 3, but the pretrained weights have 4",
+        "model.activation is gelu, but the pretrained weights have relu",
+    ]
+
+
+def test_what_weights_without_a_configuration_do_not_show_must_be_written():
+    with pytest.raises(UserError) as caught:
+        Bert(VOCAB_SIZE, source({}), pretrained="weights", hidden_size=24, layers=3)
+    assert [problem.partition(",")[0] for problem in caught.value.problems] == [
+        "model.heads is null", "model.intermediate_size is null", "model.activation is null",
+    ]  # fmt: skip
+    written = {**OURS, "activation": "gelu"}
+    assert Bert(VOCAB_SIZE, source({}), pretrained="weights", **written).sizes["heads"] == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "remedy"),
+    [
+        ({"model_type": "roberta"}, "model_type roberta", "model=hf"),
+        ({"model_type": "textcnn"}, "model_type textcnn", "model=textcnn"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type relative_key", "model=hf"),
+        ({"hidden_act": "silu"}, "hidden_act silu", "model=hf"),
+    ],
+)
+def test_weights_of_an_encoder_that_computes_something_else_are_refused(changes, reason, remedy):
+    with pytest.raises(CheckpointError) as caught:
+        Bert(VOCAB_SIZE, source({**CONFIG, **changes}), pretrained="weights")
+    assert reason in str(caught.value) and str(caught.value).endswith(f"set {remedy}")
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(UserError, match="model.heads is 5, which does not divide model.hidden_size 24"):
+        Bert(VOCAB_SIZE, None, pretrained=None, **{**OURS, "heads": 5})
+
+
+def test_a_pair_needs_two_segments():
+    with pytest.raises(UserError, match="model.segment_types is 1, but"):
+        TaskModel(Bert(VOCAB_SIZE, None, pretrained=None, segment_types=1, **OURS), "pair", 2)
+
+
+def test_depth_counts_from_the_embeddings_to_what_lies_above_the_layers():
+    bert = Bert(VOCAB_SIZE, None, pretrained=None, embedding_size=16, pooling="pooler", **OURS)
+    found = {name: bert.depth_of(name) for name, _ in bert.named_parameters()}
+    assert {depth for name, depth in found.items() if name.startswith("embeddings")} == {0}
+    assert found["encoder.layer.0.output.dense.weight"] == 1 and found["encoder.layer.2.output.dense.weight"] == 3
+    assert found["pooler.dense.weight"] == bert.depth == 4
+
+
+def test_initialisation_follows_the_range_and_the_seed():
+    torch.manual_seed(3)
+    first = Bert(VOCAB_SIZE, None, pretrained=None, initializer_range=0.5, **OURS)
+    torch.manual_seed(3)
+    second = Bert(VOCAB_SIZE, None, pretrained=None, initializer_range=0.5, **OURS)
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert 0.45 < first.encoder["layer"][0].intermediate["dense"].weight.std() < 0.55
+    assert not first.encoder["layer"][0].intermediate["dense"].bias.any()

@@ -1,0 +1,172 @@
+"""Encoders of the transformers library: what they compute padded is what stands in the packed batch."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from nlu.config.errors import CheckpointError, UserError
+from nlu.data.tokenizing import wordpiece
+from nlu.models.huggingface import HuggingFace
+from nlu.models.pretrained import load_into, open_pretrained
+from nlu.models.task_model import TaskModel
+from nlu.training.checkpoint import Checkpoints
+from nlu.training.state import Best
+
+transformers = pytest.importorskip("transformers")
+
+VOCAB_SIZE = 50
+SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(VOCAB_SIZE - 5))]
+
+
+@pytest.fixture
+def saved(tmp_path: Path, spread: Any) -> Callable[..., tuple[nn.Module, str]]:
+    """Return a function that saves a random model of transformers and gives it with its folder."""
+
+    def save(kind: str = "Bert", head: str = "Model", **changes: Any) -> tuple[nn.Module, str]:
+        config = getattr(transformers, f"{kind}Config")(
+            **{"vocab_size": VOCAB_SIZE, "max_position_embeddings": 64, **SIZES, **changes}
+        )
+        model = spread(getattr(transformers, f"{kind}{head}")(config))
+        model.save_pretrained(tmp_path / kind)
+        return model, str(tmp_path / kind)
+
+    return save
+
+
+def load(reference: str, vocab_size: int = VOCAB_SIZE, **keywords: Any) -> HuggingFace:
+    source = open_pretrained(reference)
+    backbone = HuggingFace(vocab_size, source, pretrained=reference, **keywords)
+    if not backbone.random_weights:
+        load_into(TaskModel(backbone, "single", 2), source)
+    return backbone.eval()
+
+
+def run_of(backbone: HuggingFace, folder: Path, labels: int = 2) -> TaskModel:
+    """Write a run's best and last checkpoint with this encoder, as training does."""
+    model = TaskModel(backbone, "single", labels)
+    names = {"layout": "single", "labels": [f"l{number}" for number in range(labels)]}
+    tokenizer = wordpiece(WORDS, True, "the test")
+    checkpoints = Checkpoints(folder, config=backbone.settings(), labels=names, tokenizer=tokenizer)
+    checkpoints.save_best(model.state_dict(), [Best(1, 1, 1.0, 0.5, {})])
+    return model
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DebertaV2", "DistilBert", "Electra"])
+def test_every_vector_is_that_of_the_model_itself(corpus, saved, kind):
+    inner, folder = saved(kind)
+    backbone = load(folder)
+    batch = corpus("pair", [1, 2, 7, 7, 30]).batch()
+    with torch.inference_mode():
+        found = backbone.at(batch, torch.arange(batch.num_tokens)).split(batch.lengths)
+        first = backbone.pooled(batch)
+        rows = zip(batch.tokens_T.split(batch.lengths), batch.segments_T.split(batch.lengths), strict=True)
+        for number, (tokens, segments) in enumerate(rows):
+            types = {"token_type_ids": segments[None]} if kind in ("Bert", "Electra", "Roberta") else {}
+            expected = inner(input_ids=tokens[None], **types).last_hidden_state[0]
+            assert (found[number] - expected).abs().max() < 1e-5
+            assert (first[number] - expected[0]).abs().max() < 1e-5
+
+
+def test_the_mean_is_over_real_tokens_alone(corpus, saved):
+    inner, folder = saved()
+    batch = corpus("single", [2, 30]).batch()
+    with torch.inference_mode():
+        expected = inner(input_ids=batch.tokens_T[:2][None]).last_hidden_state[0].mean(0)
+        assert (load(folder, pooling="mean").pooled(batch)[0] - expected).abs().max() < 1e-5
+
+
+def test_the_mean_is_taken_in_fp32_under_autocast(corpus, saved):
+    backbone = load(saved("Electra", embedding_size=16)[1], pooling="mean")
+    batch = corpus("single", [60]).batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert backbone.at(batch, batch.starts_B).dtype == torch.bfloat16, "or there is nothing to show"
+        assert backbone.pooled(batch).dtype == torch.float32
+
+
+@pytest.mark.parametrize(("kind", "head"), [("Bert", "ForMaskedLM"), ("Roberta", "ForSequenceClassification")])
+def test_weights_saved_with_a_head_are_found_under_its_prefix(saved, kind, head):
+    inner, folder = saved(kind, head)
+    found = load(folder).inner.state_dict()
+    expected = {name: value for name, value in inner.base_model.state_dict().items() if not name.startswith("pooler")}
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DebertaV2"])
+@pytest.mark.parametrize("part", ["", "/best", "/checkpoints/best-1"])
+def test_a_former_run_gives_its_architecture_and_weights(saved, tmp_path, kind, part):
+    former = run_of(load(saved(kind)[1]), tmp_path / "run")
+    reference = f"{tmp_path / 'run'}{part}"
+    source = open_pretrained(reference)
+    again = TaskModel(HuggingFace(VOCAB_SIZE, source, pretrained=reference), "single", 2)
+    load_into(again, source)
+    state = again.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in former.state_dict().items())
+
+
+def test_random_weights_keep_the_architecture_and_take_the_tokenizers_vocabulary(saved):
+    inner, folder = saved("Roberta")
+    torch.manual_seed(1)
+    backbone = load(folder, vocab_size=77, random_weights=True)
+    assert backbone.inner.config.num_hidden_layers == 2 and backbone.settings()["vocab_size"] == 77
+    assert backbone.inner.embeddings.word_embeddings.weight.shape == (77, 24)
+    first = "encoder.layer.0.output.dense.weight"
+    assert not torch.equal(backbone.inner.state_dict()[first], inner.state_dict()[first])
+    torch.manual_seed(1)
+    again = load(folder, vocab_size=77, random_weights=True)
+    assert all(torch.equal(one, two) for one, two in zip(backbone.parameters(), again.parameters(), strict=True))
+
+
+def test_weights_kept_in_half_precision_are_trained_in_fp32(saved, corpus):
+    inner, folder = saved()
+    inner.half().save_pretrained(folder)
+    model = TaskModel(load(folder), "single", 2)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert model(corpus("single", [3, 5]).batch()).dtype == torch.float32
+
+
+def test_positions_below_the_paddings_row_do_not_count(saved, corpus):
+    backbone = load(saved("Roberta")[1])
+    assert backbone.max_positions == 62
+    batch = corpus("single", [62]).batch()
+    assert backbone.pooled(batch).isfinite().all()
+    assert load(saved("Bert")[1]).max_positions == 64
+
+
+def test_a_tokenizer_that_is_not_that_of_the_weights_is_refused(saved):
+    folder = saved()[1]
+    for vocab_size in (VOCAB_SIZE + 1, VOCAB_SIZE - 1):
+        with pytest.raises(
+            CheckpointError, match=f"the tokenizer has {vocab_size} tokens, but .* have {VOCAB_SIZE} rows"
+        ):
+            load(folder, vocab_size=vocab_size)
+
+
+def test_a_table_with_more_rows_than_its_own_tokenizer_has_tokens_is_accepted(saved):
+    folder = saved(vocab_size=64)[1]
+    wordpiece(WORDS, True, "the test").save(Path(folder))
+    assert load(folder, vocab_size=VOCAB_SIZE).inner.config.vocab_size == 64
+    with pytest.raises(CheckpointError, match="the tokenizer has 49 tokens"):
+        load(folder, vocab_size=49)
+
+
+def test_an_architecture_that_transformers_cannot_build_is_refused_with_the_reason(saved):
+    folder = Path(saved()[1])
+    for content in ('{"model_type": "textcnn"}', "{}", '{"model_type": "bert", "auto_map": {"AutoConfig": "a.B"}}x'):
+        (folder / "config.json").write_text(content)
+        with pytest.raises(CheckpointError):
+            load(str(folder))
+    with pytest.raises(UserError, match="model.pretrained is null, but model=hf takes its architecture from there"):
+        HuggingFace(VOCAB_SIZE, None, pretrained=None)
+
+
+def test_depth_counts_from_the_embeddings_to_above_the_layers(saved):
+    backbone = load(saved()[1])
+    found = {name: backbone.depth_of(name) for name, _ in backbone.named_parameters()}
+    assert found["inner.embeddings.word_embeddings.weight"] == 0
+    assert found["inner.encoder.layer.1.output.dense.weight"] == 2 and backbone.depth == 3

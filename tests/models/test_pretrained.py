@@ -1,0 +1,332 @@
+"""Weights of every format are found, fitted with a full account of it, and refused with what to give instead."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from nlu.config.errors import CheckpointError, DataError
+from nlu.config.rules import cross_problems
+from nlu.data.tokenizing import wordpiece
+from nlu.models.bert import Bert
+from nlu.models.pretrained import KINDS, load_into, open_pretrained
+from nlu.models.task_model import TaskModel
+from nlu.models.textcnn import TextCnn
+from nlu.training.checkpoint import Checkpoints
+from nlu.training.state import Best, State
+
+VOCAB_SIZE = 50
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(VOCAB_SIZE - 5))]
+CONFIG = {
+    "model_type": "bert", "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
+    "max_position_embeddings": 64, "type_vocab_size": 2, "hidden_act": "gelu",
+}  # fmt: skip
+Tensors = dict[str, torch.Tensor]
+
+
+def hub_tensors(seed: int = 0, prefix: str = "bert.", layers: int = 2, vocab_size: int = VOCAB_SIZE) -> Tensors:
+    """A BERT encoder's tensors under the names of Hugging Face checkpoints."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (vocab_size, 24),
+        "embeddings.position_embeddings.weight": (64, 24),
+        "embeddings.token_type_embeddings.weight": (2, 24),
+        "embeddings.LayerNorm.weight": (24,),
+        "embeddings.LayerNorm.bias": (24,),
+    }
+    for layer in (f"encoder.layer.{number}." for number in range(layers)):
+        dense = {"attention.self.query": (24, 24), "attention.self.key": (24, 24), "attention.self.value": (24, 24)}
+        dense |= {"attention.output.dense": (24, 24), "intermediate.dense": (40, 24), "output.dense": (24, 40)}
+        for name, shape in dense.items():
+            shapes |= {f"{layer}{name}.weight": shape, f"{layer}{name}.bias": shape[:1]}
+        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+            shapes |= {f"{layer}{name}.weight": (24,), f"{layer}{name}.bias": (24,)}
+    return {prefix + name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def write(folder: Path, tensors: Tensors | None, config: Any = CONFIG) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    if tensors is not None:
+        save_file(tensors, folder / "model.safetensors")
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def model_of(reference: str, layout: str = "single", labels: int = 2, vocab_size: int = VOCAB_SIZE) -> TaskModel:
+    source = open_pretrained(reference)
+    return TaskModel(Bert(vocab_size, source, pretrained=reference), layout, labels)
+
+
+def loaded(reference: str, **keywords: Any) -> Tensors:
+    model = model_of(reference, **keywords)
+    load_into(model, open_pretrained(reference))
+    return model.state_dict()
+
+
+def qkv(tensors: Tensors, layer: int = 0, prefix: str = "bert.") -> torch.Tensor:
+    name = f"{prefix}encoder.layer.{layer}.attention.self."
+    return torch.cat([tensors[f"{name}{part}.weight"] for part in ("query", "key", "value")])
+
+
+QKV = "backbone.encoder.layer.0.attention.self.qkv.weight"
+
+
+@pytest.mark.parametrize("prefix", ["bert.", "electra.", ""])
+def test_names_with_and_without_the_encoders_prefix_are_known(tmp_path, prefix):
+    tensors = hub_tensors(prefix=prefix)
+    found = loaded(write(tmp_path, tensors))
+    assert torch.equal(found[QKV], qkv(tensors, prefix=prefix))
+    name = "encoder.layer.1.output.LayerNorm.bias"
+    assert torch.equal(found[f"backbone.{name}"], tensors[prefix + name])
+
+
+def test_the_old_names_of_norms_are_known(tmp_path):
+    tensors = hub_tensors()
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in tensors.items()
+    }
+    found = loaded(write(tmp_path, old))
+    assert torch.equal(found["backbone.embeddings.LayerNorm.weight"], tensors["bert.embeddings.LayerNorm.weight"])
+
+
+@pytest.mark.parametrize("form", ["safetensors", "bin"])
+def test_weights_in_several_files_are_joined_by_their_index(tmp_path, form):
+    tensors = hub_tensors()
+    write(tmp_path, None)
+    names, stem = sorted(tensors), {"safetensors": "model", "bin": "pytorch_model"}[form]
+    files = {f"{stem}-{part}-of-2.{form}": names[part - 1 :: 2] for part in (1, 2)}
+    for file, part in files.items():
+        (save_file if form == "safetensors" else torch.save)({name: tensors[name] for name in part}, tmp_path / file)
+    index = {"weight_map": {name: file for file, part in files.items() for name in part}}
+    (tmp_path / f"{stem}.{form}.index.json").write_text(json.dumps(index))
+    assert torch.equal(loaded(str(tmp_path))[QKV], qkv(tensors))
+    (tmp_path / f"{stem}-2-of-2.{form}").unlink()
+    with pytest.raises(CheckpointError, match=rf"{stem}-2-of-2\.{form}|No such file"):
+        loaded(str(tmp_path))
+
+
+def test_a_file_that_is_named_is_the_one_that_is_read(tmp_path):
+    first, second = hub_tensors(1), hub_tensors(2)
+    write(tmp_path, first)
+    torch.save(second, tmp_path / "pytorch_model.bin")
+    save_file(second, tmp_path / "epoch-3.safetensors")
+    assert torch.equal(loaded(str(tmp_path))[QKV], qkv(first))
+    for name in ("pytorch_model.bin", "epoch-3.safetensors"):
+        assert torch.equal(loaded(str(tmp_path / name))[QKV], qkv(second))
+    assert torch.equal(loaded(str(tmp_path / "config.json"))[QKV], qkv(first))
+
+
+def test_half_precision_weights_become_fp32(tmp_path):
+    tensors = hub_tensors()
+    found = loaded(write(tmp_path, {name: value.half() for name, value in tensors.items()}))
+    assert found[QKV].dtype == torch.float32
+    assert torch.equal(found[QKV], qkv(tensors).half().float())
+
+
+def test_what_is_missing_unexpected_or_of_another_shape_is_logged(tmp_path, messages):
+    tensors = hub_tensors()
+    del tensors["bert.encoder.layer.1.output.dense.bias"]
+    tensors["bert.embeddings.position_embeddings.weight"] = torch.zeros(32, 24)
+    tensors |= {"cls.predictions.bias": torch.zeros(5), "bert.pooler.dense.bias": torch.zeros(24)}
+    loaded(write(tmp_path, tensors))
+    assert messages() == [
+        f"INFO pretrained {tmp_path}: 27 of 31 tensors of the model loaded",
+        "WARNING   missing: encoder.layer.1.output.dense.bias, classifier.weight, classifier.bias",
+        "INFO   unexpected: cls.predictions.bias, pooler.dense.bias",
+        "WARNING   mismatched: backbone.embeddings.position_embeddings.weight is (32, 24), the model wants (64, 24)",
+    ]
+
+
+def test_a_head_alone_that_is_missing_is_no_warning(tmp_path, messages):
+    loaded(write(tmp_path, hub_tensors()))
+    assert messages()[1:] == ["INFO   missing: classifier.weight, classifier.bias"]
+
+
+def test_weights_of_which_nothing_or_little_fits_are_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="of the encoder's 29 tensors none can be taken .* or model=hf"):
+        loaded(write(tmp_path / "none", {"transformer.h.0.weight": torch.zeros(3)}))
+    few = {name: value for name, value in hub_tensors().items() if "embeddings" in name}
+    with pytest.raises(CheckpointError, match="of the encoder's 29 tensors 5 can be taken"):
+        loaded(write(tmp_path / "few", few))
+
+
+def test_another_vocabulary_is_refused_with_both_sizes(tmp_path):
+    with pytest.raises(CheckpointError, match="the tokenizer has 50 tokens, but .* have 60 rows of width 24"):
+        loaded(write(tmp_path, hub_tensors(vocab_size=60)))
+
+
+def test_damaged_files_are_refused_by_name(tmp_path):
+    good = write(tmp_path / "good", hub_tensors())
+    whole = (tmp_path / "good/model.safetensors").read_bytes()
+    model, source = model_of(good), open_pretrained(good)
+    for content in (whole[:-1], whole[: len(whole) // 2], b"", b"PK\3\4" + bytes(50)):
+        source.weights.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read .* give undamaged weights"):
+            load_into(model, source)
+    binary = tmp_path / "good/pytorch_model.bin"
+    torch.save(hub_tensors(), binary)
+    whole, source = binary.read_bytes(), open_pretrained(str(binary))
+    torch.save({"state_dict": hub_tensors()}, binary)
+    for content in (whole[: len(whole) // 2], b"", b"PK\3\4" + bytes(50), b"garbage", binary.read_bytes()):
+        binary.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"pytorch_model\.bin cannot be read .* give undamaged weights"):
+            load_into(model, source)
+
+
+class Trap:
+    """Does harm when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("harm"),)
+
+
+def test_a_file_of_weights_cannot_run_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"weight": Trap()}, tmp_path / "pytorch_model.bin")
+    write(tmp_path, None)
+    with pytest.raises(CheckpointError):
+        open_pretrained(str(tmp_path)).tensors()
+    assert not (tmp_path / "harm").exists()
+
+
+def test_a_folder_without_weights_is_refused_with_what_can_be_given(tmp_path):
+    with pytest.raises(CheckpointError) as caught:
+        open_pretrained(write(tmp_path, None))
+    assert KINDS in str(caught.value) and "or null for random initialisation" in str(caught.value)
+    with pytest.raises(DataError, match="model.pretrained .*nowhere does not exist"):
+        open_pretrained(str(tmp_path / "nowhere"))
+
+
+def test_a_configuration_that_is_not_json_is_named_with_its_line(tmp_path):
+    write(tmp_path, hub_tensors())
+    (tmp_path / "config.json").write_text('{\n"a": }')
+    with pytest.raises(CheckpointError, match=r"config\.json:2: not JSON"):
+        open_pretrained(str(tmp_path))
+
+
+def small_bert() -> Bert:
+    sizes: dict[str, Any] = {"hidden_size": 24, "layers": 2, "heads": 4, "intermediate_size": 40, "max_positions": 64}
+    return Bert(VOCAB_SIZE, None, pretrained=None, **sizes)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., tuple[TaskModel, TaskModel]]:
+    """Return a function that writes a run with a best and a last checkpoint, and gives the model of each."""
+
+    def write_run(labels: list[str], backbone: Any = None) -> tuple[TaskModel, TaskModel]:
+        models = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            models.append(TaskModel((backbone or small_bert)(), "single", len(labels)))
+        best, last = models
+        written = Checkpoints(
+            tmp_path / "run", config=best.backbone.settings(), labels={"layout": "single", "labels": labels},
+            tokenizer=wordpiece(WORDS, True, "the test"),
+        )  # fmt: skip
+        written.save_best(best.state_dict(), [Best(1, 1, 1.0, 0.5, {})])
+        written.save_last(last, torch.optim.AdamW(last.parameters()), None, State(), {})
+        return best, last
+
+    return write_run
+
+
+def same(model: nn.Module, tensors: Tensors, but: str = "-") -> bool:
+    return all(torch.equal(tensors[name], value) for name, value in model.state_dict().items() if but not in name)
+
+
+def test_a_former_run_gives_its_best_weights_and_its_last_ones_when_asked(tmp_path, run, monkeypatch):
+    best, last = run(["no", "yes"])
+    folder = tmp_path / "run"
+    for reference in (folder, f"{folder}/", folder / "best", folder / "checkpoints/best-1"):
+        assert same(best, loaded(str(reference)))
+    for reference in (folder / "last", f"{folder}/last/", folder / "checkpoints/last"):
+        assert same(last, loaded(str(reference)))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert same(best, loaded("~/run/best")) and same(last, loaded("~/run/last"))
+    assert (open_pretrained("~/run/last").folder / "tokenizer.json").is_file()
+
+
+def test_references_that_validation_lets_pass_can_be_opened(tmp_path, run, monkeypatch):
+    run(["no", "yes"])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = {
+        "task": {"_target_": "nlu.tasks.classify.Classify"}, "data": {"_target_": "other"}, "resume": "never",
+        "trainer": {"major_metric": None, "eval_batch_size": None, "patience": None, "batch_size": 1, "devices": 1},
+        "tokenizer": {}, "model": {},
+    }  # fmt: skip
+    for reference in ("~/run", "~/run/best", f"{tmp_path}/run/last/", f"{tmp_path}/run/checkpoints/best-1/config.json"):
+        assert not cross_problems({**config, "model": {"_target_": "other", "pretrained": reference}})
+        assert open_pretrained(reference).weights.is_file()
+    assert cross_problems({**config, "model": {"_target_": "other", "pretrained": f"{tmp_path}/run/lst"}})
+
+
+def test_a_run_without_a_best_checkpoint_holds_no_weights_yet(tmp_path):
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="run holds no weights"):
+        open_pretrained(str(tmp_path / "run"))
+
+
+def test_a_former_runs_classifier_is_taken_only_for_its_own_labels(tmp_path, run, messages):
+    best, _ = run(["no", "yes"])
+    source = open_pretrained(str(tmp_path / "run"))
+    cases: list[tuple[str, list[str] | None, bool]] = [
+        ("single", ["no", "yes"], True),
+        ("single", None, True),
+        ("single", ["yes", "no"], False),
+        ("pair", ["no", "yes"], False),
+        ("single", ["a", "b", "c"], False),
+    ]
+    for layout, labels, is_taken in cases:
+        torch.manual_seed(9)
+        model = model_of(str(tmp_path / "run"), layout, len(labels or "12"))
+        load_into(model, source, labels)
+        assert same(best, model.state_dict(), but="classifier")
+        assert torch.equal(model.classifier.weight[:2], best.classifier.weight) == is_taken
+    assert sum("its classifier stays behind" in message for message in messages()) == 3
+
+
+def test_a_run_of_textcnn_goes_on_as_textcnn_and_is_refused_elsewhere(tmp_path, run):
+    sizes: dict[str, Any] = {"embedding_size": 8, "hidden_size": 12}
+    best, _ = run(["no", "yes"], lambda: TextCnn(VOCAB_SIZE, None, pretrained=None, **sizes))
+    source = open_pretrained(str(tmp_path / "run"))
+    again = TaskModel(TextCnn(VOCAB_SIZE, source, pretrained="run", **sizes), "single", 2)
+    load_into(again, source)
+    assert same(best, again.state_dict())
+    with pytest.raises(CheckpointError, match="model_type textcnn,.* set model=textcnn"):
+        model_of(str(tmp_path / "run"))
+    foreign = open_pretrained(write(tmp_path / "hub", hub_tensors()))
+    with pytest.raises(CheckpointError, match="of the encoder's 5 tensors none can be taken"):
+        load_into(again, foreign)
+
+
+def test_the_tensorflow_checkpoint_that_is_named_is_the_one_that_is_read(tmp_path, monkeypatch):
+    read: list[Path] = []
+    arrays = {"bert/embeddings/word_embeddings": np.ones((2, 2), np.float32)}
+    monkeypatch.setattr("nlu.models.pretrained.read_checkpoint", lambda prefix: read.append(prefix) or arrays)
+    for step in (9, 100):
+        (tmp_path / f"model.ckpt-{step}.index").touch()
+        (tmp_path / f"model.ckpt-{step}.data-00000-of-00001").touch()
+    write(tmp_path, None)
+    for name in ("", "model.ckpt-9", "model.ckpt-9.index", "model.ckpt-9.data-00000-of-00001", "model.ckpt-100"):
+        source = open_pretrained(str(tmp_path / name))
+        assert source.config == CONFIG and source.folder == tmp_path
+        assert source.tensors().keys() == {"embeddings.word_embeddings.weight"}
+    assert [prefix.name for prefix in read] == ["model.ckpt-100", *["model.ckpt-9"] * 3, "model.ckpt-100"]
+    write(tmp_path, hub_tensors())
+    assert open_pretrained(str(tmp_path / "model.ckpt-9")).weights.name == "model.ckpt-9"
+    assert open_pretrained(str(tmp_path)).weights.name == "model.safetensors"
+
+
+def test_the_checkpoint_of_a_run_is_whole_and_named_as_the_model_names_it(tmp_path, run):
+    best, _ = run(["no", "yes"])
+    stored = load_file(tmp_path / "run/checkpoints/best-1/model.safetensors")
+    assert stored.keys() == best.state_dict().keys()
+    assert open_pretrained(str(tmp_path / "run")).labels() == {"layout": "single", "labels": ["no", "yes"]}

@@ -1,0 +1,50 @@
+"""The head on an encoder: a row of logits for each example, or for each unit of a tagging batch."""
+
+from typing import Any
+
+import torch
+
+from nlu.models.bert import Bert
+from nlu.models.task_model import TaskModel
+
+SIZES: dict[str, Any] = {"hidden_size": 24, "layers": 2, "heads": 4, "intermediate_size": 40, "max_positions": 64}
+
+
+def model_of(layout: str, **changes: Any) -> TaskModel:
+    return TaskModel(Bert(50, None, pretrained=None, **{**SIZES, **changes}), layout, 3)
+
+
+def test_logits_differ_between_examples_and_are_fp32(corpus, spread):
+    logits = torch.cat(corpus("single", [9] * 8).logits(spread(model_of("single")), 8))
+    assert logits.shape == (8, 3) and logits.dtype == torch.float32
+    assert torch.pdist(logits).min() > 0.01
+
+
+def test_logits_are_fp32_under_autocast(corpus, spread):
+    model, batch = spread(model_of("single")), corpus("single", [4, 9]).batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(batch).dtype == torch.float32
+
+
+def test_a_tagging_batch_has_a_row_of_logits_for_each_unit(corpus, spread):
+    batch = corpus("units", [1, 4, 4, 30]).batch()
+    logits = spread(model_of("units"))(batch)
+    assert logits.shape == (batch.unit_counts_B.sum(), 3) == (len(batch.labels), 3)
+
+
+def test_a_tagging_batch_without_units_has_no_rows(corpus, spread):
+    batch = corpus("units", [3, 4]).batch()
+    batch.units_U = batch.units_U[:0]
+    assert spread(model_of("units"))(batch).shape == (0, 3)
+
+
+def test_the_head_drops_out_in_training_only(corpus, spread):
+    model = spread(model_of("single", dropout=0.0, attention_dropout=0.0, head_dropout=0.5))
+    batch = corpus("single", [4, 5]).batch()
+    assert torch.equal(model(batch), model(batch))
+    model.train()
+    assert not torch.equal(model(batch), model(batch))
+
+
+def test_the_encoder_is_told_the_layout_of_its_batches():
+    assert model_of("pair").backbone.layout == "pair"

@@ -1,0 +1,108 @@
+"""Which rate and which decay every parameter of a tiny BERT gets, and what stays frozen."""
+
+import pytest
+import torch
+
+from nlu.config.errors import UserError
+from nlu.models.bert import Bert
+from nlu.models.task_model import TaskModel
+from nlu.optim.adamw import AdamW, set_learning_rate
+
+LAYERS = 2
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    backbone = Bert(
+        vocab_size=50, source=None, pretrained=None, hidden_size=16, layers=LAYERS, heads=2, intermediate_size=32,
+        pooling="pooler",
+    )  # fmt: skip
+    return TaskModel(backbone, "single", 3)
+
+
+def settings_of(model, optimizer):
+    """The rate and the decay of each parameter, by name."""
+    groups = {id(p): (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]}
+    return {name: groups.get(id(parameter)) for name, parameter in model.named_parameters()}
+
+
+def step(model, optimizer):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+def test_every_parameter_is_trained_and_biases_and_norms_do_not_decay(model):
+    settings = settings_of(model, AdamW(lr=1e-3, weight_decay=0.1).build(model))
+    without = {name for name, (_, decay) in settings.items() if decay == 0}
+    assert without == {name for name in settings if name.endswith("bias") or "LayerNorm" in name}
+    assert {decay for name, (_, decay) in settings.items() if name not in without} == {0.1}
+    assert {lr for lr, _ in settings.values()} == {1e-3}
+
+
+def test_the_rate_falls_with_depth_and_the_top_has_its_own(model):
+    settings = settings_of(model, AdamW(lr=1.0, layer_lr_decay=0.5, top_lr_ratio=10.0).build(model))
+    rates = {
+        "backbone.embeddings.": 0.5**LAYERS, "backbone.encoder.layer.0.": 0.5, "backbone.encoder.layer.1.": 1.0,
+        "backbone.pooler.": 10.0, "classifier.": 10.0,
+    }  # fmt: skip
+    for name, (lr, _) in settings.items():
+        assert lr == next(rate for prefix, rate in rates.items() if name.startswith(prefix)), name
+
+
+def test_without_decay_by_depth_all_layers_have_the_same_rate(model):
+    settings = settings_of(model, AdamW(lr=1.0, top_lr_ratio=3.0).build(model))
+    assert {lr for name, (lr, _) in settings.items() if "encoder" in name or "embeddings" in name} == {1.0}
+
+
+def test_the_learning_rate_is_set_as_a_factor_of_each_groups_own(model):
+    optimizer = AdamW(lr=1.0, layer_lr_decay=0.5, top_lr_ratio=4.0).build(model)
+    for factor in (0.5, 0.25):
+        assert set_learning_rate(optimizer, factor) == 4.0 * factor
+        assert {lr for lr, _ in settings_of(model, optimizer).values()} == {
+            rate * factor for rate in (4.0, 1.0, 0.5, 0.25)
+        }
+
+
+def test_frozen_weights_do_not_move_and_all_others_do(model):
+    optimizer = AdamW(lr=1e-2, freeze=["backbone.embeddings.*", "*.layer.0.*"]).build(model)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    step(model, optimizer)
+    stayed = {name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])}
+    assert stayed == {name for name in before if "embeddings" in name or ".layer.0." in name}
+    assert all(group["params"] for group in optimizer.param_groups)
+
+
+def test_what_a_model_froze_itself_stays_frozen(model):
+    model.backbone.embeddings.word_embeddings.weight.requires_grad_(False)
+    settings = settings_of(model, AdamW(freeze=["classifier.*"]).build(model))
+    assert [name for name, found in settings.items() if found is None] == [
+        "backbone.embeddings.word_embeddings.weight", "classifier.weight", "classifier.bias",
+    ]  # fmt: skip
+
+
+def test_a_pattern_that_matches_nothing_is_refused_with_names_that_exist(model):
+    with pytest.raises(UserError, match=r"'embeddings\.\*'.*matches no parameter.*backbone\.embeddings"):
+        AdamW(freeze=["embeddings.*"]).build(model)
+
+
+def test_freezing_everything_is_refused(model):
+    with pytest.raises(UserError, match=r"\['\*'\], which leaves nothing to train"):
+        AdamW(freeze=["*"]).build(model)
+
+
+@pytest.mark.parametrize("betas", [(0.9, 1.0), (-0.1, 0.9), (0.9,)])
+def test_betas_outside_their_range_are_refused(betas):
+    with pytest.raises(UserError, match=r"optimizer\.betas"):
+        AdamW(betas=betas)
+
+
+def test_a_step_moves_by_the_rate_and_decays_apart_from_the_gradient(model):
+    optimizer = AdamW(lr=0.1, weight_decay=0.5, eps=1e-12).build(model)
+    weight, bias = model.classifier.weight, model.classifier.bias
+    before = weight.detach().clone(), bias.detach().clone()
+    step(model, optimizer)
+    torch.testing.assert_close(weight.detach(), before[0] * (1 - 0.1 * 0.5) - 0.1)
+    torch.testing.assert_close(bias.detach(), before[1] - 0.1)
