@@ -1,0 +1,314 @@
+"""Pictures of a run, drawn from its tables alone, so that they can be drawn again at any time after it.
+
+Every curve is over examples seen, the clock that stays comparable between batch sizes.
+"""
+
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from nlu.training.records import Cell, read_rows, write_bytes
+
+Rows = Sequence[Mapping[str, Cell]]
+Points = tuple[np.ndarray, np.ndarray]
+
+SIZE_INCHES = (10.0, 6.0)
+DOTS_PER_INCH = 100
+MAX_EPOCH_LINES = 20
+MAX_EPOCH_LABELS = 10
+MAX_LENGTH_BINS = 64
+MAX_LEGEND_CHARACTERS = 60
+"""A longer legend does not fit beside the title and goes where it covers least."""
+FEW_POINTS = 40
+"""Curves with at most this many points show each as a dot: one or two points make no visible line."""
+TRAIN_COLOUR = "#4c566a"
+BEST_COLOUR = "#c1121f"
+SET_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d1f")
+STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#888888",
+    "axes.grid": True,
+    "grid.color": "#e8e8e8",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "legend.frameon": True,
+    "legend.framealpha": 0.85,
+    "agg.path.chunksize": 10_000,
+    "legend.edgecolor": "none",
+}
+
+
+def draw_run(
+    run_dir: Path, *, major_metric: str, major_set: str, higher_is_better: bool, epoch_examples: int
+) -> list[Path]:
+    """Draw plots/loss.png, metric.png, lr.png and gnorm.png (1000 x 600 pixels) from train.tsv and valid.tsv.
+
+    Returns the files written; a figure without a finite value to show is left out. `epoch_examples` 0 draws no epochs.
+    """
+    train, valid = (_rows_if_any(run_dir / name) for name in ("train.tsv", "valid.tsv"))
+    sets = list(dict.fromkeys(str(row["set"]) for row in valid))
+    colours = {name: SET_COLOURS[index % len(SET_COLOURS)] for index, name in enumerate(sets)}
+    end = max((int(row["examples"] or 0) for row in (*train, *valid)), default=0)
+    figures = {
+        "loss": _loss_figure(train, valid, colours),
+        "metric": _metric_figure(valid, colours, major_metric, major_set, higher_is_better),
+        "lr": _column_figure(train, "lr", "learning rate"),
+        "gnorm": _gradient_figure(train),
+    }
+    written = []
+    for name, figure in figures.items():
+        if figure is not None:
+            _finish_run_axes(figure.axes[0], run_dir, end, epoch_examples)
+            written.append(_save(figure, run_dir / "plots" / f"{name}.png"))
+    return written
+
+
+def draw_lengths(path: Path, counts: Mapping[str, Sequence[int]], max_len: int) -> None:
+    """Draw the lengths of each split, as shares of its examples, to a PNG at `path`.
+
+    `counts[split][n]` is the number of examples with n tokens; `max_len` is marked, with the share that reaches it.
+    """
+    longest = max([max_len, *(_last_nonzero(split) for split in counts.values())])
+    width = math.ceil((longest + 1) / MAX_LENGTH_BINS)
+    figure, axes = _figure()
+    for index, (split, values) in enumerate(counts.items()):
+        lengths = np.asarray(values, dtype=float)
+        if lengths.sum() == 0:
+            continue
+        shares = _binned(lengths, width) / lengths.sum()
+        colour = SET_COLOURS[index % len(SET_COLOURS)]
+        edges = np.arange(len(shares) + 1) * width
+        axes.stairs(shares, edges, color=colour, linewidth=1.6, label=_length_label(split, lengths, max_len))
+        axes.stairs(shares, edges, color=colour, fill=True, alpha=0.08)
+    axes.axvline(max_len, color="#888888", linewidth=1.0, linestyle="--")
+    _label_above(axes, max_len, f"max_len {max_len:,}")
+    axes.set_title(path.parent.parent.name if path.parent.name == "plots" else path.stem, **_title_place())
+    axes.set_xlabel(f"tokens per example (bins of {width})" if width > 1 else "tokens per example")
+    axes.set_ylabel("share of examples")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    axes.set_xlim(0, (longest + 1) * 1.02)
+    axes.set_ylim(bottom=0)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="best")
+    _save(figure, path)
+
+
+def _rows_if_any(path: Path) -> Rows:
+    return read_rows(path) if path.exists() else []
+
+
+def _figure() -> tuple[Figure, Axes]:
+    with rc_context(STYLE):
+        figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="tight")
+        FigureCanvasAgg(figure)
+        return figure, figure.subplots()
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    content = io.BytesIO()
+    with rc_context(STYLE):
+        figure.savefig(content, format="png")
+    write_bytes(path, content.getvalue())
+    return path
+
+
+def _points(rows: Iterable[Mapping[str, Cell]], column: str) -> Points:
+    """Examples seen and the finite values of a column; empty and non-finite cells are left out."""
+    cells = [(row["examples"], row[column]) for row in rows]
+    kept = [(x, y) for x, y in cells if isinstance(y, (int, float)) and math.isfinite(y)]
+    return np.array([x for x, _ in kept], dtype=float), np.array([y for _, y in kept], dtype=float)
+
+
+def _set_points(valid: Rows, metric: str, name: str) -> Points:
+    return _points((row for row in valid if row["metric"] == metric and row["set"] == name), "value")
+
+
+def _plot(axes: Axes, points: Points, colour: str, label: str | None, *, smooth: bool = False) -> None:
+    """One curve; with `smooth`, many points are drawn faint with their running mean over them.
+
+    The mean is taken on a logarithmic scale where it can be, so that one spike does not lift it for a whole window.
+    """
+    x, y = points
+    if not smooth or len(x) <= FEW_POINTS:
+        axes.plot(x, y, color=colour, label=label, marker="o" if len(x) <= FEW_POINTS else None)
+        return
+    axes.plot(x, y, color=colour, alpha=0.25, linewidth=0.9)
+    window = max(len(y) // 50, 5)
+    mean = np.expm1(_running_mean(np.log1p(y), window)) if y.min() >= 0 else _running_mean(y, window)
+    axes.plot(x, mean, color=colour, label=label)
+
+
+def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """Mean of the `window` values around each one; fewer at both ends."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    first = np.maximum(index - window // 2, 0)
+    last = np.minimum(index + window // 2 + 1, len(values))
+    return (sums[last] - sums[first]) / (last - first)
+
+
+def _loss_figure(train: Rows, valid: Rows, colours: Mapping[str, str]) -> Figure | None:
+    curves = {name: _set_points(valid, "loss", name) for name in colours}
+    train_points = _points(train, "loss")
+    if not len(train_points[0]) and not any(len(x) for x, _ in curves.values()):
+        return None
+    figure, axes = _figure()
+    if len(train_points[0]):
+        _plot(axes, train_points, TRAIN_COLOUR, "train", smooth=True)
+    for name, points in curves.items():
+        if len(points[0]):
+            _plot(axes, points, colours[name], name)
+    axes.set_ylabel("loss")
+    _draw_legend(axes)
+    return figure
+
+
+def _metric_figure(
+    valid: Rows, colours: Mapping[str, str], major_metric: str, major_set: str, higher_is_better: bool
+) -> Figure | None:
+    curves = {name: _set_points(valid, major_metric, name) for name in colours}
+    if not any(len(x) for x, _ in curves.values()):
+        return None
+    figure, axes = _figure()
+    for name, points in curves.items():
+        if len(points[0]):
+            _plot(axes, points, colours[name], name)
+    axes.margins(y=0.15)
+    x, y = curves.get(major_set, (np.array([]), np.array([])))
+    if len(x):
+        best = int(np.argmax(y) if higher_is_better else np.argmin(y))
+        _mark_best(axes, x[best], y[best], right=x[best] > x[-1] / 2, above=higher_is_better)
+    axes.set_ylabel(major_metric)
+    _draw_legend(axes)
+    return figure
+
+
+def _mark_best(axes: Axes, x: float, y: float, *, right: bool, above: bool) -> None:
+    """A dot at the best point; its words go to the side where the plot has room."""
+    axes.plot([x], [y], "o", color=BEST_COLOUR, markersize=9, markeredgecolor="white", zorder=5)
+    label = axes.annotate(
+        f"best {y:.4g} at {x:,.0f} examples",
+        (x, y),
+        xytext=(10 if right else -10, 12 if above else -12),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="bottom" if above else "top",
+        color=BEST_COLOUR,
+        fontweight="bold",
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5},
+        zorder=6,
+    )
+    label.set_in_layout(False)
+
+
+def _column_figure(train: Rows, column: str, label: str) -> Figure | None:
+    points = _points(train, column)
+    if not len(points[0]):
+        return None
+    figure, axes = _figure()
+    _plot(axes, points, SET_COLOURS[0], None, smooth=column == "gnorm")
+    axes.set_ylabel(label)
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4), useMathText=True)
+    return figure
+
+
+def _gradient_figure(train: Rows) -> Figure | None:
+    """Gradient norms; on a logarithmic axis where a few of them would flatten the rest."""
+    figure = _column_figure(train, "gnorm", "gradient norm")
+    if figure is None:
+        return None
+    _, norms = _points(train, "gnorm")
+    if norms.min() > 0 and norms.max() > 30 * np.median(norms):
+        figure.axes[0].set_yscale("log")
+    _, clipped = _points(train, "clipped")
+    if len(clipped):
+        figure.axes[0].set_title(f"{clipped.mean():.1%} of steps clipped", loc="right", fontsize=10, pad=22)
+    return figure
+
+
+def _finish_run_axes(axes: Axes, run_dir: Path, end: int, epoch_examples: int) -> None:
+    with rc_context(STYLE):
+        axes.set_title(run_dir.resolve().name, **_title_place())
+        axes.set_xlabel("examples seen")
+        axes.set_xlim(0, max(end, 1) * 1.03)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+        _draw_epochs(axes, end, epoch_examples)
+
+
+def _draw_epochs(axes: Axes, end: int, epoch_examples: int) -> None:
+    epochs = end // epoch_examples if epoch_examples > 0 else 0
+    stride = _stride(epochs, MAX_EPOCH_LINES)
+    label_stride = stride * _stride(epochs // stride, MAX_EPOCH_LABELS)
+    for epoch in range(stride, epochs + 1, stride):
+        axes.axvline(epoch * epoch_examples, color="#a0a0a0", linewidth=0.8, linestyle=(0, (4, 4)), zorder=1)
+        if epoch % label_stride == 0:
+            _label_above(axes, epoch * epoch_examples, f"epoch {epoch:,}")
+
+
+def _draw_legend(axes: Axes) -> None:
+    """Names of the curves beside the title, where they hide nothing."""
+    _, labels = axes.get_legend_handles_labels()
+    with rc_context(STYLE):
+        if sum(len(label) + 4 for label in labels) > MAX_LEGEND_CHARACTERS:
+            axes.legend(loc="best")
+        else:
+            axes.legend(
+                loc="lower right", bbox_to_anchor=(1.0, 1.035), ncols=len(labels), borderaxespad=0, columnspacing=1.2
+            )
+
+
+def _stride(count: int, limit: int) -> int:
+    """The smallest of 1, 2, 5, 10, 20, ... that leaves at most `limit` of `count`."""
+    stride, power = 1, 1
+    while count // stride > limit:
+        factor = {1: 2, 2: 5, 5: 10}[stride // power]
+        stride = power * factor
+        power *= 10 if factor == 10 else 1
+    return stride
+
+
+def _label_above(axes: Axes, x: float, text: str) -> None:
+    axes.annotate(
+        text, (x, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 3), textcoords="offset points",
+        ha="center", va="bottom", fontsize=8, color="#777777",
+    )  # fmt: skip
+
+
+def _title_place() -> dict[str, Any]:
+    return {"loc": "left", "fontsize": 10, "color": "#444444", "pad": 22}
+
+
+def _thousands(value: float, _position: int | None = None) -> str:
+    return f"{value:,.0f}"
+
+
+def _last_nonzero(counts: Sequence[int]) -> int:
+    used = np.flatnonzero(np.asarray(counts))
+    return int(used[-1]) if len(used) else 0
+
+
+def _binned(lengths: np.ndarray, width: int) -> np.ndarray:
+    padded = np.pad(lengths, (0, -len(lengths) % width))
+    return padded.reshape(-1, width).sum(axis=1)
+
+
+def _length_label(split: str, lengths: np.ndarray, max_len: int) -> str:
+    total = lengths.sum()
+    median = int(np.searchsorted(np.cumsum(lengths), total / 2))
+    reached = lengths[max_len:].sum() / total
+    return f"{split}: {total:,.0f} examples, median {median:,}, {reached:.1%} reach max_len"

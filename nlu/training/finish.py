@@ -1,0 +1,65 @@
+"""The end of a run: the best weights scored once more, predictions, figures, result.json and the table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from nlu.config.errors import UserError
+from nlu.data.report import length_histograms
+from nlu.training.figures import draw_lengths, draw_run
+from nlu.training.loop import Training, keep_predictions, score
+from nlu.training.records import write_json
+from nlu.training.report import print_result
+
+
+def finish(run: Training) -> None:
+    """Score the test set, if any, with the best weights; draw the figures and write result.json last of all."""
+    if not run.state.best:
+        raise UserError(f"{run.metric} was never a number, so there is no best checkpoint; set trainer.major_metric")
+    metrics = dict(run.state.best[0].metrics)
+    if "test" in run.store.sets:
+        best = run.run_dir / "checkpoints" / "best-1" / "model.safetensors"
+        run.stepper.model.load_state_dict(load_file(best))
+        if (scores := score(run, "test")) is not None:
+            metrics["test"] = scores.metrics
+            keep_predictions(run, "test", scores)
+    if run.stepper.ranks.is_first:
+        draw(run)
+        write_json(run.run_dir / "result.json", result_of(run, metrics))
+
+
+def show_result(run_dir: Path) -> None:
+    """Print the table of a finished run and the paths of its figures."""
+    figures = sorted((run_dir / "plots").glob("*.png"))
+    print_result(json.loads((run_dir / "result.json").read_text()), run_dir, figures)
+
+
+def result_of(run: Training, metrics: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Return the content of result.json; `metrics` are those of the best weights, `last` those of the last step."""
+    state, throughput, best = run.state, run.state.throughput, run.state.best[0]
+    steps_s = throughput.steps_s or float("nan")
+    return {
+        "metrics": metrics,
+        "best": {
+            "set": run.eval_sets[0], "metric": run.metric, "value": best.value, "step": best.step,
+            "examples": best.examples, "epoch": best.epoch, "checkpoint": "checkpoints/best-1",
+        },
+        "last": state.last_metrics,
+        "steps": state.step,
+        "examples": run.clock.examples(state.step),
+        "examples_per_s": throughput.examples / steps_s,
+        "real_tokens_per_s": throughput.real_tokens / steps_s,
+        "padding": 1 - throughput.real_tokens / throughput.computed_tokens if throughput.computed_tokens else None,
+        "train_s": state.train_s,
+    }  # fmt: skip
+
+
+def draw(run: Training) -> None:
+    """Draw the figures of the run into plots/."""
+    draw_run(
+        run.run_dir, major_metric=run.metric, major_set=run.eval_sets[0], higher_is_better=run.higher_is_better,
+        epoch_examples=len(run.train_set),
+    )  # fmt: skip
+    draw_lengths(run.run_dir / "plots" / "lengths.png", length_histograms(run.store), run.store.meta["max_len"])

@@ -1,0 +1,131 @@
+"""Start a run on one device here, or one process for each of `trainer.devices`.
+
+Workers get the composed configuration, never the command line; they die with their parent, and the first of them that
+fails takes the others along.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.training.distributed import launched_by_torchrun
+from nlu.training.experiment import run_experiment
+from nlu.training.stopping import EXIT_INTERRUPTED, EXIT_REQUEUE
+
+PR_SET_PDEATHSIG = 1
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+def launch(config: dict[str, Any], run_dir: Path, overrides: list[str]) -> int:
+    """Run to the end and return the exit status. Raises the UserError of whichever worker had one."""
+    # cuBLAS repeats its sums only with a fixed workspace, and reads this once.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    devices = config["trainer"]["devices"]
+    if devices == 1 or launched_by_torchrun():
+        return run_experiment(config, run_dir, overrides)
+    return _Workers(config, run_dir, overrides, devices).wait()
+
+
+class _Workers:
+    def __init__(self, config: dict[str, Any], run_dir: Path, overrides: list[str], count: int):
+        context = multiprocessing.get_context("spawn")
+        port = _free_port()
+        self._processes = []
+        self._reports: list[Connection] = []
+        for rank in range(count):
+            report, theirs = context.Pipe(duplex=False)
+            environment = {
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            }  # fmt: skip
+            arguments = (os.getpid(), sys.argv, environment, theirs, config, run_dir, overrides)
+            process = context.Process(target=_work, args=arguments, daemon=False)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._reports.append(report)
+
+    def wait(self) -> int:
+        before = {number: signal.signal(number, self._pass_on) for number in STOP_SIGNALS}
+        try:
+            return self._wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _wait(self) -> int:
+        sentinels = {process.sentinel: process for process in self._processes}
+        statuses = []
+        while sentinels:
+            for sentinel in wait(list(sentinels)):
+                process = sentinels.pop(sentinel)  # type: ignore[arg-type]
+                # The pipe of a sentinel closes a moment before the process can be asked for its status.
+                process.join()
+                status = process.exitcode
+                statuses.append(status)
+                if status not in (0, *_STOPPED):
+                    self._kill()
+        if problems := [problem for report in self._reports for problem in _received(report)]:
+            raise UserError(*dict.fromkeys(problems))
+        return next((abs(status) for status in statuses if status), 0)
+
+    def _pass_on(self, number: int, frame: Any) -> None:
+        # Ctrl-C reaches the whole process group by itself.
+        if number != signal.SIGINT:
+            for process in self._processes:
+                if process.pid and process.is_alive():
+                    os.kill(process.pid, number)
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
+_STOPPED = (EXIT_REQUEUE, EXIT_INTERRUPTED)
+
+
+def _received(report: Connection) -> list[str]:
+    """Return the problems that a worker reported before it ended; none where it ended without a word."""
+    try:
+        return report.recv()
+    except EOFError:
+        return []
+
+
+def _work(
+    parent: int, argv: list[str], environment: dict[str, str], report: Connection, config: dict[str, Any],
+    run_dir: Path, overrides: list[str],
+) -> None:  # fmt: skip
+    """One worker, in a process of its own."""
+    _die_with(parent)
+    os.environ.update(environment)
+    sys.argv = argv
+    try:
+        sys.exit(run_experiment(config, run_dir, overrides))
+    except KeyboardInterrupt:
+        os._exit(EXIT_INTERRUPTED)
+    except UserError as error:
+        report.send(error.problems)
+        # Leave without the collective farewell that the other ranks will not join.
+        os._exit(2)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, so that a killed run leaves no writer behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,84 @@
+"""Where the log of a run goes: a file of its own for every process, and the console for the first one.
+
+Several processes that print, or handlers doubled by a second call, would make the console unreadable.
+"""
+
+import logging
+import sys
+from logging.handlers import MemoryHandler
+from pathlib import Path
+
+from nlu.training.progress import console, on_terminal
+
+LOGGER_NAMES = ("nlu", "py.warnings")
+HANDLER_PREFIX = "nlu:"
+EARLY_RECORDS = 10_000
+
+
+class LineFormatter(logging.Formatter):
+    """The message alone; what is worse than information says so in front."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record).rstrip()
+        return text if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {text}"
+
+
+class SharedConsoleHandler(logging.Handler):
+    """Prints above the live bar, through the console that draws it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            style = (
+                "yellow" if record.levelno == logging.WARNING else "red" if record.levelno > logging.WARNING else None
+            )
+            console().print(self.format(record), style=style, soft_wrap=True)
+        except Exception:
+            self.handleError(record)
+
+
+def set_up(run_dir: Path | None, rank: int) -> None:
+    """Send the logger "nlu" and Python's warnings to the log file of this process and, for rank 0, to standard error.
+
+    The file is `log.txt` (rank 0) or `log.rank1.txt`, ..., in `run_dir`, appended to. With None there is no file yet:
+    what is logged until a second call names the folder is written there then. A second call replaces the handlers of
+    the first. Nothing is passed on to the root logger, whose handlers would repeat it.
+    """
+    early = [record for handler in logging.getLogger("nlu").handlers for record in getattr(handler, "buffer", [])]
+    handlers = _handlers(run_dir, rank, early)
+    logging.captureWarnings(True)
+    for name in LOGGER_NAMES:
+        logger = logging.getLogger(name)
+        for handler in [old for old in logger.handlers if (old.name or "").startswith(HANDLER_PREFIX)]:
+            logger.removeHandler(handler)
+            handler.close()
+        for handler in handlers:
+            logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+
+
+def _handlers(run_dir: Path | None, rank: int, early: list[logging.LogRecord]) -> list[logging.Handler]:
+    # Without any handler, logging would print warnings of the higher ranks to standard error by itself.
+    handlers: list[logging.Handler] = [logging.NullHandler()]
+    if run_dir is None:
+        handlers.append(MemoryHandler(capacity=EARLY_RECORDS, flushLevel=logging.CRITICAL + 1, flushOnClose=False))
+    else:
+        file = _file_handler(run_dir, rank)
+        for record in early:
+            file.handle(record)
+        handlers.append(file)
+    if rank == 0:
+        handler: logging.Handler = SharedConsoleHandler() if on_terminal() else logging.StreamHandler(sys.stderr)
+        handler.setFormatter(LineFormatter())
+        handlers.append(handler)
+    for number, each in enumerate(handlers):
+        each.set_name(f"{HANDLER_PREFIX}{number}")
+    return handlers
+
+
+def _file_handler(run_dir: Path, rank: int) -> logging.Handler:
+    run_dir.mkdir(parents=True, exist_ok=True)
+    name = "log.txt" if rank == 0 else f"log.rank{rank}.txt"
+    handler = logging.FileHandler(run_dir / name, mode="a", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z"))
+    return handler

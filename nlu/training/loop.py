@@ -1,0 +1,270 @@
+"""The training loop, one for all tasks: step, log, evaluate, save, stop.
+
+Everything that the loop decides is a function of the step number, so that a run continued from any checkpoint takes the
+same decisions as one that was never broken.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlu.config.durations import Clock, parse_duration, parse_interval
+from nlu.config.schema import Trainer
+from nlu.data.prepare import Store
+from nlu.data.sampler import epoch_order, step_batches
+from nlu.data.store import Examples
+from nlu.optim.adamw import set_learning_rate
+from nlu.tasks.outputs import Scores
+from nlu.training.checkpoint import Checkpoints
+from nlu.training.evaluation import outputs_of
+from nlu.training.progress import Progress
+from nlu.training.records import Table, write_json
+from nlu.training.state import Best, State, Window
+from nlu.training.step import Stepper, StepResult
+from nlu.training.stopping import StopSignals
+
+UNTIMED_STEPS = 3
+"""Steps at the start of each process that throughput leaves out."""
+
+
+@dataclass
+class Training:
+    """The parts of a run, built and loaded."""
+
+    trainer: Trainer
+    seed: int
+    task: Any
+    scheduler: Any
+    stepper: Stepper
+    store: Store
+    state: State
+    clock: Clock
+    order_key: dict[str, Any]
+    """what the order of examples hangs on; stored beside the state"""
+    checkpoints: Checkpoints
+    run_dir: Path
+    progress: Progress
+    signals: StopSignals = field(default_factory=StopSignals)
+    tables: dict[str, Table] = field(default_factory=dict)
+    """train.tsv and valid.tsv on rank 0, none elsewhere"""
+
+    def __post_init__(self) -> None:
+        self.total_steps = self.clock.steps(parse_duration(self.trainer.max_duration))
+        self.metric = self.trainer.major_metric or self.task.default_metric
+        self.eval_sets = [name for name in self.store.sets if name not in ("train", "test")]
+        self.higher_is_better = self.metric not in self.task.lower_is_better
+        self._order: tuple[int, np.ndarray] | None = None
+
+    @property
+    def train_set(self) -> Examples:
+        return self.store.sets["train"]
+
+    @property
+    def eval_batch_size(self) -> int:
+        return max(self.trainer.eval_batch_size or 2 * self.trainer.batch_size, self.trainer.batch_size)
+
+    def global_batches(self, step: int) -> list[np.ndarray]:
+        """Return the examples, over all ranks, of each micro-batch of the step with this number, counted from 0."""
+        return self._batches(step, 0, 1)
+
+    def own_batches(self, step: int) -> list[np.ndarray]:
+        """Return this rank's share of the same."""
+        return self._batches(step, self.stepper.ranks.rank, self.stepper.ranks.world_size)
+
+    def _batches(self, step: int, rank: int, world_size: int) -> list[np.ndarray]:
+        epoch, step_in_epoch = divmod(step, self.clock.steps_per_epoch)
+        if self._order is None or self._order[0] != epoch:
+            order_N = epoch_order(
+                self.train_set.lengths_N, seed=self.seed, epoch=epoch, batch_size=self.trainer.batch_size,
+                bucket_batches=self.trainer.bucket_batches,
+            )  # fmt: skip
+            self._order = epoch, order_N
+        return step_batches(
+            self._order[1], step_in_epoch=step_in_epoch, batch_size=self.trainer.batch_size,
+            accumulation=self.trainer.accumulation, rank=rank, world_size=world_size,
+        )  # fmt: skip
+
+
+def train(run: Training) -> bool:
+    """Train until the run's length, its patience or a signal ends it; returns whether a signal did.
+
+    On return the last state is saved, and every evaluation set is scored at the last step unless a signal cut it short.
+    """
+    trainer, state, clock = run.trainer, run.state, run.clock
+    log_interval = parse_duration(trainer.log_interval)
+    eval_interval, save_interval = parse_interval(trainer.eval_interval), parse_interval(trainer.save_interval)
+    began_s = time.perf_counter() - state.train_s
+    steps_done_here = 0
+    run.stepper.model.train()
+    run.progress.start(run.total_steps, state.step)
+    while state.step < run.total_steps and not out_of_patience(run):
+        step_began_s = time.perf_counter()
+        number = state.step + 1
+        lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, run.total_steps, clock))
+        result = run.stepper.step(run.train_set, run.own_batches(state.step), number, run.signals.asked)
+        state.step = number
+        steps_done_here += 1
+        count_step(run, result, time.perf_counter() - step_began_s, steps_done_here > UNTIMED_STEPS)
+        run.progress.advance(number, result.loss, state.window.examples_per_s)
+
+        last_step = number == run.total_steps
+        if clock.is_time(log_interval, number) or last_step:
+            log_window(run, lr)
+        evaluating = clock.is_time(eval_interval, number) or last_step
+        if evaluating:
+            evaluate(run)
+        state.train_s = time.perf_counter() - began_s
+        if evaluating or clock.is_time(save_interval, number) or result.stop:
+            save_last(run)
+        if result.stop and not last_step:
+            return True
+    return False
+
+
+def count_step(run: Training, result: StepResult, elapsed_s: float, timed: bool) -> None:
+    """Add a step to the window and, unless it is one of the first, to the throughput."""
+    window, throughput = run.state.window, run.state.throughput
+    lengths = [run.train_set.lengths_N[examples_B] for examples_B in run.global_batches(run.state.step - 1)]
+    examples, tokens = sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
+    window.loss_sum += result.loss_sum
+    window.count += result.count
+    window.gnorm_sum += result.gnorm
+    window.clipped += result.clipped
+    window.steps += 1
+    window.examples += examples
+    window.real_tokens += tokens
+    window.steps_s += elapsed_s
+    if timed:
+        throughput.steps_s += elapsed_s
+        throughput.examples += examples
+        throughput.real_tokens += tokens
+        pads = run.stepper.model.backbone.pads
+        throughput.computed_tokens += int(sum(part.max() * len(part) for part in lengths)) if pads else tokens
+
+
+def log_window(run: Training, lr: float) -> None:
+    """Add a row to train.tsv: means over the steps since the last row."""
+    state, window = run.state, run.state.window
+    if "train" in run.tables:
+        run.tables["train"].append(
+            step=state.step,
+            epoch=run.clock.epoch(state.step),
+            examples=run.clock.examples(state.step),
+            loss=window.loss_sum / max(1, window.count),
+            gnorm=window.gnorm_sum / window.steps,
+            clipped=window.clipped / window.steps,
+            lr=lr,
+            examples_per_s=window.examples_per_s,
+            real_tokens_per_s=window.real_tokens_per_s,
+        )
+    state.window = Window()
+
+
+def evaluate(run: Training) -> None:
+    """Score every evaluation set, record it, and keep the weights if they are among the best."""
+    state, ranks = run.state, run.stepper.ranks
+    state.evaluated_at = state.step
+    with averaged_weights(run.stepper):
+        scores = {name: score(run, name) for name in run.eval_sets}
+        metrics = ranks.from_first({name: part.metrics for name, part in scores.items() if part})
+        entry = Best(
+            step=state.step, examples=run.clock.examples(state.step), epoch=run.clock.epoch(state.step),
+            value=metrics[run.eval_sets[0]][run.metric], metrics=metrics,
+        )  # fmt: skip
+        state.last_metrics = metrics
+        run.progress.metric(f"{run.eval_sets[0]} {run.metric}", entry.value)
+        log_evaluation(run, entry)
+        if enters_best(run, entry) and ranks.is_first:
+            run.checkpoints.save_best(run.stepper.model.state_dict(), state.best)
+            if state.best[0] is entry:
+                for name, part in scores.items():
+                    keep_predictions(run, name, part)
+
+
+def log_evaluation(run: Training, entry: Best) -> None:
+    """Add a row to valid.tsv for every metric of every set."""
+    if "valid" in run.tables:
+        for name, values in entry.metrics.items():
+            for metric, value in values.items():
+                run.tables["valid"].append(
+                    step=entry.step, epoch=entry.epoch, examples=entry.examples, set=name, metric=metric, value=value
+                )
+
+
+def score(run: Training, name: str) -> Scores | None:
+    """Score one set with the weights as they are; None on ranks above 0."""
+    part = run.store.sets[name]
+    with run.progress.task(f"scoring {name}", len(part)) as bar:
+        outputs = outputs_of(
+            run.stepper.model, part, batch_size=run.eval_batch_size, ranks=run.stepper.ranks,
+            precision=run.stepper.precision, advance=bar.advance,
+        )  # fmt: skip
+    return run.task.scores(outputs, part, run.store.labels) if outputs is not None else None
+
+
+def keep_predictions(run: Training, name: str, scores: Scores | None) -> None:
+    """Write predictions/SET.json: the scores by label and a record for each example."""
+    assert scores is not None, "only rank 0 has scores"
+    content = {"step": run.state.step, "by_label": scores.by_label, "rows": scores.predictions}
+    write_json(run.run_dir / "predictions" / f"{name}.json", content)
+
+
+def enters_best(run: Training, entry: Best) -> bool:
+    """Insert an evaluation into the list of the best; an equal one does not displace an older one, NaN never enters."""
+    state = run.state
+    before = state.best[0].value if state.best else None
+    sign = 1 if run.higher_is_better else -1
+    if math.isnan(entry.value):
+        return False
+    ranked = sorted(
+        [*(old for old in state.best if old.step != entry.step), entry], key=lambda e: (-sign * e.value, e.step)
+    )
+    if before is None or sign * entry.value > sign * before:
+        state.improved_at = entry.step
+    state.best = ranked[: run.trainer.keep_best]
+    return entry in state.best
+
+
+def out_of_patience(run: Training) -> bool:
+    """Whether the evaluations have not improved for `trainer.patience`; can become true only at an evaluation."""
+    if run.trainer.patience is None:
+        return False
+    return run.state.evaluated_at - run.state.improved_at >= run.clock.steps(parse_duration(run.trainer.patience))
+
+
+def save_last(run: Training) -> None:
+    """Replace checkpoints/last, on rank 0; the others wait, so that no rank runs ahead of a saved state."""
+    if run.stepper.ranks.is_first:
+        run.checkpoints.save_last(
+            run.stepper.model, run.stepper.optimizer, run.stepper.average, run.state, run.order_key
+        )
+    run.stepper.ranks.barrier()
+
+
+@contextmanager
+def averaged_weights(stepper: Stepper) -> Iterator[None]:
+    """Put the moving average in the place of the weights for the block, where there is one."""
+    if stepper.average is None:
+        yield
+        return
+    own: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for name, parameter in stepper.model.named_parameters():
+            if name in stepper.average:
+                own[name] = parameter.detach().clone()
+                parameter.copy_(stepper.average[name])
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, parameter in stepper.model.named_parameters():
+                if name in own:
+                    parameter.copy_(own[name])

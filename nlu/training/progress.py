@@ -1,0 +1,191 @@
+"""What a person sees while a run goes on: a live bar on a terminal, a line now and then anywhere else.
+
+The step loop only stores numbers here; a thread of the display draws them four times a second, so that a step
+pays nothing for being watched.
+"""
+
+import functools
+import logging
+import sys
+import time
+from types import TracebackType
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+REFRESHES_PER_S = 4
+LOG_INTERVAL_S = 30.0
+MIN_BAR_WIDTH = 8
+MAX_BAR_WIDTH = 40
+
+logger = logging.getLogger("nlu")
+
+
+@functools.cache
+def console() -> Console:
+    """The console on standard error that the live bar and the log share, so that neither tears the other."""
+    return Console(stderr=True, markup=False, emoji=False, highlight=False)
+
+
+def on_terminal() -> bool:
+    """Whether standard error is a terminal that can redraw a line; colour settings do not count."""
+    return console().file.isatty() and not console().is_dumb_terminal
+
+
+class Bar:
+    """One thing that is counted: `done` of `total` (None = unknown). As a context, it is shown until it ends."""
+
+    def __init__(self, owner: "Progress", description: str, total: int | None, first: int = 0):
+        self.description = description
+        self.total = total
+        self.first = first
+        self.done = first
+        self.started_s = time.monotonic()
+        self._owner = owner
+
+    def advance(self, count: int = 1) -> None:
+        self.done += count
+        self._owner.log_if_due(self)
+
+    def __enter__(self) -> "Bar":
+        self._owner.show(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._owner.hide(self)
+
+    def count(self) -> str:
+        return f"{self.done:,}" if self.total is None else f"{self.done:,}/{self.total:,}"
+
+    def times(self) -> str:
+        """Time since the start, and time left at the mean pace since then: pauses such as evaluations count."""
+        elapsed_s = time.monotonic() - self.started_s
+        words = f"{format_time(elapsed_s)} elapsed"
+        if self.total is None or self.done <= self.first:
+            return words
+        left_s = elapsed_s / (self.done - self.first) * max(self.total - self.done, 0)
+        return f"{words}, {format_time(left_s)} left"
+
+    def words(self) -> list[str]:
+        """What stands behind the count, the most dispensable one last but one."""
+        return [self.times()]
+
+
+class TrainingBar(Bar):
+    """The bar of the optimizer steps, with the last loss, speed and evaluation."""
+
+    loss: float | None = None
+    examples_per_s: float | None = None
+    metric: str = ""
+
+    def words(self) -> list[str]:
+        loss = "" if self.loss is None else f"loss {self.loss:.4g}"
+        speed = "" if self.examples_per_s is None else f"{self.examples_per_s:,.0f} examples/s"
+        return [part for part in (loss, self.metric, speed, self.times()) if part]
+
+
+class Progress:
+    """The display of one process, as a context; `enabled=False` (ranks above 0) shows and logs nothing.
+
+    On a terminal: live bars, redrawn at most four times a second, with log lines above them. Elsewhere: log lines
+    in the same words, at most one every `log_interval_s`.
+    """
+
+    def __init__(self, *, enabled: bool = True, log_interval_s: float = LOG_INTERVAL_S):
+        self.live = enabled and on_terminal()
+        self._logs = enabled and not self.live
+        self._log_interval_s = log_interval_s
+        self._next_log_s = time.monotonic() + log_interval_s
+        self._bars: list[Bar] = []
+        self._training: TrainingBar | None = None
+        self._display: Live | None = None
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        if self._display is not None:
+            self._display.stop()
+            self._display = None
+
+    def start(self, total_steps: int, first_step: int = 0, description: str = "train") -> None:
+        """Show the bar of the optimizer steps; `first_step` of them were done before (a resumed run)."""
+        assert self._training is None, "the training bar was started before"
+        self._training = TrainingBar(self, description, total_steps, first_step)
+        self.show(self._training)
+
+    def advance(self, step: int, loss: float | None = None, examples_per_s: float | None = None) -> None:
+        """`step` optimizer steps are done; a None keeps the number shown before. Takes about a microsecond."""
+        bar = self._training
+        assert bar is not None, "start() comes first"
+        bar.done = step
+        if loss is not None:
+            bar.loss = loss
+        if examples_per_s is not None:
+            bar.examples_per_s = examples_per_s
+        self.log_if_due(bar)
+
+    def metric(self, name: str, value: float) -> None:
+        """Show the outcome of the last evaluation beside the loss."""
+        assert self._training is not None, "start() comes first"
+        self._training.metric = f"{name}={value:.4g}"
+
+    def task(self, description: str, total: int | None = None) -> Bar:
+        """A bar of its own for an evaluation or preprocessing: `with progress.task(...) as bar: bar.advance(n)`."""
+        return Bar(self, description, total)
+
+    def show(self, bar: Bar) -> None:
+        """Add a bar below the others."""
+        self._bars.append(bar)
+        if self.live and self._display is None:
+            self._display = self._start_display()
+
+    def hide(self, bar: Bar) -> None:
+        """Take a bar away."""
+        self._bars.remove(bar)
+
+    def log_if_due(self, bar: Bar) -> None:
+        """Where there is no terminal, log this bar if the last line is `log_interval_s` old."""
+        if not self._logs or (now_s := time.monotonic()) < self._next_log_s:
+            return
+        self._next_log_s = now_s + self._log_interval_s
+        logger.info("%s %s  %s", bar.description, bar.count(), "  ".join(bar.words()))
+
+    def _start_display(self) -> Live:
+        # A redirected standard output must stay where it points to: rich would print it on this console.
+        display = Live(
+            console=console(),
+            get_renderable=self._render,
+            refresh_per_second=REFRESHES_PER_S,
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        display.start()
+        return display
+
+    def _render(self) -> RenderableType:
+        return Group(*(_render_bar(bar, console().width) for bar in tuple(self._bars)))
+
+
+def format_time(duration_s: float) -> str:
+    """`4:07`, or `1:04:07` from an hour on."""
+    minutes, seconds = divmod(int(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _render_bar(bar: Bar, console_width: int) -> RenderableType:
+    """One line: the drawn bar takes what the words leave; where that is too little, it goes first, then words do."""
+    before, words = f"{bar.description} {bar.count()}", bar.words()
+    width = min(console_width - cell_len("  ".join([before, "", *words])) - 1, MAX_BAR_WIDTH)
+    if width < MIN_BAR_WIDTH:
+        while len(words) > 1 and cell_len("  ".join([before, *words])) >= console_width:
+            del words[-2]
+        return Text("  ".join([before, *words]), no_wrap=True, overflow="ellipsis")
+    line = Table.grid(padding=(0, 2, 0, 0))
+    drawn = ProgressBar(total=bar.total, completed=bar.done, width=width, pulse=bar.total is None)
+    line.add_row(before, drawn, "  ".join(words))
+    return line

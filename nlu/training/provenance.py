@@ -1,0 +1,274 @@
+"""What a run was: the command, the code and the machine, written down before the first step.
+
+A result is worth keeping only if it can be traced to the code that gave it. Nothing here may store a secret: there is
+no dump of the environment, and files and settings whose names look secret are left out.
+"""
+
+import datetime
+import fnmatch
+import importlib.metadata
+import importlib.util
+import io
+import json
+import os
+import platform
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import nlu
+from nlu.config.errors import DataError, UserError
+from nlu.training.records import write_bytes, write_json, write_text
+
+DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors", "hydra-core")
+MAX_DIFF_BYTES = 200_000
+MAX_FILE_BYTES = 1_000_000
+MAX_TEXT_BYTES = 100_000
+GIT_TIMEOUT_S = 20
+SECRET_NAMES = (
+    ".env*", "*.env", "*secret*", "*credential*", "*password*", "*passwd*", "*api_key*", "*apikey*", "*.pem", "*.key",
+    "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pypirc",
+    ".npmrc", ".pgpass", ".htpasswd", "token", "token.txt", "*_token.txt", "*_token.json",
+)  # fmt: skip
+SNAPSHOT_SUFFIXES = frozenset({".py", ".yaml", ".yml", ".cfg", ".toml", ".md"})
+SNAPSHOT_TEXT_SUFFIXES = frozenset({".txt", ".json"})
+"""Kept only below MAX_TEXT_BYTES: larger ones are data."""
+CHECKOUT_FILES = ("setup.cfg", "Makefile", "README.md")
+RUN_FOLDER_FILE = "provenance.json"
+DROPPED_OVERRIDE = re.compile(r"[+~]*(hydra\.run\.dir|hydra\.sweep(\..*)?|resume|dry_run)")
+SECRET_SETTING = re.compile(
+    r"(?P<key>^[+~-]*([\w./-]*[./-])?(\w*(secret|password|passwd|api_?key|access_?key)\w*|((access|auth|hf)_)?token)=).+",
+    re.IGNORECASE | re.DOTALL,
+)
+SECRET_IN_ADDRESS = re.compile(r"(?P<scheme>\w://)[^/@\s]+:[^/@\s]+@")
+
+
+def write_provenance(run_dir: Path, config: Mapping[str, Any], *, devices: Sequence[str], world_size: int) -> Path:
+    """Add this start to `provenance.json`: `{"starts": [first start, each resume, ...]}`.
+
+    Earlier entries stay as they are. DataError if the file is there but is not such a record.
+    """
+    path = run_dir / RUN_FOLDER_FILE
+    starts = [*_earlier_starts(path), _describe_start(config, devices, world_size)]
+    write_json(path, {"starts": starts})
+    return path
+
+
+def write_overrides(run_dir: Path, overrides: Iterable[str]) -> Path:
+    """Write the file `overrides`, one quoted override a line: `xargs -a overrides python -m nlu.train` runs it again.
+
+    Left out: where the run was stored (hydra.run.dir, hydra.sweep), resume and dry_run. A secret value becomes ***.
+    """
+    kept = [override for override in overrides if not DROPPED_OVERRIDE.fullmatch(override.partition("=")[0])]
+    path = run_dir / "overrides"
+    write_text(path, "".join(_xargs_quote(_hide_secrets(override)) + "\n" for override in kept))
+    return path
+
+
+def snapshot_code(run_dir: Path, trusted_packages: Sequence[str] = ()) -> Path:
+    """Pack the code that runs into `code.zip`: the package, its conf, the trusted packages, the checkout's few files.
+
+    Same code, same bytes. An earlier snapshot stays: other code is packed beside it as `code-2.zip`, .... Holds only
+    small source and configuration files; no links, hidden folders, run folders or names that look secret.
+    UserError for a trusted package that cannot be found.
+    """
+    sources = dict(_snapshot_sources(run_dir.resolve(), trusted_packages))
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(sources):
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            entry.create_system = 3
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, sources[name].read_bytes(), zipfile.ZIP_DEFLATED)
+    number, path = 1, run_dir / "code.zip"
+    while path.exists() and path.read_bytes() != content.getvalue():
+        number += 1
+        path = run_dir / f"code-{number}.zip"
+    if not path.exists():
+        write_bytes(path, content.getvalue())
+    return path
+
+
+def _earlier_starts(path: Path) -> list[Any]:
+    if not path.exists():
+        return []
+    try:
+        return list(json.loads(path.read_text(encoding="utf-8"))["starts"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f'{path} must hold JSON with a list "starts" but does not; mend it or move it away') from error
+
+
+def _describe_start(config: Mapping[str, Any], devices: Sequence[str], world_size: int) -> dict[str, Any]:
+    # Packing code is no reason to wait for torch.
+    import torch
+
+    package = _package_folder()
+    return {
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(_hide_secrets(argument) for argument in sys.argv),
+        "seed": config.get("seed"),
+        "package": {"path": str(package), "version": nlu.__version__},
+        "git": _describe_checkout(package),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in DISTRIBUTIONS},
+        "hostname": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpu": {
+            "model": _cpu_model(),
+            "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+            "torch_interop_threads": torch.get_num_interop_threads(),
+        },
+        "devices": list(devices),
+        "world_size": world_size,
+    }
+
+
+def _package_folder() -> Path:
+    return Path(nlu.__file__).resolve().parent
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def _describe_checkout(package: Path) -> dict[str, Any] | None:
+    """Commit and changes of the checkout that holds the package.
+
+    None without one: a package installed under a folder that some checkout ignores is no part of that checkout.
+    """
+    top = _git(package, "rev-parse", "--show-toplevel")
+    if top is None or _git(package, "check-ignore", "--quiet", ".") is not None:
+        return None
+    checkout = Path(top.strip())
+    status = _git(checkout, "status", "--porcelain") or ""
+    commit = _git(checkout, "rev-parse", "--verify", "--quiet", "HEAD")
+    described = {"commit": commit and commit.strip(), "dirty": bool(status.strip())}
+    return described | (_describe_diff(checkout) if commit else {"diff": None, "diff_cut": False})
+
+
+def _describe_diff(checkout: Path) -> dict[str, Any]:
+    plain = ("diff", "--no-ext-diff", "--no-textconv", "--no-renames")
+    changed = (_git(checkout, *plain, "--name-only", "-z", "HEAD") or "").split("\0")
+    secret = [f":(exclude,top,literal){name}" for name in changed if any(map(looks_secret, Path(name).parts))]
+    diff = _git(checkout, *plain, "HEAD", "--", ":(top)", *secret, max_bytes=MAX_DIFF_BYTES + 1)
+    content = (diff or "").encode(errors="replace")
+    return {
+        "diff": content[:MAX_DIFF_BYTES].decode(errors="ignore"),
+        "diff_cut": len(content) > MAX_DIFF_BYTES,
+    }
+
+
+def _git(folder: Path, *arguments: str, max_bytes: int = -1) -> str | None:
+    """Output of git, at most `max_bytes` of it; None where git is absent, too slow or refuses."""
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+    except OSError:
+        return None
+    timer = threading.Timer(GIT_TIMEOUT_S, process.kill)
+    with process:
+        assert process.stdout is not None
+        timer.start()
+        output = process.stdout.read(max_bytes)
+        cut = 0 <= max_bytes <= len(output)
+        if cut:
+            process.kill()
+    timer.cancel()
+    return output.decode(errors="replace") if cut or process.returncode == 0 else None
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a file or folder of this name may hold a password, key or token."""
+    return any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in SECRET_NAMES)
+
+
+def _hide_secrets(argument: str) -> str:
+    """`key=value` without the value where the key names a secret, and addresses without their user and password."""
+    return SECRET_IN_ADDRESS.sub(r"\g<scheme>***@", SECRET_SETTING.sub(r"\g<key>***", argument))
+
+
+def _xargs_quote(argument: str) -> str:
+    # xargs reads quotes as a shell does, except that a line break may stand in none of them, only behind a backslash.
+    return "\\\n".join(shlex.quote(line) for line in argument.split("\n"))
+
+
+def _snapshot_sources(run_dir: Path, trusted_packages: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Names inside the archive and the files they come from."""
+    package = _package_folder()
+    yield from _code_files(package, "nlu", run_dir)
+    checkout = package.parent
+    # Beside an installed package stand the files of other projects.
+    if checkout.name not in ("site-packages", "dist-packages"):
+        yield from _code_files(checkout / "conf", "conf", run_dir)
+        for name in CHECKOUT_FILES:
+            if _is_small(checkout / name, MAX_FILE_BYTES):
+                yield name, checkout / name
+    for trusted in trusted_packages:
+        for folder in _locate(trusted):
+            name = trusted.replace(".", "/")
+            if folder.is_dir():
+                yield from _code_files(folder.resolve(), name, run_dir)
+            elif _belongs_in_snapshot(folder):
+                yield f"{name}.py", folder
+
+
+def _locate(trusted: str) -> list[Path]:
+    """Folders of a package, or the file of a module."""
+    try:
+        found = importlib.util.find_spec(trusted)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise UserError(
+            f"trusted_packages names {trusted} but Python finds no such package; "
+            "install it, run from the folder that holds it, or take it out of trusted_packages"
+        )
+    if found.submodule_search_locations is not None:
+        return [Path(folder) for folder in found.submodule_search_locations]
+    return [Path(found.origin)] if found.has_location and found.origin else []
+
+
+def _code_files(root: Path, name: str, run_dir: Path) -> Iterator[tuple[str, Path]]:
+    for folder, subfolders, files in os.walk(root):
+        here = Path(folder)
+        subfolders[:] = [sub for sub in subfolders if _is_code_folder(here / sub, run_dir)]
+        for file in files:
+            if _belongs_in_snapshot(here / file):
+                yield f"{name}/{(here / file).relative_to(root).as_posix()}", here / file
+
+
+def _is_code_folder(folder: Path, run_dir: Path) -> bool:
+    hidden = folder.name.startswith(".") or folder.name == "__pycache__" or looks_secret(folder.name)
+    return not (hidden or folder.is_symlink() or folder == run_dir or (folder / RUN_FOLDER_FILE).exists())
+
+
+def _belongs_in_snapshot(file: Path) -> bool:
+    if looks_secret(file.name):
+        return False
+    if file.suffix in SNAPSHOT_TEXT_SUFFIXES:
+        return _is_small(file, MAX_TEXT_BYTES)
+    return file.suffix in SNAPSHOT_SUFFIXES and _is_small(file, MAX_FILE_BYTES)
+
+
+def _is_small(file: Path, max_bytes: int) -> bool:
+    return file.is_file() and not file.is_symlink() and file.stat().st_size <= max_bytes

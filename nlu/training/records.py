@@ -1,0 +1,183 @@
+"""The tables and small files of a run folder, written so that a kill at any moment leaves them readable.
+
+Tables only grow: a kill can cut the last line, never an earlier one. Whole files appear complete or not at all.
+"""
+
+import json
+import math
+import numbers
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import DataError, UserError
+
+Cell = str | int | float | None
+
+TRAIN_COLUMNS = ("step", "epoch", "examples", "loss", "gnorm", "clipped", "lr", "examples_per_s", "real_tokens_per_s")
+VALID_COLUMNS = ("step", "epoch", "examples", "set", "metric", "value")
+TEXT_COLUMNS = frozenset({"set", "metric"})
+"""Columns that stay text when read, so that a set called "2024" or a metric called "inf" keeps its name."""
+
+
+class Table:
+    """An append-only tab-separated file with a header and fixed columns.
+
+    The file is made, with its folder, if it is absent. An existing one keeps its rows, less a cut last line;
+    DataError if its columns are others.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]):
+        assert columns and len(set(columns)) == len(columns), f"columns must be distinct: {columns}"
+        self.path = Path(path)
+        self.columns = tuple(columns)
+        lines = _complete_lines(self.path)
+        if not lines:
+            write_text(self.path, self._header())
+        elif lines[0] != self._header():
+            found = ", ".join(lines[0].split())
+            raise DataError(
+                f"{self.path}:1 has the columns {found} but this run writes {', '.join(self.columns)}; "
+                "choose another run folder or move the file away"
+            )
+        else:
+            os.truncate(self.path, len("".join(lines).encode()))
+
+    def append(self, **values: Cell) -> None:
+        """Add one row in one write; a column without a value, or with None, stays empty. UserError for a line break."""
+        unknown = sorted(values.keys() - set(self.columns))
+        assert not unknown, f"{unknown} are no columns of {self.path.name}: {self.columns}"
+        cells = [self._cell(column, values.get(column)) for column in self.columns]
+        row = memoryview(("\t".join(cells) + "\n").encode())
+        with open(self.path, "ab", buffering=0) as file:
+            while row:
+                row = row[file.write(row) :]
+
+    def truncate_after(self, step: int) -> None:
+        """Keep the complete rows whose `step` is at most `step`; the file is replaced atomically."""
+        lines = _complete_lines(self.path)[1:]
+        kept = [line for line in lines if (found := self._step(line)) is not None and found <= step]
+        write_text(self.path, self._header() + "".join(kept))
+
+    def _header(self) -> str:
+        return "\t".join(self.columns) + "\n"
+
+    def _step(self, line: str) -> int | None:
+        cells = line[:-1].split("\t")
+        if len(cells) != len(self.columns):
+            return None
+        value = _read_cell("step", cells[self.columns.index("step")])
+        return value if isinstance(value, int) else None
+
+    def _cell(self, column: str, value: Cell) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, numbers.Integral):
+            return str(int(value))
+        if isinstance(value, numbers.Real):
+            return repr(float(value))
+        assert isinstance(value, str), f"{column} is a {type(value).__name__}, not a number or text"
+        if any(mark in value for mark in "\t\n\r"):
+            raise UserError(
+                f"{column} is {value!r} but a cell of {self.path.name} must hold no tab or line break; rename it"
+            )
+        return value
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Cell]]:
+    """Every complete row of a table, oldest first: integers, floats (nan and inf too), text, and None where empty.
+
+    A cut last line is left out. DataError if the file is absent or a row has not as many cells as the header.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path} does not exist but the record of a run was asked for; check the run folder")
+    lines = [line[:-1].split("\t") for line in _complete_lines(path)]
+    for number, cells in enumerate(lines, start=1):
+        if len(cells) != len(lines[0]):
+            raise DataError(
+                f"{path}:{number} has {len(cells)} cells but the header names {len(lines[0])}; delete that row"
+            )
+    return [
+        {column: _read_cell(column, cell) for column, cell in zip(lines[0], cells, strict=True)} for cells in lines[1:]
+    ]
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` as indented JSON, atomically. Numbers that JSON lacks (nan, inf) become null."""
+    write_text(path, json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` as UTF-8, atomically; see `write_bytes`."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Replace the file, or make it with its folder: readers see the old or the new content, never a part of it.
+
+    The content is on the disk when this returns.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder, new and renamed ones, on the disk when this returns."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _complete_lines(path: Path) -> list[str]:
+    """Lines with their line break; a last line without one was cut by a kill, perhaps inside a character."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    text = content[: content.rfind(b"\n") + 1].decode()
+    return [line + "\n" for line in text.split("\n")[:-1]]
+
+
+def _read_cell(column: str, cell: str) -> Cell:
+    if cell == "":
+        return None
+    if column in TEXT_COLUMNS:
+        return cell
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return cell
+
+
+def _plain(value: Any) -> Any:
+    """`value` in the types of JSON; numpy scalars are numbers, paths are text."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    assert isinstance(value, (list, tuple)), f"{type(value).__name__} has no form in JSON"
+    return [_plain(entry) for entry in value]

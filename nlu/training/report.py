@@ -1,0 +1,89 @@
+"""The last words of a run on the console: what came out, how fast, and where the files are."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+
+from nlu.training.progress import format_time
+
+MAX_METRIC_COLUMNS = 6
+PLAIN_WIDTH = 120
+"""Characters a line where the output is no terminal."""
+
+
+def final_table(result: Mapping[str, Any]) -> RenderableType:
+    """The metrics of each set, the one that decides first and at most six of them, over the facts of the run.
+
+    `result` has the layout of result.json; keys that it lacks, and `best` None (no evaluation), are left out.
+    """
+    metrics = result.get("metrics") or {}
+    names = _metric_names(metrics, (result.get("best") or {}).get("metric"))
+    table = Table(show_edge=False, pad_edge=False, header_style="bold")
+    table.add_column("set")
+    for name in names[:MAX_METRIC_COLUMNS]:
+        table.add_column(name, justify="right", overflow="fold")
+    for set_name, values in metrics.items():
+        table.add_row(set_name, *(_format_metric(values.get(name)) for name in names[:MAX_METRIC_COLUMNS]))
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    for label, value in _facts(result, len(names) - MAX_METRIC_COLUMNS):
+        facts.add_row(label, value)
+    return Group(table, "", facts) if metrics else facts
+
+
+def print_result(result: Mapping[str, Any], run_dir: Path, figures: Sequence[Path]) -> None:
+    """Print `final_table` on standard output, then the paths of the figures, the best checkpoint and result.json.
+
+    Paths are relative to the working folder, one a line, never wrapped.
+    """
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, markup=False, emoji=False, highlight=False)
+    console.print()
+    console.print(final_table(result))
+    console.print()
+    checkpoint = (result.get("best") or {}).get("checkpoint")
+    paths = [*figures, *([run_dir / checkpoint] if checkpoint else []), run_dir / "result.json"]
+    for path in paths:
+        console.print(os.path.relpath(path), soft_wrap=True)
+
+
+def _metric_names(metrics: Mapping[str, Mapping[str, float | None]], major: str | None) -> list[str]:
+    """Every metric of any set, the major one first, the others in their order."""
+    names = dict.fromkeys(name for values in metrics.values() for name in values)
+    return sorted(names, key=lambda name: name != major)
+
+
+def _facts(result: Mapping[str, Any], hidden_metrics: int) -> list[tuple[str, str]]:
+    best = result.get("best") or {}
+    facts = []
+    if best:
+        epoch = "" if best.get("epoch") is None else f", epoch {best['epoch']:.3g}"
+        facts.append(
+            (
+                f"best {best['set']} {best['metric']}",
+                f"{_format_metric(best['value'])} at step {best['step']:,} ({best['examples']:,} examples{epoch})",
+            )
+        )
+    if hidden_metrics > 0:
+        facts.append(("more metrics", f"{hidden_metrics} in result.json"))
+    for label, key, unit in (
+        ("steps", "steps", ""),
+        ("examples", "examples", ""),
+        ("speed", "examples_per_s", " examples/s"),
+        ("", "real_tokens_per_s", " real tokens/s"),
+    ):
+        if result.get(key) is not None:
+            facts.append((label, f"{result[key]:,.0f}{unit}"))
+    if isinstance(result.get("padding"), (int, float)):
+        facts.append(("padding", f"{result['padding']:.1%} of tokens"))
+    if result.get("wall_s") is not None:
+        training = "" if result.get("train_s") is None else f", {format_time(result['train_s'])} of it training"
+        facts.append(("wall time", f"{format_time(result['wall_s'])}{training}"))
+    return facts
+
+
+def _format_metric(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"

@@ -1,0 +1,146 @@
+"""The folder of a run: one run each, held by a lock while it is written, continued only by the same run."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nlu.config.errors import CheckpointError, UserError
+from nlu.training.checkpoint import COMPLETE, find_last
+from nlu.training.records import write_text
+
+LOCK = ".lock"
+CONFIG = "config.yaml"
+"""makes the folder a run's"""
+MAY_DIFFER = ("resume", "dry_run")
+"""Keys that do not change what a run computes."""
+LOCK_WAIT_S = 10.0
+"""A killed parent's workers take a moment to follow it."""
+
+
+@contextmanager
+def hold(run_dir: Path) -> Iterator[None]:
+    """Hold the folder for this process; leave no trace of it where the run never began.
+
+    Raises UserError where another process writes to it. The system releases the lock of a process that dies.
+    """
+    made_here = not run_dir.exists()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    descriptor = _lock(run_dir)
+    try:
+        yield
+    finally:
+        if not (run_dir / CONFIG).is_file():
+            (run_dir / LOCK).unlink(missing_ok=True)
+            if made_here and not any(run_dir.iterdir()):
+                run_dir.rmdir()
+        os.close(descriptor)
+
+
+def _lock(run_dir: Path) -> int:
+    deadline_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        descriptor = os.open(run_dir / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        if _is_ours(descriptor, run_dir / LOCK):
+            return descriptor
+        os.close(descriptor)
+        if time.monotonic() > deadline_s:
+            raise UserError(
+                f"hydra.run.dir is {run_dir}, and another process is writing to it; wait for it, stop it, "
+                "or choose another hydra.run.dir"
+            )
+        time.sleep(0.2)
+
+
+def _is_ours(descriptor: int, path: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    # Whoever held the lock before may have removed the file on its way out, and a third made another.
+    return path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
+
+
+def _contents(run_dir: Path) -> list[str]:
+    return sorted(path.name for path in run_dir.iterdir() if path.name != LOCK)
+
+
+def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None:
+    """Return the state that `resume` asks for, or None to start at step 0.
+
+    Raises UserError where the folder holds something that this command must not write over: a run without
+    `resume=auto`, a run with another configuration, anything that is no run.
+    """
+    resume, contents = config["resume"], _contents(run_dir)
+    if resume not in ("never", "auto"):
+        if contents:
+            raise _exists(run_dir, contents)
+        return state_folder(resume)
+    if not contents:
+        return None
+    if not (run_dir / CONFIG).is_file():
+        raise UserError(f"hydra.run.dir is {run_dir}, which holds {contents[0]!r} but no run; choose another folder")
+    if resume == "never":
+        raise _exists(run_dir, contents)
+    if differences := _differences(yaml.safe_load((run_dir / CONFIG).read_text()), config):
+        raise UserError(
+            f"{run_dir} holds a run with another configuration; write the same values to continue it, choose another "
+            f"hydra.run.dir, or start from its state there with resume={run_dir}",
+            *differences,
+        )
+    return find_last(run_dir)
+
+
+def _exists(run_dir: Path, contents: list[str]) -> UserError:
+    shown = ", ".join(contents[:4]) + (", ..." if len(contents) > 4 else "")
+    return UserError(
+        f"hydra.run.dir is {run_dir}, which exists and holds {shown}; nothing was written; set resume=auto to continue "
+        "the run that it holds, or choose another hydra.run.dir"
+    )
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    flat_old, flat_new = dict(_flat(old)), dict(_flat(new))
+    keys = [key for key in dict.fromkeys([*flat_old, *flat_new]) if key not in MAY_DIFFER]
+    absent = object()
+    return [
+        f"{key}: {_shown(flat_old, key)} there, {_shown(flat_new, key)} here"
+        for key in keys
+        if flat_old.get(key, absent) != flat_new.get(key, absent)
+    ]
+
+
+def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(config, dict) and (config or not prefix):
+        for key, value in config.items():
+            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, list(config) if isinstance(config, tuple) else config
+
+
+def _shown(flat: dict[str, Any], key: str) -> str:
+    return repr(flat[key]) if key in flat else "absent"
+
+
+def state_folder(reference: str) -> Path:
+    """Return the state that a path names: a checkpoint folder, or a run whose last state it is."""
+    path = Path(reference).expanduser()
+    if (path / "state.json").is_file() and (path / COMPLETE).is_file():
+        return path
+    found = find_last(path) if (path / "checkpoints").is_dir() else None
+    if found is None:
+        raise CheckpointError(
+            f"resume is {reference!r}, which is neither a run's folder nor its checkpoints/last; "
+            "give one of these, auto or never"
+        )
+    return found
+
+
+def write_config(run_dir: Path, config: dict[str, Any]) -> None:
+    """Write config.yaml; from now on the folder is a run's."""
+    write_text(run_dir / CONFIG, yaml.safe_dump(config, allow_unicode=True, sort_keys=False))

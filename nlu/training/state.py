@@ -1,0 +1,82 @@
+"""Everything of a run that a checkpoint must hold besides tensors, as one visible object.
+
+There is no generator state and no loader state: both are functions of the seed and the step.
+"""
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+
+@dataclass
+class Best:
+    """One of the best evaluations so far."""
+
+    step: int
+    examples: int
+    epoch: float
+    value: float
+    metrics: dict[str, dict[str, float]]
+    """by set, by name"""
+
+
+@dataclass
+class Window:
+    """Sums since the last row of train.tsv."""
+
+    loss_sum: float = 0.0
+    count: int = 0
+    gnorm_sum: float = 0.0
+    clipped: int = 0
+    steps: int = 0
+    examples: int = 0
+    real_tokens: int = 0
+    steps_s: float = 0.0
+
+    @property
+    def examples_per_s(self) -> float:
+        return self.examples / self.steps_s
+
+    @property
+    def real_tokens_per_s(self) -> float:
+        return self.real_tokens / self.steps_s
+
+
+@dataclass
+class Throughput:
+    """Training steps, without evaluation, saving and the first steps of each process."""
+
+    steps_s: float = 0.0
+    examples: int = 0
+    real_tokens: int = 0
+    computed_tokens: int = 0
+    """real ones plus the padding that the encoder computed"""
+
+
+@dataclass
+class State:
+    """Where a run stands."""
+
+    step: int = 0
+    best: list[Best] = field(default_factory=list)
+    """best first"""
+    last_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    window: Window = field(default_factory=Window)
+    throughput: Throughput = field(default_factory=Throughput)
+    train_s: float = 0.0
+    """wall time of the training loop, evaluations and saves included, over all starts"""
+    evaluated_at: int = 0
+    """step of the last evaluation"""
+    improved_at: int = 0
+    """step of the last evaluation that was better than all before, for `trainer.patience`"""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """Build from what `to_json` gave."""
+        known = {item.name: values[item.name] for item in fields(cls)}
+        known["best"] = [Best(**entry) for entry in known["best"]]
+        known["window"] = Window(**known["window"])
+        known["throughput"] = Throughput(**known["throughput"])
+        return cls(**known)

@@ -1,0 +1,135 @@
+"""Checkpoints at the instants between two file operations, where a kill may fall."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from nlu.config.errors import CheckpointError
+from nlu.data.tokenizing import wordpiece
+from nlu.training.checkpoint import (
+    COMPLETE,
+    Checkpoints,
+    arrange_best,
+    find_last,
+    load_last,
+    load_optimizer_tensors,
+    optimizer_tensors,
+    replace_folder,
+)
+from nlu.training.state import Best, State
+
+
+def folder(path: Path, content: str, complete: bool = True) -> Path:
+    path.mkdir(parents=True)
+    (path / "content").write_text(content)
+    if complete:
+        (path / COMPLETE).touch()
+    return path
+
+
+def best(path: Path, step: int) -> None:
+    folder(path, str(step))
+    (path / "score.json").write_text(json.dumps({"step": step}))
+
+
+def trained_model() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    for _ in range(3):
+        model(torch.randn(5, 4)).square().sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def checkpoints(run_dir: Path) -> Checkpoints:
+    tokenizer = wordpiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]"], True, "test")
+    return Checkpoints(run_dir, config={}, labels={}, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("present", [["last"], ["last", ".last.new"], [".last.new", ".last.old"], [".last.old"]])
+def test_at_every_instant_of_a_replacement_a_complete_state_is_found(tmp_path: Path, present: list[str]) -> None:
+    for name in present:
+        folder(tmp_path / "checkpoints" / name, name)
+    assert find_last(tmp_path) == tmp_path / "checkpoints" / "last"
+    assert (tmp_path / "checkpoints" / "last" / "content").read_text() == present[0]
+
+
+def test_a_half_written_state_is_never_found(tmp_path: Path) -> None:
+    folder(tmp_path / "checkpoints" / ".last.new", "half", complete=False)
+    assert find_last(tmp_path) is None
+    folder(tmp_path / "checkpoints" / ".last.old", "whole")
+    assert (find_last(tmp_path) / "content").read_text() == "whole"  # type: ignore[operator]
+
+
+def test_replacing_leaves_only_the_new_folder(tmp_path: Path) -> None:
+    folder(tmp_path / "last", "old")
+    replace_folder(folder(tmp_path / ".last.new", "new"), tmp_path / "last")
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+    assert (tmp_path / "last" / "content").read_text() == "new"
+
+
+def test_the_best_are_named_by_rank_and_all_others_deleted(tmp_path: Path) -> None:
+    best(tmp_path / "best-1", 10)
+    best(tmp_path / "best-2", 20)
+    best(tmp_path / ".best-step-30", 30)
+    folder(tmp_path / "best-3", "damaged", complete=False)
+    arrange_best(tmp_path, [30, 10])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-1", "best-2"]
+    assert [(tmp_path / name / "content").read_text() for name in ("best-1", "best-2")] == ["30", "10"]
+
+
+@pytest.mark.parametrize("killed_after", [0, 1, 2, 3, 4, 5])
+def test_arranging_the_best_can_be_repeated_after_a_kill_at_any_rename(
+    tmp_path: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best(tmp_path / "best-1", 10)
+    best(tmp_path / "best-2", 20)
+    best(tmp_path / ".best-step-30", 30)
+    rename, done = Path.rename, []
+
+    def rename_or_die(self: Path, target: Path) -> Path:
+        if len(done) == killed_after:
+            raise KeyboardInterrupt
+        done.append(target)
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename_or_die)
+        if killed_after < 4:
+            with pytest.raises(KeyboardInterrupt):
+                arrange_best(tmp_path, [30, 10])
+    arrange_best(tmp_path, [30, 10])
+    assert [(tmp_path / name / "content").read_text() for name in ("best-1", "best-2")] == ["30", "10"]
+
+
+def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
+    model, optimizer = trained_model()
+    state = State(step=7, best=[Best(5, 50, 0.5, 0.25, {"dev": {"accuracy": 0.25}})], train_s=1.5)
+    average = {name: parameter.detach() * 2 for name, parameter in model.named_parameters()}
+    checkpoints(tmp_path).save_last(model, optimizer, average, state, {"seed": 1})
+    other = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    fresh = torch.optim.AdamW(other.parameters(), lr=0.1, fused=True)
+    empty = {name: torch.zeros_like(parameter) for name, parameter in other.named_parameters()}
+    loaded, order = load_last(tmp_path / "checkpoints" / "last", other, fresh, empty)
+    assert (loaded, order) == (state, {"seed": 1})
+    assert all(torch.equal(empty[name], average[name]) for name in average)
+    for one, its_optimizer in ((model, optimizer), (other, fresh)):
+        torch.manual_seed(1)
+        its_optimizer.zero_grad()
+        one(torch.randn(5, 4)).square().sum().backward()
+        its_optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_the_optimizer_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    model, optimizer = trained_model()
+    with pytest.raises(KeyError):
+        load_optimizer_tensors(nn.Linear(4, 8), optimizer, optimizer_tensors(model, optimizer))
+    checkpoints(tmp_path).save_last(model, optimizer, None, State(), {})
+    other = nn.Sequential(nn.Linear(4, 9))
+    with pytest.raises(CheckpointError, match="cannot be continued from"):
+        load_last(tmp_path / "checkpoints" / "last", other, torch.optim.AdamW(other.parameters()), None)

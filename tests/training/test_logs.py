@@ -1,0 +1,65 @@
+"""Logging is set up in processes of its own, because it changes the whole process."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PREAMBLE = """
+import logging, sys, warnings
+from pathlib import Path
+from nlu.training import logs
+folder = Path(sys.argv[1])
+log = logging.getLogger("nlu")
+"""
+
+
+def run(folder: Path, code: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", PREAMBLE + code, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True)
+
+
+def test_rank_0_logs_to_the_console_plainly_and_to_the_file_with_times(tmp_path):
+    done = run(tmp_path / "run", "logs.set_up(folder, 0); logging.getLogger('nlu.data').info('read %d rows', 3)")
+    assert (done.stdout, done.stderr) == ("", "read 3 rows\n")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}[+-]\d{4} INFO read 3 rows\n", (tmp_path / "run/log.txt").read_text())
+
+
+def test_higher_ranks_print_nothing_and_write_a_file_of_their_own(tmp_path):
+    done = run(tmp_path, "logs.set_up(folder, 1); log.error('lost'); warnings.warn('slow')")
+    assert (done.stdout, done.stderr) == ("", "")
+    text = (tmp_path / "log.rank1.txt").read_text()
+    assert "ERROR lost" in text and "UserWarning: slow" in text
+    assert not (tmp_path / "log.txt").exists()
+
+
+def test_a_higher_rank_without_a_folder_is_silent(tmp_path):
+    done = run(tmp_path, "logs.set_up(None, 2); log.error('lost'); warnings.warn('slow')")
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_second_call_doubles_no_line_and_moves_to_the_new_folder(tmp_path):
+    done = run(
+        tmp_path,
+        "logs.set_up(folder / 'a', 0); log.info('one'); logs.set_up(folder / 'a', 0); log.info('two')\n"
+        "logs.set_up(folder / 'b', 0); log.info('three')",
+    )
+    assert done.stderr == "one\ntwo\nthree\n"
+    assert [line.split()[-1] for line in (tmp_path / "a/log.txt").read_text().splitlines()] == ["one", "two"]
+    assert (tmp_path / "b/log.txt").read_text().endswith("INFO three\n")
+
+
+def test_a_resumed_run_appends_to_its_log(tmp_path):
+    for word in ("first", "second"):
+        run(tmp_path, f"logs.set_up(folder, 0); log.info('{word}')")
+    assert [line.split()[-1] for line in (tmp_path / "log.txt").read_text().splitlines()] == ["first", "second"]
+
+
+def test_warnings_say_that_they_are_and_a_configured_root_repeats_nothing(tmp_path):
+    done = run(
+        tmp_path,
+        "logging.basicConfig(level=logging.INFO); logs.set_up(folder, 0)\n"
+        "log.warning('slow'); log.debug('detail'); warnings.warn('old')",
+    )
+    slow, old = done.stderr.splitlines()
+    assert slow == "warning: slow" and re.fullmatch(r"warning: .*UserWarning: old", old)

@@ -1,0 +1,133 @@
+"""Tables and files of a run folder, read back as another process would find them."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from nlu.config.errors import DataError, UserError
+from nlu.training.records import TRAIN_COLUMNS, VALID_COLUMNS, Table, read_rows, write_json, write_text
+
+
+def fill(path, steps):
+    table = Table(path, ("step", "loss"))
+    for step in steps:
+        table.append(step=step, loss=step / 7)
+    return table
+
+
+def test_a_row_comes_back_with_the_same_numbers_and_empty_cells(tmp_path):
+    table = Table(tmp_path / "train.tsv", TRAIN_COLUMNS)
+    table.append(step=10, loss=0.1 + 0.2, gnorm=math.nan, clipped=True, lr=np.float32(0.1), epoch=None)
+    (row,) = read_rows(tmp_path / "train.tsv")
+    assert (row["step"], row["loss"], row["clipped"], row["lr"]) == (10, 0.1 + 0.2, 1, float(np.float32(0.1)))
+    assert row["epoch"] is None and row["examples"] is None and math.isnan(row["gnorm"])
+    assert isinstance(row["step"], int)
+
+
+def test_names_of_sets_and_metrics_stay_text_even_if_they_look_like_numbers(tmp_path):
+    Table(tmp_path / "valid.tsv", VALID_COLUMNS).append(step=1, set="2024", metric="inf", value=1)
+    (row,) = read_rows(tmp_path / "valid.tsv")
+    assert (row["set"], row["metric"], row["value"]) == ("2024", "inf", 1)
+
+
+def test_opening_a_table_again_appends_under_one_header(tmp_path):
+    fill(tmp_path / "train.tsv", [1, 2])
+    fill(tmp_path / "train.tsv", [3])
+    assert (tmp_path / "train.tsv").read_text().count("step") == 1
+    assert [row["step"] for row in read_rows(tmp_path / "train.tsv")] == [1, 2, 3]
+
+
+def test_a_row_after_a_cut_line_stands_on_a_line_of_its_own(tmp_path):
+    path = tmp_path / "train.tsv"
+    fill(path, [1])
+    with open(path, "ab") as file:
+        file.write("2\t0.2ä".encode()[:-1])
+    assert [row["step"] for row in read_rows(path)] == [1]
+    fill(path, [3])
+    assert [row["step"] for row in read_rows(path)] == [1, 3]
+
+
+def test_resuming_keeps_only_complete_rows_up_to_the_step(tmp_path):
+    path = tmp_path / "train.tsv"
+    table = fill(path, [10, 20, 30])
+    with open(path, "a") as file:
+        file.write("15\n20")
+    table.truncate_after(20)
+    table.append(step=21, loss=1.0)
+    assert [row["step"] for row in read_rows(path)] == [10, 20, 21]
+
+
+def test_truncating_before_the_first_row_leaves_the_header(tmp_path):
+    fill(tmp_path / "train.tsv", [10]).truncate_after(0)
+    assert (tmp_path / "train.tsv").read_text() == "step\tloss\n"
+
+
+def test_a_kill_cuts_at_most_the_last_line(tmp_path):
+    path = tmp_path / "train.tsv"
+    code = (
+        "import sys; from nlu.training.records import Table\n"
+        "table = Table(sys.argv[1], ('step', 'loss')); step = 0\n"
+        "while True:\n    step += 1; table.append(step=step, loss=step / 7)\n    print(step, flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+    while int(process.stdout.readline()) < 50:
+        pass
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    steps = [row["step"] for row in read_rows(path)]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 50
+
+
+def test_an_unknown_column_is_an_error_of_the_program(tmp_path):
+    with pytest.raises(AssertionError, match="speed"):
+        fill(tmp_path / "train.tsv", []).append(step=1, speed=2.0)
+
+
+def test_a_name_with_a_line_break_is_refused_before_it_breaks_the_table(tmp_path):
+    table = Table(tmp_path / "valid.tsv", VALID_COLUMNS)
+    with pytest.raises(UserError, match="rename it"):
+        table.append(step=1, set="dev\nset")
+    assert read_rows(tmp_path / "valid.tsv") == []
+
+
+def test_a_table_with_other_columns_is_refused(tmp_path):
+    fill(tmp_path / "train.tsv", [1])
+    with pytest.raises(DataError, match=r"train.tsv:1 has the columns step, loss"):
+        Table(tmp_path / "train.tsv", TRAIN_COLUMNS)
+
+
+def test_a_damaged_row_is_named_with_its_line(tmp_path):
+    (tmp_path / "train.tsv").write_text("step\tloss\n1\t2\n3\n4\t5\n")
+    with pytest.raises(DataError, match=r"train.tsv:3 has 1 cells"):
+        read_rows(tmp_path / "train.tsv")
+
+
+def test_json_holds_plain_values_and_null_for_numbers_it_lacks(tmp_path):
+    write_json(
+        tmp_path / "result.json", {"f1": np.float64(0.5), "steps": np.int64(3), "loss": math.inf, "at": tmp_path}
+    )
+    read = json.loads((tmp_path / "result.json").read_text())
+    assert read == {"f1": 0.5, "steps": 3, "loss": None, "at": str(tmp_path)}
+
+
+def test_replacing_a_file_leaves_readers_of_the_old_one_undisturbed_and_nothing_else_behind(tmp_path):
+    path = tmp_path / "folder" / "config.yaml"
+    write_text(path, "old")
+    with open(path) as reader:
+        write_text(path, "new")
+        assert reader.read() == "old"
+    assert path.read_text() == "new"
+    assert os.listdir(path.parent) == ["config.yaml"]
+
+
+def test_a_value_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    write_json(tmp_path / "result.json", {"steps": 1})
+    with pytest.raises(AssertionError):
+        write_json(tmp_path / "result.json", {"steps": object()})
+    assert json.loads((tmp_path / "result.json").read_text()) == {"steps": 1}

@@ -1,0 +1,154 @@
+"""Whole runs through the command: every task, every kind of set, stopping, patience, records."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from nlu.training.records import read_rows
+from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
+
+
+def test_a_run_leaves_every_record_that_was_promised(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    printed = run(
+        *TINY, *QUICK, *files(tmp_path), "trainer.eval_interval=5st", "trainer.keep_best=2", "trainer.log_interval=2st",
+        f"hydra.run.dir={run_dir}",
+    )  # fmt: skip
+    for name in (
+        "train.tsv", "valid.tsv", "log.txt", "config.yaml", "provenance.json", "code.zip", "overrides", "data.json",
+        "plots/loss.png", "plots/metric.png", "plots/lr.png", "plots/gnorm.png", "plots/lengths.png",
+        "predictions/dev.json", "checkpoints/last/model.safetensors", "checkpoints/last/optimizer.safetensors",
+        "checkpoints/best-1/model.safetensors", "checkpoints/best-1/config.json", "checkpoints/best-1/tokenizer.json",
+    ):  # fmt: skip
+        assert (run_dir / name).stat().st_size > 0, name
+    found = result(run_dir)
+    assert found["steps"] == 10 and found["examples"] == 80 and found["padding"] == 0
+    assert found["examples_per_s"] > 0 and found["real_tokens_per_s"] > found["examples_per_s"]
+    assert found["metrics"]["dev"]["accuracy"] == found["best"]["value"]
+    assert [row["step"] for row in read_rows(run_dir / "train.tsv")] == [2, 4, 6, 8, 10]
+    assert {row["step"] for row in read_rows(run_dir / "valid.tsv")} == {5, 10}
+    assert len(json.loads((run_dir / "predictions" / "dev.json").read_text())["rows"]) == 31
+    names = zipfile.ZipFile(run_dir / "code.zip").namelist()
+    assert "nlu/train.py" in names and not [name for name in names if name.startswith(("outputs", "data"))]
+    assert "plots/loss.png" in printed and "accuracy" in printed
+
+
+def test_the_overrides_file_reproduces_the_run(tmp_path: Path) -> None:
+    run(*TINY, *QUICK, *files(tmp_path), f"hydra.run.dir={tmp_path}/a")
+    command = f"xargs -a {tmp_path}/a/overrides {sys.executable} -m nlu.train hydra.run.dir={tmp_path}/b"
+    subprocess.run(command, shell=True, check=True, cwd=REPOSITORY, capture_output=True, env=SAME_THREADS)
+    assert (tmp_path / "a" / "config.yaml").read_text() == (tmp_path / "b" / "config.yaml").read_text()
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
+
+
+def test_pairs_several_named_sets_and_a_test_set_are_scored(tmp_path: Path) -> None:
+    for name, rows in (("train", 50), ("easy", 20), ("hard", 21), ("test", 11)):
+        lines = [
+            json.dumps({"a": f"w{i} w{i % 7} w3", "b": f"w{i % 5} w2", "same": i % 2}) for i in range(rows)
+        ]  # fmt: skip
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    options = (
+        "task=match", "data=files", f"data.train={tmp_path}/train.jsonl", f"data.test={tmp_path}/test.jsonl",
+        f"data.dev={{easy: {tmp_path}/easy.jsonl, hard: {tmp_path}/hard.jsonl}}",
+        "data.fields={text_a: a, text_b: b, label: same}", "trainer.major_metric=auc",
+    )  # fmt: skip
+    for number, model in enumerate([TINY, ("model=textcnn", "model.hidden_size=16", "model.embedding_size=8")]):
+        run(*model, *QUICK, *options, f"hydra.run.dir={tmp_path}/{number}")
+        found = result(tmp_path / str(number))
+        assert list(found["metrics"]) == ["easy", "hard", "test"]
+        assert found["best"]["set"] == "easy" and found["best"]["metric"] == "auc"
+        assert len(json.loads((tmp_path / str(number) / "predictions" / "test.json").read_text())["rows"]) == 11
+
+
+@pytest.mark.parametrize("model", [TINY, ("model=textcnn", "model.hidden_size=32")])
+def test_spans_are_found_in_conll_columns(tmp_path: Path, model: tuple[str, ...]) -> None:
+    sentence = "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n\n"
+    other = "in O\nBonn B-LOC\nlives O\nPeter B-PER\n\n"
+    (tmp_path / "train.conll").write_text((sentence + other) * 30)
+    (tmp_path / "dev.conll").write_text((sentence + other) * 5)
+    run(
+        *model, *QUICK, "task=tag", "data=files", f"data.train={tmp_path}/train.conll",
+        f"data.dev={tmp_path}/dev.conll",
+        "data.fields={tokens: 0, tags: 1}", "trainer.max_duration=60st", "optimizer.lr=1e-2", "scheduler=constant",
+        f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    assert result(tmp_path / "run")["metrics"]["dev"]["span_f1"] == 1.0
+
+
+def test_a_former_run_is_where_another_may_start(tmp_path: Path) -> None:
+    data = files(tmp_path)
+    run(*TINY, *QUICK, *data, f"hydra.run.dir={tmp_path}/first")
+    printed = run(*TINY[:1], *QUICK, *data, f"model.pretrained={tmp_path}/first/best", "model.hidden_size=null",
+                  "model.layers=null", "model.heads=null", "model.intermediate_size=null",
+                  f"hydra.run.dir={tmp_path}/second")  # fmt: skip
+    assert "loaded" in printed and "missing" not in printed and "mismatched" not in printed
+
+
+def test_a_signal_ends_the_step_saves_and_says_requeue_and_the_run_goes_on(tmp_path: Path) -> None:
+    data = files(tmp_path)
+    options = (*TINY, *QUICK, *data, "trainer.max_duration=400st", "trainer.eval_interval=0", "resume=auto")
+    run(*options, f"hydra.run.dir={tmp_path}/whole")
+    command = [sys.executable, "-m", "nlu.train", *options, f"hydra.run.dir={tmp_path}/run"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, cwd=REPOSITORY, env=SAME_THREADS, **quiet)
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s and not (tmp_path / "run" / "train.tsv").exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75
+    assert (tmp_path / "run" / "checkpoints" / "last" / "COMPLETE").exists()
+    assert not (tmp_path / "run" / "result.json").exists()
+    run(*options, f"hydra.run.dir={tmp_path}/run")
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+
+
+def test_patience_stops_a_run_that_no_longer_improves(tmp_path: Path) -> None:
+    run(
+        *TINY, *QUICK, *files(tmp_path), "trainer.max_duration=400st", "trainer.eval_interval=5st",
+        "optimizer.lr=1e-30", "trainer.patience=20st", f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    assert result(tmp_path / "run")["steps"] == 25
+    assert result(tmp_path / "run")["best"]["step"] == 5
+
+
+def test_bf16_trains_and_a_frozen_part_stays(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    data = files(tmp_path)
+    for name, duration in (("short", "1st"), ("long", "30st")):
+        run(
+            *TINY, *QUICK, *data, "precision=bf16", "optimizer.freeze=['backbone.embeddings.*']",
+            f"trainer.max_duration={duration}", "trainer.eval_interval=0", f"hydra.run.dir={tmp_path}/{name}",
+        )  # fmt: skip
+    short, long = (
+        load_file(tmp_path / name / "checkpoints" / "last" / "model.safetensors") for name in ("short", "long")
+    )
+    for name, before in short.items():
+        assert before.equal(long[name]) == name.startswith("backbone.embeddings"), name
+
+
+def test_a_grid_runs_every_value_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    run("--multirun", "seed=1,2", *TINY, *QUICK, *files(tmp_path), f"hydra.sweep.dir={tmp_path}/grid")
+    assert weights(tmp_path / "grid" / "0") != weights(tmp_path / "grid" / "1")
+    for job in ("0", "1"):
+        assert "data: train: 83 examples" in (tmp_path / "grid" / job / "log.txt").read_text()
+
+
+def test_rows_that_stand_twice_are_dropped_and_no_dev_text_stands_in_train(tmp_path: Path) -> None:
+    write_set(tmp_path / "rows.tsv", 100)
+    rows = (tmp_path / "rows.tsv").read_text()
+    (tmp_path / "rows.tsv").write_text(rows + rows)
+    run(
+        *TINY, *QUICK, "data=files", f"data.train={tmp_path}/rows.tsv", "data.fields={text: 0, label: 1}",
+        "data.drop_duplicates=true", "data.dev_fraction=0.3", f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    facts = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert facts["dropped_duplicates"] >= 100
+    assert facts["sets"]["dev"]["in_train"] == 0
+    assert sum(part["examples"] for part in facts["sets"].values()) + facts["dropped_duplicates"] == 200

@@ -1,0 +1,110 @@
+"""One optimizer step on a tiny model: what accumulation, ranks and bad numbers do to it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nlu.config.errors import UserError
+from nlu.data.encoding import Encoded
+from nlu.data.store import Examples, SetWriter, StoredSet
+from nlu.losses.cross_entropy import CrossEntropy
+from nlu.models.bert import Bert
+from nlu.models.task_model import TaskModel
+from nlu.training.distributed import Ranks
+from nlu.training.precision import Precision
+from nlu.training.step import Stepper
+
+ROWS = 12
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
+    rng = np.random.default_rng(0)
+    lengths_N = rng.integers(3, 9, ROWS)
+    folder = tmp_path_factory.mktemp("set") / "train"
+    writer = SetWriter(folder)
+    tokens = rng.integers(0, 30, int(lengths_N.sum())).astype(np.int32)
+    numbers = np.arange(ROWS)
+    writer.add(
+        Encoded(tokens, lengths_N, lengths_N, np.zeros(ROWS, bool)),
+        {"label_N": rng.integers(0, 2, ROWS), "text_hash_N": numbers, "file_N": numbers * 0, "number_N": numbers + 1},
+    )
+    writer.close()
+    return Examples("train", StoredSet(folder, None), numbers)
+
+
+def stepper(lr: float = 0.1, dropout: float = 0.0, clip_norm: float = 0.0, ema_decay: float = 0.0) -> Stepper:
+    torch.manual_seed(0)
+    encoder = Bert(
+        30, None, pretrained=None, hidden_size=8, layers=1, heads=2, intermediate_size=16, dropout=dropout,
+        attention_dropout=dropout, head_dropout=dropout,
+    )  # fmt: skip
+    model = TaskModel(encoder, "single", 2).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    average = {name: value.detach().clone() for name, value in model.named_parameters()} if ema_decay else None
+    return Stepper(
+        model, optimizer, CrossEntropy(), Precision(), Ranks(0, 1, CPU), 1, clip_norm, average, ema_decay
+    )  # fmt: skip
+
+
+def vector(parts: Stepper) -> torch.Tensor:
+    return torch.cat([parameter.detach().view(-1) for parameter in parts.model.parameters()])
+
+
+def test_uneven_micro_batches_give_the_gradient_of_the_whole_batch(examples: Examples) -> None:
+    whole, split = stepper(), stepper()
+    first = whole.step(examples, [np.arange(ROWS)], 1, False)
+    second = split.step(examples, [np.arange(5), np.arange(5, 6), np.arange(6, ROWS)], 1, False)
+    assert first.count == second.count == ROWS
+    assert second.loss == pytest.approx(first.loss, rel=1e-6)
+    assert torch.allclose(vector(whole), vector(split), atol=1e-6)
+    assert not torch.allclose(vector(whole), vector(stepper()), atol=1e-4)
+
+
+def test_dropout_is_a_function_of_the_step_and_the_rank(examples: Examples) -> None:
+    def loss(number: int, rank: int) -> float:
+        parts = stepper(dropout=0.5)
+        parts.ranks = Ranks(rank, 1, CPU)
+        return parts.step(examples, [np.arange(ROWS)], number, False).loss
+
+    assert loss(1, 0) == loss(1, 0)
+    assert len({loss(1, 0), loss(2, 0), loss(1, 1)}) == 3
+
+
+def test_clipping_bounds_the_update_and_reports_the_norm_before(examples: Examples) -> None:
+    parts = stepper(lr=1.0, clip_norm=0.01)
+    before = vector(parts)
+    result = parts.step(examples, [np.arange(ROWS)], 1, False)
+    assert result.clipped and result.gnorm > 0.01
+    assert float((vector(parts) - before).norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_loss_that_is_not_a_number_changes_nothing_and_names_rows(examples: Examples) -> None:
+    parts = stepper()
+    with torch.no_grad():
+        parts.model.classifier.bias[0] = float("nan")
+    before = vector(parts).clone()
+    with pytest.raises(UserError, match=r"the loss is nan at step 3, rows 5, 6, 7 of train; nothing was updated"):
+        parts.step(examples, [np.array([4, 5, 6])], 3, False)
+    assert torch.equal(vector(parts).nan_to_num(), before.nan_to_num())
+
+
+def test_the_moving_average_follows_and_lags(examples: Examples) -> None:
+    parts = stepper(ema_decay=0.9)
+    start = vector(parts).clone()
+    for number in range(1, 6):
+        parts.step(examples, [np.arange(ROWS)], number, False)
+    assert parts.average is not None
+    average = torch.cat([value.view(-1) for value in parts.average.values()])
+    travelled = float((vector(parts) - start).norm())
+    assert 0 < float((average - start).norm()) < travelled
+    assert 0 < float((average - vector(parts)).norm()) < travelled
+
+
+def test_a_rank_without_examples_takes_part(examples: Examples, tmp_path: Path) -> None:
+    parts = stepper()
+    result = parts.step(examples, [np.arange(3), np.zeros(0, np.int64)], 1, True)
+    assert result.count == 3 and result.stop
