@@ -1,0 +1,138 @@
+"""Kill a run at random instants, continue it, and compare its bytes with a run that was never broken.
+
+    python benchmarks/kill.py --kills 100
+    python benchmarks/kill.py --kills 10 --accumulation 4 --devices 2
+
+Each cycle starts a run in a fresh folder, sends SIGKILL after a random time (to the whole process group, or to the
+parent alone), runs the same command again, and so on until the run ends; then the weights, the optimizer, the best
+checkpoint and the tables must equal those of the unbroken run, byte for byte (speed columns aside). A state is saved
+after every step, so that kills fall into saves as often as into steps.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROWS = 203
+WORDS = [f"w{number}" for number in range(60)]
+SPEED_COLUMNS = 2
+
+
+def write_data(folder: Path) -> None:
+    """Write a small set whose label can be learned: which half of the vocabulary a text's words come from."""
+    rng = random.Random(0)
+    for name, rows in (("train", ROWS), ("dev", 41)):
+        lines = []
+        for _ in range(rows):
+            label = rng.randrange(2)
+            words = [rng.choice(WORDS[label * 25 : label * 25 + 35]) for _ in range(rng.randint(3, 20))]
+            lines.append(f"{' '.join(words)}\t{label}\n")
+        (folder / f"{name}.tsv").write_text("".join(lines))
+
+
+def command(data: Path, run_dir: Path, accumulation: int, devices: int) -> list[str]:
+    """Return the command whose runs are compared."""
+    return [
+        sys.executable, "-m", "nlu.train", "model=bert_tiny", "model.hidden_size=24", "model.heads=2", "model.layers=2",
+        "model.intermediate_size=48", "data=files", f"data.train={data}/train.tsv", f"data.dev={data}/dev.tsv",
+        "data.fields={text: 0, label: 1}", f"trainer.accumulation={accumulation}", f"trainer.devices={devices}",
+        "trainer.batch_size=8", "trainer.max_duration=60st", "trainer.eval_interval=7st", "trainer.save_interval=1st",
+        "trainer.log_interval=3st", "trainer.keep_best=2", "trainer.ema_decay=0.9", "trainer.device=cpu",
+        "optimizer.lr=3e-3", "resume=auto", f"hydra.run.dir={run_dir}",
+    ]  # fmt: skip
+
+
+def digests(run_dir: Path) -> dict[str, str]:
+    """Return a digest of everything in a finished run that must not depend on whether it was broken."""
+    found = {}
+    for name in ("last/model", "last/optimizer", "last/average", "best-1/model", "best-2/model"):
+        found[name] = hashlib.sha256((run_dir / "checkpoints" / f"{name}.safetensors").read_bytes()).hexdigest()
+    found["valid.tsv"] = hashlib.sha256((run_dir / "valid.tsv").read_bytes()).hexdigest()
+    rows = [line.split("\t")[:-SPEED_COLUMNS] for line in (run_dir / "train.tsv").read_text().splitlines()]
+    found["train.tsv"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    result = json.loads((run_dir / "result.json").read_text())
+    found["result.json"] = json.dumps([result[key] for key in ("metrics", "best", "last", "steps", "examples")])
+    return found
+
+
+def run_until_killed(arguments: list[str], after_s: float, whole_group: bool, log: Path) -> bool:
+    """Start the command and kill it after a while; returns whether it was killed before it ended by itself."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(arguments, stdout=output, stderr=output, start_new_session=True)
+    try:
+        status = process.wait(timeout=after_s)
+    except subprocess.TimeoutExpired:
+        if whole_group:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+        process.wait()
+        return True
+    if status != 0:
+        sys.exit(f"the run failed with status {status}; its output ends:\n{log.read_text()[-2000:]}")
+    return False
+
+
+def compare(data: Path, folder: Path, accumulation: int, devices: int, kills_wanted: int, rng: random.Random) -> int:
+    """Kill and continue until `kills_wanted` kills were survived; returns the number of cycles compared."""
+    log = folder / "log"
+    whole = folder / "whole"
+    began_s = time.monotonic()
+    run_until_killed(command(data, whole, accumulation, devices), 600, True, log)
+    whole_s = time.monotonic() - began_s
+    expected = digests(whole)
+    kills = cycles = 0
+    while kills < kills_wanted:
+        run_dir = folder / "broken"
+        killed = True
+        while killed:
+            after_s = rng.uniform(0.2, 1.05) * whole_s if kills < kills_wanted else 600
+            killed = run_until_killed(
+                command(data, run_dir, accumulation, devices), after_s, rng.random() < 0.5, log
+            )
+            kills += killed
+        cycles += 1
+        if differing := [name for name, digest in digests(run_dir).items() if digest != expected[name]]:
+            sys.exit(f"accumulation {accumulation}, {devices} processes, cycle {cycles}: these differ: {differing}")
+        shutil.rmtree(run_dir)
+    print(
+        f"accumulation {accumulation}, {devices} process(es): {kills} kills in {cycles} runs, all bytes equal to the "
+        f"unbroken run ({whole_s:.1f} s)",
+        flush=True,
+    )
+    return kills
+
+
+def main() -> None:
+    """Run the cycles for every asked-for combination."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100, help="kills in all, shared among the combinations")
+    parser.add_argument("--accumulation", type=int, nargs="*", default=[1, 4])
+    parser.add_argument("--devices", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--seed", type=int, default=0, help="of the instants")
+    arguments = parser.parse_args()
+    combinations = [(accumulation, devices) for accumulation in arguments.accumulation for devices in arguments.devices]
+    rng = random.Random(arguments.seed)
+    total = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_data(folder)
+        for number, (accumulation, devices) in enumerate(combinations):
+            share = -(-(arguments.kills - total) // (len(combinations) - number))
+            own = folder / str(number)
+            own.mkdir()
+            total += compare(folder, own, accumulation, devices, share, rng)
+    print(f"{total} kills survived")
+
+
+if __name__ == "__main__":
+    main()

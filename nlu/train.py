@@ -1,0 +1,64 @@
+"""Train one run, or several with --multirun.
+
+python -m nlu.train                                          a small pretrained model on Chinese reviews
+python -m nlu.train model=bert_tiny data=afqmc               another model, another data set
+python -m nlu.train data=files data.train=my.csv 'data.fields={text: review, label: stars}'
+python -m nlu.train experiment=tnews                         a recorded experiment with its score
+python -m nlu.train trainer.devices=2                        one process for each of two devices
+torchrun --nproc-per-node=2 -m nlu.train                     the same, started by torchrun
+python -m nlu.train --multirun seed=1,2,3                    Hydra's grid
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from nlu.config.app import prepare, run_app
+from nlu.config.errors import UserError
+
+BEGAN_S = time.time()
+
+
+def main(composed: DictConfig) -> int:
+    """Validate, then run; nothing heavy is imported before the configuration is known to be good."""
+    hydra = HydraConfig.get()
+    run_dir = Path(hydra.runtime.output_dir)
+    made_by_hydra = run_dir.stat().st_ctime >= BEGAN_S
+    try:
+        config = prepare(composed)
+        require_named_folder(config, hydra)
+        if config["dry_run"]:
+            from nlu.config.dry_run import show
+
+            return show(config)
+        from nlu.training.launch import launch
+
+        return launch(config, run_dir, command_line(hydra))
+    finally:
+        if made_by_hydra and run_dir.is_dir() and not any(run_dir.iterdir()):
+            run_dir.rmdir()
+
+
+def require_named_folder(config: dict[str, Any], hydra: DictConfig) -> None:
+    """Raise UserError where a run is to be continued in a folder that is a new one each time."""
+    group = "sweep" if hydra.mode == RunMode.MULTIRUN else "run"
+    folder = OmegaConf.to_container(hydra[group], resolve=False)["dir"]  # type: ignore[index, call-overload]
+    if config["resume"] == "auto" and "${now:" in folder:
+        raise UserError(
+            f"resume is auto, but hydra.{group}.dir is the default, a new folder each time; "
+            f"set hydra.{group}.dir to the folder to continue"
+        )
+
+
+def command_line(hydra: DictConfig) -> list[str]:
+    """Return what must be written again to compose the same run."""
+    folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
+    return [*(f"--config-dir={folder}" for folder in folders), *hydra.overrides.task]
+
+
+if __name__ == "__main__":
+    run_app(main, "train")

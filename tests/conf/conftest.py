@@ -1,0 +1,64 @@
+"""The shipped configuration, composed as the command line composes it but in one process."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from nlu.config.app import conf_dir
+from nlu.config.resolve import resolve
+from nlu.config.validate import problems
+
+
+class Composer:
+    """Composes configurations by name and overrides."""
+
+    required = {
+        ("data", "files"): ["data.train=my.csv", "data.fields={text: review, label: stars}"],
+        ("model", "hf"): ["model.pretrained=hf://org/name"],
+    }
+    """what a choice leaves to the user"""
+
+    def plain(self, *overrides: str, config_name: str = "train") -> dict[str, Any]:
+        return resolve(compose(config_name, overrides=list(overrides)))[0]
+
+    def choose(self, **choices: str) -> dict[str, Any]:
+        """Compose choices of groups, with what they leave to the user."""
+        given = [text for choice in choices.items() for text in self.required.get(choice, [])]
+        return self.plain(*(f"{group}={name}" for group, name in choices.items()), *given)
+
+    def problems_of(self, config: dict[str, Any]) -> list[str]:
+        return problems(config)
+
+    def command_problems(self, command: str) -> list[str]:
+        """Return what is wrong with `-m nlu.NAME ARGUMENTS`; of a sweep each value is tried."""
+        name, *arguments = shlex.split(command.partition("-m nlu.")[2])
+        overrides = get_args_parser().parse_intermixed_args(arguments).overrides
+        given: list[list[str]] = [[]]
+        for override in OverridesParser.create().parse_overrides(overrides):
+            key = override.get_key_element()
+            values = override.sweep_string_iterator() if override.is_sweep_override() else [override.get_value_string()]
+            given = [[*before, f"{key}={value}"] for value in values for before in given]
+        return [text for each in given for text in problems(self.plain(*each, config_name=name))]
+
+
+@pytest.fixture
+def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a composer in a folder that holds the files which commands in the documentation name."""
+    for name in ("my.csv", "big.jsonl", "vocab.txt"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NLU_DATA", "nowhere")
+    with initialize_config_dir(str(conf_dir())):
+        yield Composer()
+
+
+@pytest.fixture
+def choices() -> Callable[[str], list[str]]:
+    """Return a function that lists the choices of a group."""
+    return lambda group: sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))

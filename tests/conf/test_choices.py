@@ -1,0 +1,142 @@
+"""Every choice of every group composes with the others, and lists the keys that its target takes."""
+
+import ast
+import dataclasses
+from itertools import product
+from typing import Any
+
+import yaml
+
+from nlu.config.app import conf_dir
+from nlu.config.schema import Run, Trainer
+from nlu.config.signature import read_signature
+
+WITH_TARGET = ("task", "model", "data", "tokenizer", "loss", "optimizer", "scheduler", "precision")
+OTHERS = ("trainer", "experiment", "debug")
+MAY_DIFFER = {
+    "data": {
+        "train", "dev", "test", "fields", "format", "header", "labels", "max_len", "on_bad_row", "drop_duplicates",
+        "dev_fraction", "urls",
+    },
+    "model": {"pretrained", "hidden_size", "layers", "heads", "intermediate_size", "dropout", "attention_dropout"},
+    "optimizer": {"lr"},
+    "precision": {"dtype"},
+}  # fmt: skip
+"""Keys whose value in a YAML is the choice, and need not be the constructor's default."""
+
+
+def test_the_top_level_keys_and_the_groups_are_these(composer):
+    config = composer.plain()
+    assert list(config) == [
+        "seed", "resume", "dry_run", "trusted_packages",
+        "task", "optimizer", "model", "data", "tokenizer", "loss", "scheduler", "precision", "trainer",
+    ]  # fmt: skip
+    assert {field.name for field in dataclasses.fields(Run)} == set(config)
+    groups = {path.name for path in conf_dir().iterdir() if path.is_dir() and not path.name.startswith("_")}
+    assert groups == {*WITH_TARGET, *OTHERS, "hydra"}
+
+
+def test_every_model_goes_with_every_data_set(composer, choices):
+    found = {
+        (model, data): composer.problems_of(composer.choose(model=model, data=data))
+        for model, data in product(choices("model"), choices("data"))
+    }
+    assert len(found) >= 54
+    assert not {pair: problems for pair, problems in found.items() if problems}
+
+
+def test_every_choice_of_every_group_goes_with_the_defaults(composer, choices):
+    groups = [group for group in (*WITH_TARGET, *OTHERS) if group not in ("model", "data", "task")]
+    for group in groups:
+        for name in choices(group):
+            assert composer.problems_of(composer.choose(**{group: name})) == [], f"{group}={name}"
+
+
+def test_experiments_and_debugging_go_with_each_other_and_with_every_model_and_data_set(composer, choices):
+    pairs = [("experiment", "debug"), *product(("experiment", "debug"), ("model", "data", "scheduler"))]
+    for one, other in pairs:
+        for names in product(choices(one), choices(other)):
+            picked = dict(zip((one, other), names, strict=True))
+            found = composer.problems_of(composer.choose(**picked))
+            assert found == [], picked
+
+
+def test_every_task_is_that_of_some_data_set_and_refused_for_others(composer, choices):
+    own = {name: composer.choose(data=name)["task"]["_target_"] for name in choices("data")}
+    for task in choices("task"):
+        target = composer.plain(f"task={task}")["task"]["_target_"]
+        assert target in own.values()
+        for name in set(own) - {"files"}:
+            found = composer.problems_of(composer.choose(task=task, data=name))
+            assert bool(found) == (own[name] != target), f"task={task} data={name}"
+
+
+def test_what_the_command_line_chooses_stands_above_what_a_choice_overrides(composer, choices):
+    for optimizer, model in product(choices("optimizer"), choices("model")):
+        chosen = composer.choose(model=model, optimizer=optimizer)["optimizer"]
+        assert chosen == composer.plain(f"optimizer={optimizer}")["optimizer"]
+    assert composer.choose(experiment="tnews", model="textcnn")["model"]["_target_"] == "nlu.models.textcnn.TextCnn"
+    overfit = composer.choose(debug="overfit", scheduler="exponential")
+    assert overfit["scheduler"]["_target_"] == "nlu.optim.schedules.Exponential"
+
+
+def test_a_model_of_the_size_of_bert_base_has_a_rate_that_suits_it(composer, choices):
+    rates = {model: composer.choose(model=model)["optimizer"]["lr"] for model in choices("model")}
+    assert {model for model, rate in rates.items() if rate <= 5e-5} == {"bert", "bert_base", "hf"}
+
+
+def test_every_choice_lists_exactly_the_keys_of_its_target(composer, choices):
+    for group in WITH_TARGET:
+        for name in choices(group):
+            node = composer.choose(**{group: name})[group]
+            parameters = read_signature(node["_target_"]).parameters
+            assert set(node) - {"_target_"} == set(parameters), f"{group}={name}"
+
+
+def test_values_are_the_constructors_defaults_but_where_the_choice_is_to_differ(composer, choices):
+    for group in WITH_TARGET:
+        for name in choices(group):
+            node = composer.choose(**{group: name})[group]
+            different = {
+                key
+                for key, parameter in read_signature(node["_target_"]).parameters.items()
+                if parameter.default is None or not same(ast.literal_eval(parameter.default), node[key])
+            }
+            assert different <= MAY_DIFFER.get(group, set()), f"{group}={name}"
+
+
+def same(default: Any, value: Any) -> bool:
+    return (list(default) if isinstance(default, tuple) else default) == value and (value is None) == (default is None)
+
+
+def test_choices_that_leave_a_size_to_the_weights_bring_weights(composer, choices):
+    for name in choices("model"):
+        node = composer.choose(model=name)["model"]
+        if node["_target_"] == "nlu.models.bert.Bert":
+            assert (node["hidden_size"] is None) == (node["pretrained"] is not None), name
+
+
+def test_the_trainers_yaml_holds_the_defaults_of_its_dataclass(composer):
+    assert composer.plain()["trainer"] == dataclasses.asdict(Trainer())
+
+
+def test_no_file_holds_a_path_of_one_machine():
+    def texts(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [text for item in value.items() for text in texts(list(item))]
+        return [text for item in value for text in texts(item)] if isinstance(value, list) else [str(value)]
+
+    files = list(conf_dir().rglob("*.yaml"))
+    assert len(files) > 30
+    for path in files:
+        absolute = [text for text in texts(yaml.safe_load(path.read_text())) if text.startswith(("/", "~", "file:"))]
+        assert [text for text in absolute if not text.startswith("/task@")] == [], path
+
+
+def test_what_a_data_set_fetches_is_pinned_by_a_digest(composer, choices):
+    for name in choices("data"):
+        data = composer.choose(data=name)["data"]
+        sources = [*(data["urls"] or {}).values(), *(data["train"].values() if isinstance(data["train"], dict) else [])]
+        assert all("://" not in source or "#sha256=" in source for source in sources), name
+        named = [data[key] for key in ("train", "dev", "test") if isinstance(data[key], str) and name != "files"]
+        assert set(named) == set(data["urls"] or {}), name

@@ -1,0 +1,161 @@
+"""The program and its configuration are found from a checkout, from a wheel and from an editable install."""
+
+import ast
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SHIPPED = ("nlu", "conf", "setup.cfg", "pyproject.toml", "README.md")
+DISTRIBUTIONS = {"hydra": "hydra-core", "yaml": "pyyaml", "sklearn": "scikit-learn"}
+"""Where the name that is imported is not the name that is installed."""
+
+
+@dataclass
+class Installed:
+    """One way of having the program: how to start Python there, and where its configuration must be."""
+
+    python: str
+    folder: Path
+    path: str | None
+    conf: Path
+    package: Path
+
+    def run(self, *arguments: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NLU_DATA")}
+        if self.path is not None:
+            environment["PYTHONPATH"] = self.path
+        done = subprocess.run(
+            [self.python, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+
+def pip(*arguments: str, python: str | None = None) -> None:
+    """Run pip offline; what builds the package is what is installed here."""
+    pytest.importorskip("pip")
+    options = ["--python", python] if python else []
+    is_recent = int(version("setuptools").partition(".")[0]) >= 77
+    offline = ["--no-build-isolation"] if is_recent else []
+    command = [sys.executable, "-m", "pip", *options, "--disable-pip-version-check", *arguments, "--no-deps", *offline]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.fixture(scope="module")
+def copy_of_checkout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that makes a copy of what a checkout holds, so that building leaves nothing behind here."""
+
+    def copy(name: str) -> Path:
+        target = tmp_path_factory.mktemp(name) / "checkout"
+        target.mkdir()
+        for entry in SHIPPED:
+            if (REPOSITORY / entry).is_dir():
+                shutil.copytree(REPOSITORY / entry, target / entry, ignore=shutil.ignore_patterns("__pycache__"))
+            elif (REPOSITORY / entry).is_file():
+                shutil.copy(REPOSITORY / entry, target / entry)
+        return target
+
+    return copy
+
+
+@pytest.fixture(scope="module")
+def checkout(copy_of_checkout: Callable[[str], Path]) -> Installed:
+    root = copy_of_checkout("plain")
+    return Installed(sys.executable, root, None, root / "conf", root / "nlu")
+
+
+@pytest.fixture(scope="module")
+def wheel_file(copy_of_checkout: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", str(copy_of_checkout("for-wheel")), "--wheel-dir", str(folder))
+    (path,) = folder.glob("nlu-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    unpacked, elsewhere = tmp_path_factory.mktemp("unpacked"), tmp_path_factory.mktemp("elsewhere")
+    with zipfile.ZipFile(wheel_file) as archive:
+        archive.extractall(unpacked)
+    return Installed(sys.executable, elsewhere, str(unpacked), unpacked / "nlu/conf", unpacked / "nlu")
+
+
+@pytest.fixture(scope="module")
+def editable(copy_of_checkout: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment of its own that borrows the packages of this one, and has the copy installed editable."""
+    root, environment = copy_of_checkout("for-editable"), tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
+    paths = sysconfig.get_paths(vars={"base": str(environment), "platbase": str(environment)})
+    borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (Path(paths["purelib"]) / "borrowed.pth").write_text("".join(f"{path}\n" for path in sorted(borrowed)))
+    python = str(environment / "bin/python")
+    pip("install", "--editable", str(root), python=python)
+    return Installed(python, tmp_path_factory.mktemp("anywhere"), None, root / "conf", root / "nlu")
+
+
+WAYS = ["checkout", "wheel", "editable"]
+FOUND = "import nlu; from nlu.config.app import conf_dir; print(conf_dir()); print(nlu.__file__)"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_configuration_found_is_that_of_the_program_found(request, way):
+    installed = request.getfixturevalue(way)
+    assert installed.run("-c", FOUND).splitlines() == [str(installed.conf), str(installed.package / "__init__.py")]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_composes_and_is_valid(request, way):
+    installed = request.getfixturevalue(way)
+    shown = installed.run("-m", "nlu.train", "--cfg", "job", "model=bert_tiny", "data=afqmc")
+    assert "_target_: nlu.models.bert.Bert" in shown and "train: AFQMC/train.json" in shown
+    dry = installed.run("-m", "nlu.train", "dry_run=true", "model=bert_tiny", "data=afqmc")
+    assert "# Every key, type, range, local path and rule between groups holds" in dry
+    assert "Commands that matter" in installed.run("-m", "nlu.train", "--help")
+    assert "max_len: 128" in installed.run("-m", "nlu.preprocess", "--cfg", "job", "data=afqmc")
+
+
+def test_the_wheel_holds_every_module_and_every_choice_and_nothing_else(wheel_file):
+    with zipfile.ZipFile(wheel_file) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    modules = {f"nlu/{path.relative_to(REPOSITORY / 'nlu').as_posix()}" for path in (REPOSITORY / "nlu").rglob("*.py")}
+    conf = {
+        f"nlu/conf/{path.relative_to(REPOSITORY / 'conf').as_posix()}"
+        for path in (REPOSITORY / "conf").rglob("*")
+        if path.suffix in (".yaml", ".py")
+    }
+    assert held == modules | conf
+
+
+def declared(names: configparser.SectionProxy, key: str) -> set[str]:
+    lines = [line.partition("[")[0] for line in names[key].splitlines() if line.strip()]
+    return {re.split(r"[<>=!~ ;]", line)[0].lower() for line in lines}
+
+
+def test_every_package_that_is_imported_is_declared():
+    settings = configparser.ConfigParser()
+    settings.read(REPOSITORY / "setup.cfg")
+    required = declared(settings["options"], "install_requires")
+    extras = set().union(*(declared(settings["options.extras_require"], key) for key in ("hf", "oss")))
+    imported: dict[str, str] = {}
+    for path in (REPOSITORY / "nlu").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            imported |= {module.partition(".")[0]: path.name for module in modules}
+    foreign = set(imported) - set(sys.stdlib_module_names) - {"nlu"}
+    names = {DISTRIBUTIONS.get(name, name) for name in foreign}
+    assert names - required - extras == set()
+    assert required - names <= {"s3fs"}, "declared, but never imported"
