@@ -6,7 +6,7 @@ same decisions as one that was never broken.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +55,8 @@ class Training:
     signals: StopSignals = field(default_factory=StopSignals)
     tables: dict[str, Table] = field(default_factory=dict)
     """train.tsv and valid.tsv on rank 0, none elsewhere"""
+    report: Callable[[int, float], bool] | None = None
+    """told (examples seen, value) after every evaluation, on rank 0; returns whether the run is to be pruned"""
 
     def __post_init__(self) -> None:
         self.total_steps = self.clock.steps(parse_duration(self.trainer.max_duration))
@@ -97,6 +99,7 @@ def train(run: Training) -> bool:
     """Train until the run's length, its patience or a signal ends it; returns whether a signal did.
 
     On return the last state is saved, and every evaluation set is scored at the last step unless a signal cut it short.
+    A run that its trial pruned has `state.pruned` set and counts as ended.
     """
     trainer, state, clock = run.trainer, run.state, run.clock
     log_interval = parse_duration(trainer.log_interval)
@@ -105,7 +108,7 @@ def train(run: Training) -> bool:
     steps_done_here = 0
     run.stepper.model.train()
     run.progress.start(run.total_steps, state.step)
-    while state.step < run.total_steps and not out_of_patience(run):
+    while state.step < run.total_steps and not state.pruned and not out_of_patience(run):
         step_began_s = time.perf_counter()
         number = state.step + 1
         lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, run.total_steps, clock))
@@ -121,6 +124,7 @@ def train(run: Training) -> bool:
         evaluating = clock.is_time(eval_interval, number) or last_step
         if evaluating:
             evaluate(run)
+            state.pruned = is_to_be_pruned(run) and not last_step
         state.train_s = time.perf_counter() - began_s
         if evaluating or clock.is_time(save_interval, number) or result.stop:
             save_last(run)
@@ -187,6 +191,15 @@ def evaluate(run: Training) -> None:
             if state.best[0] is entry:
                 for name, part in scores.items():
                     keep_predictions(run, name, part)
+
+
+def is_to_be_pruned(run: Training) -> bool:
+    """Report the last evaluation to the run's trial, if it is one; rank 0 asks, all ranks get its answer."""
+    if run.report is None:
+        return False
+    ranks = run.stepper.ranks
+    value = run.state.last_metrics[run.eval_sets[0]][run.metric]
+    return ranks.from_first(run.report(run.clock.examples(run.state.step), value) if ranks.is_first else None)
 
 
 def log_evaluation(run: Training, entry: Best) -> None:

@@ -68,6 +68,8 @@ class State:
     """step of the last evaluation"""
     improved_at: int = 0
     """step of the last evaluation that was better than all before, for `trainer.patience`"""
+    pruned: bool = False
+    """whether the sweep that this run is a trial of ended it early"""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
