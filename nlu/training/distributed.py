@@ -115,5 +115,7 @@ def process_group(wanted_device: str) -> Iterator[Ranks]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     try:
         yield Ranks(rank, world_size, device)
+        # Rank 0 keeps the addresses: were it to leave first, another's last message could fail.
+        dist.barrier()
     finally:
         dist.destroy_process_group()

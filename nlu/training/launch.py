@@ -5,6 +5,7 @@ fails takes the others along.
 """
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -12,9 +13,9 @@ import socket
 import sys
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from nlu.config.errors import UserError
+from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.training.distributed import launched_by_torchrun
 from nlu.training.experiment import run_experiment
 from nlu.training.stopping import EXIT_INTERRUPTED, EXIT_REQUEUE
@@ -108,13 +109,20 @@ def _work(
     os.environ.update(environment)
     sys.argv = argv
     try:
-        sys.exit(run_experiment(config, run_dir, overrides))
+        _leave(run_experiment(config, run_dir, overrides))
     except KeyboardInterrupt:
-        os._exit(EXIT_INTERRUPTED)
+        _leave(EXIT_INTERRUPTED)
     except UserError as error:
         report.send(error.problems)
-        # Leave without the collective farewell that the other ranks will not join.
-        os._exit(2)
+        _leave(EXIT_USER_ERROR)
+
+
+def _leave(status: int) -> NoReturn:
+    """End this process at once: the communication threads of torch now and then abort one that tears itself down."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _die_with(parent: int) -> None:
