@@ -50,8 +50,13 @@ class Batch:
         moved: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            moved[item.name] = value.pin_memory().to(device, non_blocking=True) if isinstance(value, Tensor) else value
+            moved[item.name] = to_device(value, device) if isinstance(value, Tensor) else value
         return type(self)(**moved)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the host to a device without waiting for it."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def collate(part: Examples, examples_B: np.ndarray, *, units: bool) -> Batch:

@@ -5,16 +5,20 @@ H heads, E width of a head, D = H * E.
 """
 
 from itertools import groupby
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nlu.data.collate import to_device
+from nlu.models.dropout import dropout_mask
+
 MIN_QUERIES = 4
 
 
 def attend(
-    query_QD: Tensor, key_value_T2D: Tensor, *, lengths: list[int], heads: int, dropout: float, first_only: bool
+    query_QD: Tensor, key_value_T2D: Tensor, *, lengths: list[int], heads: int, dropout_p: float, first_only: bool
 ) -> Tensor:
     """Return softmax(q k / sqrt(E)) v of every sequence with itself; (Q, D).
 
@@ -23,20 +27,22 @@ def attend(
     another's result, not even its rounding. With `first_only` there is one query for each sequence, its first token.
     """
     if query_QD.is_cuda:
-        return _attend_padded(query_QD, key_value_T2D, lengths, heads, dropout, first_only)
-    groups = [(length, len(list(same))) for length, same in groupby(lengths)]
-    queries = query_QD.split([count if first_only else count * length for length, count in groups])
-    keys_values = key_value_T2D.split([count * length for length, count in groups])
-    outputs = []
-    for (length, count), query, key_value in zip(groups, queries, keys_values, strict=True):
-        query_BHLE = query.view(count, 1 if first_only else length, heads, -1).transpose(1, 2)
-        key_2BHLE = key_value.view(count, length, 2, heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = _attend_to_equals(query_BHLE, key_2BHLE, dropout)
-        outputs.append(mixed.transpose(1, 2).reshape(query.shape))
-    return torch.cat(outputs)
+        return _attend_padded(query_QD, key_value_T2D, lengths, heads, dropout_p, first_only)
+    groups = _groups(lengths)
+    if dropout_p:
+        return _AttendWithDropout.apply(query_QD, key_value_T2D, groups, heads, dropout_p, first_only)
+    queries = _by_heads(query_QD, groups, heads, 1, first_only)
+    keys_values = _by_heads(key_value_T2D, groups, heads, 2)
+    outputs = [_attend_to_equals(query[0], key_value) for query, key_value in zip(queries, keys_values, strict=True)]
+    return torch.cat([mixed.transpose(1, 2).reshape(-1, query_QD.shape[1]) for mixed in outputs])
 
 
-def _attend_to_equals(query_BHLE: Tensor, key_2BHLE: Tensor, dropout: float) -> Tensor:
+def _groups(lengths: list[int]) -> list[tuple[int, int]]:
+    """Return (length, sequences of that length) in the order of the batch."""
+    return [(length, len(list(same))) for length, same in groupby(lengths)]
+
+
+def _attend_to_equals(query_BHLE: Tensor, key_2BHLE: Tensor) -> Tensor:
     """Attention among sequences of one length.
 
     With three queries or fewer the matrix library's order of summation depends on the number of threads, so there are
@@ -45,12 +51,76 @@ def _attend_to_equals(query_BHLE: Tensor, key_2BHLE: Tensor, dropout: float) -> 
     rows = query_BHLE.shape[2]
     if rows < MIN_QUERIES:
         query_BHLE = F.pad(query_BHLE, (0, 0, 0, MIN_QUERIES - rows))
-    mixed = F.scaled_dot_product_attention(query_BHLE, key_2BHLE[0], key_2BHLE[1], dropout_p=dropout)
-    return mixed[:, :, :rows]
+    return F.scaled_dot_product_attention(query_BHLE, key_2BHLE[0], key_2BHLE[1])[:, :, :rows]
+
+
+class _AttendWithDropout(torch.autograd.Function):
+    """Attention group by group, with dropout on its weights, for training on a CPU.
+
+    The library's call has no fast kernel with dropout there. Matrix products are in the input's precision, softmax and
+    dropout in fp32. N = sequences of a group * H.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query_QD: Tensor, key_value_T2D: Tensor, groups: list[tuple[int, int]], heads: int, dropout_p: float,
+        first_only: bool,
+    ) -> Tensor:  # fmt: skip
+        low, scale = query_QD.dtype, (query_QD.shape[1] // heads) ** -0.5
+        mixed_QD = torch.empty_like(query_QD, memory_format=torch.contiguous_format)
+        saved: list[Tensor] = []
+        for query, key_value, mixed in zip(
+            _by_heads(query_QD, groups, heads, 1, first_only), _by_heads(key_value_T2D, groups, heads, 2),
+            _by_heads(mixed_QD, groups, heads, 1, first_only), strict=True,
+        ):  # fmt: skip
+            query_NLE, key_NLE, value_NLE = (part.flatten(0, 1) for part in (query[0], *key_value))
+            weights_NLL = (torch.bmm(query_NLE, key_NLE.transpose(1, 2)).float() * scale).softmax(-1)
+            mask_NLL = dropout_mask(weights_NLL, dropout_p)
+            dropped_NLL = (weights_NLL * mask_NLL).to(low)
+            mixed.copy_(torch.bmm(dropped_NLL, value_NLE).view(mixed.shape))
+            saved += [query_NLE, key_NLE, value_NLE, weights_NLL, mask_NLL, dropped_NLL]
+        ctx.save_for_backward(*saved)
+        ctx.layout = groups, heads, first_only
+        return mixed_QD
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient_QD,) = gradients
+        groups, heads, first_only = ctx.layout
+        low, scale = gradient_QD.dtype, (gradient_QD.shape[1] // heads) ** -0.5
+        tokens = sum(length * count for length, count in groups)
+        to_query_QD = torch.empty_like(gradient_QD, memory_format=torch.contiguous_format)
+        to_key_value_T2D = gradient_QD.new_empty(tokens, 2 * gradient_QD.shape[1])
+        saved_by_group = zip(*[iter(ctx.saved_tensors)] * 6, strict=True)
+        for gradient, to_query, to_key_value, saved in zip(
+            _by_heads(gradient_QD, groups, heads, 1, first_only), _by_heads(to_query_QD, groups, heads, 1, first_only),
+            _by_heads(to_key_value_T2D, groups, heads, 2), saved_by_group, strict=True,
+        ):  # fmt: skip
+            query_NLE, key_NLE, value_NLE, weights_NLL, mask_NLL, dropped_NLL = saved
+            gradient_NLE = gradient[0].flatten(0, 1)
+            to_weights_NLL = torch.bmm(gradient_NLE, value_NLE.transpose(1, 2)).float() * mask_NLL
+            to_scores_NLL = torch._softmax_backward_data(to_weights_NLL, weights_NLL, -1, torch.float32)
+            low_NLL = (to_scores_NLL * scale).to(low)
+            to_query.copy_(torch.bmm(low_NLL, key_NLE).view(to_query.shape))
+            to_key_value[0].copy_(torch.bmm(low_NLL.transpose(1, 2), query_NLE).view(to_key_value[0].shape))
+            to_key_value[1].copy_(torch.bmm(dropped_NLL.transpose(1, 2), gradient_NLE).view(to_key_value[1].shape))
+        return to_query_QD, to_key_value_T2D, None, None, None, None
+
+
+def _by_heads(
+    rows_RC: Tensor, groups: list[tuple[int, int]], heads: int, parts: int, first_only: bool = False
+) -> list[Tensor]:
+    """Return a view (parts, B, H, L, E) of each group's rows, whose columns are `parts` * H * E."""
+    sizes = [(1 if first_only else length, count) for length, count in groups]
+    pieces = rows_RC.split([length * count for length, count in sizes])
+    return [
+        piece.view(count, length, parts, heads, -1).permute(2, 0, 3, 1, 4)
+        for (length, count), piece in zip(sizes, pieces, strict=True)
+    ]
 
 
 def _attend_padded(
-    query_QD: Tensor, key_value_T2D: Tensor, lengths: list[int], heads: int, dropout: float, first_only: bool
+    query_QD: Tensor, key_value_T2D: Tensor, lengths: list[int], heads: int, dropout_p: float, first_only: bool
 ) -> Tensor:
     """The same in one kernel call, padded to the longest sequence inside attention only.
 
@@ -58,9 +128,13 @@ def _attend_padded(
     """
     device = query_QD.device
     count, longest = len(lengths), max(lengths)
-    lengths_B = torch.tensor(lengths, device=device)
+    lengths_B = to_device(torch.tensor(lengths), device)
     real_BL = torch.arange(longest, device=device) < lengths_B[:, None]
-    place_T = real_BL.view(-1).nonzero().squeeze(1)
+    ends_B = lengths_B.cumsum(0)
+    padding_before_B = torch.arange(count, device=device) * longest - (ends_B - lengths_B)
+    # The number of tokens is known, so that nothing here waits for the device.
+    padding_before_T = torch.repeat_interleave(padding_before_B, lengths_B, output_size=len(key_value_T2D))
+    place_T = torch.arange(len(key_value_T2D), device=device) + padding_before_T
     width = key_value_T2D.shape[-1]
     padded = key_value_T2D.new_zeros(count * longest, width).index_copy(0, place_T, key_value_T2D)
     key_2BHLE = padded.view(count, longest, 2, heads, -1).permute(2, 0, 3, 1, 4)
@@ -70,7 +144,7 @@ def _attend_padded(
         query = query_QD.new_zeros(count * longest, width // 2).index_copy(0, place_T, query_QD)
         query_BHLE = query.view(count, longest, heads, -1).transpose(1, 2)
     mixed = F.scaled_dot_product_attention(
-        query_BHLE, key_2BHLE[0], key_2BHLE[1], attn_mask=real_BL[:, None, None, :], dropout_p=dropout
+        query_BHLE, key_2BHLE[0], key_2BHLE[1], attn_mask=real_BL[:, None, None, :], dropout_p=dropout_p
     )
     flat = mixed.transpose(1, 2).reshape(-1, width // 2)
     return flat if first_only else flat.index_select(0, place_T)

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.types import PositiveFloat, PositiveInt, Probability
-from nlu.data.collate import Batch
+from nlu.data.collate import Batch, to_device
 from nlu.models.attention import attend
-from nlu.models.linear import Linear, linear
+from nlu.models.dropout import Dropout
+from nlu.models.linear import Linear
 from nlu.models.pretrained import Pretrained
 
 ACTIVATIONS = {
@@ -115,11 +116,11 @@ class Bert(nn.Module):
         """
         if self.pooling == "mean":
             hidden_TD = self._hidden(batch, first_only=False)
-            example_T = torch.repeat_interleave(
-                torch.arange(len(batch), device=hidden_TD.device), torch.tensor(batch.lengths, device=hidden_TD.device)
-            )
+            lengths_B = to_device(torch.tensor(batch.lengths), hidden_TD.device)
+            examples_B = torch.arange(len(batch), device=hidden_TD.device)
+            example_T = torch.repeat_interleave(examples_B, lengths_B, output_size=len(hidden_TD))
             sums_BD = hidden_TD.new_zeros(len(batch), self.width).index_add(0, example_T, hidden_TD)
-            return sums_BD / sums_BD.new_tensor(batch.lengths)[:, None]
+            return sums_BD / lengths_B[:, None]
         first_BD = self._hidden(batch, first_only=True)
         return first_BD if self.pooler is None else torch.tanh(self.pooler["dense"](first_BD))
 
@@ -228,7 +229,7 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(sizes["max_positions"], width)
         self.token_type_embeddings = nn.Embedding(sizes["segment_types"], width)
         self.LayerNorm = nn.LayerNorm(width, eps=sizes["layer_norm_eps"])
-        self.dropout = nn.Dropout(sizes["dropout"])
+        self.dropout = Dropout(sizes["dropout"])
 
     def forward(self, batch: Batch) -> Tensor:
         summed_TD = self.word_embeddings(batch.tokens_T) + self.position_embeddings(batch.positions_T)
@@ -266,14 +267,14 @@ class Attention(nn.Module):
         width = hidden_TD.shape[1]
         if first_only:
             residual = hidden_TD.index_select(0, batch.starts_B)
-            query = linear(residual, qkv.weight[:width], qkv.bias[:width])
-            key_value_T2D = linear(hidden_TD, qkv.weight[width:], qkv.bias[width:])
+            query = qkv(residual, slice(width))
+            key_value_T2D = qkv(hidden_TD, slice(width, None))
         else:
             residual = hidden_TD
             query, key_value_T2D = qkv(hidden_TD).split([width, 2 * width], dim=1)
         mixed = attend(
             query, key_value_T2D, lengths=batch.lengths, heads=self.heads,
-            dropout=self.dropout if self.training else 0.0, first_only=first_only,
+            dropout_p=self.dropout if self.training else 0.0, first_only=first_only,
         )  # fmt: skip
         return self.output(mixed, residual)
 
@@ -285,10 +286,11 @@ class Output(nn.Module):
         super().__init__()
         self.dense = Linear(input_size, sizes["hidden_size"])
         self.LayerNorm = nn.LayerNorm(sizes["hidden_size"], eps=sizes["layer_norm_eps"])
-        self.dropout = nn.Dropout(sizes["dropout"])
+        self.dropout = Dropout(sizes["dropout"])
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
-        return self.LayerNorm(self.dropout(self.dense(hidden)) + residual)
+        # Under autocast the projection is in lower precision; the residual stream stays in fp32.
+        return self.LayerNorm(self.dropout(self.dense(hidden).to(residual.dtype)) + residual)
 
 
 def _strip_prefix(name: str) -> str:

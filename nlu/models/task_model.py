@@ -6,6 +6,7 @@ Axes: N rows to be labelled (examples or units), C labels.
 from torch import Tensor, nn
 
 from nlu.data.collate import Batch
+from nlu.models.dropout import Dropout
 from nlu.models.linear import Linear
 
 
@@ -18,7 +19,7 @@ class TaskModel(nn.Module):
         self.layout = layout
         # An encoder that reads pairs otherwise than single texts cannot tell them apart by every batch.
         backbone.layout = layout  # type: ignore[assignment]
-        self.dropout = nn.Dropout(backbone.head_dropout)  # type: ignore[arg-type]
+        self.dropout = Dropout(backbone.head_dropout)  # type: ignore[arg-type]
         self.classifier = Linear(backbone.width_of(layout), num_labels)  # type: ignore[operator]
         nn.init.normal_(self.classifier.weight, std=0.02)
         nn.init.zeros_(self.classifier.bias)

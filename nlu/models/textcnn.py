@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nlu.config.errors import UserError
 from nlu.config.types import PositiveInt, Probability
 from nlu.data.collate import Batch
+from nlu.models.dropout import Dropout
 from nlu.models.pretrained import Pretrained
 
 
@@ -58,7 +59,7 @@ class TextCnn(nn.Module):
             nn.ModuleList(nn.Conv1d(before, after, size, padding=size // 2) for size in kernel_sizes)
             for before, after in zip(widths, widths[1:], strict=False)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         nn.init.normal_(self.word_embeddings.weight, std=0.1)
 
     def settings(self) -> dict[str, Any]:

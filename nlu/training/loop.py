@@ -6,6 +6,7 @@ same decisions as one that was never broken.
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from nlu.training.evaluation import outputs_of
 from nlu.training.progress import Progress
 from nlu.training.records import Table, write_json
 from nlu.training.state import Best, State, Window
-from nlu.training.step import Stepper, StepResult
+from nlu.training.step import Stepper, StepResult, Underway
 from nlu.training.stopping import StopSignals
 
 UNTIMED_STEPS = 3
@@ -105,53 +106,76 @@ def train(run: Training) -> bool:
     log_interval = parse_duration(trainer.log_interval)
     eval_interval, save_interval = parse_interval(trainer.eval_interval), parse_interval(trainer.save_interval)
     began_s = time.perf_counter() - state.train_s
-    steps_done_here = 0
+    underway: deque[Underway] = deque()
     run.stepper.model.train()
     run.progress.start(run.total_steps, state.step)
+    meter = Meter(run)
     while state.step < run.total_steps and not state.pruned and not out_of_patience(run):
-        step_began_s = time.perf_counter()
         number = state.step + 1
         lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, run.total_steps, clock))
-        result = run.stepper.step(run.train_set, run.own_batches(state.step), number, run.signals.asked)
+        underway.append(run.stepper.step(run.train_set, run.own_batches(state.step), number, run.signals.asked))
         state.step = number
-        steps_done_here += 1
-        count_step(run, result, time.perf_counter() - step_began_s, steps_done_here > UNTIMED_STEPS)
-        run.progress.advance(number, result.loss, state.window.examples_per_s)
 
         last_step = number == run.total_steps
-        if clock.is_time(log_interval, number) or last_step:
-            log_window(run, lr)
+        logging = clock.is_time(log_interval, number) or last_step
         evaluating = clock.is_time(eval_interval, number) or last_step
+        saving = evaluating or clock.is_time(save_interval, number)
+        # An accelerator stays one step ahead of the host, save where its numbers are wanted now.
+        ahead = 1 if run.stepper.is_asynchronous and not (logging or saving) else 0
+        while len(underway) > (0 if meter.stop else ahead):
+            meter.count(underway.popleft().result())
+        if logging:
+            log_window(run, lr)
         if evaluating:
             evaluate(run)
             state.pruned = is_to_be_pruned(run) and not last_step
         state.train_s = time.perf_counter() - began_s
-        if evaluating or clock.is_time(save_interval, number) or result.stop:
+        if saving or meter.stop:
             save_last(run)
-        if result.stop and not last_step:
+            meter.restart()
+        if meter.stop and not last_step:
             return True
     return False
 
 
-def count_step(run: Training, result: StepResult, elapsed_s: float, timed: bool) -> None:
-    """Add a step to the window and, unless it is one of the first, to the throughput."""
-    window, throughput = run.state.window, run.state.throughput
-    lengths = [run.train_set.lengths_N[examples_B] for examples_B in run.global_batches(run.state.step - 1)]
-    examples, tokens = sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
-    window.loss_sum += result.loss_sum
-    window.count += result.count
-    window.gnorm_sum += result.gnorm
-    window.clipped += result.clipped
-    window.steps += 1
-    window.examples += examples
-    window.real_tokens += tokens
-    window.steps_s += elapsed_s
-    if timed:
-        throughput.steps_s += elapsed_s
-        throughput.examples += examples
-        throughput.real_tokens += tokens
-        pads = run.stepper.model.backbone.pads
-        throughput.computed_tokens += int(sum(part.max() * len(part) for part in lengths)) if pads else tokens
+class Meter:
+    """Adds up what finished steps did and how long they took."""
+
+    def __init__(self, run: Training):
+        self.run = run
+        self.stop = False
+        """whether a finished step says that some rank was asked to stop"""
+        self._steps = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Count time from now on: what was between two steps belongs to none."""
+        self._began_s = time.perf_counter()
+
+    def count(self, result: StepResult) -> None:
+        """Add a step to the window and, unless it is one of the first of this process, to the throughput."""
+        run, now_s = self.run, time.perf_counter()
+        elapsed_s, self._began_s = now_s - self._began_s, now_s
+        self.stop |= result.stop
+        self._steps += 1
+        window, throughput = run.state.window, run.state.throughput
+        lengths = [run.train_set.lengths_N[examples_B] for examples_B in run.global_batches(result.number - 1)]
+        examples, tokens = sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
+        window.loss_sum += result.loss_sum
+        window.count += result.count
+        window.gnorm_sum += result.gnorm
+        window.clipped += result.clipped
+        window.steps += 1
+        window.examples += examples
+        window.real_tokens += tokens
+        window.steps_s += elapsed_s
+        if self._steps > UNTIMED_STEPS:
+            throughput.steps_s += elapsed_s
+            throughput.examples += examples
+            throughput.real_tokens += tokens
+            pads = run.stepper.model.backbone.pads
+            throughput.computed_tokens += int(sum(part.max() * len(part) for part in lengths)) if pads else tokens
+        run.progress.advance(result.number, result.loss, window.examples_per_s)
 
 
 def log_window(run: Training, lr: float) -> None:

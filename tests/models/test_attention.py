@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nlu.models.attention import _attend_padded, attend
+from nlu.models.dropout import dropout_mask
 
 LENGTHS = [1, 2, 2, 2, 5, 9, 9, 17]
 HEADS, WIDTH = 3, 12
@@ -15,14 +16,20 @@ def inputs(lengths: list[int], first_only: bool) -> tuple[torch.Tensor, torch.Te
     return query, torch.randn(sum(lengths), 2 * WIDTH, requires_grad=True)
 
 
-def reference(query: torch.Tensor, key_value: torch.Tensor, lengths: list[int], first_only: bool) -> torch.Tensor:
-    """The formula, sequence by sequence and head by head."""
+def reference(
+    query: torch.Tensor, key_value: torch.Tensor, lengths: list[int], first_only: bool, masks: list | None = None
+) -> torch.Tensor:
+    """The formula, sequence by sequence and head by head; `masks` multiply the weights, (heads, queries, keys) each."""
     rows = []
     queries = query.split([1] * len(lengths) if first_only else lengths)
-    for q, kv in zip(queries, key_value.split(lengths), strict=True):
+    masks = masks or [torch.ones(HEADS, 1, 1)] * len(lengths)
+    for q, kv, mask in zip(queries, key_value.split(lengths), masks, strict=True):
         heads = [slice(h * WIDTH // HEADS, (h + 1) * WIDTH // HEADS) for h in range(HEADS)]
         keys, values = kv[:, :WIDTH], kv[:, WIDTH:]
-        scores = [(q[:, h] @ keys[:, h].T / (WIDTH // HEADS) ** 0.5).softmax(-1) @ values[:, h] for h in heads]
+        scores = [
+            ((q[:, h] @ keys[:, h].T / (WIDTH // HEADS) ** 0.5).softmax(-1) * m) @ values[:, h]
+            for h, m in zip(heads, mask, strict=True)
+        ]
         rows.append(torch.cat(scores, dim=1))
     return torch.cat(rows)
 
@@ -34,7 +41,7 @@ def test_both_paths_give_the_formulas_values_and_gradients(lengths, first_only):
     expected = reference(query, key_value, lengths, first_only)
     weights = torch.randn(expected.shape)
     gradients = torch.autograd.grad((expected * weights).sum(), [query, key_value])
-    by_length = attend(query, key_value, lengths=lengths, heads=HEADS, dropout=0.0, first_only=first_only)
+    by_length = attend(query, key_value, lengths=lengths, heads=HEADS, dropout_p=0.0, first_only=first_only)
     padded = _attend_padded(query, key_value, lengths, HEADS, 0.0, first_only)
     for found in (by_length, padded):
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
@@ -45,11 +52,11 @@ def test_both_paths_give_the_formulas_values_and_gradients(lengths, first_only):
 @pytest.mark.parametrize("first_only", [False, True])
 def test_a_sequence_has_the_same_bits_alone_and_among_others(first_only):
     query, key_value = inputs(LENGTHS, first_only)
-    together = attend(query, key_value, lengths=LENGTHS, heads=HEADS, dropout=0.0, first_only=first_only)
+    together = attend(query, key_value, lengths=LENGTHS, heads=HEADS, dropout_p=0.0, first_only=first_only)
     counts = [1] * len(LENGTHS) if first_only else LENGTHS
     parts = zip(LENGTHS, query.split(counts), key_value.split(LENGTHS), together.split(counts), strict=True)
     for length, q, kv, expected in parts:
-        alone = attend(q, kv, lengths=[length], heads=HEADS, dropout=0.0, first_only=first_only)
+        alone = attend(q, kv, lengths=[length], heads=HEADS, dropout_p=0.0, first_only=first_only)
         assert torch.equal(alone, expected)
 
 
@@ -66,8 +73,27 @@ def test_dropout_drops_weights_and_keeps_their_mean():
     torch.manual_seed(0)
     query, key_value = torch.zeros(400 * 20, WIDTH), torch.ones(400 * 20, 2 * WIDTH)
     for path in (
-        attend(query, key_value, lengths=[20] * 400, heads=HEADS, dropout=0.5, first_only=False),
+        attend(query, key_value, lengths=[20] * 400, heads=HEADS, dropout_p=0.5, first_only=False),
         _attend_padded(query, key_value, [20] * 400, HEADS, 0.5, False),
     ):
         assert path.std() > 0.1
         assert abs(path.mean() - 1) < 0.01
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_attention_with_dropout_has_the_values_and_gradients_of_the_weights_it_drew(first_only, monkeypatch):
+    query, key_value = inputs(LENGTHS, first_only)
+    masks = []
+
+    def mask(weights, probability):
+        masks.append(dropout_mask(weights, probability))
+        return masks[-1]
+
+    monkeypatch.setattr("nlu.models.attention.dropout_mask", mask)
+    ours = attend(query, key_value, lengths=LENGTHS, heads=HEADS, dropout_p=0.4, first_only=first_only)
+    by_sequence = [row for group in masks for row in group.view(-1, HEADS, *group.shape[1:])]
+    plain = reference(query, key_value, LENGTHS, first_only, by_sequence)
+    torch.testing.assert_close(ours, plain)
+    weights = torch.randn_like(ours)
+    own, expected = (torch.autograd.grad((output * weights).sum(), [query, key_value]) for output in (ours, plain))
+    torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nlu.models.linear import MIN_ROWS, MIN_ROWS_PER_THREAD, Linear, linear, min_rows
+from nlu.models.linear import MIN_ROWS, MIN_ROWS_PER_THREAD, Linear, min_rows
 
 
 @pytest.mark.parametrize("rows", [0, 1, MIN_ROWS - 1, MIN_ROWS, 100])
@@ -12,7 +12,7 @@ def test_it_is_the_linear_map_for_any_number_of_rows(rows):
     torch.manual_seed(rows)
     layer, inputs = Linear(7, 5), torch.randn(rows, 7)
     torch.testing.assert_close(layer(inputs), F.linear(inputs, layer.weight, layer.bias))
-    assert linear(inputs, layer.weight, None).shape == (rows, 5)
+    torch.testing.assert_close(layer(inputs, slice(2, 4)), F.linear(inputs, layer.weight[2:4], layer.bias[2:4]))
 
 
 def test_gradients_are_those_of_the_linear_map():
@@ -40,3 +40,46 @@ def test_more_threads_want_more_rows(threads):
     assert min_rows() == MIN_ROWS
     threads(8)
     assert min_rows() == 8 * MIN_ROWS_PER_THREAD > MIN_ROWS
+
+
+def low_precision(layer, inputs):
+    with torch.autocast("cpu", torch.bfloat16):
+        return layer(inputs)
+
+
+def test_under_autocast_values_and_gradients_are_those_of_autocast():
+    torch.manual_seed(0)
+    layer, plain = Linear(40, 24), torch.nn.Linear(40, 24)
+    plain.load_state_dict(layer.state_dict())
+    inputs = torch.randn(50, 40, requires_grad=True)
+    results = []
+    for one in (layer, plain):
+        output = low_precision(one, inputs)
+        assert output.dtype == torch.bfloat16
+        results.append((output, *torch.autograd.grad(output.float().square().sum(), [inputs, *one.parameters()])))
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.dtype == theirs.dtype
+        torch.testing.assert_close(ours, theirs, rtol=0.01, atol=0.05)
+    assert torch.equal(results[0][0], results[1][0])
+
+
+def test_the_kept_copy_follows_every_change_of_the_weight():
+    torch.manual_seed(0)
+    layer, inputs = Linear(8, 6), torch.randn(20, 8)
+    with torch.inference_mode():
+        first = low_precision(layer, inputs)
+    # The copy was made while scoring, and must serve training as well.
+    low_precision(layer, inputs).float().sum().backward()
+    with torch.no_grad():
+        layer.weight -= layer.weight.grad
+    updated = low_precision(layer, inputs)
+    assert not torch.equal(first, updated)
+    torch.testing.assert_close(updated.float(), F.linear(inputs, layer.weight, layer.bias), rtol=0.05, atol=0.05)
+    layer.load_state_dict(Linear(8, 6).state_dict())
+    assert not torch.equal(low_precision(layer, inputs), updated)
+
+
+def test_a_frozen_weight_gets_no_gradient_under_autocast():
+    layer, inputs = Linear(8, 6).requires_grad_(False), torch.randn(20, 8, requires_grad=True)
+    low_precision(layer, inputs).float().sum().backward()
+    assert layer.weight.grad is None and inputs.grad is not None

@@ -1,6 +1,8 @@
 """One optimizer step on a tiny model: what accumulation, ranks and bad numbers do to it."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -36,17 +38,20 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     return Examples("train", StoredSet(folder, None), numbers)
 
 
-def stepper(lr: float = 0.1, dropout: float = 0.0, clip_norm: float = 0.0, ema_decay: float = 0.0) -> Stepper:
+def stepper(
+    lr: float = 0.1, dropout: float = 0.0, clip_norm: float = 0.0, ema_decay: float = 0.0,
+    optimizer: Any = torch.optim.SGD, dtype: Literal["float32", "bfloat16"] = "float32",
+) -> Stepper:  # fmt: skip
     torch.manual_seed(0)
     encoder = Bert(
         30, None, pretrained=None, hidden_size=8, layers=1, heads=2, intermediate_size=16, dropout=dropout,
         attention_dropout=dropout, head_dropout=dropout,
     )  # fmt: skip
     model = TaskModel(encoder, "single", 2).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     average = {name: value.detach().clone() for name, value in model.named_parameters()} if ema_decay else None
     return Stepper(
-        model, optimizer, CrossEntropy(), Precision(), Ranks(0, 1, CPU), 1, clip_norm, average, ema_decay
+        model, optimizer(model.parameters(), lr=lr), CrossEntropy(), Precision(dtype=dtype), Ranks(0, 1, CPU), 1,
+        clip_norm, average, ema_decay,
     )  # fmt: skip
 
 
@@ -56,8 +61,8 @@ def vector(parts: Stepper) -> torch.Tensor:
 
 def test_uneven_micro_batches_give_the_gradient_of_the_whole_batch(examples: Examples) -> None:
     whole, split = stepper(), stepper()
-    first = whole.step(examples, [np.arange(ROWS)], 1, False)
-    second = split.step(examples, [np.arange(5), np.arange(5, 6), np.arange(6, ROWS)], 1, False)
+    first = whole.step(examples, [np.arange(ROWS)], 1, False).result()
+    second = split.step(examples, [np.arange(5), np.arange(5, 6), np.arange(6, ROWS)], 1, False).result()
     assert first.count == second.count == ROWS
     assert second.loss == pytest.approx(first.loss, rel=1e-6)
     assert torch.allclose(vector(whole), vector(split), atol=1e-6)
@@ -68,7 +73,7 @@ def test_dropout_is_a_function_of_the_step_and_the_rank(examples: Examples) -> N
     def loss(number: int, rank: int) -> float:
         parts = stepper(dropout=0.5)
         parts.ranks = Ranks(rank, 1, CPU)
-        return parts.step(examples, [np.arange(ROWS)], number, False).loss
+        return parts.step(examples, [np.arange(ROWS)], number, False).result().loss
 
     assert loss(1, 0) == loss(1, 0)
     assert len({loss(1, 0), loss(2, 0), loss(1, 1)}) == 3
@@ -77,7 +82,7 @@ def test_dropout_is_a_function_of_the_step_and_the_rank(examples: Examples) -> N
 def test_clipping_bounds_the_update_and_reports_the_norm_before(examples: Examples) -> None:
     parts = stepper(lr=1.0, clip_norm=0.01)
     before = vector(parts)
-    result = parts.step(examples, [np.arange(ROWS)], 1, False)
+    result = parts.step(examples, [np.arange(ROWS)], 1, False).result()
     assert result.clipped and result.gnorm > 0.01
     assert float((vector(parts) - before).norm()) == pytest.approx(0.01, rel=1e-3)
 
@@ -88,7 +93,7 @@ def test_a_loss_that_is_not_a_number_changes_nothing_and_names_rows(examples: Ex
         parts.model.classifier.bias[0] = float("nan")
     before = vector(parts).clone()
     with pytest.raises(UserError, match=r"the loss is nan at step 3, rows 5, 6, 7 of train; nothing was updated"):
-        parts.step(examples, [np.array([4, 5, 6])], 3, False)
+        parts.step(examples, [np.array([4, 5, 6])], 3, False).result()
     assert torch.equal(vector(parts).nan_to_num(), before.nan_to_num())
 
 
@@ -96,7 +101,7 @@ def test_the_moving_average_follows_and_lags(examples: Examples) -> None:
     parts = stepper(ema_decay=0.9)
     start = vector(parts).clone()
     for number in range(1, 6):
-        parts.step(examples, [np.arange(ROWS)], number, False)
+        parts.step(examples, [np.arange(ROWS)], number, False).result()
     assert parts.average is not None
     average = torch.cat([value.view(-1) for value in parts.average.values()])
     travelled = float((vector(parts) - start).norm())
@@ -106,5 +111,30 @@ def test_the_moving_average_follows_and_lags(examples: Examples) -> None:
 
 def test_a_rank_without_examples_takes_part(examples: Examples, tmp_path: Path) -> None:
     parts = stepper()
-    result = parts.step(examples, [np.arange(3), np.zeros(0, np.int64)], 1, True)
+    result = parts.step(examples, [np.arange(3), np.zeros(0, np.int64)], 1, True).result()
     assert result.count == 3 and result.stop
+
+
+FUSED = partial(torch.optim.AdamW, fused=True)
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.01])
+def test_a_fused_optimizer_divides_and_clips_as_another_does(examples: Examples, clip_norm: float) -> None:
+    fused = stepper(0.01, clip_norm=clip_norm, optimizer=FUSED)
+    plain = stepper(0.01, clip_norm=clip_norm, optimizer=partial(torch.optim.AdamW, fused=False))
+    plain.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+    for number in (1, 2, 3):
+        for parts in (fused, plain):
+            parts.step(examples, [np.arange(ROWS)], number, False)
+    torch.testing.assert_close(vector(fused), vector(plain), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", [FUSED, torch.optim.SGD])
+def test_in_bf16_the_loss_falls_as_in_fp32(examples: Examples, optimizer: Any) -> None:
+    def losses(dtype: Literal["float32", "bfloat16"]) -> list[float]:
+        parts = stepper(0.05, optimizer=optimizer, dtype=dtype)
+        return [parts.step(examples, [np.arange(ROWS)], number, False).result().loss for number in range(1, 13)]
+
+    low, full = losses("bfloat16"), losses("float32")
+    assert low[-1] < 0.9 * low[0]
+    assert low == pytest.approx(full, rel=0.05, abs=0.01)
