@@ -5,10 +5,10 @@
     python benchmarks/train.py --device cuda --batch-size 256
 
 Both sides run their own whole training loop on the same token rows, with the same model size, batch, precision,
-optimizer (AdamW), clipping and threads. They take turns of some steps each, after a warm-up; figures are medians over the
-turns. The peer's best configuration (bf16, batches grouped by length, padded to their longest row, SDPA) is the one that
-counts; its weaker ones are measured once, for orientation. Matrix products are timed between the turns, in bf16 and fp32:
-the faster of two shapes is the machine's limit.
+optimizer (AdamW), clipping and threads. They take turns of some steps each, after a warm-up; figures are medians over
+the turns. The peer's best configuration (bf16, batches grouped by length and padded to their longest row, SDPA) is the
+one that counts; its weaker ones are measured once, for orientation. Matrix products are timed between the turns, in
+bf16 and fp32: the faster of two shapes is the machine's limit.
 """
 
 import argparse
