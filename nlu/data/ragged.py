@@ -1,5 +1,7 @@
 """Arithmetic on ragged rows kept as one flat array plus lengths, shared by the store and the collator."""
 
+from itertools import chain
+
 import numpy as np
 
 
@@ -18,5 +20,5 @@ def starts_of(lengths_N: np.ndarray) -> np.ndarray:
 def flatten(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows' values one after another (int32) and the length of each (int64)."""
     lengths_N = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    flat = np.fromiter((value for row in rows for value in row), dtype=np.int32, count=int(lengths_N.sum()))
+    flat = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(lengths_N.sum()))
     return flat, lengths_N

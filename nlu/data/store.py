@@ -37,6 +37,12 @@ def _list_array(flat: np.ndarray, counts_N: np.ndarray) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat.astype(np.int32, copy=False)))
 
 
+def _values(column: pa.Array) -> np.ndarray:
+    """Return a column of whole numbers without copying; `to_numpy` would import pandas where that is installed."""
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]
+
+
 @dataclass
 class SetWriter:
     """Writes one set, chunk by chunk; each shard appears under its name only when it is whole."""
@@ -103,7 +109,7 @@ class StoredSet:
         for path in sorted(folder.glob("*.arrow")):
             with pa.memory_map(str(path)) as source:
                 self._batches.append(pa.ipc.open_file(source).get_batch(0))
-        self.lengths_N = self._per_row(lambda batch: np.diff(batch.column("tokens").offsets.to_numpy()))
+        self.lengths_N = self._per_row(lambda batch: np.diff(_values(batch.column("tokens").offsets)))
         self.labels_N = self._remapped(self._column("label"))
         self.text_hash_N = self._column("text_hash")
         self.number_N = self._column("number")
@@ -148,12 +154,12 @@ class StoredSet:
         return np.concatenate(parts) if parts else np.zeros(0, np.int32)
 
     def _column(self, name: str) -> np.ndarray:
-        return self._per_row(lambda batch: batch.column(name).to_numpy())
+        return self._per_row(lambda batch: _values(batch.column(name)))
 
     def _pick(self, name: str, rows_B: np.ndarray) -> np.ndarray:
         out = np.empty(len(rows_B), np.int32)
         for shard, places in self._by_shard(rows_B):
-            out[places] = self._batches[shard].column(name).to_numpy()[rows_B[places] - shard * SHARD_ROWS]
+            out[places] = _values(self._batches[shard].column(name))[rows_B[places] - shard * SHARD_ROWS]
         return out
 
     def _gather(self, name: str, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -162,7 +168,7 @@ class StoredSet:
         groups = self._by_shard(rows_B)
         for shard, places in groups:
             column = self._batches[shard].column(name)
-            offsets, values = column.offsets.to_numpy(), column.values.to_numpy()
+            offsets, values = _values(column.offsets), _values(column.values)
             local = rows_B[places] - shard * SHARD_ROWS
             starts = offsets[local].astype(np.int64)
             counts_B[places] = offsets[local + 1] - starts

@@ -1,4 +1,4 @@
-"""Text to token numbers, in batches, in Rust; special tokens and cutting are ours, so that one rule holds everywhere.
+"""Text to token numbers, in batches; special tokens and cutting are ours, so that one rule holds everywhere.
 
 Axes: N rows, flat arrays hold the rows one after another.
 """
@@ -17,6 +17,7 @@ from tokenizers.models import WordPiece as WordPieceModel
 
 from nlu.config.errors import DataError
 from nlu.config.types import PositiveInt
+from nlu.data.pieces import PieceTokenizer, can_cut
 from nlu.data.ragged import flatten
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -42,6 +43,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
+        self._pieces = PieceTokenizer(backend) if can_cut(backend) else None
         self.single = single
         self.pair = pair
         self.unknown_id = unknown_id
@@ -51,6 +53,8 @@ class Tokenizer:
 
     def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of all texts without special ones: flat int32 and the count of each text."""
+        if self._pieces is not None:
+            return self._pieces.ids(texts)
         encoded = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         return flatten([item.ids for item in encoded])
 

@@ -106,3 +106,24 @@ def test_a_step_moves_by_the_rate_and_decays_apart_from_the_gradient(model):
     step(model, optimizer)
     torch.testing.assert_close(weight.detach(), before[0] * (1 - 0.1 * 0.5) - 0.1)
     torch.testing.assert_close(bias.detach(), before[1] - 0.1)
+
+
+def test_the_updates_are_those_of_torchs_own_fused_adamw_bit_for_bit(model):
+    import copy
+
+    other = copy.deepcopy(model)
+    optimizer = AdamW(lr=1e-2, weight_decay=0.1).build(model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    others = dict(other.named_parameters())
+    groups = [{**group, "params": [others[names[id(p)]] for p in group["params"]]} for group in optimizer.param_groups]
+    reference = torch.optim.AdamW(groups, fused=True)
+    for number in range(3):
+        torch.manual_seed(number)
+        for parameter, twin in zip(model.parameters(), other.parameters(), strict=True):
+            parameter.grad = torch.randn_like(parameter)
+            twin.grad = parameter.grad.clone()
+        optimizer.step()
+        reference.step()
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+    optimizer.zero_grad()
+    assert all(parameter.grad is None for parameter in model.parameters())

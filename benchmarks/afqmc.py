@@ -1,0 +1,154 @@
+"""The main job's cost on both sides: AFQMC pairs of at most 128 tokens, through nlu's own commands' parts and the same
+token rows through the HF Trainer.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+DATA = ("data=afqmc", "task=match")
+SIZES = {
+    "BERT-base": {"choice": "bert_base", "hidden": 768, "layers": 12, "heads": 12, "intermediate": 3072},
+    "4 x 312": {"choice": "bert_tiny", "hidden": 312, "layers": 4, "heads": 12, "intermediate": 1200},
+}
+"""Random weights of these sizes; values do not change what a step costs."""
+
+
+def vocab_path() -> Path:
+    """Return the vocabulary that both sides use. Raises SystemExit where it is absent."""
+    from nlu.config.rules import data_folder
+
+    path = (data_folder() / "bert_base_chinese_vocab" / "vocab.txt").resolve()
+    if not path.is_file():
+        raise SystemExit(f"{path} is no file; set NLU_DATA to the folder that holds bert_base_chinese_vocab and AFQMC")
+    return path
+
+
+def native_config(size: str, *overrides: str) -> dict[str, Any]:
+    """Compose and validate a configuration as `python -m nlu.train` does."""
+    from hydra import compose, initialize_config_dir
+
+    from nlu.config.app import conf_dir, prepare
+
+    with initialize_config_dir(str(conf_dir())):
+        composed = compose(
+            "train",
+            [
+                f"model={SIZES[size]['choice']}", *DATA, f"tokenizer.vocab={vocab_path()}", "trainer.ema_decay=0",
+                "scheduler=constant", "optimizer.lr=1e-5", *overrides,
+            ],
+        )  # fmt: skip
+    return prepare(composed)
+
+
+def native_run(size: str, *overrides: str) -> Any:
+    """Return nlu's run of a size, built by what its command builds it with, ready for `nlu.training.loop.train`."""
+    from nlu.config.schema import Trainer
+    from nlu.training.build import build_run
+    from nlu.training.distributed import Ranks, choose_device
+    from nlu.training.progress import Progress
+    from nlu.training.records import TRAIN_COLUMNS, Table
+
+    config = native_config(size, *overrides)
+    trainer = Trainer(**config["trainer"])
+    folder = Path(tempfile.mkdtemp(prefix="nlu-bench-"))
+    run = build_run(
+        config, trainer, folder, Ranks(0, 1, choose_device(trainer.device, 0)), Progress(enabled=False), None
+    )
+    run.tables = {"train": Table(folder / "train.tsv", TRAIN_COLUMNS)}
+    return run
+
+
+def stored_set(name: str, *overrides: str) -> Any:
+    """Return the examples of an nlu set of AFQMC; its store is built where it does not exist yet."""
+    import torch
+
+    from nlu.training.build import build_data
+    from nlu.training.distributed import Ranks
+    from nlu.training.progress import Progress
+
+    ranks = Ranks(0, 1, torch.device("cpu"))
+    _, store, _ = build_data(native_config("4 x 312", *overrides), ranks, Progress(enabled=False))
+    return store.sets[name]
+
+
+def rows_for_peer(part: Any) -> list[dict[str, Any]]:
+    """Return every example of an nlu set, token for token, as the peer's Trainer takes it."""
+    import numpy as np
+
+    rows_of_tokens = np.split(part.stored.tokens(part.rows_N), np.cumsum(part.lengths_N)[:-1])
+    boundaries_N = part.stored.boundaries(part.rows_N)
+    return [
+        {
+            "input_ids": tokens.tolist(),
+            "token_type_ids": [0] * int(boundary) + [1] * (len(tokens) - int(boundary)),
+            "labels": int(label),
+        }
+        for tokens, boundary, label in zip(rows_of_tokens, boundaries_N, part.labels_N, strict=True)
+    ]
+
+
+def subset(part: Any, count: int) -> Any:
+    """Return `count` examples of a set, evenly spread over it, so that their lengths are the whole set's."""
+    import numpy as np
+
+    from nlu.data.store import Examples
+
+    chosen_N = np.linspace(0, len(part) - 1, min(count, len(part))).astype(np.int64)
+    return Examples(part.name, part.stored, part.rows_N[np.unique(chosen_N)])
+
+
+def peer_model(size: str) -> Any:
+    """Return transformers' classifier of a size, seeded, with the attention that transformers chooses by itself."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    sizes = SIZES[size]
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(vocab_path().read_bytes().removesuffix(b"\n").split(b"\n")), hidden_size=sizes["hidden"],
+        num_hidden_layers=sizes["layers"], num_attention_heads=sizes["heads"],
+        intermediate_size=sizes["intermediate"], num_labels=2, attn_implementation="sdpa",
+    )  # fmt: skip
+    return BertForSequenceClassification(config)
+
+
+class PadTo:
+    """The peer's collator: pads to the longest row of the batch, or to `length` where it is given."""
+
+    def __init__(self, length: int | None = None):
+        self.length = length
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        import torch
+
+        width = self.length or max(len(row["input_ids"]) for row in rows)
+        tokens_BL = torch.zeros(len(rows), width, dtype=torch.long)
+        segments_BL, mask_BL = torch.zeros_like(tokens_BL), torch.zeros_like(tokens_BL)
+        for number, row in enumerate(rows):
+            length = len(row["input_ids"])
+            tokens_BL[number, :length] = torch.tensor(row["input_ids"])
+            segments_BL[number, :length] = torch.tensor(row["token_type_ids"])
+            mask_BL[number, :length] = 1
+        labels_B = torch.tensor([row["labels"] for row in rows])
+        return {"input_ids": tokens_BL, "token_type_ids": segments_BL, "attention_mask": mask_BL, "labels": labels_B}
+
+
+def peer_arguments(*, batch_size: int, device: str, bf16: bool, **more: Any) -> Any:
+    """Return TrainingArguments with the same batch, precision, rate and clipping as the native side's."""
+    from transformers import TrainingArguments
+
+    return TrainingArguments(
+        output_dir=tempfile.mkdtemp(prefix="peer-bench-"), per_device_train_batch_size=batch_size,
+        per_device_eval_batch_size=batch_size, bf16=bf16, use_cpu=device == "cpu", learning_rate=1e-5,
+        weight_decay=0.01, lr_scheduler_type="constant", max_grad_norm=1.0, logging_steps=10, save_strategy="no",
+        eval_strategy="no", report_to="none", disable_tqdm=True, seed=1, **more,
+    )  # fmt: skip
+
+
+def silent(trainer: Any) -> Any:
+    """Return the peer's trainer without its printing."""
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)
+    return trainer

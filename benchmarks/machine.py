@@ -1,0 +1,79 @@
+"""The machine that a figure was measured on: what it is, and how fast it multiplies matrices in the same run."""
+
+import os
+import platform
+import time
+from importlib.metadata import version
+from typing import Any
+
+from turns import Turns
+
+SQUARE = (2048, 2048, 2048)
+BERT_SHAPED = (1024, 768, 3072)
+"""about 1,000 tokens through the first half of BERT-base's feed-forward layer"""
+REPETITIONS_S = 0.3
+
+
+def matmul_rates(turns: Turns, *, threads: int, device: str) -> None:
+    """A side that measures GFLOP/s of matrix products at each turn, keys `bf16_square`, `fp32_bert` and so on."""
+    import torch
+
+    torch.set_num_threads(threads)
+    operands: dict[str, Any] = {}
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        for name, (rows, inner, columns) in (("square", SQUARE), ("bert", BERT_SHAPED)):
+            left = torch.randn(rows, inner, dtype=dtype, device=device)
+            # As in a linear layer: the weight is stored with its outputs first.
+            operands[f"{precision}_{name}"] = left, torch.randn(columns, inner, dtype=dtype, device=device).t()
+    for left, right in operands.values():
+        left @ right
+    while True:
+        turns.wait()
+        turns.report(**{name: _rate(torch, left, right, device) for name, (left, right) in operands.items()})
+
+
+def _rate(torch: Any, left: Any, right: Any, device: str) -> float:
+    done = 0
+    began_s = time.perf_counter()
+    while (elapsed_s := time.perf_counter() - began_s) < REPETITIONS_S:
+        for _ in range(8):
+            left @ right
+        if device == "cuda":
+            torch.cuda.synchronize()
+        done += 8
+    return done * 2 * left.shape[0] * left.shape[1] * right.shape[1] / elapsed_s / 1e9
+
+
+def best_rate(rates: dict[str, float], precision: str) -> float:
+    """Return the higher rate of the two shapes: the limit that shares are measured against."""
+    return max(value for name, value in rates.items() if name.startswith(precision))
+
+
+def encoder_gflop_per_token(hidden: int, layers: int, intermediate: int, *, training: bool) -> float:
+    """Return the work of the weights' matrix products for a real token, of a whole encoder without any shortcut.
+
+    Attention between tokens is left out (under 1 % at these lengths), and so is padding: what a side computes beyond
+    this lowers its share, what it can leave out raises it.
+    """
+    forward = 2 * layers * (4 * hidden * hidden + 2 * hidden * intermediate)
+    return (3 if training else 1) * forward / 1e9
+
+
+def description(threads: int) -> str:
+    """Return one line on the processor, its cores and the threads that both sides used."""
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            facts = dict(line.split(":", 1) for line in lines if ":" in line)
+        found = {key.strip(): value.strip() for key, value in facts.items()}
+        flags = [flag for flag in ("avx512f", "avx512_bf16", "amx_bf16") if flag in found.get("flags", "").split()]
+        name = f"{found.get('model name', name)} ({', '.join(flags) or 'no AVX-512'})"
+    except OSError:
+        name = f"{name} (no /proc/cpuinfo)"
+    return f"{name}, {os.cpu_count()} cores, {threads} threads on both sides, {platform.system()}"
+
+
+def versions() -> str:
+    """Return the versions of what is compared."""
+    names = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "pyarrow")
+    return ", ".join([f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)])

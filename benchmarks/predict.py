@@ -1,0 +1,148 @@
+"""Speed of scoring a set against `Trainer.predict` of transformers: the same AFQMC dev rows, bf16 on both sides.
+
+    python benchmarks/predict.py
+    python benchmarks/predict.py --sizes "4 x 312" --rows 1000
+
+A turn scores every row once: ours by `outputs_of`, which each evaluation of a run goes through, the peer's by
+`Trainer.predict` with the same batch size. Three configurations of the peer are measured: its bf16 as in training
+(autocast, rows in file order), the same with rows grouped by length (which returns predictions in another order than
+the rows'), and weights cast to bf16 (`bf16_full_eval`) with grouped rows, its fastest. The first is what a user of the
+Trainer has; the target is held against it.
+"""
+
+import argparse
+import os
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from afqmc import SIZES, PadTo, native_run, peer_arguments, peer_model, rows_for_peer, silent, stored_set, subset
+from machine import best_rate, encoder_gflop_per_token, matmul_rates
+from table import Row, show
+from turns import Side, Turns, alternate
+
+TARGET = 2.5
+ROWS = {"BERT-base": 512, "4 x 312": 4316}
+WARM_UP_ROWS = 128
+
+
+@dataclass(frozen=True)
+class PeerSetting:
+    """One configuration of the peer."""
+
+    name: str
+    grouped: bool = False
+    cast: bool = False
+
+
+PEERS = (
+    PeerSetting("HF Trainer.predict, bf16"),
+    PeerSetting("HF Trainer.predict, bf16, group_by_length", grouped=True),
+    PeerSetting("HF Trainer.predict, bf16_full_eval, group_by_length", grouped=True, cast=True),
+)
+
+
+def native(turns: Turns, *, size: str, rows: int, batch_size: int, threads: int, device: str) -> None:
+    """nlu's side: `outputs_of`, and the logits of every row in order."""
+    import torch
+
+    from nlu.training.evaluation import outputs_of
+
+    torch.set_num_threads(threads)
+    run = native_run(size, "precision=bf16", f"trainer.device={device}", f"trainer.batch_size={batch_size}")
+    part = subset(run.store.sets["dev"], rows)
+
+    def predict(some: Any) -> None:
+        outputs = outputs_of(
+            run.stepper.model, some, batch_size=batch_size, ranks=run.stepper.ranks,
+            precision=run.stepper.precision, advance=lambda count: None,
+        )  # fmt: skip
+        assert outputs is not None and len(outputs.logits_RC) == len(some)
+
+    measure_turns(turns, predict, subset(part, WARM_UP_ROWS), part, int(part.lengths_N.sum()))
+
+
+def peer(
+    turns: Turns, *, setting: PeerSetting, size: str, rows: int, batch_size: int, threads: int, device: str
+) -> None:
+    """The peer's side: `Trainer.predict` over the same rows."""
+    import torch
+    from transformers import Trainer
+
+    torch.set_num_threads(threads)
+    arguments = peer_arguments(
+        batch_size=batch_size, device=device, bf16=not setting.cast, bf16_full_eval=setting.cast,
+        train_sampling_strategy="group_by_length" if setting.grouped else "random",
+    )  # fmt: skip
+    trainer = silent(Trainer(model=peer_model(size), args=arguments, data_collator=PadTo()))
+    part = subset(stored_set("dev"), rows)
+
+    def predict(some: Any) -> None:
+        assert len(trainer.predict(some).predictions) == len(some)
+
+    warm_up = rows_for_peer(subset(part, WARM_UP_ROWS))
+    measure_turns(turns, predict, warm_up, rows_for_peer(part), int(part.lengths_N.sum()))
+
+
+def measure_turns(turns: Turns, predict: Any, warm_up: Any, everything: Any, real_tokens: int) -> None:
+    """Warm up, then predict everything once a turn."""
+    predict(warm_up)
+    while True:
+        turns.wait()
+        began_s = time.perf_counter()
+        predict(everything)
+        elapsed_s = time.perf_counter() - began_s
+        turns.report(real_tokens_per_s=real_tokens / elapsed_s, rows_per_s=len(everything) / elapsed_s)
+
+
+def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
+    """Measure one size."""
+    common = {
+        "size": size, "rows": arguments.rows or ROWS[size], "batch_size": arguments.batch_size,
+        "threads": arguments.threads, "device": arguments.device,
+    }  # fmt: skip
+    with ExitStack() as stack:
+        sides = {"ours": stack.enter_context(Side(native, **common))}
+        for setting in PEERS[: 1 if arguments.first_peer_only else None]:
+            sides[setting.name] = stack.enter_context(Side(peer, setting=setting, **common))
+        sides["rate"] = stack.enter_context(
+            Side(matmul_rates, threads=arguments.threads, device=arguments.device)
+        )
+        medians = alternate(sides, arguments.turns)
+    ours = medians["ours"]["real_tokens_per_s"]
+    sizes = SIZES[size]
+    gflop = encoder_gflop_per_token(sizes["hidden"], sizes["layers"], sizes["intermediate"], training=False)
+    rows = [
+        Row(
+            f"predict {size}", setting.name, "real tokens/s", medians[setting.name]["real_tokens_per_s"], ours,
+            TARGET if setting is PEERS[0] else None, share=ours * gflop / best_rate(medians["rate"], "bf16"),
+        )
+        for setting in PEERS
+        if setting.name in medians
+    ]  # fmt: skip
+    show(rows)
+    return rows
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    out.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    out.add_argument("--rows", type=int, help="of the dev set; by default 512 with BERT-base, all with 4 x 312")
+    out.add_argument("--turns", type=int, default=5)
+    out.add_argument("--batch-size", type=int, default=32)
+    out.add_argument("--threads", type=int, default=os.cpu_count())
+    out.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    out.add_argument("--first-peer-only", action="store_true", help="leave out the peer's other settings")
+    return out
+
+
+def measure(*words: str) -> list[Row]:
+    """Measure every asked-for size; `words` are as on the command line."""
+    arguments = parser().parse_args(words)
+    return [found for size in arguments.sizes for found in compare(size, arguments)]
+
+
+if __name__ == "__main__":
+    measure(*sys.argv[1:])

@@ -1,0 +1,188 @@
+"""Training speed against the HF Trainer: real tokens (without padding) per second on AFQMC pairs.
+
+    python benchmarks/train.py
+    python benchmarks/train.py --sizes "4 x 312" --turns 7 --threads 1
+    python benchmarks/train.py --device cuda --batch-size 256
+
+Both sides run their own whole training loop on the same token rows, with the same model size, batch, precision,
+optimizer (AdamW), clipping and threads. They take turns of some steps each, after a warm-up; figures are medians over
+the turns. The peer's best configuration (bf16, batches grouped by length and padded to their longest row, SDPA) is the
+one that counts; its weaker ones are measured once, for orientation. Matrix products are timed between the turns, in
+bf16 and fp32: the faster of two shapes is the machine's limit.
+"""
+
+import argparse
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from afqmc import SIZES, PadTo, native_run, peer_arguments, peer_model, rows_for_peer, silent, stored_set
+from machine import best_rate, encoder_gflop_per_token, matmul_rates
+from table import Row, show
+from turns import Measure, Side, StepPacer, Turns, alternate
+
+TARGETS = {"BERT-base": 1.5, "4 x 312": 2.0}
+LEAST_SHARE = {"BERT-base": 0.75}
+STEPS = {"BERT-base": 8, "4 x 312": 40}
+WARM_UP_STEPS = {"BERT-base": 3, "4 x 312": 10}
+MAX_LENGTH = 128
+ENDLESS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class PeerSetting:
+    """One configuration of the peer."""
+
+    name: str
+    bf16: bool = True
+    grouped: bool = True
+    pad_to: int | None = None
+
+
+BEST = PeerSetting("HF Trainer, bf16, group_by_length")
+WEAKER = (
+    PeerSetting("HF Trainer, bf16, random batches, dynamic padding", grouped=False),
+    PeerSetting("HF Trainer, fp32, group_by_length", bf16=False),
+    PeerSetting("HF Trainer, bf16, padded to max_length", grouped=False, pad_to=MAX_LENGTH),
+)
+
+
+def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int, device: str, bf16: bool) -> None:
+    """nlu's side: `nlu.training.loop.train` on the run that the command would build."""
+    import torch
+
+    from nlu.training.loop import train
+
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    run = native_run(
+        size, f"precision={'bf16' if bf16 else 'fp32'}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
+        f"trainer.max_duration={ENDLESS}st", "trainer.eval_interval=0", "trainer.save_interval=0",
+    )  # fmt: skip
+    pacer = StepPacer(turns, warm_up_steps=WARM_UP_STEPS[size], steps=steps, device=device)
+    take_step = run.stepper.step
+    done = 0
+
+    def paced_step(*arguments: Any, **named: Any) -> Any:
+        nonlocal done
+        result = take_step(*arguments, **named)
+        tokens = sum(int(run.train_set.lengths_N[examples_B].sum()) for examples_B in run.global_batches(done))
+        done += 1
+        pacer.after_step(tokens)
+        return result
+
+    run.stepper.step = paced_step
+    train(run)
+
+
+def peer(
+    turns: Turns, *, setting: PeerSetting, size: str, steps: int, batch_size: int, threads: int, device: str
+) -> None:
+    """The peer's side: `Trainer.train` on the same rows."""
+    import torch
+    from transformers import Trainer, TrainerCallback
+
+    torch.set_num_threads(threads)
+
+    class CountingTrainer(Trainer):
+        real_tokens = 0
+
+        def training_step(self, model: Any, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
+            # Counted where the batch is used, since batches are fetched ahead. On CUDA the mask would cost a sync.
+            self.real_tokens = inputs.pop("real_tokens")
+            return super().training_step(model, inputs, *arguments, **named)
+
+    class Pacing(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            pacer.after_step(trainer.real_tokens)
+
+    class CountingPadTo(PadTo):
+        def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+            return {**super().__call__(rows), "real_tokens": sum(len(row["input_ids"]) for row in rows)}
+
+    pacer = StepPacer(turns, warm_up_steps=WARM_UP_STEPS[size], steps=steps, device=device)
+    arguments = peer_arguments(
+        batch_size=batch_size, device=device, bf16=setting.bf16, max_steps=ENDLESS, remove_unused_columns=False,
+        train_sampling_strategy="group_by_length" if setting.grouped else "random",
+    )  # fmt: skip
+    trainer = silent(CountingTrainer(
+        model=peer_model(size), args=arguments, data_collator=CountingPadTo(setting.pad_to),
+        train_dataset=rows_for_peer(stored_set("train")), callbacks=[Pacing()],
+    ))  # fmt: skip
+    trainer.train()
+
+
+def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
+    """Measure one size."""
+    steps = arguments.steps or STEPS[size]
+    common = {
+        "size": size, "steps": steps, "batch_size": arguments.batch_size, "threads": arguments.threads,
+        "device": arguments.device,
+    }  # fmt: skip
+    with ExitStack() as stack:
+        sides = {
+            "ours": stack.enter_context(Side(native, bf16=True, **common)),
+            "peer": stack.enter_context(Side(peer, setting=BEST, **common)),
+            "rate": stack.enter_context(Side(matmul_rates, threads=arguments.threads, device=arguments.device)),
+        }
+        medians = alternate(sides, arguments.turns)
+    rows = [row(size, BEST, medians["ours"], medians["peer"], medians["rate"], judged=True)]
+    rate = medians["rate"]
+    print("machine: " + ", ".join(f"{name} {value:,.0f} GFLOP/s" for name, value in rate.items()), flush=True)
+    theirs = medians["peer"]["real_tokens_per_s"] * encoder_gflop(size) / best_rate(rate, "bf16")
+    print(f"share of the machine's limit of {BEST.name}: {theirs:.0%}", flush=True)
+    show(rows)
+    if arguments.weaker:
+        for setting in WEAKER:
+            rows.append(compare_once(size, setting, medians["rate"], common))
+            show(rows[-1:])
+    return rows
+
+
+def compare_once(size: str, setting: PeerSetting, rate: Measure, common: dict[str, Any]) -> Row:
+    """Measure a weaker configuration of the peer in one turn, and ours in the same precision right after it."""
+    fewer = {**common, "steps": max(2, common["steps"] // 2)}
+    with Side(peer, setting=setting, **fewer) as theirs, Side(native, bf16=setting.bf16, **common) as ours:
+        medians = alternate({"peer": theirs, "ours": ours}, 1)
+    return row(size, setting, medians["ours"], medians["peer"], rate, judged=False)
+
+
+def row(size: str, setting: PeerSetting, ours: Measure, theirs: Measure, rate: Measure, *, judged: bool) -> Row:
+    """Return the comparison as a row; our share is of the rate in the precision that both sides used."""
+    tokens_per_s = ours["real_tokens_per_s"]
+    return Row(
+        f"train {size}", setting.name, "real tokens/s", theirs["real_tokens_per_s"], tokens_per_s,
+        TARGETS[size] if judged else None,
+        share=tokens_per_s * encoder_gflop(size) / best_rate(rate, "bf16" if setting.bf16 else "fp32"),
+        least_share=LEAST_SHARE.get(size) if judged else None,
+    )  # fmt: skip
+
+
+def encoder_gflop(size: str) -> float:
+    sizes = SIZES[size]
+    return encoder_gflop_per_token(sizes["hidden"], sizes["layers"], sizes["intermediate"], training=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    out.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    out.add_argument("--turns", type=int, default=5)
+    out.add_argument("--steps", type=int, help="of a turn; by default enough for some seconds")
+    out.add_argument("--batch-size", type=int, default=32)
+    out.add_argument("--threads", type=int, default=os.cpu_count())
+    out.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    out.add_argument("--no-weaker", dest="weaker", action="store_false", help="leave out the peer's weaker settings")
+    return out
+
+
+def measure(*words: str) -> list[Row]:
+    """Measure every asked-for size; `words` are as on the command line."""
+    arguments = parser().parse_args(words)
+    return [found for size in arguments.sizes for found in compare(size, arguments)]
+
+
+if __name__ == "__main__":
+    measure(*sys.argv[1:])

@@ -1,0 +1,124 @@
+"""Sides of a comparison: each in a long-lived process of its own, measured in turns, never two at a time.
+
+A side is a function `work(turns, **settings)` that imports and builds what it needs, warms up, and then does one
+measured segment for each turn it is given. Between its turns it waits and takes no processor time.
+"""
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+Measure = dict[str, float]
+
+
+class Turns:
+    """The side's end: `wait` for a turn, then `report` what the turn measured."""
+
+    def __init__(self, connection: Connection):
+        self._connection = connection
+
+    def wait(self) -> None:
+        """Say that this side is ready and return when its turn comes; ends the process when there is none to come."""
+        try:
+            self._connection.send("ready")
+            self._connection.recv()
+        except (EOFError, BrokenPipeError):
+            raise SystemExit(0) from None
+
+    def report(self, **measure: float) -> None:
+        self._connection.send(measure)
+
+
+class StepPacer:
+    """Cuts a training loop that runs on by itself into turns: it blocks the loop at the end of a step.
+
+    A segment reaches from the end of one step to the end of a later one, so that fetching data, logging and whatever
+    else the loop does between steps counts.
+    """
+
+    def __init__(self, turns: Turns, *, warm_up_steps: int, steps: int, device: str):
+        self._turns = turns
+        self._left = warm_up_steps
+        self._steps = steps
+        self._warming_up = True
+        self._on_cuda = device == "cuda"
+        self._tokens = 0
+        self._began_s = 0.0
+
+    def after_step(self, real_tokens: int) -> None:
+        """Count a step of so many real tokens; at the end of a segment report it and wait for the next turn."""
+        self._tokens += real_tokens
+        self._left -= 1
+        if self._left:
+            return
+        if self._on_cuda:
+            import torch
+
+            torch.cuda.synchronize()
+        elapsed_s = time.perf_counter() - self._began_s
+        if not self._warming_up:
+            self._turns.report(real_tokens_per_s=self._tokens / elapsed_s, step_s=elapsed_s / self._steps)
+        self._warming_up, self._left, self._tokens = False, self._steps, 0
+        self._turns.wait()
+        self._began_s = time.perf_counter()
+
+
+class Side:
+    """One side, started and warmed up on entry, ended on exit."""
+
+    def __init__(self, work: Callable[..., None], **settings: Any):
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_begin, args=(theirs, work, settings))
+        self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> "Side":
+        self._expect_ready()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._connection.close()
+        self._process.join()
+
+    def turn(self) -> Measure:
+        """Let the side do one segment and return what it measured."""
+        self._connection.send("go")
+        measure = self._receive()
+        self._expect_ready()
+        return measure
+
+    def _expect_ready(self) -> None:
+        message = self._receive()
+        assert message == "ready", message
+
+    def _receive(self) -> Any:
+        try:
+            return self._connection.recv()
+        except EOFError:
+            self._process.join()
+            raise SystemExit(f"a side of the comparison ended with status {self._process.exitcode}") from None
+
+
+def _begin(connection: Connection, work: Callable[..., None], settings: dict[str, Any]) -> None:
+    # The processes that this one starts (loader workers) must not hold the pipe open after its end.
+    os.set_inheritable(connection.fileno(), False)
+    work(Turns(connection), **settings)
+
+
+def alternate(sides: dict[str, Side], turns: int) -> dict[str, Measure]:
+    """Give each side `turns` turns, one after another in this order; returns the median of every figure."""
+    measures: dict[str, list[Measure]] = {name: [] for name in sides}
+    for _ in range(turns):
+        for name, side in sides.items():
+            measures[name].append(side.turn())
+    return {name: medians(found) for name, found in measures.items()}
+
+
+def medians(measures: list[Measure]) -> Measure:
+    return {key: statistics.median(measure[key] for measure in measures) for key in measures[0]}
