@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError
 from nlu.data.tokenizing import Tokenizer
-from nlu.training.records import sync_folder
+from nlu.storage.files import sync_folder
 from nlu.training.state import Best, State
 
 log = logging.getLogger(__name__)

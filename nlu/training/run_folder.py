@@ -11,8 +11,9 @@ from typing import Any
 import yaml
 
 from nlu.config.errors import CheckpointError, UserError
+from nlu.config.flat import flat
+from nlu.storage.files import write_text
 from nlu.training.checkpoint import COMPLETE, find_last
-from nlu.training.records import write_text
 
 LOCK = ".lock"
 CONFIG = "config.yaml"
@@ -105,7 +106,7 @@ def _exists(run_dir: Path, contents: list[str]) -> UserError:
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    flat_old, flat_new = dict(_flat(old)), dict(_flat(new))
+    flat_old, flat_new = flat(old), flat(new)
     keys = [key for key in dict.fromkeys([*flat_old, *flat_new]) if key not in MAY_DIFFER]
     absent = object()
     return [
@@ -113,14 +114,6 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         for key in keys
         if flat_old.get(key, absent) != flat_new.get(key, absent)
     ]
-
-
-def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(config, dict) and (config or not prefix):
-        for key, value in config.items():
-            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, list(config) if isinstance(config, tuple) else config
 
 
 def _shown(flat: dict[str, Any], key: str) -> str:
