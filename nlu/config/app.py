@@ -7,7 +7,7 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 
 import nlu
 from nlu.config.defaults import with_defaults
-from nlu.config.errors import EXIT_USER_ERROR, UserError
+from nlu.config.errors import EXIT_USER_ERROR, UserError, print_problems
 from nlu.config.overrides import USER_MISTAKES, composition_problem, override_problems
 from nlu.config.resolve import resolve
 from nlu.config.validate import RUN, problems
@@ -89,7 +89,7 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
             found = _composition_problems(error, config_name, directory, schema)
         if not found:
             raise
-        _report(found)
+        print_problems(found)
         sys.exit(EXIT_USER_ERROR)
     sys.exit(max(job.exit_codes, default=0))
 
@@ -118,7 +118,7 @@ class _Job:
             found = error.problems if isinstance(error, UserError) else _storage_problems(error)
             if not found:
                 raise
-            _report(found, of_job=_job_label())
+            print_problems(found, of_job=_job_label())
             result = EXIT_USER_ERROR
         is_exit_code = isinstance(result, int) and not isinstance(result, bool)
         self.exit_codes.append(result if is_exit_code else 0)
@@ -161,11 +161,3 @@ def _storage_problems(error: Exception, before_start: bool = False) -> list[str]
             if remedy is not None:
                 return [f"{failure.filename or 'a file'} cannot be used: {remedy}"]
     return []
-
-
-def _report(found: Sequence[str], of_job: str = "") -> None:
-    if len(found) == 1:
-        text = f"nlu: error: {of_job}{found[0]}"
-    else:
-        text = "\n".join([f"nlu: error: {of_job}{len(found)} problems", *(f"  - {problem}" for problem in found)])
-    print(text, file=sys.stderr, flush=True)
