@@ -71,6 +71,7 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     # Hydra then raises its errors instead of printing them and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     directory = (config_dir or conf_dir()).resolve()
+    sys.argv = [sys.argv[0], *map(short_form, sys.argv[1:])]
     job = _Job(task)
     try:
         hydra.main(config_path=str(directory), config_name=config_name)(job.wrapped())()
@@ -92,6 +93,17 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
         print_problems(found)
         sys.exit(EXIT_USER_ERROR)
     sys.exit(max(job.exit_codes, default=0))
+
+
+def short_form(argument: str) -> str:
+    """Return what a short form of the command line stands for: `folds=5` is `folds.count=5`.
+
+    Hydra itself would put the number in the place of the whole mapping, and takes no numbers for choices of a group.
+    """
+    key, equals, value = argument.partition("=")
+    if key != "folds" or not equals or value.startswith("{"):
+        return argument
+    return f"folds.count={'null' if value == 'none' else value}"
 
 
 class _Job:
