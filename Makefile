@@ -18,10 +18,10 @@ test: $(VENV)/.dev ## run the test-suite
 
 lint: $(VENV)/.dev ## check style
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check nlu tests
+	$(BIN)/ruff format --check nlu tests launchers
 
 format: $(VENV)/.dev ## put the code in form
-	$(BIN)/ruff format nlu tests
+	$(BIN)/ruff format nlu tests launchers
 	$(BIN)/ruff check --fix .
 
 typecheck: $(VENV)/.dev ## check types

@@ -52,6 +52,15 @@ def conf_dir() -> Path:
     return inside if inside.is_dir() else package.parent / "conf"
 
 
+def _find_plugins() -> None:
+    """Have Hydra, and the jobs it starts, find the plugins of a checkout; installed ones it finds by itself."""
+    plugins = Path(nlu.__file__).resolve().parents[1] / "launchers"
+    if (plugins / "hydra_plugins").is_dir() and str(plugins) not in sys.path:
+        sys.path.append(str(plugins))
+        known = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([*([known] if known else []), str(plugins)])
+
+
 def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
     """Return the configuration as plain containers, resolved and valid. Raises UserError with all problems."""
     plain, unresolved = resolve(config)
@@ -71,6 +80,7 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     # Hydra then raises its errors instead of printing them and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     directory = (config_dir or conf_dir()).resolve()
+    _find_plugins()
     sys.argv = [sys.argv[0], *map(short_form, sys.argv[1:])]
     job = _Job(task)
     try:
@@ -78,6 +88,10 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     except KeyboardInterrupt:
         print("nlu: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+    except UserError as error:
+        # A sweeper's, before or between its jobs.
+        print_problems(error.problems)
+        sys.exit(EXIT_USER_ERROR)
     except BrokenPipeError:
         if job.has_started:
             raise
@@ -132,6 +146,9 @@ class _Job:
                 raise
             print_problems(found, of_job=_job_label())
             result = EXIT_USER_ERROR
+        if config.get("trial") is not None:
+            # What becomes of a search's trials is the search's business.
+            return result
         is_exit_code = isinstance(result, int) and not isinstance(result, bool)
         self.exit_codes.append(result if is_exit_code else 0)
         return result

@@ -71,6 +71,8 @@ class Run:
     """Print the resolved configuration and the verdict on it, then stop."""
     trusted_packages: list[str] = field(default_factory=list)
     """Your own packages whose classes a `_target_` may name."""
+    trial: dict[str, Any] | None = None
+    """Set by a search, never by hand: where its trial is reported, as {storage, study, number, attempt}."""
     task: Any
     model: Any
     data: Any

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from nlu.training.checkpoint import COMPLETE, find_last
 LOCK = ".lock"
 CONFIG = "config.yaml"
 """makes the folder a run's"""
-MAY_DIFFER = ("resume", "dry_run")
+LOGS = "log*.txt"
+"""may be all that is left of a run that failed before it began"""
+MAY_DIFFER = ("resume", "dry_run", "trial")
 """Keys that do not change what a run computes."""
 LOCK_WAIT_S = 10.0
 """A killed parent's workers take a moment to follow it."""
@@ -82,7 +85,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
         if contents:
             raise _exists(run_dir, contents)
         return state_folder(resume)
-    if not contents:
+    if not contents or (resume == "auto" and all(fnmatch(name, LOGS) for name in contents)):
         return None
     if not (run_dir / CONFIG).is_file():
         raise UserError(f"hydra.run.dir is {run_dir}, which holds {contents[0]!r} but no run; choose another folder")
