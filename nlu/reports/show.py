@@ -4,49 +4,27 @@ import csv
 import io
 import json
 import os
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from nlu.config.tables import count_text, metric_text, path_text, print_table, table_of, value_text
 from nlu.reports.aggregate import Row, Spread
 from nlu.reports.columns import Columns, differing_columns
 from nlu.storage.files import plain
 
-PLAIN_WIDTH = 10_000
-"""Where the output is no terminal nothing is wrapped or cut."""
-MAX_CELL = 40
 MAX_IMPLIED = 6
 MAX_FOLDERS = 4
 
 
-def console() -> Console:
-    """Return the console on standard output that tables are printed on."""
-    width = None if sys.stdout.isatty() else PLAIN_WIDTH
-    return Console(width=width, markup=False, emoji=False, highlight=False)
-
-
-def table_of(columns: Iterable[tuple[str, bool]]) -> Table:
-    """Return an empty table with columns of (header, whether it holds numbers), plain where there is no terminal."""
-    lines: dict[str, Any] = {} if sys.stdout.isatty() else {"box": None}
-    table = Table(show_edge=False, pad_edge=False, header_style="bold", **lines)
-    for header, is_number in columns:
-        table.add_column(header, justify="right" if is_number else "left", overflow="fold")
-    return table
-
-
 def print_tables(tables: Sequence[Sequence[Row]]) -> None:
     """Print one table for each deciding metric, best row first."""
-    output = console()
     for number, rows in enumerate(tables):
-        if number:
-            output.print()
         columns = differing_columns(rows)
-        output.print(_table(rows, columns))
-        _print_notes(output, rows, columns)
+        print_table(*[""] * (number > 0), _table(rows, columns))
+        _print_notes(rows, columns)
 
 
 def _table(rows: Sequence[Row], columns: Columns) -> Table:
@@ -54,33 +32,33 @@ def _table(rows: Sequence[Row], columns: Columns) -> Table:
     joined = list(dict.fromkeys(name for row in rows for name in row.out_of_fold))
     sets = {row.set_name for row in rows if row.set_name}
     one_set = f"{sets.pop()}/" if len(sets) == 1 else ""
-    headers = [*((key, False) for key in columns.shown)]
+    headers = [(key, False) for key in columns.shown]
     for name in metrics:
         headers += [(name if "/" in name else f"{one_set}{name}", True), ("sd", True)]
     headers += [(f"out of fold {name}", True) for name in joined]
     headers += [("n", True), ("state", False), ("best step", True), ("examples", True), ("examples/s", True)]
     table = table_of([*headers, ("folder", False)])
     for place, row in enumerate(rows):
-        cells = [text_of(values[place]) for values in columns.shown.values()]
+        cells = [value_text(values[place]) for values in columns.shown.values()]
         for name in metrics:
             cells += spread_cells(row.values.get(name))
         cells += ["/".join(filter(None, spread_cells(row.out_of_fold.get(name)))) for name in joined]
         cells += [str(len(row.counted)), _states(row)]
-        cells += [_count(row.mean(name)) for name in ("best_step", "examples", "examples_per_s")]
+        cells += [count_text(row.mean(name)) for name in ("best_step", "examples", "examples_per_s")]
         table.add_row(*cells, folders_of([run.folder for run in row.runs]))
     return table
 
 
-def _print_notes(output: Console, rows: Sequence[Row], columns: Columns) -> None:
+def _print_notes(rows: Sequence[Row], columns: Columns) -> None:
     if columns.implied:
         more = f" and {len(columns.implied) - MAX_IMPLIED} more" if len(columns.implied) > MAX_IMPLIED else ""
-        output.print(f"differ with the columns shown: {', '.join(columns.implied[:MAX_IMPLIED])}{more}", style="dim")
+        print_table(f"differ with the columns shown: {', '.join(columns.implied[:MAX_IMPLIED])}{more}", style="dim")
     if any(row.state != "complete" for row in rows):
-        output.print("values of runs that are not complete are the best so far", style="dim")
+        print_table("values of runs that are not complete are the best so far", style="dim")
     for row in rows:
         for run in row.runs:
             if run.error:
-                output.print(f"failed: {os.path.relpath(run.folder)}: {run.error}", style="red")
+                print_table(f"failed: {path_text(run.folder)}: {run.error}", style="red")
 
 
 def _states(row: Row) -> str:
@@ -95,24 +73,9 @@ def spread_cells(spread: Spread | None) -> list[str]:
     return [metric_text(spread.mean), "" if spread.sd is None else metric_text(spread.sd)]
 
 
-def metric_text(value: float | None) -> str:
-    """Return a metric for a table."""
-    return "-" if value is None else f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
-
-
-def text_of(value: Any) -> str:
-    """Return a configuration value for a table: numbers with the digits that they need, long text by its end."""
-    text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= MAX_CELL else f"...{text[3 - MAX_CELL :]}"
-
-
-def _count(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
 def folders_of(folders: Sequence[Path]) -> str:
     """Return where runs lie, relative to the working folder: `sweep/{0,2,5}`."""
-    paths = [Path(os.path.relpath(folder)) for folder in folders]
+    paths = [Path(path_text(folder)) for folder in folders]
     if len(paths) == 1:
         return str(paths[0])
     top = Path(os.path.commonpath(paths))
