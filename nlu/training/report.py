@@ -50,6 +50,39 @@ def print_result(result: Mapping[str, Any], run_dir: Path, figures: Sequence[Pat
         console.print(os.path.relpath(path), soft_wrap=True)
 
 
+def parts_table(result: Mapping[str, Any]) -> RenderableType:
+    """The first evaluation set's metrics of each part, their mean and standard deviation, and of the joined folds."""
+    best = result["best"]
+    names = _metric_names(result["metrics"], best["metric"])[:MAX_METRIC_COLUMNS]
+    table = Table(show_edge=False, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for name in ["step", *names]:
+        table.add_column(name, justify="right", overflow="fold")
+    for part in result["parts"]:
+        values = part["metrics"][best["set"]]
+        mark = " (pruned)" if part["pruned"] else ""
+        table.add_row(part["name"] + mark, f"{part['step']:,}", *(_format_metric(values.get(name)) for name in names))
+    table.add_section()
+    for label, values in (("mean", result["metrics"]), ("sd", result["sd"])):
+        table.add_row(label, "", *(_format_metric(values[best["set"]].get(name)) for name in names))
+    for seed, values in (result.get("out_of_fold") or {}).items():
+        label = "joined folds" if len(result["out_of_fold"]) == 1 else f"joined folds, seed {seed}"
+        table.add_row(label, "", *(_format_metric(values.get(name)) for name in names))
+    return table
+
+
+def print_parts(result: Mapping[str, Any], run_dir: Path) -> None:
+    """Print `parts_table` on standard output, the best metric in words, and the paths of what was written."""
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, markup=False, emoji=False, highlight=False)
+    best = result["best"]
+    deviation = "" if best["sd"] is None else f", sd {_format_metric(best['sd'])}"
+    console.print()
+    console.print(parts_table(result))
+    console.print(f"\nmean best {best['set']} {best['metric']}  {_format_metric(best['value'])}{deviation}\n")
+    for path in [*sorted((run_dir / "predictions").glob("*.json")), run_dir / "result.json"]:
+        console.print(os.path.relpath(path), soft_wrap=True)
+
+
 def _metric_names(metrics: Mapping[str, Mapping[str, float | None]], major: str | None) -> list[str]:
     """Every metric of any set, the major one first, the others in their order."""
     names = dict.fromkeys(name for values in metrics.values() for name in values)
