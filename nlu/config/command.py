@@ -15,11 +15,8 @@ EXIT_INTERRUPTED = 130
 class Parser(argparse.ArgumentParser):
     """Parses flags; what it cannot use is a UserError that names the nearest flag."""
 
-    def __init__(self, *, prog: str, description: str, epilog: str | None = None):
-        formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(
-            prog=prog, description=description, epilog=epilog, formatter_class=formatter, allow_abbrev=False
-        )
+    def __init__(self, *, prog: str, description: str):
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return the values. Raises UserError for a flag that does not exist, lacks its value or has a wrong one."""

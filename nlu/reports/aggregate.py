@@ -11,6 +11,7 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.reports.runs import STATES, Run, State, task_constants
+from nlu.sweeps.repeats import join_folds
 
 NOT_IDENTITY = ("seed", "seeds", "fold", "resume", "dry_run", "trial")
 """Keys in which runs of one configuration differ."""
@@ -36,15 +37,22 @@ class Row:
     """by metric as it was asked for, over `counted`"""
     out_of_fold: dict[str, Spread | None] = field(default_factory=dict)
     """the same for the joined predictions of all folds, over seeds; empty without complete folds"""
+    joined: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    """the joined predictions themselves, by seed"""
 
     @property
     def counted(self) -> list[Run]:
-        """The runs that values are taken from: the complete ones, or where there are none the next best state."""
-        return [run for run in self.runs if run.state == self.state]
+        """The runs that values are taken from: the complete ones, or where there are none the next best state.
+
+        Of a pruned configuration what it has completed counts too: a search prunes after some of its folds.
+        """
+        return [run for run in self.runs if run.state in (self.state, *("complete",) * (self.state == "pruned"))]
 
     @property
     def state(self) -> State:
-        return min((run.state for run in self.runs), key=STATES.index)
+        """The best state of its runs, but pruned where any of them was."""
+        states = {run.state for run in self.runs}
+        return "pruned" if "pruned" in states else min(states, key=STATES.index)
 
     @property
     def states(self) -> dict[State, int]:
@@ -100,6 +108,28 @@ def rows_of(runs: Iterable[Run], metrics: Sequence[str] = ()) -> tuple[list[list
         row.values = {name: spread_of(_value(run, row, name) for run in row.counted) for name in asked}
         tables.setdefault(metrics[0] if metrics else row.metric, []).append(row)
     return [sorted(table, key=_rank) for table in tables.values()], remarks
+
+
+def join_predictions(row: Row) -> list[str]:
+    """Join the held-out predictions of each seed whose folds are all complete, and score them.
+
+    Returns a sentence for each seed whose folds do not fit together.
+    """
+    remarks = []
+    for seed in dict.fromkeys(run.seed for run in row.runs):
+        runs = [run for run in row.runs if run.seed == seed and run.state == "complete" and run.fold is not None]
+        if not runs or {run.fold for run in runs} != set(range(runs[0].folds or 0)):
+            continue
+        try:
+            row.joined[seed] = join_folds([run.folder for run in sorted(runs, key=lambda run: run.fold)])
+        except UserError as error:
+            remarks += error.problems
+    for name in row.values:
+        # The joined rows are those of the held-out set, whatever set a metric was asked of.
+        set_name, metric = split_metric(name, row.set_name)
+        if set_name == row.set_name and row.joined:
+            row.out_of_fold[name] = spread_of(joined["metrics"].get(metric) for joined in row.joined.values())
+    return remarks
 
 
 def _identity(run: Run) -> str:

@@ -36,7 +36,9 @@ def differing_columns(rows: Sequence[Row]) -> Columns:
             columns.shown[key] = [config.get(key, ABSENT) for config in configs]
         elif any(other.startswith(f"{key}.") for other in differing):
             below = [other for other in keys if other.startswith(f"{key}.")]
-            columns.shown[key] = _choices(key, below, configs, named)
+            choices = _choices(key, below, configs, named)
+            if len(set(choices)) > 1:
+                columns.shown[key] = choices
     rest = [key for key in differing if key not in columns.shown]
     for key in sorted(rest, key=lambda key: not key.endswith("_target_")):
         values = [config.get(key, ABSENT) for config in configs]

@@ -10,10 +10,12 @@ from typing import Any
 
 from rich.table import Table
 
+from nlu.config.errors import UserError
 from nlu.config.tables import count_text, metric_text, path_text, print_table, table_of, value_text
 from nlu.reports.aggregate import Row, Spread
 from nlu.reports.columns import Columns, differing_columns
-from nlu.storage.files import plain
+from nlu.storage.files import plain, write_json
+from nlu.sweeps.repeats import OUT_OF_FOLD
 
 MAX_IMPLIED = 6
 MAX_FOLDERS = 4
@@ -81,6 +83,26 @@ def folders_of(folders: Sequence[Path]) -> str:
     top = Path(os.path.commonpath(paths))
     names = [str(path.relative_to(top)) for path in paths]
     return f"{top}/{{{','.join(names[:MAX_FOLDERS])}{',...' if len(names) > MAX_FOLDERS else ''}}}"
+
+
+def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
+    """Write the joined predictions of each row and seed; returns the files.
+
+    Raises UserError where none is joined, or a file of that name exists.
+    """
+    several = sum(bool(row.joined) for row in rows) > 1
+    files = {
+        folder / f"{OUT_OF_FOLD}{f'-{place}' * several}{f'-seed-{seed}' * (len(row.joined) > 1)}.json": content
+        for place, row in enumerate(rows, start=1)
+        for seed, content in row.joined.items()
+    }
+    if not files:
+        raise UserError("--join: no configuration here has all its folds complete, so there is nothing to join")
+    if existing := [path for path in files if path.exists()]:
+        raise UserError(*(f"--join would write {path}, which exists; give another folder" for path in existing))
+    for path, content in files.items():
+        write_json(path, content)
+    return list(files)
 
 
 def as_json(tables: Sequence[Sequence[Row]]) -> str:
