@@ -73,9 +73,10 @@ class Run:
 
 
 def find_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Return the runs in and below the folders, each once, by path, and a sentence for each that cannot be read.
+    """Return the runs in and below the folders, each once, by path, and a sentence for each that left no record.
 
-    Of a command with folds or seeds its parts are the runs. Raises UserError for a folder that does not exist.
+    Those are damaged ones, and jobs that failed before they wrote anything but their log. Of a command with folds or
+    seeds its parts are the runs. Raises UserError for a folder that does not exist.
     """
     folders = list(folders)
     absent = [f"{folder} is no folder; give folders of runs, or folders that hold such" for folder in folders
@@ -84,18 +85,25 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
         raise UserError(*absent)
     found: dict[Path, Run] = {}
     unread: list[str] = []
+    seen: set[Path] = set()
     for folder in folders:
-        for path in _run_folders(folder):
-            if path.resolve() in found:
+        for path in _job_folders(folder):
+            resolved = path.resolve()
+            if resolved in seen:
                 continue
+            seen.add(resolved)
             try:
-                found[path.resolve()] = read_run(path)
+                if is_run(path):
+                    found[resolved] = read_run(path)
+                elif error := last_error(path):
+                    unread.append(f"{path} failed before it began: {error}")
             except DataError as error:
                 unread += error.problems
     return list(found.values()), unread
 
 
-def _run_folders(folder: Path) -> Iterator[Path]:
+def _job_folders(folder: Path) -> Iterator[Path]:
+    """Folders of runs, and those that hold a log alone."""
     for here, subfolders, files in os.walk(folder):
         subfolders[:] = sorted((name for name in subfolders if not name.startswith(".")), key=_numerically)
         path = Path(here)
@@ -103,6 +111,8 @@ def _run_folders(folder: Path) -> Iterator[Path]:
             subfolders[:] = [name for name in subfolders if name not in INNER]
             if not parts(path):
                 yield path
+        elif LOG in files:
+            yield path
 
 
 def parts(run_dir: Path) -> list[Path]:
@@ -165,7 +175,12 @@ def read_overrides(folder: Path) -> dict[str, str]:
 
 def is_held(folder: Path) -> bool:
     """Whether another process writes to the run, or to the one that it is a part of. Changes nothing."""
-    return any(_is_locked(path / LOCK) for path in (folder, folder.parent))
+    return any(_is_locked(path / LOCK) for path in _with_whole(folder))
+
+
+def _with_whole(folder: Path) -> list[Path]:
+    """The folder of a run and, where it is a fold or seed of a command, that of the command."""
+    return [folder, folder.parent] if CHILD.fullmatch(folder.name) and is_run(folder.parent) else [folder]
 
 
 def _is_locked(path: Path) -> bool:
@@ -186,12 +201,20 @@ def _open_state(folder: Path) -> tuple[State, str | None]:
     """Of a run without a result: a run that is held goes on, one whose last words are an error has failed."""
     if is_held(folder):
         return "running", None
+    error = next((error for path in _with_whole(folder) if (error := last_error(path))), None)
+    return ("failed", error) if error else ("unfinished", None)
+
+
+def last_error(folder: Path) -> str | None:
+    """Return what the log of a job ends with, if that is an error: of a traceback its last line."""
     log = folder / LOG
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-    records = [match for line in lines if (match := LOG_LINE.fullmatch(line))]
-    if records and records[-1]["level"] in ("ERROR", "CRITICAL"):
-        return "failed", next((line for line in reversed(lines) if line.strip()), records[-1]["message"])
-    return "unfinished", None
+    records = [(place, match) for place, line in enumerate(lines) if (match := LOG_LINE.fullmatch(line))]
+    if not records or records[-1][1]["level"] not in ("ERROR", "CRITICAL"):
+        return None
+    place, record = records[-1]
+    last = next((line.strip() for line in reversed(lines[place:]) if line.strip()), "")
+    return last if record["message"].startswith("Traceback") else record["message"]
 
 
 def _progress(folder: Path, config: dict[str, Any]) -> dict[str, Any]:

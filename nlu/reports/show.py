@@ -14,6 +14,7 @@ from nlu.config.errors import UserError
 from nlu.config.tables import count_text, metric_text, path_text, print_table, table_of, value_text
 from nlu.reports.aggregate import Row, Spread
 from nlu.reports.columns import Columns, differing_columns
+from nlu.reports.runs import parts
 from nlu.storage.files import plain, write_json
 from nlu.sweeps.repeats import OUT_OF_FOLD
 
@@ -76,11 +77,13 @@ def spread_cells(spread: Spread | None) -> list[str]:
 
 
 def folders_of(folders: Sequence[Path]) -> str:
-    """Return where runs lie, relative to the working folder: `sweep/{0,2,5}`."""
+    """Return where runs lie, relative to the working folder: `sweep/{0,2,5}`; of folds and seeds the folder above."""
     paths = [Path(path_text(folder)) for folder in folders]
     if len(paths) == 1:
         return str(paths[0])
     top = Path(os.path.commonpath(paths))
+    if {path.name for path in paths} == {path.name for path in parts(top)}:
+        return str(top)
     names = [str(path.relative_to(top)) for path in paths]
     return f"{top}/{{{','.join(names[:MAX_FOLDERS])}{',...' if len(names) > MAX_FOLDERS else ''}}}"
 
