@@ -28,19 +28,31 @@ def write_best(summary: Summary, path: Path, shared: Sequence[str] = ()) -> bool
         path.unlink(missing_ok=True)
         return False
     flags, overrides = _spoken(trial, shared)
-    chosen = _choices(flags)
-    defaults: list[Any] = []
+    chosen, late = _choices(flags), _later_groups()
+    added: list[Any] = []
+    overridden: list[dict[str, Any]] = []
+    late_choices: list[dict[str, Any]] = []
     body: dict[str, Any] = {}
     for override in overrides:
         key = str(override.key_or_group)
         if key == "experiment":
             # Its own choices stand before those of the command line, which overrode them.
-            defaults.insert(0, str(override.value()))
+            added.insert(0, str(override.value()))
         elif not override.is_delete() and chosen(key) and isinstance(override.value(), (str, QuotedString)):
-            defaults.append({f"override /{override.get_key_element().lstrip('+')}": _plain(override.value())})
+            group = override.get_key_element().lstrip("+")
+            if group in late:
+                choices, content = _content(group, _plain(override.value()))
+                body, late_choices = _merged(content, body), [*late_choices, *choices]
+            elif override.is_add():
+                added.append({f"/{group}": _plain(override.value())})
+            else:
+                overridden.append({f"override /{group}": _plain(override.value())})
         elif not override.is_delete():
             _put(body, key, _plain(override.value()))
-    content = yaml.safe_dump({"defaults": [*defaults, "_self_"], **body}, allow_unicode=True, sort_keys=False)
+    # What the command line chose stands before what a choice of its brought along.
+    spoken = {group for entry in overridden for group in entry}
+    overridden += [entry for entry in late_choices if not spoken & entry.keys()]
+    content = yaml.safe_dump({"defaults": [*added, *overridden, "_self_"], **body}, allow_unicode=True, sort_keys=False)
     value = f"{summary.metric} {metric_text(trial.value)}"
     header = (
         "# @package _global_\n# python -m nlu.train experiment=best\n"
@@ -82,6 +94,29 @@ def _choices(flags: Sequence[str]) -> Any:
         return any((place / key).is_dir() for place in places)
 
     return is_group
+
+
+def _later_groups() -> list[str]:
+    """The groups that are composed after the experiment, which can therefore not choose from them."""
+    defaults = yaml.safe_load((conf_dir() / "train.yaml").read_text(encoding="utf-8"))["defaults"]
+    names = [next(iter(entry)) for entry in defaults if isinstance(entry, dict)]
+    return [name for name in names[names.index("experiment") + 1 :] if not name.startswith("override ")]
+
+
+def _content(group: str, choice: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What a choice of such a group overrides in other groups, and the keys that it sets."""
+    text = (conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")
+    content = yaml.safe_load(text) or {}
+    choices = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]
+    return choices, content if "@package _global_" in text.partition("\n")[0] else {group: content}
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
 
 
 def _plain(value: Any) -> Any:

@@ -195,7 +195,7 @@ def _print_failures(failed: list[TrialRow]) -> None:
     """One line for each way to fail."""
     ways: dict[str, list[int]] = {}
     for trial in failed:
-        ways.setdefault(trial.error or "it left no word", []).append(trial.number)
+        ways.setdefault(" ".join(trial.error.split()) or "it left no word", []).append(trial.number)
     for error, numbers in ways.items():
         shown = ", ".join(map(str, numbers[:MAX_NUMBERS])) + ", ..." * (len(numbers) > MAX_NUMBERS)
         print_table(f"failed: trial{'s' * (len(numbers) > 1)} {shown}: {error}", style="red")
