@@ -313,7 +313,7 @@ def open_store(
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     names = list(files.sources())
     if fold is not None and (left_out := [name for name in names if name not in ("train", "test")]):
-        log.info("folds: the held-out rows are dev; %s of data.dev left out", ", ".join(left_out))
+        log.info("data: the held-out rows are dev; data.dev (%s) is left out", ", ".join(left_out))
         names = [name for name in names if name not in left_out]
         meta["sets"] = {name: meta["sets"][name] for name in names}
     # Only the rows of train were written before the labels were in order.
@@ -362,7 +362,7 @@ def _held_out(
         )
     counts_C = np.bincount(label_N[label_N >= 0], minlength=len(meta["labels"]))
     if label_N[0] >= 0 and (few := [name for name, n in zip(meta["labels"], counts_C, strict=True) if n < fold.count]):
-        log.warning("folds: fewer rows than the %d folds have the labels %s; some folds hold none of them out",
+        log.warning("data: fewer rows than the %d folds have the labels %s; some folds hold none of them out",
                     fold.count, ", ".join(few))  # fmt: skip
     return fold_numbers(cluster_N, label_N, count=fold.count, seed=fold.seed) == fold.number
 

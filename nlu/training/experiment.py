@@ -25,6 +25,7 @@ def run_experiment(config: dict[str, Any], run_dir: Path, overrides: list[str]) 
     """
     with process_group(config["trainer"]["device"]) as ranks:
         run_dir = Path(ranks.from_first(str(run_dir)))
+        logs.set_up(None, ranks.rank)
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         report = report_of(config, ranks)
@@ -57,8 +58,13 @@ def _never_asked(examples: int, value: float) -> bool:
 
 
 def report_data(config: dict[str, Any]) -> dict[str, Any]:
-    """Build or find the data store of a configuration, log what is in it and return it, as in data.json."""
+    """Build or find the data store of a configuration, log what is in it and return it, as in data.json.
+
+    Of several folds, what is told is that of the first.
+    """
     logs.set_up(None, 0)
+    if config["folds"]["count"] is not None and config["fold"] is None:
+        config = {**config, "fold": 0}
     with Progress() as progress:
         _, store, _ = build_data(config, Ranks(0, 1, torch.device("cpu")), progress)
     facts = describe(store)

@@ -6,6 +6,7 @@ was asked for, the mean over the parts and the joined predictions of the folds.
 
 import json
 import logging
+import math
 import statistics
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.storage.files import write_json
-from nlu.sweeps.repeats import OUT_OF_FOLD, join_folds, summarise
+from nlu.sweeps.repeats import OUT_OF_FOLD, count_parts, join_folds, summarise
 from nlu.training import logs
 from nlu.training.distributed import Ranks
 from nlu.training.loop import Report
@@ -35,11 +36,11 @@ class Part:
 
 def parts_of(config: dict[str, Any], overrides: list[str]) -> list[Part]:
     """Return the runs that a configuration consists of, fold within seed; none where it is a run by itself."""
+    if count_parts(config) == 1:
+        return []
     count, fold = config["folds"]["count"], config["fold"]
     folds = range(count) if count is not None and fold is None else [fold]
     seeds = range(config["seed"], config["seed"] + config["seeds"])
-    if len(folds) == len(seeds) == 1:
-        return []
     parts = []
     for seed in seeds:
         for number in folds:
@@ -69,7 +70,8 @@ class RunningMean:
     def add(self, result: dict[str, Any]) -> None:
         """Count a part that ended, from its result.json."""
         best = result["best"]
-        self._values.append(result["last"][best["set"]][best["metric"]])
+        last = result["last"][best["set"]][best["metric"]]
+        self._values.append(math.nan if last is None else last)
         self._examples += result["examples"]
 
 
@@ -108,7 +110,7 @@ def run_parts(
                 return status
             done.append(part)
             logs.set_up(run_dir, ranks.rank)
-            result = _result(run_dir / part.name)
+            result = ranks.from_first(_result(run_dir / part.name) if ranks.is_first else None)
             log.info("%s", _line(part, result))
             if mean:
                 mean.add(result)
