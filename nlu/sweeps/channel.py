@@ -102,13 +102,13 @@ class Trial:
 
     def finish(
         self, state: str, folder: Path, *, value: float | None = None, examples: int | None = None, error: str = "",
-        log_file: Path | None = None,
+        log_file: Path | None = None, sd: float | None = None,
     ) -> None:  # fmt: skip
         """Leave the outcome of this attempt: complete, pruned or failed. A trial closed meanwhile stays as it is."""
         from optuna.exceptions import UpdateFinishedTrialError
 
         outcome = {
-            "state": state, "attempt": self.attempt, "value": value, "examples": examples, "wall_s": self.wall_s,
+            "state": state, "attempt": self.attempt, "value": value, "examples": examples, "sd": sd, "wall_s": self.wall_s,
             "ended_s": time.time(), "folder": str(folder), "error": error, "log": str(log_file) if log_file else None,
         }  # fmt: skip
         try:
@@ -138,7 +138,7 @@ def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int])
     is raised again; its traceback is in `run_dir/log.txt`.
     """
     trial = open_trial(mapping)
-    with _only_job(run_dir):
+    with only_job(run_dir):
         if trial.is_over:
             log.info("trial %d is done; nothing was done", trial.number)
             return 0
@@ -146,7 +146,7 @@ def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int])
 
 
 @contextmanager
-def _only_job(run_dir: Path) -> Iterator[None]:
+def only_job(run_dir: Path) -> Iterator[None]:
     """Wait until no other job is at this trial, and keep others from it.
 
     The job that had it before may still live where the search that started it was killed; the one that waits finds the
@@ -186,7 +186,7 @@ def _finish_with_result(trial: Trial, run_dir: Path) -> None:
         trial.finish(FAILED, run_dir, error=f"{result['best']['metric']} is {value}", log_file=run_dir / "log.txt")
         return
     state = PRUNED if result["pruned"] else COMPLETE
-    trial.finish(state, run_dir, value=value, examples=result["examples"])
+    trial.finish(state, run_dir, value=value, examples=result["examples"], sd=result["best"].get("sd"))
 
 
 def record_failure(run_dir: Path, error: BaseException) -> Path:

@@ -24,6 +24,7 @@ from nlu.config.resolve import first_line, resolve
 from nlu.config.signature import read_constants
 from nlu.config.validate import known_keys
 from nlu.sweeps import pruning
+from nlu.sweeps.repeats import count_parts
 from nlu.sweeps.space import Space, overrides_of, written
 
 MAX_COMBINATIONS = 500
@@ -92,58 +93,72 @@ def _few(text: str) -> str:
 def composition_problems(space: Space, compose: Compose, is_group: Callable[[str], bool], is_run: bool) -> list[str]:
     """Compose and, of a run of ours, validate every combination of groups with the ends of what is drawn.
 
-    Returns every problem once, with the first overrides under which it shows.
+    Returns every problem once, with the first combination that has it unless all have.
     """
-    found: dict[str, str] = {}
-    for combination in combinations(space, is_group):
-        context = [f"{name}={choice}" for name, choice in combination.items()]
-        try:
-            base = compose([*space.fixed, *context])
-        except USER_MISTAKES as error:
-            found.setdefault(_composition_problem(error), " ".join(context))
-            continue
-        for overrides in probes(space, combination, lambda key, base=base: composed_value(base, key)):
-            for problem in _problems(space, overrides, base, compose, is_run):
-                found.setdefault(problem, " ".join(overrides))
-    return [f"{problem} (with {context})" if context else problem for problem, context in found.items()]
+    tried = combinations(space, is_group)
+    found: dict[str, list[str]] = {}
+    for combination in tried:
+        context = " ".join(f"{name}={choice}" for name, choice in combination.items())
+        for problem in dict.fromkeys(_problems_of(space, combination, compose, is_run)):
+            found.setdefault(problem, []).append(context)
+    return [
+        problem if len(contexts) == len(tried) else f"{problem} (with {contexts[0]}, where it is chosen; {_ONLY_THERE})"
+        for problem, contexts in found.items()
+    ]
 
 
-def _problems(space: Space, overrides: list[str], base: DictConfig, compose: Compose, is_run: bool) -> list[str]:
+_ONLY_THERE = "what one choice alone has goes under hydra.sweeper.when"
+
+
+def _problems_of(space: Space, combination: Mapping[str, str], compose: Compose, is_run: bool) -> Iterator[str]:
+    groups = [f"{name}={choice}" for name, choice in combination.items()]
     try:
-        composed = compose([*space.fixed, *overrides])
+        base = compose([*space.fixed, *groups])
     except USER_MISTAKES as error:
-        return _one_by_one(space, overrides, base, compose, error)
-    if not is_run:
-        return []
-    try:
-        prepare(_without_hydra(composed))
-    except UserError as error:
-        return error.problems
-    return []
-
-
-def _one_by_one(space: Space, overrides: list[str], base: DictConfig, compose: Compose, error: Exception) -> list[str]:
-    """Say which of the drawn keys does not fit, trying each by itself."""
-    found = []
-    choices = [override for override in overrides if "." not in override.partition("=")[0]]
-    for override in overrides:
-        key = override.partition("=")[0]
+        yield from _one_by_one(groups, space.fixed, compose, error)
+        return
+    for overrides in probes(space, combination, lambda key: composed_value(base, key)):
         try:
-            compose([*space.fixed, *(choice for choice in choices if choice != override), override])
+            composed = compose([*space.fixed, *overrides])
+        except USER_MISTAKES as error:
+            drawn = [override for override in overrides if override not in groups]
+            yield from _one_by_one([*space.fixed, *groups], drawn, compose, error)
+            continue
+        if is_run:
+            try:
+                prepare(without_hydra(composed))
+            except UserError as error:
+                yield from error.problems
+
+
+def _one_by_one(good: Sequence[str], suspects: Sequence[str], compose: Compose, error: Exception) -> Iterator[str]:
+    """Say which of the overrides does not fit, trying each by itself on top of those that do."""
+    try:
+        base = compose(good)
+    except USER_MISTAKES:
+        yield _composition_problem(error)
+        return
+    is_found = False
+    for suspect in suspects:
+        key = suspect.partition("=")[0]
+        try:
+            compose([*good, suspect])
         except USER_MISTAKES as own:
-            if "Could not override" in str(own) or "is not in struct" in str(own):
-                valid = known_keys(resolve(_without_hydra(base))[0])
-                found.append(f"{key}: there is no such key to draw values for; {_few(hint(key, valid))}")
+            is_found = True
+            if str(own).startswith("Could not override"):
+                yield f"{key}: there is no such key; {_few(hint(key, known_keys(resolve(without_hydra(base))[0])))}"
             else:
-                found.append(f"{override}: {_composition_problem(own)}")
-    return found or [_composition_problem(error)]
+                yield f"{suspect}: {_composition_problem(own)}"
+    if not is_found:
+        yield _composition_problem(error)
 
 
 def _composition_problem(error: Exception) -> str:
     return first_line(error if str(error) or error.__cause__ is None else error.__cause__)  # type: ignore[arg-type]
 
 
-def _without_hydra(config: DictConfig) -> DictConfig:
+def without_hydra(config: DictConfig) -> DictConfig:
+    """Return the part of a composed configuration that is the program's own."""
     plain = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     OmegaConf.set_struct(plain, True)
     return plain
@@ -165,6 +180,16 @@ def is_group_of(loader: ConfigLoader) -> Callable[[str], bool]:
         return "." not in key and bool(loader.get_group_options(key, ObjectType.CONFIG) or loader.list_groups(key))
 
     return is_group
+
+
+def require_durations(settings: Mapping[str, Any]) -> None:
+    """Raise UserError where a resource is no duration, before anything is prepared to convert it."""
+    for key in ("min_resource", "max_resource"):
+        if settings[key] is not None:
+            try:
+                parse_duration(settings[key])
+            except UserError as error:
+                raise UserError(f"hydra.sweeper.{key} is {error.problems[0]}") from error
 
 
 def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
@@ -205,6 +230,9 @@ def _resources(
     if low is None or high is None:
         raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
     least, most = to_examples("hydra.sweeper.min_resource", low), to_examples("hydra.sweeper.max_resource", high)
+    if config is not None and settings["max_resource"] is None:
+        # A trial is all folds and seeds, and reports the examples of all of them.
+        most *= count_parts(config)
     if settings["reduction_factor"] < 2:
         raise UserError(
             f"hydra.sweeper.reduction_factor is {settings['reduction_factor']} but must be >= 2; set it to 3"

@@ -30,11 +30,13 @@ class SeededByTrial(BaseSampler):
     """Draws every trial as if it were the first of its own sampler.
 
     `build(seed)` makes a sampler. With `one_sequence` the seed is the same for all trials: of samplers that number the
-    points of one sequence in the storage (grid, quasi-Monte Carlo), which another seed would shuffle anew.
+    points of one sequence in the storage (grid, quasi-Monte Carlo), which another seed would shuffle anew. What such a
+    sequence does not cover, `alone(seed)` draws: a quasi-Monte Carlo sampler knows its space only once a trial is
+    complete, and would until then draw the same values for all.
     """
 
-    def __init__(self, build: Build, seed: int, *, one_sequence: bool = False):
-        self._build, self._seed, self._one_sequence = build, seed, one_sequence
+    def __init__(self, build: Build, seed: int, *, one_sequence: bool = False, alone: Build | None = None):
+        self._build, self._seed, self._one_sequence, self._alone = build, seed, one_sequence, alone
 
     def _of(self, *parts: Any) -> BaseSampler:
         return self._build(self._seed % SEEDS if self._one_sequence else stable_seed(self._seed, *parts))
@@ -50,7 +52,12 @@ class SeededByTrial(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        return self._of(trial.number, param_name).sample_independent(study, trial, param_name, param_distribution)
+        sampler = (
+            self._alone(stable_seed(self._seed, trial.number, param_name))
+            if self._alone
+            else self._of(trial.number, param_name)
+        )
+        return sampler.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self._of(trial.number).before_trial(study, trial)

@@ -100,12 +100,11 @@ def _database(url: str, scheme: str) -> BaseStorage:
     from optuna.storages import RDBStorage
     from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-    if scheme == "postgresql":
-        # Of the drivers of PostgreSQL this is the one that is looked for, whatever SQLAlchemy's default may be.
-        url = url.replace("postgresql://", "postgresql+psycopg2://", 1)
+    # Of the drivers of PostgreSQL this is the one that is looked for, whatever SQLAlchemy's default may be.
+    driven = url.replace("postgresql://", "postgresql+psycopg2://", 1) if scheme == "postgresql" else url
     arguments = {"connect_args": {"connect_timeout": CONNECT_TIMEOUT_S}} if scheme.startswith("postgresql") else {}
     try:
-        return RDBStorage(url, engine_kwargs={"pool_pre_ping": True, **arguments})
+        return RDBStorage(driven, engine_kwargs={"pool_pre_ping": True, **arguments})
     except (ArgumentError, NoSuchModuleError) as error:
         raise UserError(f"{KEY} is {url}, which is no storage that is known; set it to {ALTERNATIVES}") from error
     except ImportError as error:

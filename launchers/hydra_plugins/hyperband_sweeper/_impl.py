@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,9 +18,11 @@ import optuna
 from hydra.types import HydraContext, TaskFunction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from optuna.samplers import GridSampler, QMCSampler
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from nlu.config.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.sweeps import preflight, pruning
@@ -49,6 +52,7 @@ def sweep(
 ) -> None:
     """Run a search to its end, or go on with the one in its folder. Raises UserError before the first trial."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.simplefilter("ignore", ExperimentalWarning)
     quiet_launchers()
     search = Search(settings, arguments, context, task, config)
     with hold(search.folder):
@@ -74,8 +78,10 @@ def hold(folder: Path) -> Iterator[None]:
             ) from None
         yield
     finally:
-        if made_here and [path.name for path in folder.iterdir()] == [LOCK]:
-            (folder / LOCK).unlink()
+        if made_here and not any(path.is_dir() or path.stat().st_size for path in folder.iterdir()):
+            # Refused before anything was settled.
+            for path in folder.iterdir():
+                path.unlink()
             folder.rmdir()
         os.close(descriptor)
 
@@ -112,7 +118,10 @@ class Search:
         }
         self.n_trials, self.n_jobs = int(self.settings["n_trials"]), int(self.settings["n_jobs"])
         self.folder = Path(str(self.config.hydra.sweep.dir))
-        self.is_run = "trial" in self.config
+        self.hands_trial = "trial" in self.config
+        """the program reports to its trial; of any other the number that its job returns is the value"""
+        self.is_run = self.hands_trial and "task" in self.config and "trainer" in self.config
+        """the program is nlu.train"""
         self.url = storage_url(self.settings["storage"], self.folder)
         self.name = self.settings["study_name"] or self.folder.name
         self.lost: Counter[int] = Counter()
@@ -138,7 +147,6 @@ class Search:
             preflight.direction_of(plain, self.settings["direction"]) if plain
             else self.settings["direction"] or "minimize"
         )  # fmt: skip
-        pruning.read(self.settings["pruner"])
         self._build_sampler()
         self.slots = Slots(self.config, self.context, self.task, self.n_jobs)
         storage = open_storage(self.url)
@@ -166,6 +174,8 @@ class Search:
         found += url_problems(self.url, self.n_jobs)
         if found:
             raise UserError(*found)
+        pruning.read(self.settings["pruner"])
+        preflight.require_durations(self.settings)
 
     def _first_overrides(self) -> list[str]:
         is_group = preflight.is_group_of(self.context.config_loader)
@@ -174,7 +184,7 @@ class Search:
 
     @staticmethod
     def _plain(composed: DictConfig) -> dict[str, Any]:
-        return preflight.prepare(preflight._without_hydra(composed))
+        return prepare(preflight.without_hydra(composed))
 
     def _build_sampler(self) -> None:
         node = self.settings["sampler"]
@@ -186,7 +196,8 @@ class Search:
         if seed is None:
             composed = OmegaConf.select(self.base, "seed")
             seed = composed if isinstance(composed, int) else 0
-        is_grid, is_sequence = build.func is GridSampler, build.func is QMCSampler
+        kind = node["_target_"].rpartition(".")[2]
+        is_grid = kind == "GridSampler"
         if is_grid:
             values = require_grid(self.space)
             size = 1
@@ -194,9 +205,11 @@ class Search:
                 size *= len(choices)
             self.n_trials = min(self.n_trials, size)
             build = partial(build, values)
-        self.sampler_name = build.func.__name__.removesuffix("Sampler").lower()
+        self.sampler_name = kind.removesuffix("Sampler").lower()
+        is_quasi_random = kind == "QMCSampler"
         self.sampler = SeededByTrial(
-            lambda own_seed: build(seed=own_seed), seed, one_sequence=is_grid or is_sequence,
+            lambda own_seed: build(seed=own_seed), seed, one_sequence=is_grid or is_quasi_random,
+            alone=(lambda own_seed: RandomSampler(seed=own_seed)) if is_quasi_random else None,
         )  # fmt: skip
 
     def _count_examples(self) -> int:
@@ -257,16 +270,26 @@ class Search:
         self.idle = Idle(self.slots.count)
         with Board(self.folder, self.n_trials, with_bar=self.slots.is_threaded) as self.board, self._signals():
             self._announce(len(finished))
-            while self.stopping is None:
-                self._collect()
-                self._fill()
-                self.idle.changed(len(self.running), self._remaining())
-                if not self.running:
-                    break
-                self._wait()
+            try:
+                self._loop()
+            except UserError:
+                self._end_jobs()
+                raise
             if self.stopping is not None:
-                self._stop()
-            self._say_idle()
+                self._end_jobs()
+                self.board.say(f"stopped; the same command with hydra.sweep.dir={self.folder} goes on")
+                raise SystemExit(130 if self.stopping == signal.SIGINT else 75)
+            if self.slots.is_threaded:
+                self.board.say(f"idle slots: {self.idle.share:.1%} of the time in which trials remained")
+
+    def _loop(self) -> None:
+        while self.stopping is None:
+            self._collect()
+            self._fill()
+            self.idle.changed(len(self.running), self._remaining())
+            if not self.running:
+                break
+            self._wait()
 
     def _announce(self, finished: int) -> None:
         say = self.board.say
@@ -320,9 +343,9 @@ class Search:
 
     def _overrides(self, number: int, attempt: int, values: dict[str, Any]) -> list[str]:
         overrides = [*self.space.fixed, *overrides_of(values)]
-        if self.is_run:
+        if self.hands_trial:
             handed = f'{{storage:"{_quoted(self.url)}",study:"{_quoted(self.name)}",number:{number},attempt:{attempt}}}'
-            overrides += ["resume=auto", f"trial={handed}"]
+            overrides += [f"trial={handed}", *(["resume=auto"] if "resume" in self.config else [])]
         return overrides
 
     def _wait(self) -> None:
@@ -372,12 +395,13 @@ class Search:
 
     def _failed(self, frozen: FrozenTrial, outcome: dict[str, Any]) -> None:
         number, attempt = frozen.number, outcome["attempt"]
-        again = attempt < self.settings["retries"]
+        retries = self.settings["retries"]
+        again = attempt < retries
         self.board.say(
             f"trial {number} failed: {parameters(frozen.user_attrs.get(VALUES, {}))}: {outcome['error']} "
-            f"({outcome['log'] or 'no log'})" + (f"; trying again, {attempt + 1} of {self.settings['retries']}" if again else ""),
+            f"({outcome['log'] or 'no log'})" + (f"; trying again, {attempt + 1} of {retries}" if again else ""),
             style="red",
-        )  # fmt: skip
+        )
         if again:
             self.storage.set_trial_user_attr(frozen._trial_id, ATTEMPT, attempt + 1)
             self.waiting.insert(0, number)
@@ -403,12 +427,17 @@ class Search:
         self.slots.freed(ended.number)
         self.idle.changed(len(self.running), self._remaining())
         frozen = self.storage.get_trial(running.frozen._trial_id)
-        if not self.is_run:
+        if not self.hands_trial:
             self._close(self._with_outcome(frozen, ended))
         elif ended.value in STOPPED:
             self.waiting.insert(0, ended.number)
             if not self.slots.is_threaded:
                 self.stopping = signal.SIGINT if ended.value == 130 else signal.SIGTERM
+        elif ended.never_began:
+            raise UserError(
+                f"{self.slots.target.rpartition('.')[2]} cannot run what this search hands it, a single job with "
+                f"hydra.sweep.subdir={ended.number}: {_reason(ended)}; choose another hydra/launcher"
+            )
         elif self._may_be_lost_again(frozen, running):
             self.waiting.insert(0, ended.number)
             self.board.say(f"trial {ended.number}: its job is gone ({_reason(ended)}); it goes on from its checkpoint")
@@ -423,7 +452,7 @@ class Search:
     def _with_outcome(self, frozen: FrozenTrial, ended: Ended) -> FrozenTrial:
         """Write the outcome of a job that could not: one of another program, or one that died."""
         value, error = None, "" if ended.failure is None else last_line(ended.failure)
-        if not self.is_run and ended.failure is None:
+        if not self.hands_trial and ended.failure is None:
             try:
                 value = float(ended.value)
             except (TypeError, ValueError):
@@ -477,22 +506,16 @@ class Search:
             raise KeyboardInterrupt
         self.stopping = number
 
-    def _stop(self) -> None:
-        """Have local jobs save their state and end; raise SystemExit with the status that says how to go on."""
-        status = 130 if self.stopping == signal.SIGINT else 75
-        if self.slots.is_local:
-            self.board.say(f"{signal.Signals(self.stopping).name}: {len(self.running)} trials save their state and end")
-            terminate_jobs()
-            deadline_s = time.monotonic() + STOP_WAIT_S
-            while self.running and time.monotonic() < deadline_s:
-                with contextlib.suppress(queue.Empty):
-                    self.running.pop(self.slots.ended.get(timeout=1.0).number, None)
-        self.board.say(f"stopped; the same command with hydra.sweep.dir={self.folder} goes on")
-        raise SystemExit(status)
-
-    def _say_idle(self) -> None:
-        if self.slots.is_threaded:
-            self.board.say(f"idle slots: {self.idle.share:.1%} of the time in which trials remained")
+    def _end_jobs(self) -> None:
+        """Have local jobs save their state and end; those on other machines go on, and are found again."""
+        if not (self.slots.is_local and self.running):
+            return
+        self.board.say(f"{len(self.running)} trials save their state and end")
+        terminate_jobs()
+        deadline_s = time.monotonic() + STOP_WAIT_S
+        while self.running and time.monotonic() < deadline_s:
+            with contextlib.suppress(queue.Empty):
+                self.running.pop(self.slots.ended.get(timeout=1.0).number, None)
 
     def summarize(self) -> None:
         """Write the table, the best configuration and the figures."""

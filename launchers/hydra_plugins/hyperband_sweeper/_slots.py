@@ -1,22 +1,26 @@
 """Starting jobs: one at a time in this process, or each in a thread that waits for a launcher of its own."""
 
+import itertools
 import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 SEVERAL_AT_ONCE = ("hydra_plugins.hydra_submitit_launcher.", "hydra_plugins.pai_launcher.")
 """Launchers that were read and found to take launches from several threads."""
 LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
+DIED = "UncompletedJobError"
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
@@ -28,6 +32,11 @@ class Ended:
     attempt: int
     result: JobReturn | None
     error: BaseException | None
+
+    @property
+    def never_began(self) -> bool:
+        """Whether the launcher did not even start the job; submitit has its own errors for jobs that died."""
+        return self.error is not None and not any(kind.__name__ == DIED for kind in type(self.error).__mro__)
 
     @property
     def failure(self) -> BaseException | None:
@@ -46,12 +55,15 @@ class Slots:
     """Places for jobs. `launch` returns at once where jobs run elsewhere, and after the job where they run here."""
 
     def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, wanted: int):
-        self._config, self._context, self._task = config, context, task
+        # OmegaConf takes nodes out of their tree while it copies them: no other thread may read this copy meanwhile.
+        self._config, self._context, self._task = config.copy(), context, task
         self.target = str(config.hydra.launcher._target_)
         takes_several = self.target.startswith(SEVERAL_AT_ONCE)
         self.is_threaded = takes_several
         self.count = wanted if takes_several else 1
         self.ended: queue.Queue[Ended] = queue.Queue()
+        self._jobs = f"{config.hydra.sweep.dir}/.submitit/{time.strftime('%Y%m%d-%H%M%S')}"
+        self._launches = itertools.count()
         self._devices: dict[int, int] = {}
 
     @property
@@ -72,35 +84,40 @@ class Slots:
     def launch(self, number: int, attempt: int, overrides: Sequence[str]) -> None:
         """Start a job under its trial's number; its end comes through `ended`."""
         own = [*overrides, *self._share_of_machine(number)]
+        try:
+            launcher = self._launcher(number, attempt)
+        except Exception as error:
+            self.ended.put(Ended(number, attempt, None, error))
+            return
         if not self.is_threaded:
-            self.ended.put(self._launched(number, attempt, own))
+            self.ended.put(self._launched(launcher, number, attempt, own))
             return
         work = threading.Thread(
-            target=lambda: self.ended.put(self._launched(number, attempt, own)), name=f"trial-{number}", daemon=True
-        )
+            target=lambda: self.ended.put(self._launched(launcher, number, attempt, own)),
+            name=f"trial-{number}", daemon=True,
+        )  # fmt: skip
         work.start()
 
     def freed(self, number: int) -> None:
         """Take back what a job had of the machine."""
         self._devices.pop(number, None)
 
-    def _launched(self, number: int, attempt: int, overrides: Sequence[str]) -> Ended:
+    @staticmethod
+    def _launched(launcher: Launcher, number: int, attempt: int, overrides: Sequence[str]) -> Ended:
         try:
-            results = self._launcher(number, attempt).launch([list(overrides)], initial_job_idx=number)
+            results = launcher.launch([list(overrides)], initial_job_idx=number)
             return Ended(number, attempt, results[0], None)
         except Exception as error:
             return Ended(number, attempt, None, error)
 
     def _launcher(self, number: int, attempt: int) -> Launcher:
-        config = self._config
-        if "submitit_folder" in config.hydra.launcher:
-            # A folder for each launch: process numbers come again, and a stale result would be taken for this one's.
-            config = config.copy()
-            folder = f"{config.hydra.sweep.dir}/.submitit/{number}-{attempt}/%j"
-            OmegaConf.update(config, "hydra.launcher.submitit_folder", folder, force_add=True)
-        return Plugins.instance().instantiate_launcher(
-            config=config, hydra_context=self._context, task_function=self._task
+        launcher = Plugins.instance().instantiate_launcher(
+            config=self._config.copy(), hydra_context=self._context, task_function=self._task
         )
+        if self.is_local:
+            # A folder for each launch: process numbers come again, and a stale result would be taken for this one's.
+            launcher.params["submitit_folder"] = f"{self._jobs}/{number}-{attempt}-{next(self._launches)}/%j"
+        return launcher
 
     def _share_of_machine(self, number: int) -> list[str]:
         """Return overrides that give a job on this machine a GPU of its own or its part of the cores."""
@@ -127,12 +144,8 @@ def visible_gpus() -> list[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
-    try:
-        return sorted((name for name in os.listdir("/proc/driver/nvidia/gpus")), key=str) and [
-            str(index) for index in range(len(os.listdir("/proc/driver/nvidia/gpus")))
-        ]
-    except FileNotFoundError:
-        return []
+    driver = Path("/proc/driver/nvidia/gpus")
+    return [str(index) for index in range(len(list(driver.iterdir())))] if driver.is_dir() else []
 
 
 def quiet_launchers() -> None:
