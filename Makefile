@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 export NLU_DATA ?= ../shared/data
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint format typecheck check clean
+.PHONY: help train test test-services lint format typecheck check clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
 
 train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
 	$(BIN)/python -m nlu.train
@@ -16,12 +16,15 @@ train: $(VENV)/.run ## train the default experiment: a small pretrained model on
 test: $(VENV)/.dev ## run the test-suite
 	$(BIN)/python -m pytest
 
+test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3 server, which it starts and stops
+	$(BIN)/python tests/services/run.py
+
 lint: $(VENV)/.dev ## check style
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check nlu tests
+	$(BIN)/ruff format --check nlu tests launchers
 
 format: $(VENV)/.dev ## put the code in form
-	$(BIN)/ruff format nlu tests
+	$(BIN)/ruff format nlu tests launchers
 	$(BIN)/ruff check --fix .
 
 typecheck: $(VENV)/.dev ## check types
@@ -41,4 +44,8 @@ $(VENV)/.run: setup.cfg pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run
 	$(BIN)/pip install --quiet --editable '.[dev,hf]'
+	touch $@
+
+$(VENV)/.services: $(VENV)/.dev
+	$(BIN)/pip install --quiet --editable '.[dev,hf,services]'
 	touch $@
