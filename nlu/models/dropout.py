@@ -4,6 +4,8 @@ Srivastava et al. 2014 (https://jmlr.org/papers/v15/srivastava14a.html). torch d
 for each element there, which takes longer than the normalisation after it; here 16 bits of a fast generator decide.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -45,9 +47,7 @@ def dropout_mask(input: Tensor, probability: float) -> Tensor:
     )
     kept = words.view(np.uint16)[:count] >= round(probability * STEPS)
     # Multiplying the bits of a float by 0 or 1 is many times faster than converting or selecting.
-    bits = np.uint32 if input.dtype == torch.float32 else np.uint16
-    scale = torch.tensor(1 / (1 - probability), dtype=input.dtype).view(
-        torch.int32 if bits is np.uint32 else torch.int16
-    )
-    mask = torch.from_numpy(kept.astype(bits) * bits(int(scale)))
-    return mask.view(input.dtype).view(input.shape)
+    same_width: Any = np.uint32 if input.dtype == torch.float32 else np.uint16
+    scale = torch.tensor(1 / (1 - probability), dtype=input.dtype)
+    bits = scale.view(torch.int32 if input.dtype == torch.float32 else torch.int16).item()
+    return torch.from_numpy(kept.astype(same_width) * same_width(bits)).view(input.dtype).view(input.shape)
