@@ -247,6 +247,9 @@ def _resources(
         raise UserError(f"hydra.sweeper.reduction_factor is {factor} but must be >= 2; set it to 3")
     least = min(_lengths("hydra.sweeper.min_resource", low or first_evaluation, configs, num_examples))
     most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples))
+    if low is None:
+        # A trial that is scored at its end alone is never stopped.
+        least = min(least, most)
     if least > most:
         raise UserError(
             f"hydra.sweeper.min_resource is {least:,} examples, more than max_resource, {most:,}; set it lower"
