@@ -38,7 +38,7 @@ def main(composed: DictConfig) -> int:
 
 def run(composed: DictConfig, run_dir: Path) -> int:
     """Validate, then run; nothing heavy is imported before the configuration is known to be good."""
-    hydra = HydraConfig.get()
+    hydra: Any = HydraConfig.get()
     made_by_hydra = run_dir.stat().st_ctime >= BEGAN_S
     try:
         config = prepare(composed)

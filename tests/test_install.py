@@ -17,8 +17,13 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SHIPPED = ("nlu", "conf", "setup.cfg", "pyproject.toml", "README.md")
-DISTRIBUTIONS = {"hydra": "hydra-core", "yaml": "pyyaml", "sklearn": "scikit-learn"}
+SHIPPED = ("nlu", "conf", "launchers", "setup.cfg", "pyproject.toml", "README.md")
+DISTRIBUTIONS = {
+    "hydra": "hydra-core",
+    "yaml": "pyyaml",
+    "sklearn": "scikit-learn",
+    "hydra_plugins": "hydra-optuna-sweeper",
+}
 """Where the name that is imported is not the name that is installed."""
 
 
@@ -32,15 +37,15 @@ class Installed:
     conf: Path
     package: Path
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, status: int = 0) -> str:
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NLU_DATA")}
         if self.path is not None:
             environment["PYTHONPATH"] = self.path
         done = subprocess.run(
             [self.python, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120
         )
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout
+        assert done.returncode == status, done.stderr[-2000:]
+        return done.stdout if status == 0 else done.stderr
 
 
 def pip(*arguments: str, python: str | None = None) -> None:
@@ -106,6 +111,26 @@ def editable(copy_of_checkout: Callable[[str], Path], tmp_path_factory: pytest.T
     return Installed(python, tmp_path_factory.mktemp("anywhere"), None, root / "conf", root / "nlu")
 
 
+SWEEPERS = """
+from nlu.config.app import find_plugins
+find_plugins()
+import hydra_plugins.hyperband_sweeper
+print(hydra_plugins.hyperband_sweeper.__file__)
+"""
+
+
+@pytest.mark.parametrize("way", ["checkout", "wheel", "editable"])
+def test_the_sweeper_is_found(request, way):
+    installed = request.getfixturevalue(way)
+    shown = installed.run("-m", "nlu.train", "hydra/sweeper=hyperband", "--cfg", "hydra", "-p", "hydra.sweeper")
+    assert "HyperbandSweeper" in shown and "reduction_factor: 3" in shown
+    beside = installed.package.parent
+    root = beside if (beside / "hydra_plugins").is_dir() else beside / "launchers"
+    assert installed.run("-c", SWEEPERS).strip() == str(root / "hydra_plugins/hyperband_sweeper/__init__.py")
+    refused = "model=bert_tiny", "data=afqmc", "seed=3", "hydra/sweeper=hyperband", "hydra.sweep.dir=never-made"
+    assert "nothing is drawn" in installed.run("-m", "nlu.train", "--multirun", *refused, status=2)
+
+
 WAYS = ["checkout", "wheel", "editable"]
 FOUND = "import nlu; from nlu.config.app import conf_dir; print(conf_dir()); print(nlu.__file__)"
 
@@ -130,13 +155,20 @@ def test_a_run_composes_and_is_valid(request, way):
 def test_the_wheel_holds_every_module_and_every_choice_and_nothing_else(wheel_file):
     with zipfile.ZipFile(wheel_file) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    modules = {f"nlu/{path.relative_to(REPOSITORY / 'nlu').as_posix()}" for path in (REPOSITORY / "nlu").rglob("*.py")}
+    modules = {
+        f"nlu/{path.relative_to(REPOSITORY / 'nlu').as_posix()}"
+        for path in (REPOSITORY / "nlu").rglob("*")
+        if path.suffix in (".py", ".css", ".html", ".js")
+    }
     conf = {
         f"nlu/conf/{path.relative_to(REPOSITORY / 'conf').as_posix()}"
         for path in (REPOSITORY / "conf").rglob("*")
         if path.suffix in (".yaml", ".py")
     }
-    assert held == modules | conf
+    plugins = {
+        path.relative_to(REPOSITORY / "launchers").as_posix() for path in (REPOSITORY / "launchers").rglob("*.py")
+    }
+    assert held == modules | plugins | conf
 
 
 def declared(names: configparser.SectionProxy, key: str) -> set[str]:
@@ -150,7 +182,7 @@ def test_every_package_that_is_imported_is_declared():
     required = declared(settings["options"], "install_requires")
     extras = set().union(*(declared(settings["options.extras_require"], key) for key in ("hf", "oss")))
     imported: dict[str, str] = {}
-    for path in (REPOSITORY / "nlu").rglob("*.py"):
+    for path in [*(REPOSITORY / "nlu").rglob("*.py"), *(REPOSITORY / "launchers").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
@@ -158,4 +190,5 @@ def test_every_package_that_is_imported_is_declared():
     foreign = set(imported) - set(sys.stdlib_module_names) - {"nlu"}
     names = {DISTRIBUTIONS.get(name, name) for name in foreign}
     assert names - required - extras == set()
-    assert required - names <= {"s3fs"}, "declared, but never imported"
+    # What others import for us: fsspec, optuna and Hydra by name of a protocol, sampler or launcher.
+    assert required - names <= {"s3fs", "cmaes", "hydra-submitit-launcher"}, "declared, but never imported"

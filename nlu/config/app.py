@@ -52,7 +52,7 @@ def conf_dir() -> Path:
     return inside if inside.is_dir() else package.parent / "conf"
 
 
-def _find_plugins() -> None:
+def find_plugins() -> None:
     """Have Hydra, and the jobs it starts, find the plugins of a checkout; installed ones it finds by itself."""
     plugins = Path(nlu.__file__).resolve().parents[1] / "launchers"
     if (plugins / "hydra_plugins").is_dir() and str(plugins) not in sys.path:
@@ -80,7 +80,7 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     # Hydra then raises its errors instead of printing them and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     directory = (config_dir or conf_dir()).resolve()
-    _find_plugins()
+    find_plugins()
     sys.argv = [sys.argv[0], *map(short_form, sys.argv[1:])]
     job = _Job(task)
     try:

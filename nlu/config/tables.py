@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,47 @@ def table_of(columns: Iterable[tuple[str, bool]]) -> Table:
     for header, is_number in columns:
         table.add_column(header, justify="right" if is_number else "left", overflow="fold")
     return table
+
+
+@dataclass
+class Column:
+    """One column of a table that must fit a terminal."""
+
+    header: str
+    cells: list[str]
+    is_number: bool = True
+    may_go: int = 0
+    """0 = stays; of the others the highest goes first where the terminal is too narrow"""
+
+
+def fitted(columns: Sequence[Column]) -> tuple[Table, list[str]]:
+    """Return a table as wide as the terminal allows, and the headers of the columns that had to go.
+
+    Headers are broken behind dots and slashes before a column goes.
+    """
+    columns, gone = list(columns), []
+    width = Console().width if sys.stdout.isatty() else PLAIN_WIDTH
+    table = _whole(columns, is_broken=False)
+    while Console(width=PLAIN_WIDTH).measure(table).maximum > width:
+        table = _whole(columns, is_broken=True)
+        dispensable = [column for column in columns if column.may_go]
+        if Console(width=PLAIN_WIDTH).measure(table).maximum <= width or not dispensable:
+            break
+        columns.remove(last := max(dispensable, key=lambda column: column.may_go))
+        gone.append(last.header)
+    return table, gone
+
+
+def _whole(columns: Sequence[Column], is_broken: bool) -> Table:
+    headers = [_broken(column.header) if is_broken else column.header for column in columns]
+    table = table_of(zip(headers, (column.is_number for column in columns), strict=True))
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*cells)
+    return table
+
+
+def _broken(header: str) -> str:
+    return header.replace(".", ".\n").replace("/", "/\n").replace(" ", "\n")
 
 
 def metric_text(value: float | None) -> str:

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from nlu.config.errors import UserError
-from nlu.config.tables import count_text, metric_text, path_text, print_table, table_of, value_text
+from nlu.config.tables import Column, count_text, fitted, metric_text, path_text, print_table, value_text
 from nlu.reports.aggregate import Row, Spread
 from nlu.reports.columns import Columns, differing_columns
 from nlu.reports.runs import parts
@@ -26,30 +24,39 @@ def print_tables(tables: Sequence[Sequence[Row]]) -> None:
     """Print one table for each deciding metric, best row first."""
     for number, rows in enumerate(tables):
         columns = differing_columns(rows)
-        print_table(*[""] * (number > 0), _table(rows, columns))
+        table, gone = fitted(_columns(rows, columns))
+        print_table(*[""] * (number > 0), table)
+        if gone:
+            print_table(f"too wide for this terminal: {', '.join(gone)}", style="dim")
         _print_notes(rows, columns)
 
 
-def _table(rows: Sequence[Row], columns: Columns) -> Table:
-    metrics = list(dict.fromkeys(name for row in rows for name in row.values))
-    joined = list(dict.fromkeys(name for row in rows for name in row.out_of_fold))
+def _columns(rows: Sequence[Row], columns: Columns) -> list[Column]:
+    found = [Column(key, list(map(value_text, values)), is_number=False) for key, values in columns.shown.items()]
     sets = {row.set_name for row in rows if row.set_name}
     one_set = f"{sets.pop()}/" if len(sets) == 1 else ""
-    headers = [(key, False) for key in columns.shown]
-    for name in metrics:
-        headers += [(name if "/" in name else f"{one_set}{name}", True), ("sd", True)]
-    headers += [(f"out of fold {name}", True) for name in joined]
-    headers += [("n", True), ("state", False), ("best step", True), ("examples", True), ("examples/s", True)]
-    table = table_of([*headers, ("folder", False)])
-    for place, row in enumerate(rows):
-        cells = [value_text(values[place]) for values in columns.shown.values()]
-        for name in metrics:
-            cells += spread_cells(row.values.get(name))
-        cells += ["/".join(filter(None, spread_cells(row.out_of_fold.get(name)))) for name in joined]
-        cells += [str(len(row.counted)), _states(row)]
-        cells += [count_text(row.mean(name)) for name in ("best_step", "examples", "examples_per_s")]
-        table.add_row(*cells, folders_of([run.folder for run in row.runs]))
-    return table
+    for name in dict.fromkeys(name for row in rows for name in row.values):
+        found += _spread_columns(name if "/" in name else f"{one_set}{name}", [row.values.get(name) for row in rows])
+    for name in dict.fromkeys(name for row in rows for name in row.out_of_fold):
+        found += _spread_columns(f"out-of-fold {name}", [row.out_of_fold.get(name) for row in rows])
+    found += [
+        Column("n", [str(len(row.counted)) for row in rows]),
+        Column("state", [_states(row) for row in rows], is_number=False),
+    ]
+    facts = (("best step", "best_step"), ("examples", "examples"), ("examples/s", "examples_per_s"))
+    for may_go, (header, name) in enumerate(facts, start=1):
+        found.append(Column(header, [count_text(row.mean(name)) for row in rows], may_go=may_go))
+    folders = [folders_of([run.folder for run in row.runs]) for row in rows]
+    return [*found, Column("folder", folders, is_number=False)]
+
+
+def _spread_columns(header: str, spreads: Sequence[Spread | None]) -> list[Column]:
+    """The mean and, where any row has one, the standard deviation."""
+    means = Column(header, [metric_text(spread.mean if spread else None) for spread in spreads])
+    if not any(spread and spread.sd is not None for spread in spreads):
+        return [means]
+    sds = ["" if spread is None or spread.sd is None else metric_text(spread.sd) for spread in spreads]
+    return [means, Column("sd", sds)]
 
 
 def _print_notes(rows: Sequence[Row], columns: Columns) -> None:
@@ -67,13 +74,6 @@ def _print_notes(rows: Sequence[Row], columns: Columns) -> None:
 def _states(row: Row) -> str:
     states = row.states
     return row.state if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.items())
-
-
-def spread_cells(spread: Spread | None) -> list[str]:
-    """Return mean and sd for a table; empty where there is none."""
-    if spread is None:
-        return ["-", ""]
-    return [metric_text(spread.mean), "" if spread.sd is None else metric_text(spread.sd)]
 
 
 def folders_of(folders: Sequence[Path]) -> str:

@@ -108,8 +108,9 @@ class Trial:
         from optuna.exceptions import UpdateFinishedTrialError
 
         outcome = {
-            "state": state, "attempt": self.attempt, "value": value, "examples": examples, "sd": sd, "wall_s": self.wall_s,
-            "ended_s": time.time(), "folder": str(folder), "error": error, "log": str(log_file) if log_file else None,
+            "state": state, "attempt": self.attempt, "value": value, "examples": examples, "sd": sd,
+            "wall_s": self.wall_s, "ended_s": time.time(), "folder": str(folder), "error": error,
+            "log": str(log_file) if log_file else None,
         }  # fmt: skip
         try:
             self._set(OUTCOME, outcome)

@@ -32,11 +32,19 @@ MAX_COMBINATIONS = 500
 Compose = Callable[[Sequence[str]], DictConfig]
 
 
-def direction_of(config: Mapping[str, Any], asked: str | None) -> str:
-    """Return maximize or minimize, as the metric of a run's configuration asks for. UserError where `asked` differs."""
-    task = read_constants(config["task"]["_target_"])
-    metric = config["trainer"]["major_metric"] or task["default_metric"]
-    direction = "minimize" if metric in task["lower_is_better"] else "maximize"
+def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> str:
+    """Return maximize or minimize, as the metric of the trials asks for.
+
+    Raises UserError where `asked` differs, or where trials would be measured by different metrics.
+    """
+    metrics = {}
+    for config in configs:
+        task = read_constants(config["task"]["_target_"])
+        metric = config["trainer"]["major_metric"] or task["default_metric"]
+        metrics[metric] = "minimize" if metric in task["lower_is_better"] else "maximize"
+    if len(metrics) > 1:
+        raise UserError(f"trials would be measured by {' and '.join(metrics)}; set trainer.major_metric to one of them")
+    ((metric, direction),) = metrics.items()
     if asked is not None and asked != direction:
         raise UserError(
             f"hydra.sweeper.direction is {asked}, but {metric} is better when it is "
@@ -184,10 +192,13 @@ def is_group_of(loader: ConfigLoader) -> Callable[[str], bool]:
 
 def require_durations(settings: Mapping[str, Any]) -> None:
     """Raise UserError where a resource is no duration, before anything is prepared to convert it."""
-    for key in ("min_resource", "max_resource"):
-        if settings[key] is not None:
+    _, parameters = pruning.read(settings["pruner"])
+    written = {key: settings[key] for key in ("min_resource", "max_resource")}
+    written |= {f"pruner.{key}": value for key, value in parameters.items() if key in pruning.RESOURCES}
+    for key, value in written.items():
+        if value is not None and not isinstance(value, int):
             try:
-                parse_duration(settings[key])
+                parse_duration(value)
             except UserError as error:
                 raise UserError(f"hydra.sweeper.{key} is {error.problems[0]}") from error
 
@@ -208,64 +219,68 @@ def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
 
 
 def pruner_spec(
-    written_pruner: Any, settings: Mapping[str, Any], config: Mapping[str, Any] | None, num_examples: int | None
+    settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None
 ) -> dict[str, Any]:
-    """Return the pruner as `nlu.sweeps.pruning.build` takes it, with every resource in examples seen."""
-    name, parameters = pruning.read(written_pruner)
-    to_examples = _converter(config, num_examples)
-    spec = {"name": name}
+    """Return the pruner as `nlu.sweeps.pruning.build` takes it, with every resource in examples seen.
+
+    `configs` are configurations that trials may have, of a run of ours: where they differ in how many examples a
+    duration is, the least counts for the first decision and the most for the end.
+    """
+    name, parameters = pruning.read(settings["pruner"])
+    spec: dict[str, Any] = {"name": name}
     for key, value in parameters.items():
-        spec[key] = to_examples(f"hydra.sweeper.pruner.{key}", value) if key in pruning.RESOURCES else value
+        if key in pruning.RESOURCES and not isinstance(value, int):
+            value = min(_lengths(f"hydra.sweeper.pruner.{key}", value, configs, num_examples))
+        spec[key] = value
     if name in pruning.WITH_RUNGS:
-        spec |= _resources(settings, config, to_examples)
+        spec |= _resources(settings, configs, num_examples)
     return spec
 
 
 def _resources(
-    settings: Mapping[str, Any], config: Mapping[str, Any] | None, to_examples: Callable[[str, Any], int]
+    settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None
 ) -> dict[str, int]:
-    trainer = config["trainer"] if config else {}
-    low = settings["min_resource"] or _interval(trainer.get("eval_interval")) or trainer.get("max_duration")
-    high = settings["max_resource"] or trainer.get("max_duration")
-    if low is None or high is None:
+    low, high, factor = settings["min_resource"], settings["max_resource"], settings["reduction_factor"]
+    if not configs and (low is None or high is None):
         raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
-    least, most = to_examples("hydra.sweeper.min_resource", low), to_examples("hydra.sweeper.max_resource", high)
-    if config is not None and settings["max_resource"] is None:
-        # A trial is all folds and seeds, and reports the examples of all of them.
-        most *= count_parts(config)
-    if settings["reduction_factor"] < 2:
-        raise UserError(
-            f"hydra.sweeper.reduction_factor is {settings['reduction_factor']} but must be >= 2; set it to 3"
-        )
+    if factor < 2:
+        raise UserError(f"hydra.sweeper.reduction_factor is {factor} but must be >= 2; set it to 3")
+    least = min(_lengths("hydra.sweeper.min_resource", low or first_evaluation, configs, num_examples))
+    most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples))
+    if low is None:
+        # A trial that is scored at its end alone is never stopped.
+        least = min(least, most)
     if least > most:
         raise UserError(
             f"hydra.sweeper.min_resource is {least:,} examples, more than max_resource, {most:,}; set it lower"
         )
-    return {"min_resource": least, "max_resource": most, "reduction_factor": settings["reduction_factor"]}
+    return {"min_resource": least, "max_resource": most, "reduction_factor": factor}
 
 
-def _interval(value: Any) -> Any:
-    return value if value is not None and parse_interval(value) is not None else None
+def first_evaluation(trainer: Mapping[str, Any]) -> Any:
+    interval = trainer["eval_interval"]
+    return interval if parse_interval(interval) is not None else trainer["max_duration"]
 
 
-def _converter(config: Mapping[str, Any] | None, num_examples: int | None) -> Callable[[str, Any], int]:
-    def to_examples(key: str, value: Any) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            duration = parse_duration(value)
-        except UserError as error:
-            raise UserError(f"{key} is {error.problems[0]}") from error
-        if duration.unit == "ex" and num_examples is None:
-            return int(duration.amount)
-        if config is None or num_examples is None:
-            raise UserError(
-                f"{key} is {value}, but only a run of nlu has epochs and steps; write examples, such as 1000ex"
-            )
-        clock = Clock(num_examples, config["trainer"]["batch_size"] * config["trainer"]["accumulation"])
-        return clock.examples(clock.steps(duration))
+def whole_run(trainer: Mapping[str, Any]) -> Any:
+    return trainer["max_duration"]
 
-    return to_examples
+
+def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[int]:
+    """Return a duration in examples seen, under each of the configurations."""
+    if not configs or num_examples is None:
+        duration = parse_duration(value)
+        if duration.unit != "ex":
+            raise UserError(f"{key} is {value}, but only a run of nlu has epochs and steps; write 1000ex, for example")
+        return [int(duration.amount)]
+    found = []
+    for config in configs:
+        trainer = config["trainer"]
+        clock = Clock(num_examples, trainer["batch_size"] * trainer["accumulation"])
+        written = value(trainer) if callable(value) else value
+        parts = count_parts(config) if value is whole_run else 1
+        found.append(parts * clock.examples(clock.steps(parse_duration(written))))
+    return found
 
 
 def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]:

@@ -94,7 +94,7 @@ def join_folds(folders: Sequence[Path]) -> dict[str, Any]:
     runs = [_read(folder / "result.json") for folder in folders]
     split = {(run["folds"], run["seed"]) for run in runs}
     folds = sorted(run["fold"] for run in runs if run["fold"] is not None)
-    if len(split) != 1 or folds != list(range(runs[0]["folds"] or 0)):
+    if len(split) != 1 or not folds or folds != list(range(runs[0]["folds"])):
         shown = ", ".join(f"{folder} (fold {run['fold']} of {run['folds']}, seed {run['seed']})"
                           for folder, run in zip(folders, runs, strict=True))  # fmt: skip
         raise UserError(f"these are not all folds of one split, each once: {shown}; give a folder for each fold")

@@ -31,8 +31,8 @@ class SeededByTrial(BaseSampler):
 
     `build(seed)` makes a sampler. With `one_sequence` the seed is the same for all trials: of samplers that number the
     points of one sequence in the storage (grid, quasi-Monte Carlo), which another seed would shuffle anew. What such a
-    sequence does not cover, `alone(seed)` draws: a quasi-Monte Carlo sampler knows its space only once a trial is
-    complete, and would until then draw the same values for all.
+    sequence does not cover, `alone(seed)` draws: the first trial, which shows a quasi-Monte Carlo sampler its space,
+    and what hangs on a condition.
     """
 
     def __init__(self, build: Build, seed: int, *, one_sequence: bool = False, alone: Build | None = None):

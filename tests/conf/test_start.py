@@ -12,7 +12,19 @@ import pytest
 import nlu
 
 CHECKOUT = Path(nlu.__file__).parents[1]
-HEAVY = {"torch", "transformers", "numpy", "sklearn", "matplotlib", "pyarrow", "fsspec", "rich", "tokenizers"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "numpy",
+    "sklearn",
+    "matplotlib",
+    "pyarrow",
+    "fsspec",
+    "rich",
+    "tokenizers",
+    "optuna",
+    "sqlalchemy",
+}
 MAX_RATIO = 2.5
 ROUNDS = 5
 BARE = """

@@ -8,7 +8,7 @@ import signal
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -141,17 +141,23 @@ class Search:
         ):
             raise UserError(*found)
         self.base = compose(list(self.space.fixed))
-        first = compose([*self.space.fixed, *self._first_overrides()])
-        plain = self._plain(first) if self.is_run else None
+        if self.is_run and self.base.dry_run:
+            tried = len(preflight.combinations(self.space, is_group))
+            print(f"# Drawn for each trial: {', '.join(self.space.names)}")
+            print(f"# {tried} combination(s) of groups compose and are valid at both ends of every interval and with "
+                  "every choice. Nothing was run or read.")  # fmt: skip
+            raise SystemExit(0)
+        probes = self._probes(is_group)
+        configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
         self.direction = (
-            preflight.direction_of(plain, self.settings["direction"]) if plain
+            preflight.direction_of(configs, self.settings["direction"]) if configs
             else self.settings["direction"] or "minimize"
         )  # fmt: skip
         self._build_sampler()
         self.slots = Slots(self.config, self.context, self.task, self.n_jobs)
         storage = open_storage(self.url)
-        examples = self._count_examples() if plain else None
-        self.spec = preflight.pruner_spec(self.settings["pruner"], self.settings, plain, examples)
+        examples = self._count_examples(probes[0], configs[0]) if configs else None
+        self.spec = preflight.pruner_spec(self.settings, configs, examples)
         self._open_study(storage)
 
     def _check_settings(self) -> None:
@@ -174,13 +180,13 @@ class Search:
         found += url_problems(self.url, self.n_jobs)
         if found:
             raise UserError(*found)
-        pruning.read(self.settings["pruner"])
         preflight.require_durations(self.settings)
 
-    def _first_overrides(self) -> list[str]:
-        is_group = preflight.is_group_of(self.context.config_loader)
-        first = preflight.combinations(self.space, is_group)[0]
-        return next(preflight.probes(self.space, first, partial(preflight.composed_value, self.base)))
+    def _probes(self, is_group: Callable[[str], bool]) -> list[list[str]]:
+        """Return what trials may hold: of each combination of groups both ends of what is drawn, and all choices."""
+        value_of = partial(preflight.composed_value, self.base)
+        tried = preflight.combinations(self.space, is_group)
+        return [probe for combination in tried for probe in preflight.probes(self.space, combination, value_of)]
 
     @staticmethod
     def _plain(composed: DictConfig) -> dict[str, Any]:
@@ -212,11 +218,12 @@ class Search:
             alone=(lambda own_seed: RandomSampler(seed=own_seed)) if is_quasi_random else None,
         )  # fmt: skip
 
-    def _count_examples(self) -> int:
+    def _count_examples(self, overrides: list[str], config: dict[str, Any]) -> int:
         directories = [
             source.path for source in self.config.hydra.runtime.config_sources if source.provider == "command-line"
         ]
-        return preflight.train_examples([*self.space.fixed, *self._first_overrides()], directories)
+        one_fold = ["fold=0"] if config["folds"]["count"] is not None and config["fold"] is None else []
+        return preflight.train_examples([*self.space.fixed, *overrides, *one_fold], directories)
 
     def _open_study(self, storage: Any) -> None:
         self.study = optuna.create_study(

@@ -126,7 +126,8 @@ def _intermediate(summary: Summary) -> Figure:
         label = f"best (trial {trial.number})" if is_best else trial.state
         steps, values = zip(*trial.steps, strict=True)
         axes.plot(
-            steps, values, color=colour, linewidth=2.0 if is_best else 1.1, alpha=1.0 if is_best else 0.7,
+            steps, values, color=colour, linewidth=2.0 if is_best else 1.1,
+            alpha=1.0 if is_best else strength_of(summary),
             marker="o", markersize=4 if len(steps) <= 12 and trial.state != "pruned" else 0, zorder=4 if is_best else 2,
             label=None if label in labelled else label,
         )  # fmt: skip
@@ -137,6 +138,11 @@ def _intermediate(summary: Summary) -> Figure:
     axes.set_xlim(left=0)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
+
+
+def strength_of(summary: Summary) -> float:
+    """Return how opaque a curve is: many on one another must still show where they are dense."""
+    return min(0.7, max(0.18, 25 / len(summary.trials)))
 
 
 def _parallel(summary: Summary, valued: list[TrialRow]) -> Figure:
@@ -156,7 +162,7 @@ def _parallel(summary: Summary, valued: list[TrialRow]) -> Figure:
         done, is_best = trial.state == "complete", trial.number == best
         axes.plot(
             range(len(heights)), heights, color=BEST_COLOUR if is_best else colormaps[SHADES](0.3 + 0.7 * strength),
-            linewidth=2.2 if is_best else 1.6 if done else 0.9, alpha=1.0 if is_best else 0.85 if done else 0.55,
+            linewidth=2.2 if is_best else 1.6 if done else 0.9, alpha=1.0 if is_best else strength_of(summary),
             linestyle="-" if done else (0, (4, 3)), solid_joinstyle="round",
         )  # fmt: skip
     for place, param in enumerate(params):

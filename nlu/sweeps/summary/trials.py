@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nlu.config.tables import count_text, metric_text, print_table, table_of, value_text
+from nlu.config.tables import Column, count_text, fitted, metric_text, print_table, value_text
 from nlu.storage.files import write_text
 from nlu.sweeps.channel import OUTCOME
 
@@ -177,15 +177,25 @@ def _cell(value: Any) -> str:
 
 def print_trials(summary: Summary) -> None:
     """Print the trials, best first; of a long study the first ones and what is left out."""
-    names = [param.name for param in summary.params]
-    with_sd = any(trial.sd is not None for trial in summary.trials)
-    headers = [("trial", True), ("state", False), (summary.metric, True), *[("sd", True)] * with_sd]
-    table = table_of([*headers, ("examples", True), ("wall", True), *((name, False) for name in names)])
-    for trial in summary.ranked[:MAX_PRINTED]:
-        cells = [str(trial.number), trial.state, metric_text(trial.value), *[metric_text(trial.sd)] * with_sd]
-        cells += [count_text(trial.examples), duration_text(trial.wall_s)]
-        table.add_row(*cells, *(value_text(trial.params.get(name)) for name in names))
+    shown = summary.ranked[:MAX_PRINTED]
+    columns = [
+        Column("trial", [str(trial.number) for trial in shown]),
+        Column("state", [trial.state for trial in shown], is_number=False),
+        Column(summary.metric, [metric_text(trial.value) for trial in shown]),
+    ]
+    if any(trial.sd is not None for trial in shown):
+        columns.append(Column("sd", ["" if trial.sd is None else metric_text(trial.sd) for trial in shown]))
+    columns += [
+        Column("examples", [count_text(trial.examples) for trial in shown], may_go=1),
+        Column("wall", [duration_text(trial.wall_s) for trial in shown], may_go=2),
+    ]
+    for param in summary.params:
+        values = [value_text(trial.params.get(param.name)) for trial in shown]
+        columns.append(Column(param.name, values, is_number=False))
+    table, gone = fitted(columns)
     print_table("", table, "", summary.counts)
+    if gone:
+        print_table(f"too wide for this terminal: {', '.join(gone)}", style="dim")
     if len(summary.trials) > MAX_PRINTED:
         print_table(f"the {MAX_PRINTED} best are shown; all are in trials.tsv")
     _print_failures([trial for trial in summary.trials if trial.state == "failed"])

@@ -1,0 +1,56 @@
+"""Whatever is wrong with a search is one clear error before any trial: exit 2, no folder left behind."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.launchers.searches import REPOSITORY
+from tests.training.runs import SAME_THREADS, TINY, files
+
+LR = "optimizer.lr=tag(log,interval(1e-4,1e-1))"
+
+
+def refused(folder, *overrides: str) -> str:
+    command = [
+        sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", f"hydra.sweep.dir={folder}",
+        *overrides,
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=REPOSITORY, env=SAME_THREADS, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and "started" not in done.stderr
+    assert not folder.exists()
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([LR, "hydra.sweeper.direction=minimize"], "accuracy is better when it is higher"),
+        (["optimizer.lrr=interval(0.1,0.2)"], "optimizer.lrr: there is no such key; nearest: optimizer.lr"),
+        (["optimizer.lr=interval(0.2,0.1)"], "the interval runs from 0.2 down to 0.1"),
+        (["optimizer.lr=tag(log,interval(0,0.1))"], "let it begin above 0"),
+        ([LR, "hydra/sweeper/sampler=grid"], "a grid needs values one can count"),
+        ([LR, "hydra.sweeper.pruner=medain"], "nearest: median"),
+        ([LR, "hydra.sweeper.min_resource=3"], "write 3st (steps), 3ep (epochs) or 3ex (examples)"),
+        ([LR, "hydra.sweeper.n_jobs=0", "hydra.sweeper.on_failure=maybe"], "2 problems"),
+        ([LR, 'hydra.sweeper.storage="sqlite:///x.db"', "hydra.sweeper.n_jobs=2"], "sqlite locks up"),
+        ([LR, 'hydra.sweeper.storage="postgresql://a:b@c/d"'], "PGPASSWORD"),
+        ([LR, "hydra.sweep.subdir=x"], "a trial's folder must be found by its number"),
+        (["seed=3"], "nothing is drawn"),
+        (["optimizer.lr=choice(0.1,-1)"], "optimizer.lr is -1 but must be a number > 0"),
+        (["model=choice(bert_tiny,textcnn)", "model.heads=choice(1,2)"], "model.heads: there is no such key"),
+    ],
+)
+def test_a_wrong_search_is_refused(tmp_path, overrides, said):
+    told = refused(tmp_path / "s", *files(tmp_path), *TINY[:1], *overrides)
+    assert told.startswith("nlu: error: ") and said in told
+
+
+def test_every_swept_group_is_tried_with_every_other(tmp_path):
+    told = refused(
+        tmp_path / "s", *files(tmp_path), "model=bert_tiny", "optimizer=choice(adamw,adamw_base)",
+        "scheduler=choice(one_cycle,constant)", "scheduler.anneal=choice(linear,cosine)",
+    )  # fmt: skip
+    assert "scheduler.anneal: there is no such key" in told
+    assert "scheduler=constant" in told and "goes under hydra.sweeper.when" in told

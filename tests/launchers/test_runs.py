@@ -1,0 +1,67 @@
+"""Trials that are real runs: pruned on one process and on two, failed, continued, and found again as plain runs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launchers.searches import REPOSITORY, outcomes, states, trials
+from tests.training.runs import SAME_THREADS, TINY, files, run
+
+QUICK = (
+    "trainer.batch_size=8", "trainer.device=cpu", "trainer.max_duration=30st", "trainer.eval_interval=10st",
+    "hydra.sweeper.min_resource=10st", "hydra/sweeper/sampler=grid",
+)  # fmt: skip
+
+
+def search(folder: Path, *overrides: str) -> str:
+    command = [
+        sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", f"hydra.sweep.dir={folder}", *TINY,
+        *QUICK, *overrides,
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=REPOSITORY, env=SAME_THREADS, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def result(folder: Path, number: int) -> dict:
+    return json.loads((folder / str(number) / "result.json").read_text())
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_run_is_pruned_by_what_it_reports_and_all_its_processes_leave_together(tmp_path, devices):
+    folder = tmp_path / "s"
+    # After 25 steps a rate that learns is far above chance, one of 1e-6 is not.
+    search(
+        folder, *files(tmp_path, 163), "optimizer.lr=choice(3e-2,1e-6)", f"trainer.devices={devices}",
+        "trainer.max_duration=40st", "hydra.sweeper.pruner={name: threshold, lower: 0.75, n_warmup_steps: 25st}",
+    )  # fmt: skip
+    assert sorted(states(folder)) == ["COMPLETE", "PRUNED"]
+    for trial, outcome in zip(trials(folder), outcomes(folder), strict=True):
+        told = result(folder, trial.number)
+        assert told["pruned"] == (trial.state.name == "PRUNED") == (trial.params["optimizer.lr"] < 1e-3)
+        assert outcome["examples"] == told["examples"] == max(trial.intermediate_values)
+        assert outcome["value"] == told["best"]["value"]
+        assert told["steps"] == (30 if told["pruned"] else 40)
+
+
+def test_a_trial_is_a_run_like_any_other(tmp_path):
+    folder, data = tmp_path / "s", files(tmp_path)
+    search(folder, *data, "optimizer.lr=choice(3e-3)", "hydra.sweeper.pruner=none")
+    overrides = (folder / "0/overrides").read_text()
+    assert "trial=" not in overrides
+    run(*data, *TINY, *QUICK[:4], "optimizer.lr=3e-3", f"hydra.run.dir={tmp_path}/plain")
+    weights = [path / "checkpoints/best-1/model.safetensors" for path in (folder / "0", tmp_path / "plain")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_run_that_fails_leaves_its_traceback_in_its_own_log_and_the_search_goes_on(tmp_path):
+    folder = tmp_path / "s"
+    data, bad = files(tmp_path), tmp_path / "bad.tsv"
+    bad.write_text("w1 w2\tneither\n")
+    said = search(folder, *data[:2], data[3], f"data.dev=choice({tmp_path}/dev.tsv,{bad})", "hydra.sweeper.pruner=none")
+    assert sorted(states(folder)) == ["COMPLETE", "FAIL"]
+    (failed,) = [outcome for outcome in outcomes(folder) if outcome["state"] == "failed"]
+    assert "bad.tsv" in Path(failed["log"]).read_text() and failed["log"] in said
