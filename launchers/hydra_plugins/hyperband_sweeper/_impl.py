@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import math
 import os
 import queue
 import signal
@@ -29,7 +30,7 @@ from nlu.sweeps import preflight, pruning
 from nlu.sweeps.channel import COMPLETE, OUTCOME, PRUNED, PRUNER, STOPPED, last_line
 from nlu.sweeps.sampling import SeededByTrial
 from nlu.sweeps.space import overrides_of, read_space, require_grid, space_differences
-from nlu.sweeps.storage import open_storage, storage_url, url_problems
+from nlu.sweeps.storage import open_storage, patiently, storage_url, url_problems
 
 from ._board import Board, Idle, parameters
 from ._slots import Ended, Slots, quiet_launchers
@@ -387,6 +388,8 @@ class Search:
         self.running.pop(number, None)
         self.slots.freed(number)
         self.idle.changed(len(self.running), self._remaining(), outcome.get("ended_s"))
+        if outcome["state"] == COMPLETE and not math.isfinite(outcome["value"]):
+            outcome = {**outcome, "state": "failed", "error": f"its value is {outcome['value']}"}
         if outcome["state"] == COMPLETE:
             self._tell(number, state=TrialState.COMPLETE, values=outcome["value"])
         elif outcome["state"] == PRUNED:
@@ -475,10 +478,10 @@ class Search:
         return self.storage.get_trial(frozen._trial_id)
 
     def _tell(self, number: int, **what: Any) -> None:
-        self.study.tell(number, skip_if_finished=True, **what)
+        patiently(lambda: self.study.tell(number, skip_if_finished=True, **what))
 
     def _trials(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False)
+        return patiently(lambda: self.study.get_trials(deepcopy=False))
 
     def _best(self) -> str:
         try:
