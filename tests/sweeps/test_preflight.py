@@ -88,7 +88,7 @@ def test_every_choice_of_a_group_meets_every_other_and_every_end_is_tried():
 
 
 def test_of_very_many_combinations_each_choice_is_tried_once():
-    space = read_space({name: "choice(a,b,c,d,e,f)" for name in "pqrs"}, None, [])
+    space = read_space(dict.fromkeys("pqrs", "choice(a,b,c,d,e,f)"), None, [])
     tried = preflight.combinations(space, lambda key: True)
     assert len(tried) == 24
     assert {(name, row[name]) for row in tried for name in row} == {
