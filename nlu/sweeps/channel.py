@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
+from nlu.sweeps.storage import open_storage, patiently
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,6 @@ class Trial:
         import optuna
 
         from nlu.sweeps import pruning
-        from nlu.sweeps.storage import open_storage
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.number, self.attempt = number, attempt
@@ -73,6 +74,9 @@ class Trial:
         the pruner is asked once for each number of examples. Asked twice, successive halving would let a trial pass
         the rung at which it had stopped it.
         """
+        return patiently(lambda: self._report(examples, value))
+
+    def _report(self, examples: int, value: float) -> bool:
         from optuna.exceptions import UpdateFinishedTrialError
 
         try:
@@ -113,7 +117,7 @@ class Trial:
             "log": str(log_file) if log_file else None,
         }  # fmt: skip
         try:
-            self._set(OUTCOME, outcome)
+            patiently(lambda: self._set(OUTCOME, outcome))
         except UpdateFinishedTrialError:
             log.warning("trial %d was closed by the sweep before this job ended", self.number)
 
@@ -138,6 +142,9 @@ def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int])
     A run that stopped with its state saved leaves no outcome: the sweep goes on with it another time. What was raised
     is raised again; its traceback is in `run_dir/log.txt`.
     """
+    if os.environ.get("SUBMITIT_EXECUTOR") == "local":
+        # submitit ignores it until a run listens by itself, and a search that is stopped would wait in vain.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     trial = open_trial(mapping)
     with only_job(run_dir):
         if trial.is_over:

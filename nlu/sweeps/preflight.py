@@ -18,6 +18,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from nlu.config.app import prepare
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.errors import UserError
+from nlu.config.flat import flat
 from nlu.config.nearest import hint
 from nlu.config.overrides import USER_MISTAKES
 from nlu.config.resolve import first_line, resolve
@@ -201,6 +202,17 @@ def require_durations(settings: Mapping[str, Any]) -> None:
                 parse_duration(value)
             except UserError as error:
                 raise UserError(f"hydra.sweeper.{key} is {error.problems[0]}") from error
+
+
+def shared_values(base: DictConfig, drawn: Sequence[str]) -> dict[str, str]:
+    """Return the composed values that no trial draws, flat and as text, the form in which they are compared."""
+    plain, _ = resolve(without_hydra(base))
+    own = ("trial", "resume", "dry_run", *drawn)
+    return {
+        key: repr(value)
+        for key, value in flat(plain).items()
+        if key not in own and not key.startswith(tuple(f"{name}." for name in own))
+    }
 
 
 def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:

@@ -232,10 +232,10 @@ def _is_stepped(distribution: BaseDistribution) -> bool:
     return step is not None and not getattr(distribution, "log", False)
 
 
-def space_differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return what differs between two spaces from `described`, one line a parameter."""
+def space_differences(before: Mapping[str, Any], now: Mapping[str, Any], absent: str = "not drawn") -> list[str]:
+    """Return what differs between two spaces from `described`, or two flat configurations, one line a key."""
     return [
-        f"{name}: {before.get(name, 'not drawn')} there, {now.get(name, 'not drawn')} here"
+        f"{name}: {before.get(name, absent)} there, {now.get(name, absent)} here"
         for name in dict.fromkeys([*before, *now])
         if before.get(name) != now.get(name)
     ]

@@ -6,14 +6,19 @@ A path, or null for the sweep folder, is a journal file; `postgresql://` any dat
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from nlu.config.errors import UserError
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
+
+log = logging.getLogger(__name__)
 
 KEY = "hydra.sweeper.storage"
 JOURNAL = "journal.log"
@@ -24,6 +29,8 @@ ALTERNATIVES = (
     "oss://BUCKET/FOLDER"
 )
 CONNECT_TIMEOUT_S = 10
+OUTAGE_S = 300.0
+"""How long a storage may be away before a job or a search gives up."""
 _SECRET_KEYS = ("password", "passwd", "secret", "token")
 
 
@@ -64,6 +71,25 @@ def open_storage(url: str) -> BaseStorage:
     if scheme in OBJECT_SCHEMES:
         return _journal_of_objects(url)
     return _database(url, scheme)
+
+
+def patiently(call: Callable[[], Any], wait_s: float = OUTAGE_S) -> Any:
+    """Return what `call` returns; while the storage does not answer, try again until `wait_s` have passed.
+
+    For calls that may be repeated: a search of many hours should not end because a database was started anew.
+    """
+    from optuna.exceptions import StorageInternalError
+
+    deadline_s, pause_s = time.monotonic() + wait_s, 1.0
+    while True:
+        try:
+            return call()
+        except (StorageInternalError, OSError) as error:
+            if time.monotonic() + pause_s > deadline_s:
+                raise
+            log.warning("the storage does not answer, trying again: %s", str(error).splitlines()[0])
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 30.0)
 
 
 def unreachable(url: str, error: Exception) -> UserError:

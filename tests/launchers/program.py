@@ -45,7 +45,9 @@ def climb(config: DictConfig, folder: Path) -> float | None:
     saved = folder / "state.json"
     step = json.loads(saved.read_text())["step"] if saved.exists() else 0
     with open(folder / "runs.txt", "a") as file:
-        file.write(f"{os.getpid()} {step}\n")
+        file.write(
+            f"{os.getpid()} {step} {os.environ.get('CUDA_VISIBLE_DEVICES')} {os.environ.get('OMP_NUM_THREADS')}\n"
+        )
     if config.fail:
         raise RuntimeError(f"lr {config.lr} is no good")
     if config.die_once and step == 2 and not (folder / "died").exists():

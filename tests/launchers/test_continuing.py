@@ -61,7 +61,7 @@ def test_another_space_is_refused_with_the_difference(tmp_path):
     said = search(folder, "lr=interval(0.1,0.3)", "kind=choice(a,b)", status=1)
     assert "lr: interval(0.1, 0.2) there, interval(0.1, 0.3) here" in said
     assert "kind: not drawn there, choice(a, b) here" in said
-    assert "steps=3: only here" in search(folder, "lr=interval(0.1,0.2)", "steps=3", status=1)
+    assert "steps: 4 there, 3 here" in search(folder, "lr=interval(0.1,0.2)", "steps=3", status=1)
     assert len(trials(folder)) == 1
 
 

@@ -1,11 +1,12 @@
 """A search draws, launches, prunes and closes its trials, over launchers that run jobs here and elsewhere."""
 
+import os
 import re
 import sys
 
 import pytest
 
-from tests.launchers.searches import LOCAL, REPOSITORY, outcomes, runs, search, states, trials
+from tests.launchers.searches import ENVIRONMENT, LOCAL, REPOSITORY, outcomes, runs, search, states, trials
 
 DRAWN = "lr=interval(0.001,1)"
 
@@ -98,6 +99,19 @@ def test_jobs_of_their_own_keep_the_slots_filled(tmp_path):
         most = max(most, running)
     assert most == 2
     assert "idle slots:" in said
+
+
+def test_each_job_at_a_time_has_a_device_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "3,5")
+    search(tmp_path / "s", DRAWN, *LOCAL, "hydra.sweeper.n_trials=2", "step_s=0.5")
+    seen = {(tmp_path / f"s/{number}/runs.txt").read_text().split()[2] for number in (0, 1)}
+    assert seen == {"3", "5"}
+
+
+def test_jobs_share_the_cores(tmp_path, monkeypatch):
+    monkeypatch.delitem(ENVIRONMENT, "OMP_NUM_THREADS")
+    search(tmp_path / "s", DRAWN, *LOCAL, "hydra.sweeper.n_trials=1")
+    assert (tmp_path / "s/0/runs.txt").read_text().split()[3] == str(max(1, len(os.sched_getaffinity(0)) // 2))
 
 
 def test_a_launcher_that_runs_jobs_here_runs_one_at_a_time_and_says_so(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import math
 import os
 import queue
 import signal
@@ -29,13 +30,13 @@ from nlu.sweeps import preflight, pruning
 from nlu.sweeps.channel import COMPLETE, OUTCOME, PRUNED, PRUNER, STOPPED, last_line
 from nlu.sweeps.sampling import SeededByTrial
 from nlu.sweeps.space import overrides_of, read_space, require_grid, space_differences
-from nlu.sweeps.storage import open_storage, storage_url, url_problems
+from nlu.sweeps.storage import open_storage, patiently, storage_url, url_problems
 
 from ._board import Board, Idle, parameters
 from ._slots import Ended, Slots, quiet_launchers
 
-SPACE, FIXED, FOLDER = "space", "fixed", "folder"
-"""user attributes of a study: what is drawn, the overrides that all trials share, the sweep folder"""
+SPACE, SHARED, FOLDER = "space", "shared", "folder"
+"""user attributes of a study: what is drawn, the values that all trials share, the sweep folder"""
 VALUES, ATTEMPT = "values", "attempt"
 """user attributes of a trial: what was drawn, once that is complete; how often it has failed so far"""
 LOCK = ".sweep.lock"
@@ -233,8 +234,8 @@ class Search:
         self.storage = storage
         attributes = self.study.user_attrs
         now = {
-            SPACE: self.space.described(), FIXED: sorted(self.space.fixed), FOLDER: str(self.folder.absolute()),
-            PRUNER: self.spec,
+            SPACE: self.space.described(), SHARED: preflight.shared_values(self.base, self.space.names),
+            FOLDER: str(self.folder.absolute()), PRUNER: self.spec,
         }  # fmt: skip
         if SPACE in attributes:
             self._refuse_another(attributes, now)
@@ -251,20 +252,11 @@ class Search:
             )
         if self.study.direction.name.lower() != self.direction:
             raise UserError(f"{where} is to {self.study.direction.name.lower()}, this search to {self.direction}")
+        remedy = "write the same to go on with it, or choose another hydra.sweep.dir or hydra.sweeper.study_name"
         if found := space_differences(before[SPACE], now[SPACE]):
-            raise UserError(
-                f"{where} draws from another space; write the same to go on with it, or choose another "
-                "hydra.sweep.dir or hydra.sweeper.study_name",
-                *found,
-            )
-        there, here = (set(part) for part in (before[FIXED], now[FIXED]))
-        if there != here:
-            raise UserError(
-                f"{where} shares other overrides among its trials; write the same to go on with it, or choose another "
-                "hydra.sweep.dir or hydra.sweeper.study_name",
-                *(f"{text}: only there" for text in sorted(there - here)),
-                *(f"{text}: only here" for text in sorted(here - there)),
-            )
+            raise UserError(f"{where} draws from another space; {remedy}", *found)
+        if found := space_differences(before[SHARED], now[SHARED], absent="absent"):
+            raise UserError(f"{where} has other values that all its trials share; {remedy}", *found)
 
     # ---- the loop
 
@@ -387,6 +379,8 @@ class Search:
         self.running.pop(number, None)
         self.slots.freed(number)
         self.idle.changed(len(self.running), self._remaining(), outcome.get("ended_s"))
+        if outcome["state"] == COMPLETE and not math.isfinite(outcome["value"]):
+            outcome = {**outcome, "state": "failed", "error": f"its value is {outcome['value']}"}
         if outcome["state"] == COMPLETE:
             self._tell(number, state=TrialState.COMPLETE, values=outcome["value"])
         elif outcome["state"] == PRUNED:
@@ -475,10 +469,10 @@ class Search:
         return self.storage.get_trial(frozen._trial_id)
 
     def _tell(self, number: int, **what: Any) -> None:
-        self.study.tell(number, skip_if_finished=True, **what)
+        patiently(lambda: self.study.tell(number, skip_if_finished=True, **what))
 
     def _trials(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False)
+        return patiently(lambda: self.study.get_trials(deepcopy=False))
 
     def _best(self) -> str:
         try:

@@ -20,6 +20,9 @@ from omegaconf import DictConfig
 SEVERAL_AT_ONCE = ("hydra_plugins.hydra_submitit_launcher.", "hydra_plugins.pai_launcher.")
 """Launchers that were read and found to take launches from several threads."""
 LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
+SUBMITIT_TIMEOUT_MIN = 60
+"""What stands where nobody set hydra.launcher.timeout_min: on one's own machine a trial may take longer."""
+NO_TIMEOUT_MIN = 60 * 24 * 60
 DIED = "UncompletedJobError"
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
@@ -117,6 +120,8 @@ class Slots:
         if self.is_local:
             # A folder for each launch: process numbers come again, and a stale result would be taken for this one's.
             launcher.params["submitit_folder"] = f"{self._jobs}/{number}-{attempt}-{next(self._launches)}/%j"
+            if launcher.params.get("timeout_min") == SUBMITIT_TIMEOUT_MIN:
+                launcher.params["timeout_min"] = NO_TIMEOUT_MIN
         return launcher
 
     def _share_of_machine(self, number: int) -> list[str]:

@@ -1,0 +1,117 @@
+"""What a job tells its trial, once or again after it was continued, and what it is told."""
+
+import optuna
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.sweeps import channel
+from nlu.sweeps.channel import COMPLETE, FAILED, OUTCOME, PRUNER, Trial, run_trial
+from nlu.sweeps.storage import open_storage, storage_url
+
+HALVING = {
+    "name": "successive_halving", "min_resource": 100, "max_resource": 900, "reduction_factor": 2,
+    "min_early_stopping_rate": 0, "bootstrap_count": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def handed(tmp_path):
+    """What jobs are handed: a function of the trial's number; the trials are begun."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    url = storage_url(None, tmp_path)
+    study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
+    study.set_user_attr(PRUNER, HALVING)
+    for _ in range(4):
+        study.ask()
+    return lambda number: {"storage": url, "study": "s", "number": number}
+
+
+def frozen(handed, number: int) -> optuna.trial.FrozenTrial:
+    mapping = handed(number)
+    return optuna.load_study(study_name="s", storage=open_storage(mapping["storage"])).get_trials()[number]
+
+
+def test_the_worse_of_two_is_pruned_at_the_rung(handed):
+    good, bad = Trial(**handed(0)), Trial(**handed(1))
+    assert not good.report(50, 0.1) and not good.report(100, 0.9)
+    assert bad.report(100, 0.2)
+    assert frozen(handed, 1).intermediate_values == {100: 0.2}
+
+
+def test_a_continued_job_gets_the_answers_that_it_got_before(handed):
+    Trial(**handed(0)).report(100, 0.9)
+    assert Trial(**handed(1)).report(100, 0.2)
+    again = Trial(**handed(1))
+    assert again.report(100, 0.2), "optuna alone would now let it pass the rung"
+    good = Trial(**handed(0))
+    assert not good.report(50, 0.1) and not good.report(100, 0.9)
+
+
+def test_a_job_killed_between_report_and_answer_asks_again(handed, monkeypatch):
+    Trial(**handed(0)).report(100, 0.9)
+    killed = Trial(**handed(1))
+
+    def die(name, value):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(killed, "_set", die)
+    with pytest.raises(KeyboardInterrupt):
+        killed.report(100, 0.2)
+    assert Trial(**handed(1)).report(100, 0.2)
+
+
+def test_a_closed_trial_is_told_to_leave_and_stays_as_it_is(handed, tmp_path):
+    job = Trial(**handed(2))
+    optuna.load_study(study_name="s", storage=open_storage(handed(2)["storage"])).tell(2, 0.5)
+    assert job.is_over and job.report(100, 0.9)
+    job.finish(COMPLETE, tmp_path, value=0.9)
+    assert frozen(handed, 2).value == 0.5 and OUTCOME not in frozen(handed, 2).user_attrs
+
+
+def test_an_outcome_ends_its_attempt_and_not_the_next(handed, tmp_path):
+    Trial(**handed(0)).finish(FAILED, tmp_path, error="x")
+    assert Trial(**handed(0)).is_over
+    assert not Trial(**handed(0), attempt=1).is_over
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "logged"),
+    [
+        (RuntimeError("first\nlast"), "RuntimeError: last", "Traceback (most recent call last)"),
+        (UserError("a is 1", "b is 2"), "a is 1; b is 2", "b is 2"),
+    ],
+)
+def test_what_a_run_raises_is_its_outcome_and_in_its_log(handed, tmp_path, error, told, logged):
+    def fail():
+        raise error
+
+    with pytest.raises(type(error)):
+        run_trial(handed(0), tmp_path / "0", fail)
+    outcome = frozen(handed, 0).user_attrs[OUTCOME]
+    assert outcome["state"] == FAILED and outcome["error"] == told
+    assert logged in (tmp_path / "0/log.txt").read_text() and outcome["log"] == str(tmp_path / "0/log.txt")
+
+
+@pytest.mark.parametrize(("status", "state"), [(75, None), (130, None), (1, FAILED)])
+def test_a_run_that_stopped_with_its_state_saved_has_no_outcome(handed, tmp_path, status, state):
+    assert run_trial(handed(0), tmp_path / "0", lambda: status) == status
+    assert frozen(handed, 0).user_attrs.get(OUTCOME, {}).get("state") == state
+
+
+def test_a_job_whose_trial_is_over_does_nothing(handed, tmp_path):
+    Trial(**handed(0)).finish(COMPLETE, tmp_path, value=1.0)
+    assert run_trial(handed(0), tmp_path / "0", lambda: pytest.fail("it ran")) == 0
+
+
+def test_the_value_is_the_best_of_the_runs_result(handed, tmp_path):
+    def run():
+        (tmp_path / "0").mkdir()
+        (tmp_path / "0/result.json").write_text(
+            '{"best": {"metric": "accuracy", "value": 0.75, "sd": 0.1}, "pruned": false, "examples": 640}'
+        )
+        return 0
+
+    run_trial(handed(0), tmp_path / "0", run)
+    outcome = frozen(handed, 0).user_attrs[OUTCOME]
+    assert [outcome[key] for key in ("state", "value", "sd", "examples")] == [COMPLETE, 0.75, 0.1, 640]
+    assert channel.LOCKS == ".jobs" and (tmp_path / ".jobs/0.lock").exists()

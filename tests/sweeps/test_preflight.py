@@ -1,0 +1,96 @@
+"""Before the first trial: combinations, resources in examples seen, and what is announced."""
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.sweeps import preflight
+from nlu.sweeps.space import read_space
+
+SETTINGS = {"pruner": "hyperband", "min_resource": None, "max_resource": None, "reduction_factor": 3}
+
+
+def config(batch_size: int = 10, folds: int | None = None, seeds: int = 1, **trainer) -> dict:
+    trainer = {"max_duration": "2ep", "eval_interval": "0.5ep", "accumulation": 1, "major_metric": None, **trainer}
+    return {
+        "trainer": {**trainer, "batch_size": batch_size}, "folds": {"count": folds}, "fold": None, "seeds": seeds,
+        "task": {"_target_": "nlu.tasks.classify.Classify"},
+    }  # fmt: skip
+
+
+def spec(configs, **settings) -> dict:
+    return preflight.pruner_spec({**SETTINGS, **settings}, configs, 1000)
+
+
+def test_resources_are_the_first_evaluation_and_the_whole_run():
+    found = spec([config()])
+    assert (found["min_resource"], found["max_resource"]) == (500, 2000)
+
+
+def test_steps_count_by_every_batch_size_that_is_drawn():
+    found = spec([config(size, max_duration="40st", eval_interval="5st") for size in (10, 20)])
+    assert (found["min_resource"], found["max_resource"]) == (50, 800)
+
+
+def test_folds_and_seeds_lengthen_the_trial():
+    found = spec([config(folds=5, seeds=2)])
+    assert (found["min_resource"], found["max_resource"]) == (500, 20_000)
+
+
+def test_a_trial_scored_only_at_its_end_has_no_rung():
+    found = spec([config(eval_interval=0)])
+    assert found["min_resource"] == found["max_resource"] == 2000
+    assert "none: its trials are never stopped" in "\n".join(preflight.announced(found, 5, "random"))
+
+
+def test_resources_that_cannot_be_are_refused():
+    with pytest.raises(UserError, match="more than max_resource"):
+        spec([config()], min_resource="3ep")
+    with pytest.raises(UserError, match="must be >= 2"):
+        spec([config()], reduction_factor=1)
+    with pytest.raises(UserError, match="only a run of nlu has epochs"):
+        preflight.pruner_spec({**SETTINGS, "min_resource": "1ep", "max_resource": "2ep"}, [], None)
+    with pytest.raises(UserError, match="are not set"):
+        preflight.pruner_spec(SETTINGS, [], None)
+
+
+def test_examples_may_be_given_for_any_program():
+    found = preflight.pruner_spec({**SETTINGS, "min_resource": "10ex", "max_resource": "90ex"}, [], None)
+    assert (found["min_resource"], found["max_resource"]) == (10, 90)
+
+
+@pytest.mark.parametrize(
+    ("n_trials", "sampler", "warned"), [(10, "tpe", True), (20, "tpe", False), (10, "random", False)]
+)
+def test_tpe_with_too_few_trials_is_warned_of_with_the_number_that_would_do(n_trials, sampler, warned):
+    lines = preflight.announced(spec([config()]), n_trials, sampler)
+    assert any("hydra.sweeper.n_trials=20 would do" in line for line in lines) == warned
+
+
+def test_the_direction_is_the_metrics():
+    assert preflight.direction_of([config()], None) == "maximize"
+    assert preflight.direction_of([config(major_metric="loss")], "minimize") == "minimize"
+    with pytest.raises(UserError, match="loss is better when it is lower"):
+        preflight.direction_of([config(major_metric="loss")], "maximize")
+    with pytest.raises(UserError, match="accuracy and loss"):
+        preflight.direction_of([config(), config(major_metric="loss")], None)
+
+
+def test_every_choice_of_a_group_meets_every_other_and_every_end_is_tried():
+    space = read_space(
+        {"g": "choice(a,b)", "h": "choice(c,d)", "x": "interval(1,2)"}, {"g=a": {"y": "choice(5,6,7)"}}, []
+    )
+    tried = preflight.combinations(space, lambda key: key in ("g", "h"))
+    assert len(tried) == 4
+    probes = list(preflight.probes(space, {"g": "a", "h": "c"}, lambda key: None))
+    assert len(probes) == 3
+    assert {override for probe in probes for override in probe} >= {"x=1.0", "x=2.0", "y=5", "y=6", "y=7"}
+    assert not any("y=" in override for override in list(preflight.probes(space, {"g": "b"}, lambda key: None))[0])
+
+
+def test_of_very_many_combinations_each_choice_is_tried_once():
+    space = read_space(dict.fromkeys("pqrs", "choice(a,b,c,d,e,f)"), None, [])
+    tried = preflight.combinations(space, lambda key: True)
+    assert len(tried) == 24
+    assert {(name, row[name]) for row in tried for name in row} == {
+        (name, choice) for name in "pqrs" for choice in "abcdef"
+    }

@@ -1,0 +1,79 @@
+"""A space is read from YAML and the command line, with every problem at once, and drawn branch by branch."""
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.sweeps.space import overrides_of, read_space, require_grid, space_differences
+
+
+def first(name, distribution):
+    """Draw the first choice or the low end."""
+    return distribution.choices[0] if hasattr(distribution, "choices") else distribution.low
+
+
+def nothing(key):
+    return None
+
+
+def test_the_command_line_wins():
+    space = read_space({"a": "choice(1,2)", "b": "interval(0,1)", "c": 3}, None, ["a=5", "b=choice(7,8)", "d=x"])
+    assert space.names == ["b"] and sorted(space.fixed) == ["a=5", "c=3", "d=x"]
+    assert space.described() == {"b": "choice(7, 8)"}
+
+
+def test_values_are_written_as_overrides():
+    drawn = read_space(None, None, ["a=choice(true,false)", "b='x y','z'", "c=1e-4,2", "d=null,3"]).draw(first, nothing)
+    assert overrides_of(drawn) == ["a=true", "b='x y'", "c=0.0001", "d=null"]
+
+
+def test_a_branch_is_drawn_with_its_choice_also_through_another_branch():
+    when = {
+        "b=x": {"c": "choice(1)"},
+        "a=p": {"b": "choice(x,y)"},
+        "a=q": {"d": "choice(2)"},
+        "e=1": {"f": "choice(3)"},
+    }
+    space = read_space({"a": "choice(p,q)"}, when, [])
+    assert space.draw(first, nothing) == {"a": "p", "b": "x", "c": 1}
+    assert space.draw(first, {"e": "1"}.get)["f"] == 3
+
+
+@pytest.mark.parametrize(
+    ("params", "when", "arguments", "said"),
+    [
+        ({"a": "interval(2,1)"}, None, [], "hydra.sweeper.params.a: the interval runs from 2"),
+        (None, None, ["a=range(1,1)"], "must contain at least one value"),
+        (None, {"a": {"b": "choice(1)"}}, [], "is no condition; write KEY=VALUE"),
+        (None, {"a=1": {"b": 3}}, [], "b=3 draws nothing"),
+        ({"a": "choice(x,y)"}, {"a=z": {"b": "choice(1)"}}, [], "a is drawn from x, y only"),
+        (None, {"a=1": {"b": "choice(1)"}, "a=2": {"b": "interval(0.5,1)"}}, [], "must be of one kind"),
+        ({"b": "choice(1)"}, {"a=1": {"b": "choice(1)"}}, [], "drawn without a condition as well"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(params, when, arguments, said):
+    with pytest.raises(UserError, match=said):
+        read_space(params, when, arguments)
+
+
+def test_all_problems_are_told_at_once():
+    with pytest.raises(UserError) as caught:
+        read_space({"a": "interval(2,1)"}, {"b": {"c": 1}}, ["d=tag(log,interval(0,1))"])
+    assert len(caught.value.problems) == 3
+
+
+def test_a_grid_counts_its_values():
+    assert require_grid(read_space(None, None, ["a=range(1,4)", "b=x,y"])) == {"a": [1, 2, 3], "b": ["x", "y"]}
+    with pytest.raises(UserError) as caught:
+        require_grid(read_space({"a": "interval(0.5,1)"}, {"c=1": {"d": "choice(1)"}}, []))
+    assert len(caught.value.problems) == 2
+
+
+def test_spaces_are_compared_key_by_key():
+    before = read_space({"a": "choice(1,2)", "b": "interval(0,1)"}, None, []).described()
+    now = read_space({"a": "choice(1,3)"}, {"a=1": {"b": "interval(0,1)"}}, []).described()
+    assert space_differences(before, now) == [
+        "a: choice(1, 2) there, choice(1, 3) here",
+        "b: interval(0.0, 1.0) there, not drawn here",
+        "b where a=1: not drawn there, interval(0.0, 1.0) here",
+    ]
+    assert space_differences(before, before) == []
