@@ -1,7 +1,7 @@
 """The shipped configuration, composed as the command line composes it but in one process."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,12 @@ class Composer:
         given: list[list[str]] = [[]]
         for override in OverridesParser.create().parse_overrides(overrides):
             key = override.get_key_element()
-            values = override.sweep_string_iterator() if override.is_sweep_override() else [override.get_value_string()]
+            values: Iterable[Any] = [override.get_value_string()]
+            if override.is_interval_sweep():
+                interval: Any = override.value()
+                values = [interval.start, interval.end]
+            elif override.is_sweep_override():
+                values = override.sweep_string_iterator()
             given = [[*before, f"{key}={value}"] for value in values for before in given]
         return [text for each in given for text in problems(self.plain(*each, config_name=name))]
 

@@ -1,7 +1,7 @@
 """A Hydra program of a few lines that reports to its trial: what a search drives, without the weight of a real run.
 
 It climbs to its value in `steps` steps of 100 examples, saves its step before each report, and notes in runs.txt every
-time it was started: process and first step.
+time it was started: process, first step, devices, threads.
 """
 
 import json
@@ -44,10 +44,9 @@ def climb(config: DictConfig, folder: Path) -> float | None:
 
     saved = folder / "state.json"
     step = json.loads(saved.read_text())["step"] if saved.exists() else 0
+    held = [os.environ.get(name) or "-" for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
     with open(folder / "runs.txt", "a") as file:
-        file.write(
-            f"{os.getpid()} {step} {os.environ.get('CUDA_VISIBLE_DEVICES')} {os.environ.get('OMP_NUM_THREADS')}\n"
-        )
+        file.write(f"{os.getpid()} {step} {' '.join(held)}\n")
     if config.fail:
         raise RuntimeError(f"lr {config.lr} is no good")
     if config.die_once and step == 2 and not (folder / "died").exists():
