@@ -114,7 +114,7 @@ class Slots:
             return Ended(number, attempt, None, error)
 
     def _launcher(self, number: int, attempt: int) -> Launcher:
-        launcher = Plugins.instance().instantiate_launcher(
+        launcher: Any = Plugins.instance().instantiate_launcher(
             config=self._config.copy(), hydra_context=self._context, task_function=self._task
         )
         if self.is_local:

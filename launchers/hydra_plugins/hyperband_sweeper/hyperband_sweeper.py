@@ -22,4 +22,5 @@ class HyperbandSweeper(Sweeper):
         """Run the search to its end. Raises UserError before the first trial for whatever the user must change."""
         from ._impl import sweep
 
+        assert self.hydra_context is not None and self.config is not None, "Hydra calls setup first"
         sweep(self.settings, arguments, self.hydra_context, self.task_function, self.config)

@@ -1,0 +1,194 @@
+"""What a search settles before its first trial: its settings, its space, its sampler and pruner, its study."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import optuna
+from hydra.types import HydraContext, TaskFunction
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from optuna.samplers import RandomSampler
+
+from nlu.config.app import prepare
+from nlu.config.errors import UserError
+from nlu.config.nearest import hint
+from nlu.sweeps import preflight, pruning
+from nlu.sweeps.channel import PRUNER
+from nlu.sweeps.sampling import SeededByTrial
+from nlu.sweeps.space import overrides_of, read_space, require_grid, space_differences
+from nlu.sweeps.storage import open_storage, storage_url, url_problems
+
+from ._slots import Slots
+
+SPACE, SHARED, FOLDER = "space", "shared", "folder"
+"""user attributes of a study: what is drawn, the values that all trials share, the sweep folder"""
+
+
+@dataclass
+class Plan:
+    """A search before its first trial; `prepare` makes it ready."""
+
+    settings: dict[str, Any]
+    arguments: list[str]
+    context: HydraContext
+    task: TaskFunction
+    config: DictConfig
+
+    def __post_init__(self) -> None:
+        self.settings = {
+            key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            for key, value in self.settings.items()
+        }
+        self.n_trials, self.n_jobs = int(self.settings["n_trials"]), int(self.settings["n_jobs"])
+        self.folder = Path(str(self.config.hydra.sweep.dir))
+        self.hands_trial = "trial" in self.config
+        """the program reports to its trial; of any other the number that its job returns is the value"""
+        self.is_run = self.hands_trial and "task" in self.config and "trainer" in self.config
+        """the program is nlu.train"""
+        self.url = storage_url(self.settings["storage"], self.folder)
+        self.name = self.settings["study_name"] or self.folder.name
+
+    def prepare(self) -> None:
+        """Settle everything that can be settled without a trial. Raises UserError with all problems of a step."""
+        self._check_settings()
+        self.space = read_space(self.settings["params"], self.settings["when"], self.arguments)
+        if not self.space.names:
+            raise UserError("nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'")
+        compose = partial(self.context.config_loader.load_sweep_config, self.config)
+        is_group = preflight.is_group_of(self.context.config_loader)
+        if found := preflight.composition_problems(
+            self.space, lambda extra: compose(list(extra)), is_group, self.is_run
+        ):
+            raise UserError(*found)
+        self.base = compose(list(self.space.fixed))
+        if self.is_run and self.base.dry_run:
+            tried = len(preflight.combinations(self.space, is_group))
+            print(f"# Drawn for each trial: {', '.join(self.space.names)}")
+            print(f"# {tried} combination(s) of groups compose and are valid at both ends of every interval and with "
+                  "every choice. Nothing was run or read.")  # fmt: skip
+            raise SystemExit(0)
+        probes = self._probes(is_group)
+        configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
+        self.direction: Any = (
+            preflight.direction_of(configs, self.settings["direction"]) if configs
+            else self.settings["direction"] or "minimize"
+        )  # fmt: skip
+        self._build_sampler()
+        self.slots = Slots(self.config, self.context, self.task, self.n_jobs)
+        storage = open_storage(self.url)
+        examples = self._count_examples(probes[0], configs[0]) if configs else None
+        self.spec = preflight.pruner_spec(self.settings, configs, examples)
+        self._open_study(storage)
+
+    def _check_settings(self) -> None:
+        found = []
+        for key, low in (("n_trials", 1), ("n_jobs", 1), ("retries", 0), ("stop_after_same_failures", 0)):
+            if self.settings[key] < low:
+                found.append(f"hydra.sweeper.{key} is {self.settings[key]} but must be >= {low}")
+        if self.settings["on_failure"] not in ("continue", "stop"):
+            found.append(f"hydra.sweeper.on_failure is {self.settings['on_failure']!r} but must be continue or stop")
+        if self.settings["direction"] not in (None, "maximize", "minimize"):
+            found.append(
+                f"hydra.sweeper.direction is {self.settings['direction']!r}; "
+                f"{hint(str(self.settings['direction']), ['maximize', 'minimize'])}"
+            )
+        subdir = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)["subdir"]  # type: ignore[index, call-overload]
+        if "hydra:job.num" not in subdir and "hydra.job.num" not in subdir:
+            found.append(
+                f"hydra.sweep.subdir is {subdir}, but a trial's folder must be found by its number; leave it out"
+            )
+        found += url_problems(self.url, self.n_jobs)
+        if found:
+            raise UserError(*found)
+        preflight.require_durations(self.settings)
+
+    def _probes(self, is_group: Callable[[str], bool]) -> list[list[str]]:
+        """Return what trials may hold: of each combination of groups both ends of what is drawn, and all choices."""
+        value_of = partial(preflight.composed_value, self.base)
+        tried = preflight.combinations(self.space, is_group)
+        return [probe for combination in tried for probe in preflight.probes(self.space, combination, value_of)]
+
+    @staticmethod
+    def _plain(composed: DictConfig) -> dict[str, Any]:
+        return prepare(preflight.without_hydra(composed))
+
+    def _build_sampler(self) -> None:
+        node = self.settings["sampler"]
+        build = instantiate(
+            {**node, "_partial_": True},
+            _execution_whitelist_=("hydra_plugins.hydra_optuna_sweeper.*", "optuna.samplers.*"),
+        )
+        seed = node.get("seed")
+        if seed is None:
+            composed = OmegaConf.select(self.base, "seed")
+            seed = composed if isinstance(composed, int) else 0
+        kind = node["_target_"].rpartition(".")[2]
+        is_grid = kind == "GridSampler"
+        if is_grid:
+            values = require_grid(self.space)
+            size = 1
+            for choices in values.values():
+                size *= len(choices)
+            self.n_trials = min(self.n_trials, size)
+            build = partial(build, values)
+        self.sampler_name = kind.removesuffix("Sampler").lower()
+        is_quasi_random = kind == "QMCSampler"
+        self.sampler = SeededByTrial(
+            lambda own_seed: build(seed=own_seed), seed, one_sequence=is_grid or is_quasi_random,
+            alone=(lambda own_seed: RandomSampler(seed=own_seed)) if is_quasi_random else None,
+        )  # fmt: skip
+
+    def _count_examples(self, overrides: list[str], config: dict[str, Any]) -> int:
+        directories = [
+            source.path for source in self.config.hydra.runtime.config_sources if source.provider == "command-line"
+        ]
+        one_fold = ["fold=0"] if config["folds"]["count"] is not None and config["fold"] is None else []
+        return preflight.train_examples([*self.space.fixed, *overrides, *one_fold], directories)
+
+    def _open_study(self, storage: Any) -> None:
+        self.study = optuna.create_study(
+            study_name=self.name, storage=storage, direction=self.direction, load_if_exists=True, sampler=self.sampler,
+            pruner=pruning.build(self.spec),
+        )  # fmt: skip
+        self.storage = storage
+        attributes = self.study.user_attrs
+        now = {
+            SPACE: self.space.described(), SHARED: preflight.shared_values(self.base, self.space.names),
+            FOLDER: str(self.folder.absolute()), PRUNER: self.spec,
+        }  # fmt: skip
+        if SPACE in attributes:
+            self._refuse_another(attributes, now)
+        for key, value in now.items():
+            if attributes.get(key) != value:
+                self.study.set_user_attr(key, value)
+
+    def _refuse_another(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        where = f"the study {self.name} in {self.url}"
+        if before[FOLDER] != now[FOLDER]:
+            raise UserError(
+                f"{where} belongs to the sweep folder {before[FOLDER]}, not {now[FOLDER]}; set hydra.sweep.dir to that "
+                "folder to go on with it, or hydra.sweeper.study_name to another name"
+            )
+        if self.study.direction.name.lower() != self.direction:
+            raise UserError(f"{where} is to {self.study.direction.name.lower()}, this search to {self.direction}")
+        remedy = "write the same to go on with it, or choose another hydra.sweep.dir or hydra.sweeper.study_name"
+        if found := space_differences(before[SPACE], now[SPACE]):
+            raise UserError(f"{where} draws from another space; {remedy}", *found)
+        if found := space_differences(before[SHARED], now[SHARED], absent="absent"):
+            raise UserError(f"{where} has other values that all its trials share; {remedy}", *found)
+
+    def overrides(self, number: int, attempt: int, values: dict[str, Any]) -> list[str]:
+        """Return what the job of a trial is launched with."""
+        found = [*self.space.fixed, *overrides_of(values)]
+        if self.hands_trial:
+            named = f'storage:"{_quoted(self.url)}",study:"{_quoted(self.name)}"'
+            found.append(f"trial={{{named},number:{number},attempt:{attempt}}}")
+            found += ["resume=auto"] if "resume" in self.config else []
+        return found
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
