@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export NLU_DATA ?= ../shared/data
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint format typecheck check clean
+.PHONY: help train test bench bench-quick lint format typecheck check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 14
@@ -15,6 +15,12 @@ train: $(VENV)/.run ## train the default experiment: a small pretrained model on
 
 test: $(VENV)/.dev ## run the test-suite
 	$(BIN)/python -m pytest
+
+bench: $(VENV)/.bench ## measure speed against peers, in full (half an hour), and write benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/all.py --write benchmarks/RESULTS.md
+
+bench-quick: $(VENV)/.bench ## print the main ratios (less than 3 minutes on 2 cores)
+	$(BIN)/python benchmarks/all.py --quick
 
 lint: $(VENV)/.dev ## check style
 	$(BIN)/ruff check .
@@ -41,4 +47,8 @@ $(VENV)/.run: setup.cfg pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run
 	$(BIN)/pip install --quiet --editable '.[dev,hf]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.run
+	$(BIN)/pip install --quiet --editable '.[bench]'
 	touch $@
