@@ -5,16 +5,19 @@ BIN := $(VENV)/bin
 export NLU_DATA ?= ../shared/data
 
 .DEFAULT_GOAL := help
-.PHONY: help train test bench bench-quick lint format typecheck check clean
+.PHONY: help train test test-services bench bench-quick lint format typecheck check clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
 
 train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
 	$(BIN)/python -m nlu.train
 
 test: $(VENV)/.dev ## run the test-suite
 	$(BIN)/python -m pytest
+
+test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3 server, which it starts and stops
+	$(BIN)/python tests/services/run.py
 
 bench: $(VENV)/.bench ## measure speed against peers, in full (half an hour), and write benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py --write benchmarks/RESULTS.md
@@ -24,10 +27,10 @@ bench-quick: $(VENV)/.bench ## print the main ratios (less than 3 minutes on 2 c
 
 lint: $(VENV)/.dev ## check style
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check nlu tests
+	$(BIN)/ruff format --check nlu tests launchers
 
 format: $(VENV)/.dev ## put the code in form
-	$(BIN)/ruff format nlu tests
+	$(BIN)/ruff format nlu tests launchers
 	$(BIN)/ruff check --fix .
 
 typecheck: $(VENV)/.dev ## check types
@@ -51,4 +54,8 @@ $(VENV)/.dev: $(VENV)/.run
 
 $(VENV)/.bench: $(VENV)/.run
 	$(BIN)/pip install --quiet --editable '.[bench]'
+	touch $@
+
+$(VENV)/.services: $(VENV)/.dev
+	$(BIN)/pip install --quiet --editable '.[dev,hf,services]'
 	touch $@

@@ -4,13 +4,15 @@ python -m nlu.preprocess data=afqmc
 python -m nlu.preprocess data=files data.train=big.jsonl 'data.fields={text: text, label: label}'
 """
 
+import json
+
 from omegaconf import DictConfig
 
 from nlu.config.app import prepare, run_app
 
 
 def main(composed: DictConfig) -> int:
-    """Validate, build the store (or find it), print what is in it."""
+    """Validate, build the store (or find it), log what is in it, print the same as a line of JSON."""
     config = prepare(composed)
     if config["dry_run"]:
         from nlu.config.dry_run import show
@@ -18,7 +20,7 @@ def main(composed: DictConfig) -> int:
         return show(config)
     from nlu.training.experiment import report_data
 
-    report_data(config)
+    print(json.dumps(report_data(config), ensure_ascii=False))
     return 0
 
 

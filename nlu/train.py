@@ -6,10 +6,13 @@ python -m nlu.train data=files data.train=my.csv 'data.fields={text: review, lab
 python -m nlu.train experiment=tnews                         a recorded experiment with its score
 python -m nlu.train trainer.devices=2                        one process for each of two devices
 torchrun --nproc-per-node=2 -m nlu.train                     the same, started by torchrun
+python -m nlu.train folds=5                                  cross validation; seeds=3 repeats
 python -m nlu.train --multirun seed=1,2,3                    Hydra's grid
+python -m nlu.train --multirun hydra/sweeper=hyperband 'optimizer.lr=tag(log,interval(1e-5,5e-4))'    a search
 """
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +27,18 @@ BEGAN_S = time.time()
 
 
 def main(composed: DictConfig) -> int:
+    """Run one configuration; as the job of a search, leave there what became of it."""
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    if (trial := composed.get("trial")) is None:
+        return run(composed, run_dir)
+    from nlu.sweeps.channel import run_trial
+
+    return run_trial(OmegaConf.to_container(trial, resolve=True), run_dir, partial(run, composed, run_dir))  # type: ignore[arg-type]
+
+
+def run(composed: DictConfig, run_dir: Path) -> int:
     """Validate, then run; nothing heavy is imported before the configuration is known to be good."""
-    hydra = HydraConfig.get()
-    run_dir = Path(hydra.runtime.output_dir)
+    hydra: Any = HydraConfig.get()
     made_by_hydra = run_dir.stat().st_ctime >= BEGAN_S
     try:
         config = prepare(composed)
@@ -47,7 +59,7 @@ def require_named_folder(config: dict[str, Any], hydra: DictConfig) -> None:
     """Raise UserError where a run is to be continued in a folder that is a new one each time."""
     group = "sweep" if hydra.mode == RunMode.MULTIRUN else "run"
     folder = OmegaConf.to_container(hydra[group], resolve=False)["dir"]  # type: ignore[index, call-overload]
-    if config["resume"] == "auto" and "${now:" in folder:
+    if config["resume"] == "auto" and config["trial"] is None and "${now:" in folder:
         raise UserError(
             f"resume is auto, but hydra.{group}.dir is the default, a new folder each time; "
             f"set hydra.{group}.dir to the folder to continue"
@@ -55,9 +67,10 @@ def require_named_folder(config: dict[str, Any], hydra: DictConfig) -> None:
 
 
 def command_line(hydra: DictConfig) -> list[str]:
-    """Return what must be written again to compose the same run."""
+    """Return what must be written again to compose the same run, whether or not it was a trial's."""
     folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
-    return [*(f"--config-dir={folder}" for folder in folders), *hydra.overrides.task]
+    own = [override for override in hydra.overrides.task if not override.startswith("trial=")]
+    return [*(f"--config-dir={folder}" for folder in folders), *own]
 
 
 if __name__ == "__main__":

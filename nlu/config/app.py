@@ -7,7 +7,7 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 
 import nlu
 from nlu.config.defaults import with_defaults
-from nlu.config.errors import EXIT_USER_ERROR, UserError
+from nlu.config.errors import EXIT_USER_ERROR, UserError, print_problems
 from nlu.config.overrides import USER_MISTAKES, composition_problem, override_problems
 from nlu.config.resolve import resolve
 from nlu.config.validate import RUN, problems
@@ -52,6 +52,15 @@ def conf_dir() -> Path:
     return inside if inside.is_dir() else package.parent / "conf"
 
 
+def _find_plugins() -> None:
+    """Have Hydra, and the jobs it starts, find the plugins of a checkout; installed ones it finds by itself."""
+    plugins = Path(nlu.__file__).resolve().parents[1] / "launchers"
+    if (plugins / "hydra_plugins").is_dir() and str(plugins) not in sys.path:
+        sys.path.append(str(plugins))
+        known = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([*([known] if known else []), str(plugins)])
+
+
 def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
     """Return the configuration as plain containers, resolved and valid. Raises UserError with all problems."""
     plain, unresolved = resolve(config)
@@ -71,12 +80,18 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     # Hydra then raises its errors instead of printing them and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     directory = (config_dir or conf_dir()).resolve()
+    _find_plugins()
+    sys.argv = [sys.argv[0], *map(short_form, sys.argv[1:])]
     job = _Job(task)
     try:
         hydra.main(config_path=str(directory), config_name=config_name)(job.wrapped())()
     except KeyboardInterrupt:
         print("nlu: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+    except UserError as error:
+        # A sweeper's, before or between its jobs.
+        print_problems(error.problems)
+        sys.exit(EXIT_USER_ERROR)
     except BrokenPipeError:
         if job.has_started:
             raise
@@ -89,9 +104,20 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
             found = _composition_problems(error, config_name, directory, schema)
         if not found:
             raise
-        _report(found)
+        print_problems(found)
         sys.exit(EXIT_USER_ERROR)
     sys.exit(max(job.exit_codes, default=0))
+
+
+def short_form(argument: str) -> str:
+    """Return what a short form of the command line stands for: `folds=5` is `folds.count=5`.
+
+    Hydra itself would put the number in the place of the whole mapping, and takes no numbers for choices of a group.
+    """
+    key, equals, value = argument.partition("=")
+    if key != "folds" or not equals or value.startswith("{"):
+        return argument
+    return f"folds.count={'null' if value == 'none' else value}"
 
 
 class _Job:
@@ -118,8 +144,11 @@ class _Job:
             found = error.problems if isinstance(error, UserError) else _storage_problems(error)
             if not found:
                 raise
-            _report(found, of_job=_job_label())
+            print_problems(found, of_job=_job_label())
             result = EXIT_USER_ERROR
+        if config.get("trial") is not None:
+            # What becomes of a search's trials is the search's business.
+            return result
         is_exit_code = isinstance(result, int) and not isinstance(result, bool)
         self.exit_codes.append(result if is_exit_code else 0)
         return result
@@ -161,11 +190,3 @@ def _storage_problems(error: Exception, before_start: bool = False) -> list[str]
             if remedy is not None:
                 return [f"{failure.filename or 'a file'} cannot be used: {remedy}"]
     return []
-
-
-def _report(found: Sequence[str], of_job: str = "") -> None:
-    if len(found) == 1:
-        text = f"nlu: error: {of_job}{found[0]}"
-    else:
-        text = "\n".join([f"nlu: error: {of_job}{len(found)} problems", *(f"  - {problem}" for problem in found)])
-    print(text, file=sys.stderr, flush=True)

@@ -8,19 +8,19 @@ from nlu.config.errors import UserError
 from nlu.config.signature import Signature, read_signature
 from nlu.config.targets import TARGET
 
-TRAINER = "nlu.config.schema.Trainer"
+PLAIN_GROUPS = {"trainer": "nlu.config.schema.Trainer", "folds": "nlu.config.schema.Folds"}
+"""Groups without a target, and the dataclass that is their schema."""
 
 
 def with_defaults(config: Mapping[str, Any], schema: str) -> dict[str, Any]:
-    """Return the configuration with the literal defaults of its schema, its trainer and its targets filled in.
+    """Return the configuration with the literal defaults of its schema, its plain groups and its targets filled in.
 
     What is written stays; a target that cannot be read is left as it is, for validation to refuse.
     """
     filled = _fill(config, _literals(read_signature(schema)))
     for key, node in filled.items():
         if isinstance(node, Mapping):
-            target = TRAINER if key == "trainer" else node.get(TARGET)
-            filled[key] = _fill(node, _defaults_of(target))
+            filled[key] = _fill(node, _defaults_of(PLAIN_GROUPS.get(key) or node.get(TARGET)))
     return filled
 
 

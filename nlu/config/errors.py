@@ -1,5 +1,8 @@
 """Errors that a user can mend. Commands print them without a traceback and exit with status 2."""
 
+import sys
+from collections.abc import Sequence
+
 EXIT_USER_ERROR = 2
 
 
@@ -21,3 +24,12 @@ class DataError(UserError):
 
 class CheckpointError(UserError):
     """Weights or a training state that cannot be read, written or fitted to this model."""
+
+
+def print_problems(found: Sequence[str], of_job: str = "") -> None:
+    """Print problems on standard error, `of_job` in front: one on a line, several as a list."""
+    if len(found) == 1:
+        text = f"nlu: error: {of_job}{found[0]}"
+    else:
+        text = "\n".join([f"nlu: error: {of_job}{len(found)} problems", *(f"  - {problem}" for problem in found)])
+    print(text, file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ Nothing is fetched or read here beyond asking whether a local path exists, so th
 
 import os
 from collections.abc import Iterator
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,26 @@ def data_folder() -> Path:
     return Path(os.environ.get("NLU_DATA", DEFAULT_DATA_FOLDER)).expanduser()
 
 
+def is_pattern(reference: str) -> bool:
+    """Whether a data path is a pattern of several files' names (`split*`); a file that is called so is no pattern."""
+    return has_magic(reference) and "://" not in reference and not Path(reference).expanduser().is_file()
+
+
+def files_like(pattern: str) -> list[Path]:
+    """Return the files that match, in the order of their names: those here or, if there are none, in `data_folder`."""
+    for folder in (Path(), data_folder()):
+        found = sorted(Path(name) for name in glob(str(folder / Path(pattern).expanduser())) if Path(name).is_file())
+        if found:
+            return found
+    return []
+
+
 def cross_problems(config: dict[str, Any]) -> list[str]:
     """Return every broken rule between groups, as key, value, rule and remedy."""
     task = read_constants(config["task"]["_target_"])
-    found = [*_metric(config, task), *_trainer(config["trainer"]), *_paths(config)]
+    found = [*_metric(config, task), *_trainer(config["trainer"]), *_repeats(config), *_paths(config)]
     if config["data"]["_target_"] == DATA_TARGET:
-        found += [*_fields(config, task), *_sets(config["data"])]
+        found += [*_fields(config, task), *_sets(config["data"], config["folds"]["count"])]
     if config["model"]["_target_"] == BERT_TARGET:
         found += _sizes(config["model"], config["data"])
     return found
@@ -90,8 +105,33 @@ def _fields(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _sets(data: dict[str, Any]) -> Iterator[str]:
-    if data["dev"] is None and not 0 < data["dev_fraction"] < 1:
+def _repeats(config: dict[str, Any]) -> Iterator[str]:
+    count, group_by, fold = config["folds"]["count"], config["folds"]["group_by"], config["fold"]
+    if fold is not None and count is None:
+        yield f"fold is {fold}, but there are no folds; set folds=5 or another number, or fold=null"
+    elif fold is not None and fold >= count:
+        yield f"fold is {fold}, but folds.count is {count}; folds are counted from 0, set fold to <= {count - 1}"
+    if group_by is not None and count is None:
+        yield f"folds.group_by is {group_by}, but there are no folds; set folds=5 or another number"
+    if group_by is not None and config["data"].get("format") in ("lines", "conll"):
+        yield (
+            f"folds.group_by is {group_by}, but with data.format={config['data']['format']} rows have no column to "
+            "group by; set folds.group_by=null, or give the rows as a table or jsonl"
+        )
+    if config["resume"] not in ("auto", "never") and (config["seeds"] > 1 or (count is not None and fold is None)):
+        yield (
+            f"resume is {config['resume']!r}, the state of one run, but folds and seeds make several; set resume to "
+            "auto or never"
+        )
+
+
+def _sets(data: dict[str, Any], folds: int | None) -> Iterator[str]:
+    if data["exclude_dev_from_train"] and data["dev"] is None:
+        yield (
+            "data.exclude_dev_from_train is true, but data.dev is null; set data.dev to the files, among those of "
+            "data.train, that are to be scored instead of trained on"
+        )
+    if folds is None and data["dev"] is None and not 0 < data["dev_fraction"] < 1:
         yield (
             f"data.dev is null and data.dev_fraction is {data['dev_fraction']}, so there is nothing to score on or to "
             "train on; set data.dev to a file, or data.dev_fraction between 0 and 1"
@@ -113,7 +153,10 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
     if config["data"]["_target_"] == DATA_TARGET:
         data = config["data"]
         for key, path in _named_paths(data):
-            if not _is_file(path) and not (data_folder() / path).is_file() and path not in (data["urls"] or {}):
+            if is_pattern(path):
+                if not files_like(path):
+                    yield f"{key} is {path!r}, which no file matches here or in {data_folder()} (NLU_DATA); mend {key}"
+            elif not _is_file(path) and not (data_folder() / path).is_file() and path not in (data["urls"] or {}):
                 kind = "a folder, not a file" if _exists(path) else "no file here"
                 yield (
                     f"{key} is {path!r}, which is {kind} or in {data_folder()} (NLU_DATA); set {key} to a file or URL"

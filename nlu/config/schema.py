@@ -6,7 +6,7 @@ This module imports nothing heavy: it is read before anything else of a run is b
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nlu.config.types import Duration, Interval, NonNegativeFloat, NonNegativeInt, PositiveInt, Probability
+from nlu.config.types import Duration, FoldCount, Interval, NonNegativeFloat, NonNegativeInt, PositiveInt, Probability
 
 
 @dataclass(kw_only=True)
@@ -46,17 +46,33 @@ class Trainer:
 
 
 @dataclass(kw_only=True)
+class Folds:
+    """Cross validation: the training rows in equal parts, each held out of training once and scored as `dev`."""
+
+    count: FoldCount | None = None
+    """Number of folds; null = none, a run trains on all training rows and scores the dev set."""
+    group_by: str | int | None = None
+    """Column of the training rows, by name or number from 0, whose equal values are never torn apart; null = none."""
+
+
+@dataclass(kw_only=True)
 class Run:
     """The composed configuration of one run."""
 
     seed: NonNegativeInt = 1
-    """Seeds initialisation, order, dropout and splits, each through its own stable hash."""
+    """Seeds initialisation, order, dropout and folds, each through its own stable hash."""
+    seeds: PositiveInt = 1
+    """Repeats with seed, seed + 1, ...; the result is their mean and standard deviation."""
+    fold: NonNegativeInt | None = None
+    """The only fold to run, counted from 0; null = each in its turn."""
     resume: str = "never"
     """never | auto (continue this run folder if it holds a run, start it otherwise) | PATH of a run or checkpoint."""
     dry_run: bool = False
     """Print the resolved configuration and the verdict on it, then stop."""
     trusted_packages: list[str] = field(default_factory=list)
     """Your own packages whose classes a `_target_` may name."""
+    trial: dict[str, Any] | None = None
+    """Set by a search, never by hand: where its trial is reported, as {storage, study, number, attempt}."""
     task: Any
     model: Any
     data: Any
@@ -66,3 +82,4 @@ class Run:
     scheduler: Any
     precision: Any
     trainer: Any
+    folds: dict[str, Any]

@@ -26,6 +26,7 @@ class Written:
 
 
 PositiveInt = Annotated[int, Range(min=1)]
+FoldCount = Annotated[int, Range(min=2)]
 NonNegativeInt = Annotated[int, Range(min=0)]
 PositiveFloat = Annotated[float, Range(min=0, open_min=True)]
 NonNegativeFloat = Annotated[float, Range(min=0)]

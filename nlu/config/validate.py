@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlu.config.check import check_value, show
-from nlu.config.defaults import with_defaults
+from nlu.config.defaults import PLAIN_GROUPS, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.rules import cross_problems
@@ -16,8 +16,6 @@ from nlu.config.targets import TARGET, is_trusted, untrusted
 
 RUN = "nlu.config.schema.Run"
 MISSING = "???"
-# Groups without a target have a schema in nlu.config.schema instead.
-_PLAIN_GROUPS = {"trainer": "nlu.config.schema.Trainer"}
 
 
 class _Unresolved:
@@ -55,7 +53,7 @@ def known_keys(config: Mapping[str, Any], schema: str = RUN) -> set[str]:
     """Return the full keys that may be set: those of `config` and those of the signatures that it names."""
     keys = set(_full_keys("", config))
     for key, value in [("", config), *_mappings("", config)]:
-        target = schema if key == "" else value.get(TARGET) or _PLAIN_GROUPS.get(key)
+        target = schema if key == "" else value.get(TARGET) or PLAIN_GROUPS.get(key)
         signature = _signature_or_none(target, _trusted(config))
         keys |= {_join(key, name) for name in signature.parameters} if signature else set()
     return {key for key in keys if not key.endswith(TARGET)}
@@ -72,10 +70,10 @@ class _Checker:
         for key, value in config.items():
             if key not in signature.parameters:
                 continue
-            if key not in _PLAIN_GROUPS:
+            if key not in PLAIN_GROUPS:
                 found += self.inside(key, value)
             elif isinstance(value, Mapping):
-                found += self.keys(key, value, read_signature(_PLAIN_GROUPS[key]))
+                found += self.keys(key, value, read_signature(PLAIN_GROUPS[key]))
         return found + [
             f"{key} is {show(config[key])} but must be a choice of its group; set {key}=NAME_OF_A_CHOICE"
             for key, parameter in signature.parameters.items()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from nlu.config.errors import DataError
-from nlu.config.rules import data_folder
+from nlu.config.rules import data_folder, files_like, is_pattern
 from nlu.config.types import Fraction, PositiveInt
 from nlu.storage.resources import fetch
 
@@ -37,13 +37,15 @@ class Files:
         on_bad_row: Literal["error", "skip"] = "error",
         drop_duplicates: bool = False,
         dev_fraction: Fraction = 0.1,
+        exclude_dev_from_train: bool = False,
         max_rows: PositiveInt | None = None,
         urls: dict[str, str] | None = None,
     ):
-        """`train`, `dev`, `test`: a path or URL, or a list of them. For `dev` a mapping names several evaluation
-        sets; with `format=lines` a mapping gives one file per label. `dev=null` splits off `dev_fraction` of the
-        training texts. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's
-        name or its number from 0. `header` null: a table has one exactly when a field is given by name. `labels`
+        """`train`, `dev`, `test`: a path, a pattern (`split*`) or URL, or a list of them. For `dev` a mapping names
+        several evaluation sets; with `format=lines` a mapping gives one file per label. `dev=null` splits off
+        `dev_fraction` of the training texts. `exclude_dev_from_train` takes the files of `dev` out of those of
+        `train`. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's name or its
+        number from 0. `header` null: a table has one exactly when a field is given by name. `labels`
         null: those of the training set. `on_bad_row=skip` counts and lists what it leaves out. `drop_duplicates`
         keeps the first of the training rows that are equal in text and label. `max_rows` keeps the first rows of
         each file. `urls`: where a path that is neither here nor under $NLU_DATA may be fetched."""
@@ -56,6 +58,7 @@ class Files:
         self.on_bad_row = on_bad_row
         self.drop_duplicates = drop_duplicates
         self.dev_fraction = dev_fraction
+        self.exclude_dev_from_train = exclude_dev_from_train
         self.max_rows = max_rows
         self.urls = dict(urls or {})
 
@@ -86,7 +89,20 @@ class Files:
         sets = {name: self._files(key, source, problems) for name, (key, source) in self.sources().items()}
         if problems:
             raise DataError(*problems)
+        if self.exclude_dev_from_train:
+            sets["train"] = self._without_dev(sets)
         return sets
+
+    def _without_dev(self, sets: dict[str, list[SourceFile]]) -> list[SourceFile]:
+        dev = {file.path.resolve() for name, files in sets.items() if name not in ("train", "test") for file in files}
+        kept = [file for file in sets["train"] if file.path.resolve() not in dev]
+        if not kept or len(kept) == len(sets["train"]):
+            which = "none is" if kept else "all are"
+            raise DataError(
+                f"data.exclude_dev_from_train is true, but of data.train's files ({_shown(sets['train'])}) {which} "
+                f"in data.dev ({', '.join(sorted(path.name for path in dev))}); set data.dev to some of them"
+            )
+        return kept
 
     def _files(self, key: str, source: Source, problems: list[str]) -> list[SourceFile]:
         if isinstance(source, dict):
@@ -96,10 +112,18 @@ class Files:
         files = []
         for label, reference in entries:
             try:
-                files.append(SourceFile(self._find(key if label is None else f"{key}.{label}", reference), label))
+                own_key = key if label is None else f"{key}.{label}"
+                files += [SourceFile(path, label) for path in self._find_all(own_key, reference)]
             except DataError as error:
                 problems.extend(error.problems)
         return files
+
+    def _find_all(self, key: str, reference: str) -> list[Path]:
+        if not is_pattern(reference):
+            return [self._find(key, reference)]
+        if found := files_like(reference):
+            return found
+        raise DataError(f"{key} is {reference!r}, which no file matches here or in {data_folder()}; mend {key}")
 
     def _find(self, key: str, reference: str) -> Path:
         if "://" in reference or "#sha256=" in reference:
@@ -119,3 +143,8 @@ class Files:
                 f"does not answer ({error.problems[0]}); set NLU_DATA to the folder that holds {reference}, "
                 f"or {key}=PATH"
             ) from None
+
+
+def _shown(files: list[SourceFile]) -> str:
+    names = [file.path.name for file in files]
+    return ", ".join([*names[:12], "..."] if len(names) > 12 else names)

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.config.layouts import Layout
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.encoding import Encoded, check_text, check_tokens, encode_pair, encode_single, encode_units
+from nlu.data.folds import Fold, clusters_of, fold_numbers
 from nlu.data.labels import ClassLabels, TagLabels, require_labels, tags_of_spans
 from nlu.data.ragged import flatten
 from nlu.data.readers import BadRow, Row, read_rows
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 4096
 LISTED_BAD_ROWS = 20
+LISTED_GROUPS = 100
 SEPARATOR = "\x1f"
 ProgressBar = Callable[[str], AbstractContextManager[Callable[[int], None]]]
 
@@ -49,32 +51,35 @@ def quiet(description: str) -> AbstractContextManager[Callable[[int], None]]:
 
 def prepare(
     files: Files, tokenizing: WordPiece, layout: Layout, *, pretrained: Path | None, vocab: Path | None,
-    progress: ProgressBar = quiet,
+    progress: ProgressBar = quiet, group_by: str | int | None = None, fold: Fold | None = None,
 ) -> Store:  # fmt: skip
     """Open the store of these files, tokenizer and layout, building it first where it does not exist.
 
+    `group_by` is the column of the training rows that says which belong together; `fold` holds one fold of them out.
     Two processes may build the same store at once; one of the two identical results stays. Raises DataError for
     anything in the files that cannot be used, before any of it takes its place.
     """
     sets = files.sets()
     tokenizer = tokenizing.given(vocab, pretrained)
-    fingerprint = _fingerprint(files, sets, layout, tokenizer.digest if tokenizer else tokenizing.settings())
+    fingerprint = _fingerprint(files, sets, layout, tokenizer.digest if tokenizer else tokenizing.settings(), group_by)
     folder = cache_dir() / "stores" / fingerprint
     if not (folder / "COMPLETE").is_file():
-        _build(folder, files, sets, tokenizer or tokenizing, layout, progress)
+        _build(folder, files, sets, tokenizer or tokenizing, layout, progress, group_by)
     else:
         log.info("data store %s: found", folder)
-    return open_store(folder, files, tokenizer)
+    return open_store(folder, files, tokenizer, fold, group_by)
 
 
 def _fingerprint(
-    files: Files, sets: dict[str, list[SourceFile]], layout: Layout, tokenizer: str | dict[str, object]
-) -> str:
+    files: Files, sets: dict[str, list[SourceFile]], layout: Layout, tokenizer: str | dict[str, object],
+    group_by: str | int | None,
+) -> str:  # fmt: skip
     shaped_by = {
         "format_version": FORMAT_VERSION,
         "sets": {name: [(file_digest(f.path), f.label) for f in sources] for name, sources in sets.items()},
         "reader": [files.fields, files.format, files.header, files.on_bad_row, files.max_rows],
         "suffixes": [[f.path.suffix for f in sources] for sources in sets.values()],
+        "group_by": group_by,
         "labels": files.labels,
         "max_len": files.max_len,
         "layout": layout,
@@ -85,7 +90,7 @@ def _fingerprint(
 
 def _build(
     folder: Path, files: Files, sets: dict[str, list[SourceFile]], tokenizer: Tokenizer | WordPiece,
-    layout: Layout, progress: ProgressBar,
+    layout: Layout, progress: ProgressBar, group_by: str | int | None,
 ) -> None:  # fmt: skip
     with staging_folder() as staging:
         temporary = staging / "store"
@@ -93,7 +98,7 @@ def _build(
         if isinstance(tokenizer, WordPiece):
             with progress("vocabulary") as advance:
                 tokenizer = tokenizer.build(_texts(files, sets["train"], layout, advance))
-        builder = _Builder(temporary, files, tokenizer, layout)
+        builder = _Builder(temporary, files, tokenizer, layout, group_by)
         for name, sources in sets.items():
             with progress(f"tokenizing {name}") as advance:
                 builder.add_set(name, sources, advance)
@@ -124,12 +129,15 @@ def _texts(
         advance(len(chunk))
 
 
-def _chunks(files: Files, sources: list[SourceFile]) -> Iterator[list[tuple[int, Row | BadRow]]]:
+def _chunks(
+    files: Files, sources: list[SourceFile], group_by: str | int | None = None
+) -> Iterator[list[tuple[int, Row | BadRow]]]:
+    fields = files.fields if group_by is None else {**files.fields, "group": group_by}
     chunk: list[tuple[int, Row | BadRow]] = []
     for number, source in enumerate(sources):
         taken = 0
         try:
-            for row in read_rows(source.path, files.format, files.fields, files.header):
+            for row in read_rows(source.path, files.format, fields, files.header):
                 if isinstance(row, Row) and source.label is not None:
                     row.values["label"] = source.label
                 chunk.append((number, row))
@@ -169,11 +177,15 @@ def _first_undecodable_line(path: Path) -> int:
 class _Builder:
     """Encodes sets in order, train first, since it decides the labels."""
 
-    def __init__(self, folder: Path, files: Files, tokenizer: Tokenizer, layout: Layout):
+    def __init__(
+        self, folder: Path, files: Files, tokenizer: Tokenizer, layout: Layout, group_by: str | int | None
+    ):  # fmt: skip
         self._folder = folder
         self._files = files
         self._tokenizer = tokenizer
         self._layout = layout
+        self._group_by = group_by
+        self._groups: dict[str, None] = {}
         self._labels: ClassLabels | TagLabels = (
             TagLabels(files.labels) if layout == "units" else ClassLabels(files.labels)
         )
@@ -185,7 +197,7 @@ class _Builder:
         writer = SetWriter(self._folder / name)
         bad: list[str] = []
         counts = {"bad_rows": 0, "cut": 0}
-        for chunk in _chunks(self._files, sources):
+        for chunk in _chunks(self._files, sources, self._group_by if name == "train" else None):
             good = []
             for source, row in chunk:
                 target = self._read(row) if isinstance(row, Row) else row
@@ -208,7 +220,9 @@ class _Builder:
         if not writer.rows:
             where = ", ".join(str(source.path) for source in sources)
             key = self._files.sources()[name][0]
-            raise DataError(f"the set {name} is empty: {where} holds no usable row; set {key} to a file with rows")
+            raise DataError(
+                *bad, f"the set {name} is empty: {where} holds no usable row; set {key} to a file with rows"
+            )
         if name == "train":
             self._names, self._remap = self._labels.close()
             require_labels(self._names, 2)
@@ -218,7 +232,7 @@ class _Builder:
         paths = {name: [str(source.path) for source in sources] for name, sources in sets.items()}
         return {
             "labels": self._names, "remap": self._remap, "sets": self._counts, "files": paths,
-            "max_len": self._files.max_len,
+            "max_len": self._files.max_len, "groups": list(self._groups),
         }  # fmt: skip
 
     def _read(self, row: Row) -> Any:
@@ -229,6 +243,8 @@ class _Builder:
                 return BadRow(row.number, self._column(role), str(values[role]), rule)
         if "tokens" in values and (rule := check_tokens(values["tokens"])):
             return BadRow(row.number, self._column("tokens"), str(values["tokens"]), rule)
+        if "group" in values and (values["group"] is None or not str(values["group"]).strip()):
+            return BadRow(row.number, str(self._group_by), str(values["group"]), "is no group (folds.group_by)")
         if self._layout != "units":
             target, rule = self._labels.read(values.get("label"))
             return target if rule is None else BadRow(row.number, self._column("label"), str(values.get("label")), rule)
@@ -265,9 +281,18 @@ class _Builder:
         else:
             targets["label_N"] = np.array([target for _, _, target in good])
         targets["text_hash_N"] = np.array([text_hash(self._identity(row.values)) for _, row, _ in good], np.int64)
+        targets["group_N"] = np.array([self._group(row.values.get("group")) for _, row, _ in good], np.int64)
         targets["file_N"] = np.array([source for source, _, _ in good])
         targets["number_N"] = np.array([row.number for _, row, _ in good], np.int64)
         return targets
+
+    def _group(self, value: Any) -> int:
+        """Return a number that identifies a group, 0 where there are none; the first names are kept for messages."""
+        if value is None:
+            return 0
+        if len(self._groups) < LISTED_GROUPS:
+            self._groups[str(value)] = None
+        return text_hash(str(value))
 
     def _identity(self, values: dict[str, Any]) -> str:
         if self._layout == "pair":
@@ -275,32 +300,38 @@ class _Builder:
         return SEPARATOR.join(values["tokens"]) if "tokens" in values else values["text"]
 
 
-def open_store(folder: Path, files: Files, tokenizer: Tokenizer | None = None) -> Store:
-    """Open a complete store, drop duplicates and split off a dev set as `files` says.
+def open_store(
+    folder: Path, files: Files, tokenizer: Tokenizer | None = None, fold: Fold | None = None,
+    group_by: str | int | None = None,
+) -> Store:  # fmt: skip
+    """Open a complete store, drop duplicates and split off a dev set as `files` or the fold says.
 
-    The split goes by a hash of the text, so that equal texts land on the same side, whatever the seed.
+    A fold takes the place of every dev set: what it holds out of the training rows is `dev`, the declared ones are
+    left out. Without one, the split goes by a hash of the text, so that equal texts land on the same side, whatever
+    the seed.
     """
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    names = list(files.sources())
+    if fold is not None and (left_out := [name for name in names if name not in ("train", "test")]):
+        log.info("data: the held-out rows are dev; data.dev (%s) is left out", ", ".join(left_out))
+        names = [name for name in names if name not in left_out]
+        meta["sets"] = {name: meta["sets"][name] for name in names}
     # Only the rows of train were written before the labels were in order.
-    stored = {name: StoredSet(folder / name, meta["remap"] if name == "train" else None) for name in files.sources()}
+    stored = {name: StoredSet(folder / name, meta["remap"] if name == "train" else None) for name in names}
     train_rows_N = _first_of_equals(stored["train"]) if files.drop_duplicates else np.arange(len(stored["train"]))
     meta["dropped_duplicates"] = len(stored["train"]) - len(train_rows_N)
     rows = {name: np.arange(len(part)) for name, part in stored.items()}
     rows["train"] = train_rows_N
-    part_of = {name: name for name in stored}
-    if files.dev is None and files.dev_fraction:
-        place_N = stored["train"].text_hash_N[train_rows_N] % 1_000_003 / 1_000_003
-        rows["dev"], rows["train"] = (
-            train_rows_N[place_N < files.dev_fraction],
-            train_rows_N[place_N >= files.dev_fraction],
-        )
-        part_of["dev"] = "train"
-    ordered = [
-        "train",
-        *(name for name in part_of if name not in ("train", "test")),
-        *(["test"] if "test" in rows else []),
-    ]
-    sets = {name: Examples(name, stored[part_of[name]], rows[name]) for name in ordered}
+    is_dev_N = None
+    if fold is not None:
+        is_dev_N = _held_out(stored["train"], train_rows_N, fold, group_by, meta)
+    elif files.dev is None and files.dev_fraction:
+        is_dev_N = stored["train"].text_hash_N[train_rows_N] % 1_000_003 / 1_000_003 < files.dev_fraction
+    if is_dev_N is not None:
+        rows["dev"], rows["train"] = train_rows_N[is_dev_N], train_rows_N[~is_dev_N]
+        stored["dev"] = stored["train"]
+    ordered = sorted(rows, key=lambda name: (name != "train") + (name == "test"))
+    sets = {name: Examples(name, stored[name], rows[name]) for name in ordered}
     if empty := [name for name, part in sets.items() if not len(part)]:
         raise DataError(
             f"the set {empty[0]} is empty after splitting {len(train_rows_N)} rows with data.dev_fraction="
@@ -309,6 +340,31 @@ def open_store(folder: Path, files: Files, tokenizer: Tokenizer | None = None) -
     tokenizer = tokenizer or load_tokenizer(folder, None)
     assert tokenizer is not None
     return Store(folder, sets, meta["labels"], tokenizer, meta)
+
+
+def _held_out(
+    stored: StoredSet, rows_N: np.ndarray, fold: Fold, group_by: str | int | None, meta: dict[str, Any]
+) -> np.ndarray:
+    """Return which of the training rows the fold holds out. Raises UserError where there are more folds than clusters.
+
+    Rows are stratified by label; tagged rows have no one label and are spread by number alone.
+    """
+    label_N = stored.labels_N[rows_N]
+    cluster_N = clusters_of(stored.text_hash_N[rows_N], None if group_by is None else stored.group_N[rows_N])
+    if (available := int(cluster_N.max()) + 1) < fold.count:
+        names = meta["groups"]
+        shown = ", ".join(names) + (", ..." if len(names) == LISTED_GROUPS else "")
+        what = f"different texts in {len(rows_N)} rows"
+        if group_by is not None:
+            what = f"groups of folds.group_by={group_by} that share no text: {shown}"
+        raise UserError(
+            f"folds.count is {fold.count}, but the training set has {available} {what}; set it to <= {available}"
+        )
+    counts_C = np.bincount(label_N[label_N >= 0], minlength=len(meta["labels"]))
+    if label_N[0] >= 0 and (few := [name for name, n in zip(meta["labels"], counts_C, strict=True) if n < fold.count]):
+        log.warning("data: fewer rows than the %d folds have the labels %s; some folds hold none of them out",
+                    fold.count, ", ".join(few))  # fmt: skip
+    return fold_numbers(cluster_N, label_N, count=fold.count, seed=fold.seed) == fold.number
 
 
 def _first_of_equals(stored: StoredSet) -> np.ndarray:

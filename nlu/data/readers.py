@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError
+from nlu.config.nearest import hint
 
 SUFFIX_FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet",
@@ -49,21 +50,34 @@ class BadRow:
 
 
 Fields = dict[str, str | int]
+GROUP = "group"
+"""the role of the column that `folds.group_by` names"""
+
+
+def key_of(role: str) -> str:
+    """Return the configuration key that names a role's column."""
+    return "folds.group_by" if role == GROUP else f"data.fields.{role}"
 
 
 def read_rows(path: Path, file_format: str, fields: Fields, header: bool | None) -> Iterator[Row | BadRow]:
     """Yield the rows of one file with the values of `fields`, a mapping from role to column name or number.
 
-    `file_format="auto"` goes by the suffix. `header=None` means that a table has a header exactly when a field is
-    given by name. Raises DataError where the file's header lacks a named column or the format is not known.
+    `file_format="auto"` goes by the suffix. `header=None` means that a table has a header exactly when a field other
+    than the group is given by name. Raises DataError where the file's header lacks a named column or the format is not
+    known.
     """
     chosen = SUFFIX_FORMATS.get(path.suffix.lower()) if file_format == "auto" else file_format
     if chosen is None:
         raise DataError(
             f"{path}: the suffix {path.suffix!r} tells no format; set data.format to one of {', '.join(READERS)}"
         )
+    if GROUP in fields and chosen in ("lines", "conll"):
+        raise DataError(
+            f"{path}: folds.group_by is {fields[GROUP]!r}, but data.format={chosen} has no column to group by; "
+            "set folds.group_by=null, or give the rows as a table or jsonl"
+        )
     if header is None:
-        header = any(isinstance(column, str) for column in fields.values())
+        header = any(isinstance(column, str) for role, column in fields.items() if role != GROUP)
     return READERS[chosen](path, fields, header)
 
 
@@ -119,14 +133,19 @@ def _columns(path: Path, fields: Fields, first: list[str], header: bool) -> dict
         if isinstance(column, int):
             if column >= len(first):
                 raise DataError(
-                    f"{path}:1: data.fields.{role} is column {column}, counted from 0, but the row has "
-                    f"{len(first)} columns; set data.fields.{role} to a number below {len(first)}"
+                    f"{path}:1: {key_of(role)} is column {column}, counted from 0, but the row has "
+                    f"{len(first)} columns; set {key_of(role)} to a number below {len(first)}"
                 )
             columns[role] = column
-        elif not header or column not in first:
+        elif not header:
             raise DataError(
-                f"{path}:1: data.fields.{role} is {column!r}, but the header has {first}; "
-                f"set data.fields.{role} to one of these, or to a column number counted from 0"
+                f"{path}:1: {key_of(role)} is {column!r}, but the file is read without a header; "
+                f"set {key_of(role)} to a column number counted from 0, or data.header=true"
+            )
+        elif column not in first:
+            raise DataError(
+                f"{path}:1: {key_of(role)} is {column!r}, but the header has {first}; {hint(column, first)}; "
+                f"set {key_of(role)} to one of these, or to a column number counted from 0"
             )
         else:
             columns[role] = first.index(column)
@@ -170,7 +189,11 @@ def _read_parquet(path: Path, fields: Fields, header: bool) -> Iterator[Row | Ba
         raise DataError(f"{path}: not a parquet file ({error}); set data.format") from None
     names = file.schema_arrow.names
     if absent := [column for column in fields.values() if column not in names and column not in range(len(names))]:
-        raise DataError(f"{path}: no column {absent}; the file has {names}; set data.fields to these or their numbers")
+        keys = ", ".join(key_of(role) for role, column in fields.items() if column in absent)
+        raise DataError(
+            f"{path}: no column {absent}; the file has {names}; {hint(str(absent[0]), names)}; set {keys} to these or "
+            "their numbers"
+        )
     wanted = {role: names[column] if isinstance(column, int) else column for role, column in fields.items()}
     number = 0
     for batch in file.iter_batches(batch_size=8192, columns=list(dict.fromkeys(wanted.values()))):
@@ -185,7 +208,9 @@ def _record(number: int, record: Any, fields: Fields) -> Row | BadRow:
     values = {}
     for role, name in fields.items():
         if name not in record and role not in ("label", "spans"):
-            return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), "lacks this field")
+            nearest = f" of folds.group_by; {hint(str(name), map(str, record))}" if role == GROUP else ""
+            rule = f"lacks this field{nearest}"
+            return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), rule)
         values[role] = record.get(str(name))
     return Row(number, values)
 

@@ -3,6 +3,7 @@
 | purpose | further keys | same on all ranks |
 |---|---|---|
 | init | | yes |
+| folds | | yes |
 | order | epoch | yes |
 | dropout | rank, step, micro-batch | no |
 """

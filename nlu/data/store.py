@@ -15,7 +15,7 @@ from nlu.data.ragged import ranges
 from nlu.data.seeds import bytes_hash
 
 SHARD_ROWS = 65_536
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 SCHEMA = pa.schema(
     {
@@ -25,6 +25,7 @@ SCHEMA = pa.schema(
         "words": pa.list_(pa.int32()),
         "tags": pa.list_(pa.int32()),
         "text_hash": pa.int64(),
+        "group": pa.int64(),
         "file": pa.int32(),
         "number": pa.int64(),
     }
@@ -57,7 +58,8 @@ class SetWriter:
         self.folder.mkdir(parents=True)
 
     def add(self, encoded: Encoded, labels: dict[str, Any]) -> None:
-        """Append a chunk; `labels` holds label_N, or tags and tag_counts_N, and text_hash_N, file_N, number_N."""
+        """Append a chunk; `labels` holds label_N, or tags and tag_counts_N, and text_hash_N, group_N, file_N,
+        number_N."""
         count = len(encoded.lengths_N)
         none = np.zeros(count, np.int64), np.zeros(0, np.int32)
         words = encoded.words if encoded.words is not None else none[1]
@@ -70,6 +72,7 @@ class SetWriter:
                 _list_array(words, word_counts_N),
                 _list_array(labels.get("tags", none[1]), labels.get("tag_counts_N", none[0])),
                 pa.array(labels["text_hash_N"]),
+                pa.array(labels["group_N"]),
                 pa.array(labels["file_N"].astype(np.int32)),
                 pa.array(labels["number_N"]),
             ],
@@ -112,6 +115,7 @@ class StoredSet:
         self.lengths_N = self._per_row(lambda batch: np.diff(_values(batch.column("tokens").offsets)))
         self.labels_N = self._remapped(self._column("label"))
         self.text_hash_N = self._column("text_hash")
+        self.group_N = self._column("group")
         self.number_N = self._column("number")
         self.file_N = self._column("file")
 

@@ -11,15 +11,24 @@ def log_probabilities(logits_NC: np.ndarray) -> np.ndarray:
 
 
 def classification_scores(logits_NC: np.ndarray, labels_N: np.ndarray) -> dict[str, float]:
+    """Return the scores of `scores_of_predictions` for logits."""
+    log_probs_NC = log_probabilities(logits_NC)
+    loss_N = -log_probs_NC[np.arange(len(labels_N)), labels_N]
+    margin_N = log_probs_NC[:, 1] - log_probs_NC[:, 0] if logits_NC.shape[1] == 2 else None
+    return scores_of_predictions(labels_N, log_probs_NC.argmax(1), loss_N, margin_N)
+
+
+def scores_of_predictions(
+    labels_N: np.ndarray, predictions_N: np.ndarray, loss_N: np.ndarray, positive_N: np.ndarray | None
+) -> dict[str, float]:
     """Return the scores of any classifier and, with two classes, those that count the second one as positive.
 
-    Averages run over the classes that occur as label or prediction. Scores that need both classes among the labels
-    (auc, average_precision) are NaN where one is absent.
+    `loss_N` is each example's negative log likelihood, `positive_N`, given exactly with two classes, anything that
+    grows with the probability of the second one. Averages run over the classes that occur as label or prediction.
+    Scores that need both classes among the labels (auc, average_precision) are NaN where one is absent.
     """
     from sklearn import metrics
 
-    log_probs_NC = log_probabilities(logits_NC)
-    predictions_N = log_probs_NC.argmax(1)
     common = {"y_true": labels_N, "y_pred": predictions_N}
     scores = {
         "accuracy": float(np.mean(predictions_N == labels_N)),
@@ -28,17 +37,16 @@ def classification_scores(logits_NC: np.ndarray, labels_N: np.ndarray) -> dict[s
         "precision_macro": metrics.precision_score(**common, average="macro", zero_division=0),
         "recall_macro": metrics.recall_score(**common, average="macro", zero_division=0),
         "mcc": metrics.matthews_corrcoef(**common) if len(np.union1d(labels_N, predictions_N)) > 1 else 0.0,
-        "loss": float(-log_probs_NC[np.arange(len(labels_N)), labels_N].mean()),
+        "loss": float(loss_N.mean()),
     }
-    if logits_NC.shape[1] == 2:
+    if positive_N is not None:
         precision, recall, f1, _ = metrics.precision_recall_fscore_support(
             **common, average="binary", pos_label=1, zero_division=0
         )
         scores |= {"f1": f1, "precision": precision, "recall": recall}
         both = len(np.unique(labels_N)) == 2
-        margin_N = log_probs_NC[:, 1] - log_probs_NC[:, 0]
-        scores["auc"] = metrics.roc_auc_score(labels_N, margin_N) if both else float("nan")
-        scores["average_precision"] = metrics.average_precision_score(labels_N, margin_N) if both else float("nan")
+        scores["auc"] = metrics.roc_auc_score(labels_N, positive_N) if both else float("nan")
+        scores["average_precision"] = metrics.average_precision_score(labels_N, positive_N) if both else float("nan")
     return {name: float(value) for name, value in scores.items()}
 
 

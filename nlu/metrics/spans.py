@@ -54,7 +54,10 @@ class SpanCounts:
 
     def add(self, predicted: Sequence[str], wanted: Sequence[str]) -> None:
         """Count one row's tags; a span is right when its first unit, last unit and type are."""
-        found, gold = set(spans_of(predicted)), set(spans_of(wanted))
+        self.add_spans(set(spans_of(predicted)), set(spans_of(wanted)))
+
+    def add_spans(self, found: set[Span], gold: set[Span]) -> None:
+        """Count one row's spans."""
         for counter, spans in ((self.right, found & gold), (self.predicted, found), (self.wanted, gold)):
             counter.update(kind for _, _, kind in spans)
 

@@ -45,7 +45,7 @@ def fetch_remote(reference: Reference) -> Path:
     """
     if reference.sha256 is not None and (pinned := file_entry(reference).find()) is not None:
         return pinned
-    filesystem, root = _connect(reference)
+    filesystem, root = connect(reference)
     latest = cache_dir() / "latest" / f"{text_digest(reference.location)}.json"
     try:
         listing = _list(filesystem, root)
@@ -61,10 +61,15 @@ def fetch_remote(reference: Reference) -> Path:
     return path
 
 
-def _connect(reference: Reference) -> tuple[Any, str]:
+def connect(reference: Reference, **options: Any) -> tuple[Any, str]:
+    """A filesystem of fsspec that no other caller shares, and the location's path in it.
+
+    `options` go to the driver. Raises UserError for a scheme that is not known or whose package is missing.
+    """
     import fsspec
 
-    options = {"use_listings_cache": False} if reference.scheme in {"s3", "s3a", "oss"} else {}
+    if reference.scheme in {"s3", "s3a", "oss"}:
+        options = {"use_listings_cache": False, **options}
     try:
         return fsspec.url_to_fs(reference.location, skip_instance_cache=True, **options)
     except ImportError as error:

@@ -4,7 +4,7 @@ import numpy as np
 
 from nlu.data.store import Examples
 from nlu.metrics.classification import classification_scores, log_probabilities, scores_by_class
-from nlu.tasks.outputs import Outputs, Scores
+from nlu.tasks.outputs import Outputs, Scores, identities
 
 
 class Classify:
@@ -26,10 +26,17 @@ class Classify:
         log_probs_NC = log_probabilities(outputs.logits_RC)
         best_N = log_probs_NC.argmax(1)
         probability_N = np.exp(log_probs_NC.max(1))
+        loss_N = -log_probs_NC[np.arange(len(gold_N)), gold_N]
         predictions = [
-            {"row": int(row), "label": labels[gold], "prediction": labels[best], "probability": float(probability)}
-            for row, gold, best, probability in zip(
-                part.stored.number_N[part.rows_N], gold_N, best_N, probability_N, strict=True
+            {
+                **identity,
+                "label": labels[gold],
+                "prediction": labels[best],
+                "probability": float(p),
+                "loss": float(loss),
+            }
+            for identity, gold, best, p, loss in zip(
+                identities(part), gold_N, best_N, probability_N, loss_N, strict=True
             )
         ]
         metrics = classification_scores(outputs.logits_RC, gold_N)

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from nlu.data.store import Examples
+
 
 @dataclass
 class Outputs:
@@ -22,3 +24,14 @@ class Scores:
     metrics: dict[str, float]
     by_label: list[dict[str, Any]] = field(default_factory=list)
     predictions: list[dict[str, Any]] = field(default_factory=list)
+
+
+def identities(part: Examples) -> list[dict[str, int]]:
+    """Return what names each example of a set.
+
+    `id` counts the usable rows of all files of the set from 0, in their order, and is the same in every fold; `file`
+    counts the files from 0, and `row` is the place in its file that errors name.
+    """
+    stored, rows_N = part.stored, part.rows_N
+    columns = (rows_N, stored.file_N[rows_N], stored.number_N[rows_N])
+    return [{"id": int(i), "file": int(file), "row": int(row)} for i, file, row in zip(*columns, strict=True)]

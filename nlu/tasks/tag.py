@@ -9,7 +9,7 @@ from nlu.data.ragged import starts_of
 from nlu.data.store import Examples
 from nlu.metrics.classification import log_probabilities
 from nlu.metrics.spans import SpanCounts, legal_tags, spans_of
-from nlu.tasks.outputs import Outputs, Scores
+from nlu.tasks.outputs import Outputs, Scores, identities
 
 
 class Tag:
@@ -37,8 +37,8 @@ class Tag:
         right = wanted = fitted = 0
         loss = 0.0
         flat, unit_counts_N = part.stored.tags(part.rows_N)
-        for place, start, unit_start, units, count in zip(
-            range(len(part)), starts_of(outputs.counts_N), starts_of(unit_counts_N), unit_counts_N, outputs.counts_N,
+        for identity, start, unit_start, units, count in zip(
+            identities(part), starts_of(outputs.counts_N), starts_of(unit_counts_N), unit_counts_N, outputs.counts_N,
             strict=True,
         ):  # fmt: skip
             gold_U = flat[unit_start : unit_start + units]
@@ -50,13 +50,7 @@ class Tag:
             found, gold = [labels[tag] for tag in found_U], [labels[tag] for tag in gold_U]
             counts.add(found, gold)
             right, wanted, fitted = right + int((found_U == gold_U).sum()), wanted + int(units), fitted + int(count)
-            predictions.append(
-                {
-                    "row": int(part.stored.number_N[part.rows_N[place]]),
-                    "spans": spans_of(found),
-                    "label": spans_of(gold),
-                }
-            )
+            predictions.append({**identity, "spans": spans_of(found), "label": spans_of(gold)})
         total = counts.scores()
         metrics = {f"span_{name}": total[name] for name in ("f1", "precision", "recall")}
         metrics |= {"tag_accuracy": right / wanted, "loss": loss / fitted if fitted else math.nan}

@@ -13,6 +13,7 @@ from nlu.config.errors import CheckpointError, UserError
 from nlu.config.schema import Trainer
 from nlu.config.targets import build
 from nlu.data.dataset import Files
+from nlu.data.folds import Fold
 from nlu.data.prepare import Store, prepare
 from nlu.data.seeds import stable_seed
 from nlu.models.pretrained import Pretrained, load_into, open_pretrained
@@ -50,6 +51,7 @@ def build_run(
     checkpoints = Checkpoints(run_dir, config=backbone.settings(), labels=labels, tokenizer=store.tokenizer)
     order_key = {
         "store": store.folder.name, "train_examples": len(store.sets["train"]), "seed": config["seed"],
+        "folds": config["folds"]["count"], "fold": config["fold"],
         "batch_size": trainer.batch_size, "accumulation": trainer.accumulation,
         "bucket_batches": trainer.bucket_batches, "world_size": ranks.world_size,
     }  # fmt: skip
@@ -78,6 +80,7 @@ def build_data(config: dict[str, Any], ranks: Ranks, progress: Progress) -> tupl
     """Build the task, open the pretrained weights and the data store; rank 0 fetches and builds, the others find."""
     trusted = config["trusted_packages"]
     task = build(config["task"], trusted=trusted)
+    fold, count = config["fold"], config["folds"]["count"]
     reference, vocab = config["model"].get("pretrained"), config["tokenizer"].get("vocab")
     with ranks.first_goes_first():
         source = open_pretrained(reference) if reference else None
@@ -86,6 +89,8 @@ def build_data(config: dict[str, Any], ranks: Ranks, progress: Progress) -> tupl
         store = prepare(
             files, tokenizing, task.layout, pretrained=source.folder if source else None,
             vocab=fetch(vocab, what="tokenizer.vocab") if vocab else None, progress=bars(progress),
+            group_by=config["folds"]["group_by"],
+            fold=Fold(fold, count, config["seed"]) if fold is not None else None,
         )  # fmt: skip
     return task, store, source
 
@@ -114,10 +119,10 @@ def require_metric(trainer: Trainer, task: Any, store: Store) -> None:
 def resume(checkpoint: Path, stepper: Stepper, order_key: dict[str, Any]) -> State:
     """Load a saved state. Raises CheckpointError where its position means another order of examples."""
     state, saved = load_last(checkpoint, stepper.model, stepper.optimizer, stepper.average)
-    if differences := [key for key in order_key if saved[key] != order_key[key] and key != "world_size"]:
+    if differences := [key for key in order_key if saved.get(key) != order_key[key] and key != "world_size"]:
         raise CheckpointError(
             f"{checkpoint} stands at step {state.step} of another order of examples",
-            *(f"{key}: {saved[key]} there, {order_key[key]} here" for key in differences),
+            *(f"{key}: {saved.get(key)} there, {order_key[key]} here" for key in differences),
             "write the same values to go on, or take only its weights with model.pretrained=RUN/last",
         )
     if saved["world_size"] != order_key["world_size"]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError
 from nlu.data.tokenizing import Tokenizer
-from nlu.training.records import sync_folder
+from nlu.storage.files import sync_folder
 from nlu.training.state import Best, State
 
 log = logging.getLogger(__name__)
@@ -145,6 +145,11 @@ def load_last(
 
     Raises CheckpointError where a file is damaged or belongs to another model.
     """
+    if not (path / "optimizer.safetensors").is_file():
+        raise CheckpointError(
+            f"{path} holds no state of the optimizer, which nlu.report clean removes from runs that have ended; start "
+            f"anew from its weights with model.pretrained={path.parent.parent}/best"
+        )
     try:
         saved = json.loads((path / "state.json").read_text())
         model.load_state_dict(load_file(path / "model.safetensors"))

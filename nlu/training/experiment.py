@@ -1,23 +1,19 @@
-"""One run from its validated configuration to its result, on this process's rank."""
+"""What a command runs, on this process's rank: one run, or the runs that folds and seeds make of it."""
 
 import logging
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nlu.config.schema import Trainer
 from nlu.data.report import describe, lines
 from nlu.training import logs
-from nlu.training.build import build_data, build_run
-from nlu.training.checkpoint import arrange_best
+from nlu.training.build import build_data
 from nlu.training.distributed import Ranks, process_group
-from nlu.training.loop import Training, train
+from nlu.training.loop import Report
 from nlu.training.progress import Progress
-from nlu.training.provenance import snapshot_code, write_overrides, write_provenance
-from nlu.training.records import TRAIN_COLUMNS, VALID_COLUMNS, Table, write_json
-from nlu.training.run_folder import checkpoint_to_continue, hold, write_config
+from nlu.training.repeats import parts_of, run_parts
+from nlu.training.single import run_single
 
 log = logging.getLogger(__name__)
 
@@ -27,81 +23,53 @@ def run_experiment(config: dict[str, Any], run_dir: Path, overrides: list[str]) 
 
     Raises UserError for whatever the user must change; a run folder that this command did not begin stays untouched.
     """
-    trainer = Trainer(**config["trainer"])
-    with process_group(trainer.device) as ranks:
+    with process_group(config["trainer"]["device"]) as ranks:
         run_dir = Path(ranks.from_first(str(run_dir)))
         logs.set_up(None, ranks.rank)
         # Its other spelling, use_deterministic_algorithms, imports the compiler: 1.5 s.
         torch.set_deterministic_debug_mode("warn")
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        with hold(run_dir) if ranks.is_first else nullcontext(), Progress(enabled=ranks.is_first) as progress:
-            checkpoint = ranks.from_first(checkpoint_to_continue(run_dir, config) if ranks.is_first else None)
-            if checkpoint is not None and (run_dir / "result.json").is_file():
-                log.info("the run in %s is finished; nothing was done", run_dir)
-            else:
-                run = build_run(config, trainer, run_dir, ranks, progress, checkpoint)
-                # Until here there is nothing to save, and a signal ends the process as usual.
-                with run.signals:
-                    begin_records(run, config, overrides)
-                    stopped = train(run)
-                if stopped:
-                    log.info(
-                        "stopped after step %d, state saved; the command with hydra.run.dir=%s resume=auto goes on",
-                        run.state.step,
-                        run_dir,
-                    )
-                    return run.signals.exit_code
-                # Figures and metrics cost a second to import, which a stopped run need not pay.
-                from nlu.training.finish import finish
-
-                finish(run)
-    if ranks.is_first:
+        report = report_of(config, ranks)
+        if parts := parts_of(config, overrides):
+            status = run_parts(parts, config, run_dir, overrides, ranks, report)
+        else:
+            status = run_single(config, run_dir, overrides, ranks, report=report)
+    if status:
+        log.info("the command with hydra.run.dir=%s resume=auto goes on", run_dir)
+    elif ranks.is_first:
         from nlu.training.finish import show_result
 
         show_result(run_dir)
-    return 0
+    return status
 
 
-def begin_records(run: Training, config: dict[str, Any], overrides: list[str]) -> None:
-    """Make the folder this run's: configuration, provenance, code, tables; on a continued run, mend them."""
-    ranks, run_dir = run.stepper.ranks, run.run_dir
-    facts = describe(run.store) if ranks.is_first else {}
-    if ranks.is_first:
-        write_config(run_dir, config)
-    ranks.barrier()
-    logs.set_up(run_dir, ranks.rank)
+def report_of(config: dict[str, Any], ranks: Ranks) -> Report | None:
+    """Return what tells the trial of a search about evaluations, on every rank; None where this is no trial's job."""
+    if config.get("trial") is None:
+        return None
     if not ranks.is_first:
-        return
-    write_overrides(run_dir, overrides)
-    devices = [torch.cuda.get_device_name(run.stepper.ranks.device) if ranks.device.type == "cuda" else "cpu"]
-    write_provenance(run_dir, config, devices=devices * ranks.world_size, world_size=ranks.world_size)
-    snapshot_code(run_dir, config["trusted_packages"])
-    write_json(run_dir / "data.json", facts)
-    run.tables = {
-        "train": Table(run_dir / "train.tsv", TRAIN_COLUMNS), "valid": Table(run_dir / "valid.tsv", VALID_COLUMNS),
-    }  # fmt: skip
-    for table in run.tables.values():
-        table.truncate_after(run.state.step)
-    if (run_dir / "checkpoints").is_dir():
-        arrange_best(run_dir / "checkpoints", [entry.step for entry in run.state.best])
-    log.info("run folder %s", run_dir)
-    for line in lines(facts):
-        log.info("%s", line)
-    model = run.stepper.model
-    log.info(
-        "model: %s parameters, %s of them trained; %s steps of %s examples on %s",
-        *(f"{sum(p.numel() for p in part):,}" for part in (list(model.parameters()), run.stepper.trained)),
-        f"{run.total_steps:,}", run.trainer.batch_size * run.trainer.accumulation,
-        f"{ranks.world_size} x {ranks.device.type}",
-    )  # fmt: skip
+        return _never_asked
+    from nlu.sweeps.channel import open_trial
+
+    return open_trial(config["trial"]).report
 
 
-def report_data(config: dict[str, Any]) -> None:
-    """Build or find the data store of a configuration and log what is in it."""
+def _never_asked(examples: int, value: float) -> bool:
+    raise AssertionError("only rank 0 holds the trial")
+
+
+def report_data(config: dict[str, Any]) -> dict[str, Any]:
+    """Build or find the data store of a configuration, log what is in it and return it, as in data.json.
+
+    Of several folds, what is told is that of the first.
+    """
     logs.set_up(None, 0)
+    if config["folds"]["count"] is not None and config["fold"] is None:
+        config = {**config, "fold": 0}
     with Progress() as progress:
         _, store, _ = build_data(config, Ranks(0, 1, torch.device("cpu")), progress)
     facts = describe(store)
     log.info("data store %s: %s tokens in the vocabulary", store.folder, f"{facts['vocab_size']:,}")
     for line in lines(facts):
         log.info("%s", line)
+    return facts

@@ -11,7 +11,7 @@ from nlu.data.report import length_histograms
 from nlu.training.figures import draw_lengths, draw_run
 from nlu.training.loop import Training, keep_predictions, score
 from nlu.training.records import write_json
-from nlu.training.report import print_result
+from nlu.training.report import print_parts, print_result
 
 
 def finish(run: Training) -> None:
@@ -31,9 +31,12 @@ def finish(run: Training) -> None:
 
 
 def show_result(run_dir: Path) -> None:
-    """Print the table of a finished run and the paths of its figures."""
-    figures = sorted((run_dir / "plots").glob("*.png"))
-    print_result(json.loads((run_dir / "result.json").read_text()), run_dir, figures)
+    """Print the table of a finished run, or of its parts, and the paths of what it left."""
+    result = json.loads((run_dir / "result.json").read_text())
+    if "parts" in result:
+        print_parts(result, run_dir)
+    else:
+        print_result(result, run_dir, sorted((run_dir / "plots").glob("*.png")))
 
 
 def result_of(run: Training, metrics: dict[str, dict[str, float]]) -> dict[str, Any]:
@@ -46,6 +49,7 @@ def result_of(run: Training, metrics: dict[str, dict[str, float]]) -> dict[str, 
             "set": run.eval_sets[0], "metric": run.metric, "value": best.value, "step": best.step,
             "examples": best.examples, "epoch": best.epoch, "checkpoint": "checkpoints/best-1",
         },
+        **{key: run.order_key[key] for key in ("seed", "folds", "fold")},
         "pruned": state.pruned,
         "last": state.last_metrics,
         "steps": state.step,

@@ -31,6 +31,8 @@ from nlu.training.state import Best, State, Window
 from nlu.training.step import Stepper, StepResult
 from nlu.training.stopping import StopSignals
 
+Report = Callable[[int, float], bool]
+"""told (examples seen, value) after an evaluation, on rank 0; returns whether the run is to be pruned"""
 UNTIMED_STEPS = 3
 """Steps at the start of each process that throughput leaves out."""
 
@@ -55,8 +57,8 @@ class Training:
     signals: StopSignals = field(default_factory=StopSignals)
     tables: dict[str, Table] = field(default_factory=dict)
     """train.tsv and valid.tsv on rank 0, none elsewhere"""
-    report: Callable[[int, float], bool] | None = None
-    """told (examples seen, value) after every evaluation, on rank 0; returns whether the run is to be pruned"""
+    report: Report | None = None
+    """on all ranks or on none; called on rank 0"""
 
     def __post_init__(self) -> None:
         self.total_steps = self.clock.steps(parse_duration(self.trainer.max_duration))

@@ -25,7 +25,7 @@ from typing import Any
 
 import nlu
 from nlu.config.errors import DataError, UserError
-from nlu.training.records import write_bytes, write_json, write_text
+from nlu.storage.files import write_bytes, write_json, write_text
 
 DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors", "hydra-core")
 MAX_DIFF_BYTES = 200_000

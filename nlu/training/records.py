@@ -1,17 +1,16 @@
-"""The tables and small files of a run folder, written so that a kill at any moment leaves them readable.
+"""The tables of a run folder, written so that a kill at any moment leaves them readable.
 
-Tables only grow: a kill can cut the last line, never an earlier one. Whole files appear complete or not at all.
+They only grow: a kill can cut the last line, never an earlier one. Whole files are of `nlu.storage.files`.
 """
 
-import json
-import math
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.files import write_json as write_json
+from nlu.storage.files import write_text
 
 Cell = str | int | float | None
 
@@ -104,47 +103,6 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Cell]]:
     ]
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` as indented JSON, atomically. Numbers that JSON lacks (nan, inf) become null."""
-    write_text(path, json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` as UTF-8, atomically; see `write_bytes`."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Replace the file, or make it with its folder: readers see the old or the new content, never a part of it.
-
-    The content is on the disk when this returns.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder, new and renamed ones, on the disk when this returns."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _complete_lines(path: Path) -> list[str]:
     """Lines with their line break; a last line without one was cut by a kill, perhaps inside a character."""
     if not path.exists():
@@ -165,19 +123,3 @@ def _read_cell(column: str, cell: str) -> Cell:
         except ValueError:
             continue
     return cell
-
-
-def _plain(value: Any) -> Any:
-    """`value` in the types of JSON; numpy scalars are numbers, paths are text."""
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    assert isinstance(value, (list, tuple)), f"{type(value).__name__} has no form in JSON"
-    return [_plain(entry) for entry in value]

@@ -50,6 +50,41 @@ def print_result(result: Mapping[str, Any], run_dir: Path, figures: Sequence[Pat
         console.print(os.path.relpath(path), soft_wrap=True)
 
 
+def parts_table(result: Mapping[str, Any], set_name: str) -> RenderableType:
+    """A set's metrics for each part, their mean and standard deviation; for the held-out set those of all its rows."""
+    best = result["best"]
+    names = _metric_names(result["metrics"], best["metric"])[:MAX_METRIC_COLUMNS]
+    table = Table(show_edge=False, pad_edge=False, header_style="bold")
+    table.add_column(set_name)
+    for name in ["step", *names]:
+        table.add_column(name, justify="right", overflow="fold")
+    for part in result["parts"]:
+        values = part["metrics"].get(set_name, {})
+        mark = " (pruned)" if part["pruned"] else ""
+        table.add_row(part["name"] + mark, f"{part['step']:,}", *(_format_metric(values.get(name)) for name in names))
+    table.add_section()
+    for label, values in (("mean", result["metrics"]), ("sd", result["sd"])):
+        table.add_row(label, "", *(_format_metric(values[set_name].get(name)) for name in names))
+    joined = (result["out_of_fold"] or {}) if set_name == best["set"] else {}
+    for seed, values in joined.items():
+        label = "joined folds" if len(joined) == 1 else f"joined folds, seed {seed}"
+        table.add_row(label, "", *(_format_metric(values.get(name)) for name in names))
+    return table
+
+
+def print_parts(result: Mapping[str, Any], run_dir: Path) -> None:
+    """Print `parts_table` of each set on standard output, the best metric in words, and the paths of what was left."""
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, markup=False, emoji=False, highlight=False)
+    best = result["best"]
+    deviation = "" if best["sd"] is None else f", sd {_format_metric(best['sd'])}"
+    for set_name in result["metrics"]:
+        console.print()
+        console.print(parts_table(result, set_name))
+    console.print(f"\nmean best {best['set']} {best['metric']}  {_format_metric(best['value'])}{deviation}\n")
+    for path in [*sorted((run_dir / "predictions").glob("*.json")), run_dir / "result.json"]:
+        console.print(os.path.relpath(path), soft_wrap=True)
+
+
 def _metric_names(metrics: Mapping[str, Mapping[str, float | None]], major: str | None) -> list[str]:
     """Every metric of any set, the major one first, the others in their order."""
     names = dict.fromkeys(name for values in metrics.values() for name in values)

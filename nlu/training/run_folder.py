@@ -5,19 +5,23 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nlu.config.errors import CheckpointError, UserError
+from nlu.config.flat import flat
+from nlu.storage.files import write_text
 from nlu.training.checkpoint import COMPLETE, find_last
-from nlu.training.records import write_text
 
 LOCK = ".lock"
 CONFIG = "config.yaml"
 """makes the folder a run's"""
-MAY_DIFFER = ("resume", "dry_run")
+LOGS = "log*.txt"
+"""may be all that is left of a run that failed before it began"""
+MAY_DIFFER = ("resume", "dry_run", "trial")
 """Keys that do not change what a run computes."""
 LOCK_WAIT_S = 10.0
 """A killed parent's workers take a moment to follow it."""
@@ -81,7 +85,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
         if contents:
             raise _exists(run_dir, contents)
         return state_folder(resume)
-    if not contents:
+    if not contents or (resume == "auto" and all(fnmatch(name, LOGS) for name in contents)):
         return None
     if not (run_dir / CONFIG).is_file():
         raise UserError(f"hydra.run.dir is {run_dir}, which holds {contents[0]!r} but no run; choose another folder")
@@ -105,7 +109,7 @@ def _exists(run_dir: Path, contents: list[str]) -> UserError:
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    flat_old, flat_new = dict(_flat(old)), dict(_flat(new))
+    flat_old, flat_new = flat(old), flat(new)
     keys = [key for key in dict.fromkeys([*flat_old, *flat_new]) if key not in MAY_DIFFER]
     absent = object()
     return [
@@ -113,14 +117,6 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         for key in keys
         if flat_old.get(key, absent) != flat_new.get(key, absent)
     ]
-
-
-def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(config, dict) and (config or not prefix):
-        for key, value in config.items():
-            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, list(config) if isinstance(config, tuple) else config
 
 
 def _shown(flat: dict[str, Any], key: str) -> str:

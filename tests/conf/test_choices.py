@@ -28,7 +28,7 @@ MAY_DIFFER = {
 def test_the_top_level_keys_and_the_groups_are_these(composer):
     config = composer.plain()
     assert list(config) == [
-        "seed", "resume", "dry_run", "trusted_packages",
+        "seed", "seeds", "folds", "fold", "resume", "dry_run", "trusted_packages",
         "task", "optimizer", "model", "data", "tokenizer", "loss", "scheduler", "precision", "trainer",
     ]  # fmt: skip
     assert {field.name for field in dataclasses.fields(Run)} == set(config)

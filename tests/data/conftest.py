@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nlu.data.dataset import Files
+from nlu.data.folds import Fold
 from nlu.data.prepare import Store, prepare
 from nlu.data.tokenizing import WordPiece
 
@@ -28,12 +29,15 @@ def open_files() -> Callable[..., Store]:
     """Prepare a store of the given files, single texts unless said otherwise, with a vocabulary of their own."""
 
     def opened(
-        layout: Any = "single", tokenizing: WordPiece | None = None, vocab: Path | None = None, **settings: Any
-    ) -> Store:
+        layout: Any = "single", tokenizing: WordPiece | None = None, vocab: Path | None = None,
+        group_by: str | int | None = None, fold: Fold | None = None, **settings: Any,
+    ) -> Store:  # fmt: skip
         if layout == "single" and settings.get("format") != "lines":
             settings.setdefault("fields", {"text": 0, "label": 1})
         files = Files(**{key: str(value) if isinstance(value, Path) else value for key, value in settings.items()})
-        return prepare(files, tokenizing or WordPiece(), layout, pretrained=None, vocab=vocab)
+        return prepare(
+            files, tokenizing or WordPiece(), layout, pretrained=None, vocab=vocab, group_by=group_by, fold=fold
+        )
 
     return opened
 

@@ -69,3 +69,47 @@ def test_an_unreachable_url_is_told_with_what_to_set_instead(tmp_path, monkeypat
     gone = (tmp_path / "gone.tsv").as_uri()
     with pytest.raises(DataError, match=r"data\.train is 'corpus/train\.tsv': not here.*set NLU_DATA"):
         Files(train="corpus/train.tsv", urls={"corpus/train.tsv": gone}).sets()
+
+
+@pytest.fixture
+def splits(tmp_path, monkeypatch):
+    """A data folder with split0.tsv to split3.tsv and dev.tsv."""
+    for name in ("split0", "split1", "split2", "split3", "dev"):
+        (tmp_path / f"{name}.tsv").write_text(name)
+    (tmp_path / "split4.tsv").mkdir()
+    monkeypatch.setenv("NLU_DATA", str(tmp_path))
+    return tmp_path
+
+
+def names(sets, name):
+    return [file.path.stem for file in sets[name]]
+
+
+def test_a_pattern_names_every_file_that_matches_in_order(splits):
+    assert names(Files(train="split*").sets(), "train") == ["split0", "split1", "split2", "split3"]
+    assert names(Files(train=["dev.tsv", str(splits / "split[13].tsv")]).sets(), "train") == ["dev", "split1", "split3"]
+    (splits / "split*").write_text("")
+    assert names(Files(train=str(splits / "split*")).sets(), "train") == ["split*"], "a file that is called so is meant"
+
+
+def test_the_files_of_dev_are_taken_out_of_those_of_train(splits):
+    sets = Files(train="split*", dev="split2.tsv", exclude_dev_from_train=True).sets()
+    assert names(sets, "train") == ["split0", "split1", "split3"] and names(sets, "dev") == ["split2"]
+    named = Files(train="split*", dev={"a": "split0.tsv", "b": "split[12].tsv"}, exclude_dev_from_train=True).sets()
+    assert names(named, "train") == ["split3"]
+    assert names(Files(train="split*", dev="split2.tsv").sets(), "train") == ["split0", "split1", "split2", "split3"]
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "rule"),
+    [
+        ("split*", "split[0-3].tsv", "all are in data.dev (split0.tsv, split1.tsv, split2.tsv, split3.tsv)"),
+        ("split*", "dev.tsv", "none is in data.dev (dev.tsv)"),
+        ("part*", "dev.tsv", "data.train is 'part*', which no file matches"),
+        ("split*", "split7*", "data.dev is 'split7*', which no file matches"),
+    ],
+)
+def test_taking_out_what_is_not_there_or_everything_is_refused(splits, train, dev, rule):
+    with pytest.raises(DataError) as caught:
+        Files(train=train, dev=dev, exclude_dev_from_train=True).sets()
+    assert rule in str(caught.value) and "\n" not in str(caught.value)

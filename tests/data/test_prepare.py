@@ -1,13 +1,15 @@
 """From files to an opened store: found again, refused with file and row, split by text."""
 
+import logging
 import random
 
 import numpy as np
 import pytest
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.data import prepare as prepare_module
 from nlu.data import store as store_module
+from nlu.data.folds import Fold
 from nlu.data.tokenizing import SPECIALS, WordPiece
 from nlu.storage.cache import cache_dir
 
@@ -316,3 +318,94 @@ def test_what_a_killed_build_left_does_not_hinder_the_next(write, open_files, em
     (left / "store" / "train").mkdir(parents=True)
     store = open_files(train=write("train.tsv", TRAIN), dev=write("dev.tsv", DEV))
     assert stores() == [store.folder.name] and left.is_dir()
+
+
+def table(rows, columns="text,label"):
+    return "\n".join([columns, *rows]) + "\n"
+
+
+def held_out(open_files, count, seed=1, **settings):
+    """The rows that each fold holds out, after checking that it trains on the others."""
+    found = []
+    for number in range(count):
+        store = open_files(fold=Fold(number, count, seed), **settings)
+        train, dev = (store.sets[name].rows_N.tolist() for name in ("train", "dev"))
+        assert sorted(train + dev) == list(range(len(store.sets["train"].stored)))
+        found.append(dev)
+    return found
+
+
+def test_folds_hold_every_training_row_out_once_from_one_store(write, open_files, empty_cache):
+    rows = [f"text {i},{'ab'[i % 2]}" for i in range(25)]
+    settings = {"train": write("train.csv", table(rows)), "fields": {"text": "text", "label": "label"}}
+    folds = held_out(open_files, 4, **settings)
+    assert sorted(row for fold in folds for row in fold) == list(range(25))
+    assert sorted(map(len, folds)) == [6, 6, 6, 7] and len(stores()) == 1
+    assert held_out(open_files, 4, seed=2, **settings) != folds
+
+
+def test_declared_dev_sets_are_left_out_of_folds_and_a_test_set_is_not(write, open_files):
+    train = write("train.tsv", "".join(f"text {i}\t{i % 2}\n" for i in range(20)))
+    other = write("other.tsv", "a\t1\nb\t0\nc\t0\n")
+    store = open_files(train=train, dev={"dev": str(other), "hard": str(other)}, test=other, fold=Fold(0, 2, 1))
+    assert [(name, len(part)) for name, part in store.sets.items()] == [("train", 10), ("dev", 10), ("test", 3)]
+    assert store.sets["dev"].stored is store.sets["train"].stored
+    assert list(store.meta["sets"]) == ["train", "test"]
+
+
+def test_equal_texts_are_in_one_fold_and_dropped_ones_in_none(write, open_files):
+    rows = "".join(f"text {i // 2}\t{i % 3}\n" for i in range(40))
+    train = write("train.tsv", rows + rows)
+    store = open_files(train=train, fold=Fold(1, 4, 1), drop_duplicates=True)
+    assert len(store.sets["train"]) + len(store.sets["dev"]) == 40
+    texts = [set(texts_of(train, store.sets[name])) for name in ("train", "dev")]
+    assert not texts[0] & texts[1]
+
+
+def test_more_folds_than_texts_or_groups_are_refused(write, open_files):
+    train = write("train.tsv", "one\t1\tx\ntwo\t0\tx\none\t1\ty\nthree\t0\tz\n")
+    fields = {"text": 0, "label": 1}
+    with pytest.raises(UserError, match="folds.count is 4, but the training set has 3 different texts in 4 rows"):
+        open_files(train=train, fields=fields, fold=Fold(0, 4, 1))
+    with pytest.raises(UserError, match="has 2 groups of folds.group_by=2 that share no text: x, y, z; set it to <= 2"):
+        open_files(train=train, fields=fields, group_by=2, fold=Fold(0, 3, 1))
+
+
+def test_labels_with_fewer_rows_than_folds_are_named(write, open_files, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("nlu"), "propagate", True)
+    train = write("train.tsv", "".join(f"text {i}\t{'rare' if i < 2 else 'ab'[i % 2]}\n" for i in range(20)))
+    open_files(train=train, fold=Fold(0, 5, 1))
+    assert "fewer rows than the 5 folds have the labels rare" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields"),
+    [
+        ("t.csv", table(["s,one,1", "s,two,0"], "shop,text,label"), {"text": "text", "label": "label"}),
+        ("t.jsonl", '{"shop": "s", "text": "one", "label": 1}\n', {"text": "text", "label": "label"}),
+    ],
+)
+def test_a_group_column_that_is_absent_is_refused_with_the_nearest(write, open_files, name, content, fields):
+    train = write(name, content)
+    for on_bad_row in ("error", "skip"):
+        refused(
+            open_files, str(train), "folds.group_by", "nearest: shop",
+            train=train, fields=fields, group_by="shp", on_bad_row=on_bad_row,
+        )  # fmt: skip
+
+
+def test_a_row_without_a_group_and_a_format_without_columns_are_refused(write, open_files):
+    train = write("train.tsv", "one\t1\tx\ntwo\t0\t\n")
+    refused(open_files, f"{train}:2: field 2: '' is no group", train=train, group_by=2)
+    with pytest.raises(DataError, match="data.format=conll has no column to group by"):
+        open_files(
+            "units", train=write("t.conll", "a B-X\n"), fields={"tokens": 0, "tags": 1}, group_by="doc", dev_fraction=0
+        )
+
+
+def test_groups_make_a_store_of_their_own_and_dev_needs_no_such_column(write, open_files):
+    train = write("train.csv", table(["s,one,1", "t,two,0", "u,three,0"], "shop,text,label"))
+    settings = {"train": train, "dev": write("dev.csv", table(["one,1"])), "fields": {"text": "text", "label": "label"}}
+    with_groups = open_files(group_by="shop", **settings)
+    assert with_groups.folder != open_files(**settings).folder
+    assert len(set(with_groups.sets["train"].stored.group_N)) == 3

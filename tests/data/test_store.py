@@ -28,7 +28,7 @@ def chunk_of(rows):
     )
     return encoded, {
         "label_N": columns["label"], "tags": tags, "tag_counts_N": tag_counts_N, "text_hash_N": columns["hash"],
-        "file_N": columns["file"], "number_N": columns["number"],
+        "group_N": columns["hash"] + 1, "file_N": columns["file"], "number_N": columns["number"],
     }  # fmt: skip
 
 

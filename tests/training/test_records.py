@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import DataError, UserError
-from nlu.training.records import TRAIN_COLUMNS, VALID_COLUMNS, Table, read_rows, write_json, write_text
+from nlu.storage.files import write_json, write_text
+from nlu.training.records import TRAIN_COLUMNS, VALID_COLUMNS, Table, read_rows
 
 
 def fill(path, steps):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.training.records import write_json
+from nlu.storage.files import write_json
 from nlu.training.report import print_result
 
 NAMES = ("accuracy", "f1", "precision", "recall", "auc", "mcc", "loss", "top3", "ece", "brier")

@@ -1,0 +1,212 @@
+"""Kill a sweep at random instants, continue it, and compare every trial with those of a sweep that was never broken.
+
+    python benchmarks/sweep_kills.py --kills 100
+    python benchmarks/sweep_kills.py --kills 10 --storage postgresql://postgres@HOST/optuna        # or s3://bucket/folder
+
+Each cycle begins a sweep of real runs (a tiny BERT, submitit_local, two at a time) in a fresh folder, sends SIGKILL
+after a random time to the sweep itself, to its jobs (one, or all), or to both, runs the same command again, and so on.
+In the end exactly n_trials are finished, each number once, and each trial's parameters, reports, table of evaluations
+and value, and so the best one, are those of the unbroken sweep: the sampler is random and seeded, nothing is pruned. A
+run saves its state after every step, so that kills fall into everything that a run does.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+MARK = "NLU_SWEEP_KILLS"
+"""Environment variable by which the processes of a sweep are found, whoever their parent is by now."""
+TRIALS = 6
+STEPS = 16
+EVAL_STEPS = 4
+LIMIT_S = 900
+WORDS = [f"w{number}" for number in range(60)]
+TARGETS = ("sweep", "one job", "all jobs", "everything")
+
+
+def write_data(folder: Path) -> None:
+    """Write a small set whose label can be learned: which half of the vocabulary a text's words come from."""
+    rng = random.Random(0)
+    for name, rows in (("train", 160), ("dev", 41)):
+        lines = []
+        for _ in range(rows):
+            label = rng.randrange(2)
+            words = [rng.choice(WORDS[label * 25 : label * 25 + 35]) for _ in range(rng.randint(3, 20))]
+            lines.append(f"{' '.join(words)}\t{label}\n")
+        (folder / f"{name}.tsv").write_text("".join(lines))
+
+
+def command(data: Path, folder: Path, storage: str | None) -> list[str]:
+    """Return the command that begins the sweep and, given again, continues it."""
+    return [
+        sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random",
+        "hydra/launcher=submitit_local", "hydra.sweeper.pruner=none", f"hydra.sweeper.n_trials={TRIALS}",
+        "hydra.sweeper.n_jobs=2", f"hydra.sweep.dir={folder}",
+        *([f"hydra.sweeper.storage={storage}"] if storage else []),
+        "model=bert_tiny", "model.hidden_size=24", "model.heads=2", "model.layers=2", "model.intermediate_size=48",
+        "data=files", f"data.train={data}/train.tsv", f"data.dev={data}/dev.tsv", "data.fields={text: 0, label: 1}",
+        "trainer.batch_size=8", f"trainer.max_duration={STEPS}st", f"trainer.eval_interval={EVAL_STEPS}st",
+        "trainer.save_interval=1st", "trainer.keep_best=1", "trainer.device=cpu",
+        "optimizer.lr=tag(log,interval(1e-4,1e-2))", "model.dropout=choice(0.0,0.1)",
+    ]  # fmt: skip
+
+
+def processes(mark: str) -> list[int]:
+    """Return the processes, living ones, that a sweep with this mark has started, itself included."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def kill(sweep: subprocess.Popen, mark: str, target: str, rng: random.Random) -> bool:
+    """Send SIGKILL; False where there was nothing left to kill."""
+    jobs = [pid for pid in processes(mark) if pid != sweep.pid]
+    chosen = {
+        "sweep": [sweep.pid],
+        "one job": [rng.choice(jobs)] if jobs else [],
+        "all jobs": jobs,
+        "everything": [sweep.pid, *jobs],
+    }[target]
+    killed = False
+    for pid in chosen:
+        if pid != sweep.pid or sweep.poll() is None:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                killed = True
+            except ProcessLookupError:
+                continue
+    return killed
+
+
+def run(arguments: list[str], mark: str, log: Path, kills: list[tuple[float, str]], rng: random.Random) -> Counter:
+    """Run the command, killing after each of these (seconds, target) in turn, until it ends by itself; counts kills."""
+    done: Counter = Counter()
+    environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"}
+    while True:
+        with log.open("ab") as output:
+            sweep = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+        deadline_s = time.monotonic() + LIMIT_S
+        while sweep.poll() is None and time.monotonic() < deadline_s:
+            if not kills:
+                time.sleep(0.1)
+                continue
+            after_s, target = kills.pop(0)
+            try:
+                sweep.wait(after_s)
+            except subprocess.TimeoutExpired:
+                done[target] += kill(sweep, mark, target, rng)
+        if sweep.poll() is None:
+            fail(f"the sweep did not end within {LIMIT_S} s", log, mark)
+        if sweep.returncode == 0:
+            return done
+        if sweep.returncode != -signal.SIGKILL:
+            fail(f"the sweep failed with status {sweep.returncode}", log, mark)
+
+
+def fail(reason: str, log: Path, mark: str) -> None:
+    """End everything that was started, and this program."""
+    for pid in processes(mark):
+        os.kill(pid, signal.SIGKILL)
+    sys.exit(f"{reason}; its output ends:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+def outcome(folder: Path, url: str) -> dict[int, dict]:
+    """Return what came of each trial of a finished sweep; exits where one is missing or unfinished."""
+    import optuna
+
+    from nlu.sweeps.storage import open_storage
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.load_study(study_name=folder.name, storage=open_storage(url))
+    numbers = [trial.number for trial in study.trials]
+    states = Counter(trial.state.name for trial in study.trials)
+    if numbers != list(range(TRIALS)) or states != {"COMPLETE": TRIALS}:
+        sys.exit(f"{folder}: {TRIALS} complete trials were to be, there are numbers {numbers} in states {dict(states)}")
+    folders = sorted(path.name for path in folder.iterdir() if path.name.isdigit())
+    if folders != sorted(map(str, range(TRIALS))):
+        sys.exit(f"{folder}: the trials' folders are {folders}")
+    found = {}
+    for trial in study.trials:
+        run_dir = folder / str(trial.number)
+        result = json.loads((run_dir / "result.json").read_text())
+        found[trial.number] = {
+            "params": trial.params, "value": trial.value, "reported": trial.intermediate_values,
+            "evaluations": (run_dir / "valid.tsv").read_text(), "examples": result["examples"],
+            "metrics": result["metrics"], "is_best": trial.number == study.best_trial.number,
+        }  # fmt: skip
+    return found
+
+
+def sweep_storage(wanted: str | None, folder: Path) -> tuple[str | None, str]:
+    """Return the storage to write into the command, and the URL under which it is found afterwards."""
+    from nlu.sweeps.storage import storage_url
+
+    if wanted is not None and wanted.startswith(("s3", "oss")):
+        wanted = f"{wanted.rstrip('/')}/{folder.name}"
+    return wanted, storage_url(wanted, folder)
+
+
+def main() -> None:
+    """Run one unbroken sweep, then broken ones until there were enough kills."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--kills-per-sweep", type=int, default=5, help="at most so many before a sweep may end")
+    parser.add_argument("--storage", help="of the sweeps; the default is the journal file in the sweep folder")
+    parser.add_argument("--seed", type=int, default=0, help="of instants and targets")
+    arguments = parser.parse_args()
+    rng = random.Random(arguments.seed)
+    kills: Counter = Counter()
+    sweeps = 0
+    with tempfile.TemporaryDirectory(prefix="sweep-kills-") as name:
+        data, log = Path(name), Path(name) / "log"
+        write_data(data)
+        mark = uuid.uuid4().hex
+        whole = data / f"whole-{mark}"
+        storage, url = sweep_storage(arguments.storage, whole)
+        began_s = time.monotonic()
+        run(command(data, whole, storage), mark, log, [], rng)
+        whole_s = time.monotonic() - began_s
+        expected = outcome(whole, url)
+        print(f"unbroken sweep of {TRIALS} trials: {whole_s:.0f} s", flush=True)
+        while kills.total() < arguments.kills:
+            mark = uuid.uuid4().hex
+            folder = data / f"broken-{mark}"
+            storage, url = sweep_storage(arguments.storage, folder)
+            count = min(arguments.kills_per_sweep, arguments.kills - kills.total())
+            plan = [(rng.uniform(0.05, 0.6) * whole_s, rng.choice(TARGETS)) for _ in range(count)]
+            kills += run(command(data, folder, storage), mark, log, plan, rng)
+            sweeps += 1
+            found = outcome(folder, url)
+            differing = [number for number in expected if found[number] != expected[number]]
+            if differing:
+                number = differing[0]
+                sys.exit(f"trials {differing} differ; {number} was {expected[number]}, is {found[number]}")
+            if left := processes(mark):
+                fail(f"processes {left} outlived their sweep", log, mark)
+            print(f"{kills.total()} kills so far ({dict(kills)}), {sweeps} sweeps as the unbroken one", flush=True)
+    best = next(number for number, trial in expected.items() if trial["is_best"])
+    print(
+        f"{kills.total()} kills survived in {sweeps} sweeps: {TRIALS} trials finished in each, none twice, all values, "
+        f"and the best (trial {best}, {expected[best]['value']:.6g}), as in the unbroken sweep"
+    )
+
+
+if __name__ == "__main__":
+    main()

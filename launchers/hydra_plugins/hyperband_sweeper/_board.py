@@ -1,0 +1,75 @@
+"""What a search says: one line an event, on the console and in sweep.log, and a bar where there is a terminal."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+LOG = "sweep.log"
+
+
+class Board:
+    """As a context: shows the bar, unless the jobs write to this very terminal."""
+
+    def __init__(self, sweep_dir: Path, n_trials: int, *, with_bar: bool):
+        self._console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+        self._file = open(sweep_dir / LOG, "a", encoding="utf-8")
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            console=self._console, disable=not (with_bar and self._console.is_terminal), transient=True,
+        )  # fmt: skip
+        self._task = self._bar.add_task("trials", total=n_trials)
+
+    def __enter__(self) -> "Board":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        self._bar.stop()
+        self._file.close()
+
+    def say(self, text: str, style: str | None = None) -> None:
+        self._console.print(text, style=style)
+        for line in text.splitlines():
+            self._file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}\n")
+        self._file.flush()
+
+    def progress(self, finished: int, best: str) -> None:
+        self._bar.update(self._task, completed=finished, description=f"trials, best {best}")
+
+
+class Idle:
+    """How much of the slots' time no trial ran although one was to be run."""
+
+    def __init__(self, slots: int):
+        self._slots, self._used_s, self._last_s = slots, 0.0, time.time()
+        self._total_s = 0.0
+        self._running = 0
+
+    def changed(self, running: int, remaining: int, at_s: float | None = None) -> None:
+        """Note that from now on, or since `at_s`, `running` jobs run; `remaining` trials were neither ended nor begun.
+
+        Slots for which no trial remains count as used: they are not idle but over.
+        """
+        now_s = max(self._last_s, min(at_s, time.time()) if at_s is not None else time.time())
+        elapsed_s = now_s - self._last_s
+        self._used_s += elapsed_s * self._running
+        self._total_s += elapsed_s * self._wanted
+        self._last_s, self._running = now_s, running
+        self._wanted = min(self._slots, running + remaining)
+
+    _wanted = 0
+
+    @property
+    def share(self) -> float:
+        return 1 - self._used_s / self._total_s if self._total_s > 0 else 0.0
+
+
+def parameters(values: Mapping[str, Any]) -> str:
+    """Return drawn values on one line."""
+    return " ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()
+    )

@@ -1,0 +1,154 @@
+"""Starting jobs: one at a time in this process, or each in a thread that waits for a launcher of its own."""
+
+import itertools
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+SEVERAL_AT_ONCE = ("hydra_plugins.hydra_submitit_launcher.", "hydra_plugins.pai_launcher.")
+"""Launchers that were read and found to take launches from several threads."""
+LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
+DIED = "UncompletedJobError"
+BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A launch that returned."""
+
+    number: int
+    attempt: int
+    result: JobReturn | None
+    error: BaseException | None
+
+    @property
+    def never_began(self) -> bool:
+        """Whether the launcher did not even start the job; submitit has its own errors for jobs that died."""
+        return self.error is not None and not any(kind.__name__ == DIED for kind in type(self.error).__mro__)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What was raised in the job, or by the launcher."""
+        if self.error is not None:
+            return self.error
+        failed = self.result is not None and self.result.status == JobStatus.FAILED
+        return self.result._return_value if failed else None  # type: ignore[union-attr]
+
+    @property
+    def value(self) -> Any:
+        return self.result._return_value if self.result is not None and self.failure is None else None
+
+
+class Slots:
+    """Places for jobs. `launch` returns at once where jobs run elsewhere, and after the job where they run here."""
+
+    def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, wanted: int):
+        # OmegaConf takes nodes out of their tree while it copies them: no other thread may read this copy meanwhile.
+        self._config, self._context, self._task = config.copy(), context, task
+        self.target = str(config.hydra.launcher._target_)
+        takes_several = self.target.startswith(SEVERAL_AT_ONCE)
+        self.is_threaded = takes_several
+        self.count = wanted if takes_several else 1
+        self.ended: queue.Queue[Ended] = queue.Queue()
+        self._jobs = f"{config.hydra.sweep.dir}/.submitit/{time.strftime('%Y%m%d-%H%M%S')}"
+        self._launches = itertools.count()
+        self._devices: dict[int, int] = {}
+
+    @property
+    def is_local(self) -> bool:
+        return self.target == LOCAL
+
+    def sentence(self, wanted: int) -> str | None:
+        """Return what to say where fewer trials run at once than were asked for."""
+        if self.count == wanted:
+            return None
+        name = self.target.rpartition(".")[2]
+        why = "runs jobs in this process" if self.target == BASIC else "is not known to take several launches at once"
+        return (
+            f"hydra.sweeper.n_jobs is {wanted}, but {name} {why}, so trials run one at a time; "
+            "hydra/launcher=submitit_local runs them side by side"
+        )
+
+    def launch(self, number: int, attempt: int, overrides: Sequence[str]) -> None:
+        """Start a job under its trial's number; its end comes through `ended`."""
+        own = [*overrides, *self._share_of_machine(number)]
+        try:
+            launcher = self._launcher(number, attempt)
+        except Exception as error:
+            self.ended.put(Ended(number, attempt, None, error))
+            return
+        if not self.is_threaded:
+            self.ended.put(self._launched(launcher, number, attempt, own))
+            return
+        work = threading.Thread(
+            target=lambda: self.ended.put(self._launched(launcher, number, attempt, own)),
+            name=f"trial-{number}", daemon=True,
+        )  # fmt: skip
+        work.start()
+
+    def freed(self, number: int) -> None:
+        """Take back what a job had of the machine."""
+        self._devices.pop(number, None)
+
+    @staticmethod
+    def _launched(launcher: Launcher, number: int, attempt: int, overrides: Sequence[str]) -> Ended:
+        try:
+            results = launcher.launch([list(overrides)], initial_job_idx=number)
+            return Ended(number, attempt, results[0], None)
+        except Exception as error:
+            return Ended(number, attempt, None, error)
+
+    def _launcher(self, number: int, attempt: int) -> Launcher:
+        launcher = Plugins.instance().instantiate_launcher(
+            config=self._config.copy(), hydra_context=self._context, task_function=self._task
+        )
+        if self.is_local:
+            # A folder for each launch: process numbers come again, and a stale result would be taken for this one's.
+            launcher.params["submitit_folder"] = f"{self._jobs}/{number}-{attempt}-{next(self._launches)}/%j"
+        return launcher
+
+    def _share_of_machine(self, number: int) -> list[str]:
+        """Return overrides that give a job on this machine a GPU of its own or its part of the cores."""
+        if not self.is_local:
+            return []
+        shares = {}
+        if "OMP_NUM_THREADS" not in os.environ:
+            shares["OMP_NUM_THREADS"] = str(max(1, available_cores() // self.count))
+        if devices := visible_gpus():
+            used = list(self._devices.values())
+            place = min(range(len(devices)), key=lambda index: (used.count(index), index))
+            self._devices[number] = place
+            shares["CUDA_VISIBLE_DEVICES"] = devices[place]
+        return [f"+hydra.job.env_set.{name}='{value}'" for name, value in shares.items()]
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def visible_gpus() -> list[str]:
+    """Return the names of the GPUs that CUDA would see, without importing torch."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
+    driver = Path("/proc/driver/nvidia/gpus")
+    return [str(index) for index in range(len(list(driver.iterdir())))] if driver.is_dir() else []
+
+
+def quiet_launchers() -> None:
+    """Keep the launchers' own line about each job out of the console; the sweep has one of its own."""
+    for name in (BASIC.rpartition(".")[0], LOCAL.rpartition(".")[0]):
+        logging.getLogger(name).setLevel(logging.WARNING)

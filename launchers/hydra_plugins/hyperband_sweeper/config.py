@@ -1,0 +1,50 @@
+"""The keys of `hydra/sweeper=hyperband`. Hydra imports this at every start, so it imports next to nothing."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+@dataclass
+class HyperbandSweeperConf:
+    """Search by optuna's samplers, pruned while it runs."""
+
+    _target_: str = "hydra_plugins.hyperband_sweeper.hyperband_sweeper.HyperbandSweeper"
+    defaults: list[Any] = field(default_factory=lambda: [{"sampler": "tpe"}])
+    sampler: Any = MISSING
+    """hydra/sweeper/sampler=tpe|random|grid|cmaes|gp|qmc; sampler.seed null = the run's seed"""
+    n_trials: int = 30
+    """Finished trials in all, over every continuation of the search; failed ones count."""
+    n_jobs: int = 1
+    """Trials in flight."""
+    direction: str | None = None
+    """maximize | minimize; null = what the metric asks for"""
+    storage: str | None = None
+    """null (a journal in the sweep folder), a path, postgresql://, s3://, oss://"""
+    study_name: str | None = None
+    """null = the name of the sweep folder"""
+    pruner: Any = "hyperband"
+    """hyperband | successive_halving | median | threshold | wilcoxon | none, or {name: NAME, PARAMETER: VALUE}"""
+    min_resource: str | None = None
+    """Examples seen before the first decision, a duration; null = trainer.eval_interval"""
+    max_resource: str | None = None
+    """Examples seen by a trial that is never stopped, a duration; null = trainer.max_duration"""
+    reduction_factor: int = 3
+    """One trial in so many passes a rung."""
+    on_failure: str = "continue"
+    """continue | stop"""
+    retries: int = 0
+    """How often a failed trial is started again, from its checkpoint."""
+    stop_after_same_failures: int = 3
+    """Stop when the first so many trials fail with the same error; 0 = never."""
+    params: dict[str, Any] | None = None
+    """What is drawn, as on the command line: {optimizer.lr: "tag(log, interval(1e-5, 5e-4))"}"""
+    when: dict[str, Any] | None = None
+    """What is drawn only on a condition: {optimizer=adamw: {optimizer.beta2: "interval(0.9, 0.999)"}}"""
+
+
+ConfigStore.instance().store(
+    group="hydra/sweeper", name="hyperband", node=HyperbandSweeperConf, provider="hyperband_sweeper"
+)

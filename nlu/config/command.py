@@ -1,0 +1,48 @@
+"""The entry of commands that take files and flags, not a configuration: the same messages and exit codes as `app`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from nlu.config.errors import EXIT_USER_ERROR, UserError, print_problems
+from nlu.config.nearest import hint
+
+EXIT_INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """Parses flags; what it cannot use is a UserError that names the nearest flag."""
+
+    def __init__(self, *, prog: str, description: str):
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the values. Raises UserError for a flag that does not exist, lacks its value or has a wrong one."""
+        values, unknown = self.parse_known_args(arguments)
+        if unknown:
+            flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+            raise UserError(*(f"{text}: there is no such flag; {hint(text, flags)}" for text in unknown))
+        return values
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def run_command(main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Run `main` on the arguments of the process and exit with what it returns, or with 2 for a UserError."""
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("nlu: interrupted", file=sys.stderr)
+        status = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads has seen enough; nothing more can be flushed to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    except UserError as error:
+        print_problems(error.problems)
+        status = EXIT_USER_ERROR
+    sys.exit(status)

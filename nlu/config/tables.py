@@ -1,0 +1,101 @@
+"""Tables on standard output: drawn on a terminal, plain columns that nothing wraps or cuts anywhere else."""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+PLAIN_WIDTH = 10_000
+MAX_CELL = 40
+
+
+def print_table(*parts: RenderableType, style: str | None = None) -> None:
+    """Print tables and lines on standard output; no line ends in spaces."""
+    if sys.stdout.isatty():
+        console = Console(markup=False, emoji=False, highlight=False)
+        for part in parts:
+            console.print(part, style=style)
+        return
+    console = Console(width=PLAIN_WIDTH, markup=False, emoji=False, highlight=False, color_system=None)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part)
+    for line in capture.get().splitlines():
+        print(line.rstrip())
+
+
+def table_of(columns: Iterable[tuple[str, bool]]) -> Table:
+    """Return an empty table with columns of (header, whether it holds numbers)."""
+    lines: dict[str, Any] = {} if sys.stdout.isatty() else {"box": None}
+    table = Table(show_edge=False, pad_edge=False, header_style="bold", **lines)
+    for header, is_number in columns:
+        table.add_column(header, justify="right" if is_number else "left", overflow="fold")
+    return table
+
+
+@dataclass
+class Column:
+    """One column of a table that must fit a terminal."""
+
+    header: str
+    cells: list[str]
+    is_number: bool = True
+    may_go: int = 0
+    """0 = stays; of the others the highest goes first where the terminal is too narrow"""
+
+
+def fitted(columns: Sequence[Column]) -> tuple[Table, list[str]]:
+    """Return a table as wide as the terminal allows, and the headers of the columns that had to go.
+
+    Headers are broken behind dots and slashes before a column goes.
+    """
+    columns, gone = list(columns), []
+    width = Console().width if sys.stdout.isatty() else PLAIN_WIDTH
+    table = _whole(columns, is_broken=False)
+    while Console(width=PLAIN_WIDTH).measure(table).maximum > width:
+        table = _whole(columns, is_broken=True)
+        dispensable = [column for column in columns if column.may_go]
+        if Console(width=PLAIN_WIDTH).measure(table).maximum <= width or not dispensable:
+            break
+        columns.remove(last := max(dispensable, key=lambda column: column.may_go))
+        gone.append(last.header)
+    return table, gone
+
+
+def _whole(columns: Sequence[Column], is_broken: bool) -> Table:
+    headers = [_broken(column.header) if is_broken else column.header for column in columns]
+    table = table_of(zip(headers, (column.is_number for column in columns), strict=True))
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*cells)
+    return table
+
+
+def _broken(header: str) -> str:
+    return header.replace(".", ".\n").replace("/", "/\n").replace(" ", "\n")
+
+
+def metric_text(value: float | None) -> str:
+    """Return a metric with the digits that are worth reading; "-" where there is none."""
+    return "-" if value is None else f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def count_text(value: float | None) -> str:
+    """Return a number of things."""
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def path_text(path: Path) -> str:
+    """Return a path relative to the working folder where it lies below it, absolute otherwise."""
+    absolute = Path(os.path.abspath(path))
+    return os.path.relpath(absolute) if absolute.is_relative_to(Path.cwd()) else str(absolute)
+
+
+def value_text(value: Any) -> str:
+    """Return a configuration value: numbers with four digits, long text by its end."""
+    text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= MAX_CELL else f"...{text[3 - MAX_CELL :]}"

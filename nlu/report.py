@@ -1,0 +1,148 @@
+"""Read runs back: a table over many, the difference of two, what can be freed.
+
+python -m nlu.report outputs                one row a configuration, best first; mean and sd over seeds and folds
+python -m nlu.report outputs --metric f1_macro --metric test/accuracy
+python -m nlu.report outputs/sweep --csv > table.csv
+python -m nlu.report diff outputs/a outputs/b
+                                            configuration, metrics, and the rows that flipped
+python -m nlu.report clean outputs          what could be freed; --yes frees it
+"""
+
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nlu.config.command import Parser, run_command
+from nlu.config.errors import UserError
+from nlu.config.nearest import hint
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the sub-command that the first argument names, or make the table; returns the exit status."""
+    chosen = SUBCOMMANDS.get(arguments[0]) if arguments else None
+    return chosen(arguments[1:]) if chosen else table(arguments)
+
+
+def table(arguments: Sequence[str]) -> int:
+    """Print the table of all runs in and below some folders."""
+    parser = Parser(
+        prog="python -m nlu.report",
+        description="One row a configuration, best first, with the keys that differ; mean and standard deviation over "
+        "seeds and folds. Sub-commands, each with its own --help: diff A B, clean DIR. A folder of such a name is "
+        "written ./diff.",
+    )
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a run, a sweep, or what holds such")
+    parser.add_argument(
+        "--metric", action="append", default=[], metavar="[SET/]NAME",
+        help="a metric, of the first evaluation set unless SET is given; the first one sorts; default: the metric "
+        "that decided which checkpoint is best",
+    )  # fmt: skip
+    parser.add_argument(
+        "--join", type=Path, metavar="FOLDER",
+        help="write the joined predictions of folds there, a file for each configuration and seed; nothing is "
+        "overwritten",
+    )  # fmt: skip
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print everything, each run too, as JSON")
+    form.add_argument("--csv", action="store_true", help="print one line a row, with every digit")
+    given = parser.parse(arguments)
+    _refuse_mistyped(given.folders)
+
+    from nlu.reports.aggregate import join_predictions, rows_of
+    from nlu.reports.runs import find_runs
+    from nlu.reports.show import as_csv, as_json, print_tables, write_joined
+
+    runs, remarks = find_runs(given.folders)
+    if not runs:
+        raise UserError(*(remarks or [f"{folder} holds no run; give a folder that does" for folder in given.folders]))
+    tables, left_out = rows_of(runs, given.metric)
+    remarks += left_out + [remark for rows in tables for row in rows for remark in join_predictions(row)]
+    if given.join:
+        remarks += [f"wrote {path}" for path in write_joined(given.join, [row for rows in tables for row in rows])]
+    if given.json or given.csv:
+        print((as_json if given.json else as_csv)(tables), end="" if given.csv else "\n")
+    else:
+        print_tables(tables)
+    for remark in remarks:
+        print(f"nlu: {remark}", file=sys.stderr)
+    return 0
+
+
+def diff(arguments: Sequence[str]) -> int:
+    """Print what two runs, or two configurations with their seeds and folds, differ in."""
+    parser = Parser(
+        prog="python -m nlu.report diff",
+        description="Configuration, code and versions, metrics side by side, and the rows that the two predict "
+        "differently.",
+    )
+    parser.add_argument("first", type=Path, metavar="A", help="a run, or a folder with the runs of one configuration")
+    parser.add_argument("second", type=Path, metavar="B", help="another")
+    parser.add_argument(
+        "--examples", type=_at_least(0), default=5, metavar="N", help="flipped rows shown each way; default 5"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    given = parser.parse(arguments)
+
+    from nlu.reports.compare import difference_as_json, difference_of, print_difference
+
+    found = difference_of(given.first, given.second)
+    if given.json:
+        print(difference_as_json(found, given.examples))
+    else:
+        print_difference(found, given.examples)
+    return 0
+
+
+def clean(arguments: Sequence[str]) -> int:
+    """Show what can go of each run, and let it go where that is confirmed."""
+    parser = Parser(
+        prog="python -m nlu.report clean",
+        description="Frees space in runs that have ended, complete or pruned. The best checkpoint stays, and the last "
+        "weights with the state that says that the run has ended. Further best checkpoints go, and in "
+        "checkpoints/last the optimizer's state and the moving average, without which resume=RUN cannot start a "
+        "longer training from there. What a resume needs stays: nothing is touched of a run that has not ended, or "
+        "that a process holds. Without --yes nothing is removed.",
+    )
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a run, a sweep, or what holds such")
+    parser.add_argument("--yes", action="store_true", help="remove it")
+    parser.add_argument(
+        "--keep-best", type=_at_least(1), default=1, metavar="K", help="best checkpoints kept; default 1"
+    )
+    parser.add_argument("--keep-optimizer", action="store_true", help="keep what resume=RUN needs of an ended run")
+    given = parser.parse(arguments)
+
+    from nlu.reports.cleaning import clean_runs
+    from nlu.reports.runs import find_runs
+
+    runs, unread = find_runs(given.folders)
+    if not runs:
+        raise UserError(*(unread or [f"{folder} holds no run; give a folder that does" for folder in given.folders]))
+    problems = clean_runs(runs, given.keep_best, given.keep_optimizer, confirmed=given.yes)
+    for remark in unread:
+        print(f"nlu: {remark}", file=sys.stderr)
+    if problems:
+        raise UserError(*problems)
+    return 0
+
+
+SUBCOMMANDS = {"diff": diff, "clean": clean}
+
+
+def _at_least(lowest: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise ArgumentTypeError(f"is {text!r} but must be a whole number >= {lowest}")
+        return int(text)
+
+    return read
+
+
+def _refuse_mistyped(folders: Sequence[Path]) -> None:
+    first = str(folders[0])
+    if not folders[0].exists() and "/" not in first and not hint(first, SUBCOMMANDS).startswith("valid"):
+        raise UserError(f"{first} is neither a folder nor a sub-command; {hint(first, SUBCOMMANDS)}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,183 @@
+"""One row a configuration: runs that differ only in seed and fold, taken together."""
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.config.nearest import hint
+from nlu.reports.runs import STATES, Run, State, task_constants
+from nlu.sweeps.repeats import join_folds
+
+NOT_IDENTITY = ("seed", "seeds", "fold", "resume", "dry_run", "trial")
+"""Keys in which runs of one configuration differ."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation; the latter is None for one value."""
+
+    mean: float
+    sd: float | None
+    n: int
+
+
+@dataclass
+class Row:
+    """The runs of one configuration."""
+
+    runs: list[Run]
+    metric: str | None
+    set_name: str | None
+    values: dict[str, Spread | None] = field(default_factory=dict)
+    """by metric as it was asked for, over `counted`"""
+    out_of_fold: dict[str, Spread | None] = field(default_factory=dict)
+    """the same for the joined predictions of all folds, over seeds; empty without complete folds"""
+    joined: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    """the joined predictions themselves, by seed"""
+
+    @property
+    def counted(self) -> list[Run]:
+        """The runs that values are taken from: the complete ones, or where there are none the next best state.
+
+        Of a pruned configuration what it has completed counts too: a search prunes after some of its folds.
+        """
+        return [run for run in self.runs if run.state in (self.state, *("complete",) * (self.state == "pruned"))]
+
+    @property
+    def state(self) -> State:
+        """The best state of its runs, but pruned where any of them was."""
+        states = {run.state for run in self.runs}
+        return "pruned" if "pruned" in states else min(states, key=STATES.index)
+
+    @property
+    def states(self) -> dict[State, int]:
+        counts = Counter(run.state for run in self.runs)
+        return {state: counts[state] for state in STATES if counts[state]}
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a field of `Run` over the counted runs that have it."""
+        spread = spread_of(getattr(run, name) for run in self.counted)
+        return spread.mean if spread else None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {key: value for key, value in self.runs[0].config.items() if is_identity(key)}
+
+
+def spread_of(values: Iterable[float | None]) -> Spread | None:
+    """Return mean and sample standard deviation of the finite values, or None where there is none."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite:
+        return None
+    return Spread(statistics.fmean(finite), statistics.stdev(finite) if len(finite) > 1 else None, len(finite))
+
+
+def is_identity(key: str) -> bool:
+    """Whether runs that differ in this key are runs of different configurations."""
+    return key not in NOT_IDENTITY and not key.startswith("trial.")
+
+
+def rows_of(runs: Iterable[Run], metrics: Sequence[str] = ()) -> tuple[list[list[Row]], list[str]]:
+    """Return tables of rows, best first, one table for each deciding metric, and remarks on what was left out.
+
+    `metrics` are `NAME`, of the deciding set, or `SET/NAME`; the first one sorts. None means the deciding metric.
+    Raises UserError where no run has a metric of that name.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_identity(run), []).append(run)
+    rows, remarks = [], []
+    for group in groups.values():
+        kept, repeated = _without_repeated(group)
+        if repeated:
+            remarks.append(
+                f"{len(repeated)} runs repeat seed and fold of another with the same configuration and were left out: "
+                + ", ".join(str(run.folder) for run in repeated)
+            )
+        first = next((run for run in kept if run.metric), kept[0])
+        rows.append(Row(kept, first.metric, first.set_name))
+    _require(metrics, rows)
+    tables: dict[str | None, list[Row]] = {}
+    for row in rows:
+        asked = metrics or ([row.metric] if row.metric else [])
+        row.values = {name: spread_of(_value(run, row, name) for run in row.counted) for name in asked}
+        tables.setdefault(metrics[0] if metrics else row.metric, []).append(row)
+    return [sorted(table, key=_rank) for table in tables.values()], remarks
+
+
+def join_predictions(row: Row) -> list[str]:
+    """Join the held-out predictions of each seed whose folds are all complete, and score them.
+
+    Returns a sentence for each seed whose folds do not fit together.
+    """
+    remarks = []
+    for seed in dict.fromkeys(run.seed for run in row.runs):
+        runs = [run for run in row.runs if run.seed == seed and run.state == "complete" and run.fold is not None]
+        if not runs or {run.fold for run in runs} != set(range(runs[0].folds or 0)):
+            continue
+        try:
+            row.joined[seed] = join_folds([run.folder for run in sorted(runs, key=lambda run: run.fold)])
+        except UserError as error:
+            remarks += error.problems
+    for name in row.values:
+        # The joined rows are those of the held-out set, whatever set a metric was asked of.
+        set_name, metric = split_metric(name, row.set_name)
+        if set_name == row.set_name and row.joined:
+            row.out_of_fold[name] = spread_of(joined["metrics"].get(metric) for joined in row.joined.values())
+    return remarks
+
+
+def _identity(run: Run) -> str:
+    config = {key: value for key, value in run.config.items() if is_identity(key)}
+    return json.dumps(config, sort_keys=True, default=str)
+
+
+def _without_repeated(group: list[Run]) -> tuple[list[Run], list[Run]]:
+    """Of several runs with the same seed and fold keep the one in the best state, the last of these by path."""
+    kept: dict[tuple[str, str], Run] = {}
+    for run in group:
+        key = str(run.seed), str(run.fold)
+        if key not in kept or STATES.index(run.state) <= STATES.index(kept[key].state):
+            kept[key] = run
+    return list(kept.values()), [run for run in group if run not in kept.values()]
+
+
+def split_metric(name: str, default_set: str | None) -> tuple[str | None, str]:
+    """Return (set, metric) of `SET/NAME` or `NAME`."""
+    set_name, slash, metric = name.rpartition("/")
+    return (set_name if slash else default_set), metric
+
+
+def _value(run: Run, row: Row, name: str) -> float | None:
+    return run.value(*split_metric(name, row.set_name))
+
+
+def _require(metrics: Sequence[str], rows: Sequence[Row]) -> None:
+    measured = [row for row in rows if any(run.metrics for run in row.runs)]
+    known = {
+        text
+        for row in measured
+        for run in row.runs
+        for set_name, values in run.metrics.items()
+        for metric in values
+        for text in ([f"{set_name}/{metric}", metric] if set_name == row.set_name else [f"{set_name}/{metric}"])
+    }
+    unknown = [name for name in metrics if name not in known]
+    if unknown:
+        raise UserError(*(f"--metric is {name}, which no run here has; {hint(name, known)}" for name in unknown))
+
+
+def lower_is_better(row: Row, name: str) -> bool:
+    """Whether the first place belongs to the lowest value of a metric."""
+    return split_metric(name, None)[1] in task_constants(row.runs[0].config).get("lower_is_better", ())
+
+
+def _rank(row: Row) -> tuple[int, bool, float]:
+    name, spread = next(iter(row.values.items()), ("", None))
+    sign = 1 if lower_is_better(row, name) else -1
+    return STATES.index(row.state), spread is None, sign * spread.mean if spread else 0.0

@@ -1,0 +1,140 @@
+"""Freeing disk space in run folders without losing what a run is kept for.
+
+Of a run that has ended, complete or pruned, stay the best checkpoint, and of the last one the weights and the state
+that say that it has ended. What goes: further best checkpoints, the optimizer's state and the moving average in `last`,
+which only a longer training from there would want, and what saves that were cut short left behind. A run that has not
+ended, one that a process holds, and the parts of a command that has not ended stay as they are: a resume needs them.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nlu.config.errors import UserError
+from nlu.config.tables import path_text, print_table, table_of
+from nlu.reports.runs import CONFIG, LOCK, RESULT, Run, is_run, parts
+
+ENDED = ("complete", "pruned")
+OPTIMIZER_FILES = ("optimizer.safetensors", "average.safetensors")
+COMPLETE = "COMPLETE"
+BEST = re.compile(r"best-(\d+)")
+
+
+@dataclass
+class Plan:
+    """What can go of one run."""
+
+    run: Run
+    kept_because: str = ""
+    """why nothing of it may go; empty otherwise"""
+    removable: dict[Path, int] = field(default_factory=dict)
+    """bytes by file or folder"""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.removable.values())
+
+
+def plan_of(run: Run, keep_best: int = 1, keep_optimizer: bool = False) -> Plan:
+    """Return what of a run can go, and what it frees. Nothing is changed."""
+    if reason := _why_kept(run):
+        return Plan(run, reason)
+    return Plan(run, removable={path: _size(path) for path in _removable(run.folder, keep_best, keep_optimizer)})
+
+
+def _why_kept(run: Run) -> str:
+    parent = run.folder.parent
+    if run.state == "running":
+        return "a process holds it"
+    if run.state not in ENDED:
+        return f"{run.state}: a resume needs all of it"
+    if is_run(parent) and run.folder in parts(parent) and not (parent / RESULT).is_file():
+        return f"part of {parent.name}, which has not ended"
+    return ""
+
+
+def _removable(folder: Path, keep_best: int, keep_optimizer: bool) -> Iterator[Path]:
+    checkpoints = folder / "checkpoints"
+    if not (checkpoints / "last" / COMPLETE).is_file() or not (checkpoints / "best-1" / COMPLETE).is_file():
+        # Names that a kill between two renames left are for a resume to mend.
+        return
+    for path in sorted(checkpoints.iterdir()):
+        best = BEST.fullmatch(path.name)
+        if (best and int(best[1]) > keep_best) or (path.name.startswith(".") and path.is_dir()):
+            yield path
+    if not keep_optimizer:
+        yield from (path for name in OPTIMIZER_FILES if (path := checkpoints / "last" / name).is_file())
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def clean(plan: Plan) -> int:
+    """Remove what the plan says while holding the run's folder; returns the bytes freed.
+
+    Raises UserError where a process has taken the folder, or the run is another than the plan was made for.
+    """
+    with _held(plan.run.folder):
+        if not (plan.run.folder / RESULT).is_file() or not (plan.run.folder / CONFIG).is_file():
+            raise UserError(f"{plan.run.folder} was begun anew meanwhile; nothing of it was removed")
+        freed = 0
+        for path, size_bytes in plan.removable.items():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+            freed += size_bytes
+    return freed
+
+
+def clean_runs(runs: Sequence[Run], keep_best: int, keep_optimizer: bool, confirmed: bool) -> list[str]:
+    """Print what each run would free, and free it where that is confirmed; returns what could not be done."""
+    plans = [plan_of(run, keep_best, keep_optimizer) for run in runs]
+    table = table_of([("run", False), ("state", False), ("MB", True), ("what", False)])
+    for plan in plans:
+        shown = plan.kept_because or ", ".join(
+            str(path.relative_to(plan.run.folder / "checkpoints")) for path in plan.removable
+        )
+        table.add_row(path_text(plan.run.folder), plan.run.state, f"{plan.size_bytes / 1e6:,.1f}", shown or "nothing")
+    print_table(table, "")
+    if not confirmed:
+        total_mb = sum(plan.size_bytes for plan in plans) / 1e6
+        print_table(f"{total_mb:,.1f} MB can be freed; nothing was removed: add --yes to remove it")
+        return []
+    freed, problems = 0, []
+    for plan in plans:
+        try:
+            freed += clean(plan) if plan.removable else 0
+        except UserError as error:
+            problems += error.problems
+    print_table(f"{freed / 1e6:,.1f} MB freed")
+    return problems
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run, and of the one that it is a part of, without waiting."""
+    descriptors = []
+    try:
+        for place in (folder, folder.parent):
+            path = place / LOCK
+            if place != folder and not path.exists():
+                continue
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+            descriptors.append(descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"{place} is held by a process; wait for it, then clean again") from None
+        yield
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)

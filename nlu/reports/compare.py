@@ -1,0 +1,225 @@
+"""Two configurations side by side: what was set differently, what came out, which rows flipped."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import DataError, UserError
+from nlu.config.tables import metric_text, path_text, print_table, table_of, value_text
+from nlu.reports.aggregate import Row, Spread, lower_is_better, rows_of, spread_of
+from nlu.reports.predictions import Flip, Flips, compare, prediction_of, sets_of, texts_of
+from nlu.reports.runs import Run, find_runs
+from nlu.storage.files import plain
+
+NOT_COMPARED = ("resume", "dry_run", "trial")
+MAX_TEXT = 100
+
+
+@dataclass
+class Difference:
+    """What two configurations and their results differ in."""
+
+    first: Row
+    second: Row
+    config: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    provenance: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """code, versions and devices"""
+    metrics: dict[str, tuple[Spread | None, Spread | None]] = field(default_factory=dict)
+    """by SET/NAME"""
+    flips: dict[str, Flips] = field(default_factory=dict)
+    """by set"""
+    remarks: list[str] = field(default_factory=list)
+    """sets whose predictions could not be compared, and why"""
+
+
+def difference_of(first: Path, second: Path) -> Difference:
+    """Read and compare two runs, or two folders with the seeds and folds of one configuration each.
+
+    Raises UserError where a folder holds no run, or several configurations.
+    """
+    found = Difference(_one_row(first), _one_row(second))
+    rows = (found.first, found.second)
+    found.config = _differences([_config(row) for row in rows])
+    found.provenance = _differences([_provenance(row.counted[0]) for row in rows])
+    found.metrics = dict(_metrics(*rows))
+    _compare_predictions(found)
+    return found
+
+
+def _one_row(folder: Path) -> Row:
+    runs, unread = find_runs([folder])
+    if not runs:
+        raise UserError(*(unread or [f"{folder} holds no run; give the folder of one"]))
+    tables, _ = rows_of(runs)
+    rows = [row for table in tables for row in table]
+    if len(rows) > 1:
+        shown = ", ".join(str(row.runs[0].folder) for row in rows[:4]) + ", ..." * (len(rows) > 4)
+        raise UserError(f"{folder} holds {len(rows)} configurations, not one; give one of {shown}")
+    return rows[0]
+
+
+def _config(row: Row) -> dict[str, Any]:
+    """The configuration, with seed and fold only where there is a single run."""
+    config = row.runs[0].config if len(row.runs) == 1 else row.config
+    return {key: value for key, value in config.items() if key not in NOT_COMPARED and not key.startswith("trial.")}
+
+
+def _provenance(run: Run) -> dict[str, Any]:
+    """Commit, versions and devices of the last start; nothing where they were not written down."""
+    try:
+        start = json.loads((run.folder / "provenance.json").read_text(encoding="utf-8"))["starts"][-1]
+    except (OSError, ValueError, KeyError, IndexError):
+        return {}
+    git = start.get("git") or {}
+    facts = {"commit": (git.get("commit") or "")[:12] or None, "uncommitted changes": git.get("dirty")}
+    facts |= {f"{name} version": version for name, version in (start.get("versions") or {}).items()}
+    return facts | {"devices": ", ".join(start.get("devices") or []), "processes": start.get("world_size")}
+
+
+def _differences(sides: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
+    first, second = sides
+    keys = dict.fromkeys([*first, *second])
+    return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
+
+
+def _metrics(first: Row, second: Row) -> Iterator[tuple[str, tuple[Spread | None, Spread | None]]]:
+    names: dict[tuple[str, str], None] = {}
+    for row in (first, second):
+        for run in row.counted:
+            names |= {(set_name, metric): None for set_name, held in run.metrics.items() for metric in held}
+    for set_name, metric in names:
+        first_spread, second_spread = (
+            spread_of(run.value(set_name, metric) for run in row.counted) for row in (first, second)
+        )
+        yield f"{set_name}/{metric}", (first_spread, second_spread)
+
+
+def _compare_predictions(found: Difference) -> None:
+    pairs = _pairs(found.first, found.second)
+    if not pairs:
+        found.remarks.append("no run of one has seed and fold of a run of the other, so no rows are compared")
+        return
+    shared = set.intersection(*(set(sets_of(run)) for pair in pairs for run in pair))
+    if not shared:
+        found.remarks.append("they kept no predictions of the same set")
+    for name in sorted(shared):
+        try:
+            found.flips[name] = compare(pairs, name)
+        except DataError as error:
+            found.remarks += error.problems
+
+
+def _pairs(first: Row, second: Row) -> list[tuple[Run, Run]]:
+    if len(first.counted) == len(second.counted) == 1:
+        return [(first.counted[0], second.counted[0])]
+    others = {(run.seed, run.fold): run for run in second.counted}
+    return [(run, others[run.seed, run.fold]) for run in first.counted if (run.seed, run.fold) in others]
+
+
+def print_difference(found: Difference, examples: int) -> None:
+    """Print the differences, with up to so many flipped rows each way."""
+    names = [path_text(_place(row)) for row in (found.first, found.second)]
+    print_table(f"A  {names[0]}  {_runs(found.first)}", f"B  {names[1]}  {_runs(found.second)}", "")
+    _print_pairs("config", found.config, "no key of the configuration differs")
+    _print_pairs("made with", found.provenance, "")
+    _print_metrics(found)
+    for set_name, flips in found.flips.items():
+        _print_flips(set_name, flips, examples)
+    for remark in found.remarks:
+        print_table(f"predictions: {remark}")
+
+
+def _place(row: Row) -> Path:
+    return row.runs[0].folder if len(row.runs) == 1 else row.runs[0].folder.parent
+
+
+def _runs(row: Row) -> str:
+    return row.state if len(row.runs) == 1 else f"mean of {len(row.counted)} runs, {row.state}"
+
+
+def _print_pairs(title: str, pairs: dict[str, tuple[Any, Any]], otherwise: str) -> None:
+    if pairs:
+        table = table_of([(title, False), ("A", False), ("B", False)])
+        for key, (first, second) in pairs.items():
+            table.add_row(key, value_text(first), value_text(second))
+        print_table(table, "")
+    elif otherwise:
+        print_table(otherwise, "")
+
+
+def _print_metrics(found: Difference) -> None:
+    with_sd = any(side and side.sd is not None for pair in found.metrics.values() for side in pair)
+    table = table_of([("metric", False), ("A", True), *[("sd", True)] * with_sd, ("B", True), *[("sd", True)] * with_sd,
+                      ("B - A", True), ("better", False)])  # fmt: skip
+    for name, (first, second) in found.metrics.items():
+        cells = [name]
+        for side in (first, second):
+            cells.append(metric_text(side.mean if side else None))
+            cells += [metric_text(side.sd) if side and side.sd is not None else ""] * with_sd
+        change = second.mean - first.mean if first and second else None
+        cells.append("-" if change is None else f"{change:+.4f}")
+        better = (change or 0.0) * (-1 if lower_is_better(found.first, name) else 1)
+        table.add_row(*cells, "B" if better > 0 else "A" if better < 0 else "")
+    print_table(table, "")
+
+
+def _print_flips(set_name: str, flips: Flips, examples: int) -> None:
+    print_table(
+        f"{set_name}: {flips.rows:,} rows, {flips.both_right:,} right in both, {flips.both_wrong:,} wrong in both "
+        f"({flips.moved:,} of them in another way); {len(flips.won):,} only right in B, {len(flips.lost):,} only right "
+        f"in A (by chance alone: p = {flips.p_value:.2g})"
+    )
+    for title, side in (("only right in B", flips.won), ("only right in A", flips.lost)):
+        shown = side[:examples]
+        if not shown:
+            continue
+        texts = texts_of(shown, set_name)
+        table = table_of([("row", True), ("label", False), ("A", False), ("B", False), ("text", False)])
+        for place, flip in enumerate(shown):
+            table.add_row(*_flip_cells(flip), _cut(texts.get(place, "")))
+        print_table("", title, table)
+    print_table("")
+
+
+def _flip_cells(flip: Flip) -> list[str]:
+    cells = [str(flip.row.get("row", "")), _spoken(flip.row["label"])]
+    for row in (flip.row, flip.other):
+        probability = f" {row['probability']:.2f}" if "probability" in row else ""
+        cells.append(f"{_spoken(prediction_of(row))}{probability}")
+    return cells
+
+
+def _spoken(value: Any) -> str:
+    """A label, or the spans as `type first-last`."""
+    if isinstance(value, list):
+        return ", ".join(f"{kind} {first}-{last}" for first, last, kind in value) or "none"
+    return str(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
+
+
+def difference_as_json(found: Difference, examples: int) -> str:
+    """Return the same in full, with up to so many flipped rows each way."""
+    content = {
+        "config": {key: {"a": first, "b": second} for key, (first, second) in found.config.items()},
+        "provenance": {key: {"a": first, "b": second} for key, (first, second) in found.provenance.items()},
+        "metrics": {
+            name: {side: vars(spread) if spread else None for side, spread in zip("ab", pair, strict=True)}
+            for name, pair in found.metrics.items()
+        },
+        "predictions": {
+            name: {
+                "rows": flips.rows, "both_right": flips.both_right, "both_wrong": flips.both_wrong,
+                "only_a_right": len(flips.lost), "only_b_right": len(flips.won), "p_value": flips.p_value,
+                "examples": [{"a": flip.row, "b": flip.other}
+                             for flip in [*flips.won[:examples], *flips.lost[:examples]]],
+            }
+            for name, flips in found.flips.items()
+        },
+        "remarks": found.remarks,
+    }  # fmt: skip
+    return json.dumps(plain(content), indent=2, ensure_ascii=False)

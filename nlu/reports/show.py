@@ -1,0 +1,165 @@
+"""Tables of runs as a person reads them, and as JSON and CSV."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.config.tables import Column, count_text, fitted, metric_text, path_text, print_table, value_text
+from nlu.reports.aggregate import Row, Spread
+from nlu.reports.columns import Columns, differing_columns
+from nlu.reports.runs import parts
+from nlu.storage.files import plain, write_json
+from nlu.sweeps.repeats import OUT_OF_FOLD
+
+MAX_IMPLIED = 6
+MAX_FOLDERS = 4
+
+
+def print_tables(tables: Sequence[Sequence[Row]]) -> None:
+    """Print one table for each deciding metric, best row first."""
+    for number, rows in enumerate(tables):
+        columns = differing_columns(rows)
+        table, gone = fitted(_columns(rows, columns))
+        print_table(*[""] * (number > 0), table)
+        if gone:
+            print_table(f"too wide for this terminal: {', '.join(gone)}", style="dim")
+        _print_notes(rows, columns)
+
+
+def _columns(rows: Sequence[Row], columns: Columns) -> list[Column]:
+    found = [Column(key, list(map(value_text, values)), is_number=False) for key, values in columns.shown.items()]
+    sets = {row.set_name for row in rows if row.set_name}
+    one_set = f"{sets.pop()}/" if len(sets) == 1 else ""
+    for name in dict.fromkeys(name for row in rows for name in row.values):
+        found += _spread_columns(name if "/" in name else f"{one_set}{name}", [row.values.get(name) for row in rows])
+    for name in dict.fromkeys(name for row in rows for name in row.out_of_fold):
+        found += _spread_columns(f"out-of-fold {name}", [row.out_of_fold.get(name) for row in rows])
+    found += [
+        Column("n", [str(len(row.counted)) for row in rows]),
+        Column("state", [_states(row) for row in rows], is_number=False),
+    ]
+    facts = (("best step", "best_step"), ("examples", "examples"), ("examples/s", "examples_per_s"))
+    for may_go, (header, name) in enumerate(facts, start=1):
+        found.append(Column(header, [count_text(row.mean(name)) for row in rows], may_go=may_go))
+    folders = [folders_of([run.folder for run in row.runs]) for row in rows]
+    return [*found, Column("folder", folders, is_number=False)]
+
+
+def _spread_columns(header: str, spreads: Sequence[Spread | None]) -> list[Column]:
+    """The mean and, where any row has one, the standard deviation."""
+    means = Column(header, [metric_text(spread.mean if spread else None) for spread in spreads])
+    if not any(spread and spread.sd is not None for spread in spreads):
+        return [means]
+    sds = ["" if spread is None or spread.sd is None else metric_text(spread.sd) for spread in spreads]
+    return [means, Column("sd", sds)]
+
+
+def _print_notes(rows: Sequence[Row], columns: Columns) -> None:
+    if columns.implied:
+        more = f" and {len(columns.implied) - MAX_IMPLIED} more" if len(columns.implied) > MAX_IMPLIED else ""
+        print_table(f"differ with the columns shown: {', '.join(columns.implied[:MAX_IMPLIED])}{more}", style="dim")
+    if any(row.state != "complete" for row in rows):
+        print_table("values of runs that are not complete are the best so far", style="dim")
+    for row in rows:
+        for run in row.runs:
+            if run.error:
+                print_table(f"failed: {path_text(run.folder)}: {run.error}", style="red")
+
+
+def _states(row: Row) -> str:
+    states = row.states
+    return row.state if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.items())
+
+
+def folders_of(folders: Sequence[Path]) -> str:
+    """Return where runs lie, relative to the working folder: `sweep/{0,2,5}`; of folds and seeds the folder above."""
+    paths = [Path(path_text(folder)) for folder in folders]
+    if len(paths) == 1:
+        return str(paths[0])
+    top = Path(os.path.commonpath(paths))
+    if {path.name for path in paths} == {path.name for path in parts(top)}:
+        return str(top)
+    names = [str(path.relative_to(top)) for path in paths]
+    return f"{top}/{{{','.join(names[:MAX_FOLDERS])}{',...' if len(names) > MAX_FOLDERS else ''}}}"
+
+
+def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
+    """Write the joined predictions of each row and seed; returns the files.
+
+    Raises UserError where none is joined, or a file of that name exists.
+    """
+    several = sum(bool(row.joined) for row in rows) > 1
+    files = {
+        folder / f"{OUT_OF_FOLD}{f'-{place}' * several}{f'-seed-{seed}' * (len(row.joined) > 1)}.json": content
+        for place, row in enumerate(rows, start=1)
+        for seed, content in row.joined.items()
+    }
+    if not files:
+        raise UserError("--join: no configuration here has all its folds complete, so there is nothing to join")
+    if existing := [path for path in files if path.exists()]:
+        raise UserError(*(f"--join would write {path}, which exists; give another folder" for path in existing))
+    for path, content in files.items():
+        write_json(path, content)
+    return list(files)
+
+
+def as_json(tables: Sequence[Sequence[Row]]) -> str:
+    """Return the rows in full: differing keys, spread of each metric, and every run with its own values."""
+    records = []
+    for rows in tables:
+        columns = differing_columns(rows)
+        for place, row in enumerate(rows):
+            records.append(
+                {
+                    "config": {key: values[place] for key, values in columns.shown.items()},
+                    "set": row.set_name,
+                    "metrics": {name: _fields(spread) for name, spread in row.values.items()},
+                    "out_of_fold": {name: _fields(spread) for name, spread in row.out_of_fold.items()},
+                    "state": row.state,
+                    "states": row.states,
+                    "best_step": row.mean("best_step"),
+                    "examples": row.mean("examples"),
+                    "examples_per_s": row.mean("examples_per_s"),
+                    "runs": [_run_fields(run) for run in row.runs],
+                }
+            )
+    return json.dumps(plain(records), indent=2, ensure_ascii=False)
+
+
+def _fields(spread: Spread | None) -> dict[str, Any] | None:
+    return None if spread is None else {"mean": spread.mean, "sd": spread.sd, "n": spread.n}
+
+
+def _run_fields(run: Any) -> dict[str, Any]:
+    names = ("folder", "state", "seed", "fold", "metrics", "best_step", "examples", "examples_per_s", "error")
+    return {name: getattr(run, name) for name in names}
+
+
+def as_csv(tables: Sequence[Sequence[Row]]) -> str:
+    """Return one line a row with every digit; keys of one table are empty in the others."""
+    lines: list[dict[str, Any]] = []
+    for rows in tables:
+        columns = differing_columns(rows)
+        for place, row in enumerate(rows):
+            line = {key: _cell(values[place]) for key, values in columns.shown.items()}
+            for prefix, values in (("", row.values), ("out_of_fold/", row.out_of_fold)):
+                for name, spread in values.items():
+                    line[f"{prefix}{name}"] = spread.mean if spread else None
+                    line[f"{prefix}{name} sd"] = spread.sd if spread else None
+            line |= {"set": row.set_name, "n": len(row.counted), "state": _states(row)}
+            line |= {name: row.mean(name) for name in ("best_step", "examples", "examples_per_s")}
+            lines.append(line | {"folders": " ".join(str(run.folder) for run in row.runs)})
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict, bool)) else value

@@ -1,0 +1,276 @@
+"""A journal of an optuna study in an object store: batches of log entries as numbered objects, put on condition.
+
+    PREFIX/batches/0000000042.jsonl          batch 42: one line, {"id": ..., "logs": [...]}
+    PREFIX/merged-32/0000000001.jsonl        batches 32 to 63, one a line; likewise merged-1024
+    PREFIX/conditional-put                   what proves, at every opening, that the store refuses to overwrite
+
+A batch is written as the first number that is free, by a put that the store must refuse where an object stands
+(`If-None-Match: *`; OSS: `x-oss-forbid-overwrite`). Of several writers of one number exactly one succeeds; the others
+read its batch and try the next number. So the numbers are the order, for all readers; there is no lock to be held,
+left behind or timed out, and a writer killed at any instant has written its batch or has not. Nothing is ever
+overwritten or deleted. Each batch carries an identity of its own: where the reply to a put was lost, the writer finds
+by it whether the batch is there, and does not write it twice.
+
+Whoever writes the last of 32 (1024) batches also writes them as one merged object, which is a function of these
+batches alone: it does not matter who does it, or whether anybody does. A reader takes merged objects where there are
+some, and so opens a journal of n batches with about n / 1024 + 64 requests.
+
+Optuna's interface for this is BaseJournalBackend; its journals in files and Redis use locks and counters instead.
+"""
+
+import json
+import logging
+import os
+import time
+import uuid
+from typing import Any
+
+from optuna.storages.journal import BaseJournalBackend
+
+from nlu.config.errors import UserError
+from nlu.storage.reference import Reference, parse_reference
+
+logger = logging.getLogger(__name__)
+
+SCHEMES = ("s3", "s3a", "oss")
+FAN = 32
+"""Objects that make one of the next level; also how many are asked for at once."""
+LEVELS = (2, 1)
+RETRY_DELAYS_S = (0.5, 1.0, 2.0)
+REFUSED_STATUS = {409, 412}
+
+
+class ObjectJournalBackend(BaseJournalBackend):
+    """The journal under a prefix of a bucket, `s3://bucket/prefix` or `oss://bucket/prefix`.
+
+    Entries are in one total order, the same for every reader, and each is there exactly once. An entry whose
+    `append_logs` returned is seen by every `read_logs` that begins later. Many processes may share a journal; it can be
+    pickled and inherited over fork. Endpoint and credentials come from the environment (AWS_*, OSS_*, FSSPEC_*).
+
+    Raises UserError for another scheme, a store that cannot be reached or does not allow writing, and one that
+    overwrites in spite of the condition; from any method, for a store that stays away or a prefix that holds
+    something else.
+    """
+
+    def __init__(self, url: str):
+        self._objects = JournalObjects(url)
+        self._objects.prove_conditional_put()
+        self._batch_count = 0
+        self._log_count = 0
+        self._unread: list[dict[str, Any]] = []
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Append the entries, in one piece. After an error the entries may be there or not."""
+        identity = uuid.uuid4().hex
+        line = json.dumps({"id": identity, "logs": logs}, separators=(",", ":")).encode() + b"\n"
+        delays_s = iter(RETRY_DELAYS_S)
+        while True:
+            number = self._batch_count
+            failure: Exception | None = None
+            try:
+                created = self._objects.create(0, number, line)
+            except Exception as error:  # the reply may be lost and the batch there: only the store can tell
+                created, failure = False, error
+            if created:
+                self._take([line])
+                break
+            if identity in self._catch_up():
+                break
+            if self._batch_count == number:
+                delay_s = next(delays_s, None)
+                if delay_s is None:
+                    raise self._objects.error("written", failure or "it refuses a number that is free") from failure
+                logger.warning("%s: %s; trying again in %g s", self._objects.shown, failure or "conflict", delay_s)
+                time.sleep(delay_s)
+        self._merge(number + 1)
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        """Return the entries from this number on. Only new ones are fetched, unless one is asked for again."""
+        if log_number_from < self._log_count - len(self._unread):
+            self._batch_count = self._log_count = 0
+            self._unread = []
+        self._catch_up()
+        logs = self._unread[log_number_from - (self._log_count - len(self._unread)) :]
+        self._unread = []
+        return logs
+
+    def _catch_up(self) -> set[str]:
+        """Fetch the batches that are new; returns their identities."""
+        return self._take(self._objects.batches(self._batch_count))
+
+    def _take(self, lines: list[bytes]) -> set[str]:
+        identities = set()
+        for line in lines:
+            identity, logs = self._objects.parse(line)
+            identities.add(identity)
+            self._unread.extend(logs)
+            self._log_count += len(logs)
+            self._batch_count += 1
+        return identities
+
+    def _merge(self, batch_count: int) -> None:
+        """Write the merged objects that end with the last of this many batches."""
+        try:
+            for level in reversed(LEVELS):
+                span = FAN**level
+                if batch_count % span:
+                    break
+                lines = self._objects.batches(batch_count - span, batch_count)
+                self._objects.create(level, batch_count // span - 1, b"".join(lines))
+        except Exception as error:  # the entries themselves are written; without a merged object reading is slower
+            logger.warning("%s: batches up to %d stay unmerged: %s", self._objects.shown, batch_count, error)
+
+
+class JournalObjects:
+    """The objects under a journal's prefix: written once, read in order. Connects in each process anew."""
+
+    def __init__(self, url: str):
+        self._reference = _checked(url)
+        self.shown = self._reference.shown
+        self._prefix = self._reference.location.rstrip("/").partition("://")[2]
+        self._connection: tuple[int, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connection": None}
+
+    def prove_conditional_put(self) -> None:
+        """Raises UserError unless the store refuses to put an object where one stands."""
+        path = f"{self._prefix}/conditional-put"
+        try:
+            refused = not self._put(path, b"first\n") or not self._put(path, b"second\n")
+            content = self._filesystem.cat_file(path)
+        except Exception as error:
+            raise self.error("opened", error) from error
+        if not refused or content != b"first\n":
+            raise UserError(
+                f"storage {self.shown} cannot hold a sweep's journal: the store overwrites an object in spite of "
+                f"{'x-oss-forbid-overwrite' if self._is_oss else 'If-None-Match: *'} (on OSS that is so where the "
+                "bucket is versioned), so that two writers would lose entries; use another bucket or store, or "
+                "storage=postgresql://..."
+            )
+
+    def create(self, level: int, number: int, content: bytes) -> bool:
+        """Write an object; False where one stands already, which stays as it is."""
+        return self._put(self._path(level, number), content)
+
+    def batches(self, first: int, stop: int | None = None) -> list[bytes]:
+        """The lines of the batches from `first` up to the first that does not exist, or to `stop`."""
+        lines: list[bytes] = []
+        width = 1
+        while (position := first + len(lines)) != stop:
+            width = min(width, FAN - position % FAN, FAN if stop is None else stop - position)
+            found = self._run(0, position, width)
+            merged = self._merged(position, stop) if found and position % FAN == 0 else []
+            lines += merged or found
+            if not merged and len(found) < width:
+                break
+            width = 1 if (first + len(lines)) % FAN == 0 else 2 * width
+        return lines
+
+    def _merged(self, first: int, stop: int | None) -> list[bytes]:
+        """The lines of the merged objects from batch `first` on, largest objects first."""
+        lines: list[bytes] = []
+        for level in LEVELS:
+            span = FAN**level
+            width = 1
+            while (position := first + len(lines)) % span == 0:
+                if stop is not None:
+                    width = min(width, (stop - position) // span)
+                found = self._run(level, position // span, width)
+                lines += found
+                if len(found) < width * span or not width:
+                    break
+                width = min(2 * width, FAN)
+        return lines
+
+    def _run(self, level: int, number: int, count: int) -> list[bytes]:
+        """The lines of up to `count` objects, from this number up to the first that does not exist."""
+        paths = [self._path(level, number + offset) for offset in range(count)]
+        contents = self._filesystem.cat(paths, on_error="return") if paths else {}
+        lines: list[bytes] = []
+        for path in paths:
+            content = contents[path]
+            if isinstance(content, FileNotFoundError):
+                break
+            if isinstance(content, BaseException):
+                raise self.error("read", content) from content
+            batch = content.splitlines(keepends=True)
+            if len(batch) != FAN**level or not batch[-1].endswith(b"\n"):
+                raise self._foreign(path)
+            lines += batch
+        return lines
+
+    def parse(self, line: bytes) -> tuple[str, list[dict[str, Any]]]:
+        """The identity and the entries of a batch."""
+        try:
+            batch = json.loads(line)
+            return batch["id"], batch["logs"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._foreign(f"{self._prefix}/{line[:40]!r}") from error
+
+    def _path(self, level: int, number: int) -> str:
+        return f"{self._prefix}/{f'merged-{FAN**level}' if level else 'batches'}/{number:010d}.jsonl"
+
+    def _put(self, path: str, content: bytes) -> bool:
+        condition = {"headers": {"x-oss-forbid-overwrite": "true"}} if self._is_oss else {"mode": "create"}
+        try:
+            self._filesystem.pipe_file(path, content, **condition)
+        except Exception as error:
+            if _status(error) in REFUSED_STATUS:
+                return False
+            raise
+        return True
+
+    @property
+    def _is_oss(self) -> bool:
+        return self._reference.scheme == "oss"
+
+    @property
+    def _filesystem(self) -> Any:
+        """The connection of this process: an event loop and its sockets do not survive a fork."""
+        if self._connection is None or self._connection[0] != os.getpid():
+            from nlu.storage.remote import connect
+
+            # With more than one, s3fs asks for the size of each object before it gets it.
+            options = {} if self._is_oss else {"max_concurrency": 1}
+            self._connection = (os.getpid(), connect(self._reference, **options)[0])
+        return self._connection[1]
+
+    def error(self, action: str, reason: object) -> UserError:
+        """The error that says that the store cannot be written, read or opened."""
+        if isinstance(reason, UserError):
+            return reason
+        missing = "; create the bucket first" if isinstance(reason, FileNotFoundError) else ""
+        variables = "OSS_ENDPOINT, FSSPEC_OSS_KEY, FSSPEC_OSS_SECRET" if self._is_oss else "AWS_ENDPOINT_URL, AWS_*"
+        return UserError(
+            f"storage {self.shown} cannot be {action}: {str(reason) or type(reason).__name__}{missing}; check URL, "
+            f"endpoint, credentials ({variables}) and the right to put and get objects"
+        )
+
+    def _foreign(self, path: str) -> UserError:
+        return UserError(
+            f"storage {self.shown} holds {path}, which is no part of a journal; give each sweep's storage a prefix of "
+            "its own"
+        )
+
+
+def _checked(url: str) -> Reference:
+    reference = parse_reference(url, "storage")
+    bucket, _, prefix = reference.location.partition("://")[2].partition("/")
+    if reference.scheme not in SCHEMES or not bucket or not prefix.strip("/"):
+        raise UserError(f"storage {reference.shown} is no journal in an object store; write s3://BUCKET/PREFIX")
+    if "@" in bucket:
+        raise UserError(f"storage {reference.shown} was given with credentials; set them in the environment instead")
+    if set(prefix) & set("*?[]#"):
+        raise UserError(f"storage {reference.shown} has one of *?[]# in its name; choose another prefix")
+    return reference
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status of the answer behind a driver's error: FileExistsError or OSError, caused by boto's or oss2's."""
+    cause: Any = error.__cause__ or error
+    response = getattr(cause, "response", None)
+    status = getattr(cause, "status", None)
+    if isinstance(response, dict):
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status if isinstance(status, int) else 412 if isinstance(error, FileExistsError) else None

@@ -1,0 +1,130 @@
+"""Pruners by name, in examples seen; the brackets of HyperBand and what they are expected to cost.
+
+HyperBand: Li et al., JMLR 18 (2018), 185. As optuna does it: rungs are passed one trial at a time (ASHA, Li et al.,
+MLSys 2020), and a trial's bracket is a hash of study name and number, weighted by the brackets' budgets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nlu.config.errors import UserError
+from nlu.config.nearest import hint
+
+if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
+
+KEY = "hydra.sweeper.pruner"
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "hyperband": {"bootstrap_count": 0},
+    "successive_halving": {"min_early_stopping_rate": 0, "bootstrap_count": 0},
+    "median": {"n_startup_trials": 5, "n_warmup_steps": 0, "interval_steps": 1, "n_min_trials": 1},
+    "threshold": {"lower": None, "upper": None, "n_warmup_steps": 0, "interval_steps": 1},
+    "wilcoxon": {"p_threshold": 0.1, "n_startup_steps": 2},
+    "none": {},
+}
+"""The parameters of each pruner beside the resources, with their defaults."""
+WITH_RUNGS = ("hyperband", "successive_halving")
+RESOURCES = ("n_warmup_steps", "interval_steps")
+"""Parameters that count examples seen, and may be written as durations."""
+TRIALS_PER_BRACKET = 10
+"""Trials that TPE draws at random in each bracket before it learns anything (its n_startup_trials)."""
+
+
+def read(written: Any) -> tuple[str, dict[str, Any]]:
+    """Return name and parameters of a pruner written as `median` or `{name: median, n_startup_trials: 3}`.
+
+    Raises UserError for a name or parameter that there is not.
+    """
+    if written is None:
+        written = "none"
+    node = dict(written) if isinstance(written, Mapping) else {"name": written}
+    name = node.pop("name", None)
+    if name not in PARAMETERS:
+        raise UserError(f"{KEY} is {written!r}: there is no such pruner; {hint(str(name), PARAMETERS)}; set {KEY}=NAME")
+    unknown = [key for key in node if key not in PARAMETERS[name]]
+    if unknown:
+        raise UserError(
+            *(f"{KEY}.{key}: {name} has no such parameter; {hint(key, PARAMETERS[name])}" for key in unknown)
+        )
+    parameters = {**PARAMETERS[name], **node}
+    if name == "threshold" and parameters["lower"] is None and parameters["upper"] is None:
+        raise UserError(
+            f"{KEY} is threshold, which needs a bound; write '{KEY}={{name: threshold, lower: 0.5}}', or upper"
+        )
+    return name, parameters
+
+
+def build(spec: Mapping[str, Any] | None) -> BasePruner:
+    """Return the pruner of a specification: its name, its parameters and, where it has rungs, the resources.
+
+    All resources are examples seen, as integers.
+    """
+    from optuna import pruners
+
+    spec = dict(spec or {"name": "none"})
+    name = spec.pop("name")
+    if name == "hyperband":
+        return pruners.HyperbandPruner(**spec)
+    if name == "successive_halving":
+        spec.pop("max_resource")
+        return pruners.SuccessiveHalvingPruner(**spec)
+    if name == "median":
+        return pruners.MedianPruner(**spec)
+    if name == "threshold":
+        return pruners.ThresholdPruner(**spec)
+    if name == "wilcoxon":
+        return pruners.WilcoxonPruner(**spec)
+    return pruners.NopPruner()
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """A bracket of HyperBand, or successive halving's only one."""
+
+    number: int
+    rungs: tuple[int, ...]
+    """examples seen at which all but the best 1 / reduction_factor of the trials are stopped"""
+    share: float
+    """expected share of the trials"""
+    cost: float
+    """expected examples of a trial, as a share of a full run's, if stopped trials stop at their rung"""
+
+
+def brackets(spec: Mapping[str, Any]) -> list[Bracket]:
+    """Return the brackets of a specification; none for a pruner without rungs."""
+    if spec["name"] not in WITH_RUNGS:
+        return []
+    low, high, factor = spec["min_resource"], spec["max_resource"], spec["reduction_factor"]
+    count = math.floor(math.log(high / low, factor)) + 1 if spec["name"] == "hyperband" else 1
+    budgets = [math.ceil(count * factor ** (count - 1 - number) / (count - number)) for number in range(count)]
+    found = []
+    for number, budget in enumerate(budgets):
+        rate = number if spec["name"] == "hyperband" else spec["min_early_stopping_rate"]
+        rungs = _rungs(low * factor**rate, high, factor)
+        found.append(Bracket(number, rungs, budget / sum(budgets), _cost(rungs, high, factor)))
+    return found
+
+
+def _rungs(first: int, high: int, factor: int) -> tuple[int, ...]:
+    found = []
+    while first < high:
+        found.append(first)
+        first *= factor
+    return tuple(found)
+
+
+def _cost(rungs: tuple[int, ...], high: int, factor: int) -> float:
+    alive, examples, before = 1.0, 0.0, 0
+    for at in (*rungs, high):
+        examples += alive * (at - before)
+        alive, before = alive / factor, at
+    return examples / high
+
+
+def trials_wanted(found: list[Bracket]) -> int:
+    """Return how many trials TPE wants before it has learned something in every bracket."""
+    return TRIALS_PER_BRACKET * len(found)

@@ -1,0 +1,146 @@
+"""Several runs of one configuration taken together: mean and standard deviation, and the folds' predictions joined.
+
+Read from their folders, without torch, by the command that ran them one after another as by the report on a sweep that
+spread them over jobs. Axes: N joined examples.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import UserError
+
+OUT_OF_FOLD = "out-of-fold"
+HELD_OUT = "dev"
+"""the set that holds the rows of a fold"""
+
+
+def count_parts(config: Mapping[str, Any]) -> int:
+    """Return how many runs a configuration consists of: its folds times its seeds."""
+    count, fold = config["folds"]["count"], config["fold"]
+    return config["seeds"] * (count if count is not None and fold is None else 1)
+
+
+def summarise(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the result.json of several runs, from the result.json of each by its name.
+
+    `metrics` and `best.value` are means, `sd` and `best.sd` sample standard deviations (None for a single run); the
+    means of a metric that some run lacks or has as NaN are None. Examples and times are sums. `parts` has a row for
+    each run.
+    """
+    names, runs = list(results), list(results.values())
+    best = runs[0]["best"]
+    values = [run["best"]["value"] for run in runs]
+    means, deviations = _over_runs(runs, mean_of), _over_runs(runs, deviation_of)
+    return {
+        "metrics": means,
+        "sd": deviations,
+        "best": {
+            "set": best["set"], "metric": best["metric"], "value": mean_of(values), "sd": deviation_of(values),
+        },
+        "folds": runs[0]["folds"],
+        "pruned": any(run["pruned"] for run in runs),
+        "examples": sum(run["examples"] for run in runs),
+        "steps": sum(run["steps"] for run in runs),
+        "train_s": sum(run["train_s"] for run in runs),
+        "parts": [
+            {
+                "name": name, **{key: run[key] for key in ("seed", "fold", "pruned", "examples")},
+                **{key: run["best"][key] for key in ("value", "step")}, "metrics": run["metrics"],
+            }
+            for name, run in zip(names, runs, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def _over_runs(runs: Sequence[Mapping[str, Any]], combine: Any) -> dict[str, dict[str, float | None]]:
+    sets = dict.fromkeys(name for run in runs for name in run["metrics"])
+    found: dict[str, dict[str, float | None]] = {}
+    for name in sets:
+        metrics = dict.fromkeys(metric for run in runs for metric in run["metrics"].get(name, {}))
+        found[name] = {
+            metric: combine([run["metrics"].get(name, {}).get(metric) for run in runs]) for metric in metrics
+        }
+    return found
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None where a value is missing or not a number."""
+    numbers = _numbers(values)
+    return statistics.fmean(numbers) if numbers else None
+
+
+def deviation_of(values: Sequence[float | None]) -> float | None:
+    """Return the sample standard deviation; None for fewer than two values or where one is missing."""
+    numbers = _numbers(values)
+    return statistics.stdev(numbers) if len(numbers) > 1 else None
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    numbers = [value for value in values if value is not None and math.isfinite(value)]
+    return numbers if len(numbers) == len(values) else []
+
+
+def join_folds(folders: Sequence[Path]) -> dict[str, Any]:
+    """Return the held-out predictions of all folds of one split as `rows`, in row order, with `metrics` of them all.
+
+    Every training example occurs exactly once. Each row is that of predictions/dev.json with its `fold`; `metrics`
+    holds what follows from the rows: of tagging the scores of spans alone. Raises UserError where a fold is missing,
+    stands twice or belongs to another split.
+    """
+    runs = [_read(folder / "result.json") for folder in folders]
+    split = {(run["folds"], run["seed"]) for run in runs}
+    folds = sorted(run["fold"] for run in runs if run["fold"] is not None)
+    if len(split) != 1 or not folds or folds != list(range(runs[0]["folds"])):
+        shown = ", ".join(f"{folder} (fold {run['fold']} of {run['folds']}, seed {run['seed']})"
+                          for folder, run in zip(folders, runs, strict=True))  # fmt: skip
+        raise UserError(f"these are not all folds of one split, each once: {shown}; give a folder for each fold")
+    predictions = [_read(folder / "predictions" / f"{HELD_OUT}.json") for folder in folders]
+    rows = [
+        {"fold": run["fold"], **row}
+        for run, content in zip(runs, predictions, strict=True)
+        for row in content["rows"]
+    ]  # fmt: skip
+    rows.sort(key=lambda row: row["id"])
+    sets = _read(folders[0] / "data.json")["sets"]
+    wanted = sets["train"]["examples"] + sets[HELD_OUT]["examples"]
+    if len({row["id"] for row in rows}) != wanted or len(rows) != wanted:
+        raise UserError(
+            f"the folds in {folders[0].parent} hold out {len(rows)} rows, but there are {wanted} training examples, "
+            "each held out once; were the data changed between the folds? run them again"
+        )
+    labels = [entry["label"] for entry in predictions[0]["by_label"]]
+    return {"folds": runs[0]["folds"], "seed": runs[0]["seed"], "metrics": scores_of(rows, labels), "rows": rows}
+
+
+def scores_of(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> dict[str, float]:
+    """Return the scores of records of predictions; `labels` are all classes in the order of their numbers."""
+    if "spans" in rows[0]:
+        from nlu.metrics.spans import SpanCounts
+
+        counts = SpanCounts()
+        for row in rows:
+            counts.add_spans({tuple(span) for span in row["spans"]}, {tuple(span) for span in row["label"]})
+        total = counts.scores()
+        return {f"span_{name}": total[name] for name in ("f1", "precision", "recall")}
+    import numpy as np
+
+    from nlu.metrics.classification import scores_of_predictions
+
+    number = {label: place for place, label in enumerate(labels)}
+    label_N, prediction_N = (np.array([number[row[key]] for row in rows]) for key in ("label", "prediction"))
+    probability_N, loss_N = (np.array([row[key] for row in rows], float) for key in ("probability", "loss"))
+    positive_N = np.where(prediction_N == 1, probability_N, 1 - probability_N) if len(labels) == 2 else None
+    return scores_of_predictions(label_N, prediction_N, loss_N, positive_N)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} does not exist, so this fold is not finished; finish the run with resume=auto"
+        ) from None

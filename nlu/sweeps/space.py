@@ -1,0 +1,241 @@
+"""The space that a search draws from: sweep overrides as optuna's distributions, some of them on a condition.
+
+The grammar is Hydra's, read by hydra-optuna-sweeper: `choice(a,b)`, `range(1,10)`, `interval(0,1)`,
+`tag(log, interval(1e-5, 1e-3))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.errors import OverrideParseException
+from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl, create_optuna_distribution_from_override
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    check_distribution_compatibility,
+)
+
+from nlu.config.errors import UserError
+
+PARAMS = "hydra.sweeper.params"
+WHEN = "hydra.sweeper.when"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Parameters that are drawn only where a key has a value."""
+
+    key: str
+    value: str
+    params: dict[str, BaseDistribution]
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}"
+
+
+@dataclass
+class Space:
+    """What is drawn for each trial, and the overrides that all trials share."""
+
+    params: dict[str, BaseDistribution] = field(default_factory=dict)
+    branches: list[Branch] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    """overrides, in the order given"""
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys([*self.params, *(name for branch in self.branches for name in branch.params)]))
+
+    def draw(self, suggest: Callable[[str, BaseDistribution], Any], composed: Callable[[str], str | None]) -> dict:
+        """Return a value for each parameter of one trial. `composed(key)` is the value of a key that is not drawn."""
+        values = {name: suggest(name, distribution) for name, distribution in self.params.items()}
+        waiting, progress = list(self.branches), True
+        while progress:
+            progress = False
+            for branch in list(waiting):
+                # A branch may hang on a parameter of a later one; what no branch draws is composed.
+                if branch.key not in values and any(branch.key in other.params for other in waiting):
+                    continue
+                waiting.remove(branch)
+                progress = True
+                held = written(values[branch.key]) if branch.key in values else composed(branch.key)
+                if held == branch.value:
+                    for name, distribution in branch.params.items():
+                        if name not in values:
+                            values[name] = suggest(name, distribution)
+        return values
+
+    def described(self) -> dict[str, str]:
+        """Return the space as text, the form in which two of them are compared."""
+        plain = {name: shown(distribution) for name, distribution in self.params.items()}
+        for branch in self.branches:
+            plain |= {f"{name} where {branch}": shown(distribution) for name, distribution in branch.params.items()}
+        return plain
+
+
+def overrides_of(values: Mapping[str, Any]) -> list[str]:
+    """Return drawn values as overrides."""
+    return [f"{name}={written(value)}" for name, value in values.items()]
+
+
+def written(value: Any) -> str:
+    """Return a value as the override grammar writes it; text is already in that form."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else repr(value)
+
+
+def shown(distribution: BaseDistribution) -> str:
+    """Return a distribution as a reader knows it."""
+    if isinstance(distribution, CategoricalDistribution):
+        return f"choice({', '.join(written(choice) for choice in distribution.choices)})"
+    low, high, step = distribution.low, distribution.high, distribution.step  # type: ignore[attr-defined]
+    text = f"interval({low}, {high})"
+    if distribution.log:  # type: ignore[attr-defined]
+        return f"tag(log, {text})"
+    return text if step in (None, 1) else f"range({low}, {high}, step={step}), both ends included"
+
+
+def read_space(params: Mapping[str, Any] | None, when: Mapping[str, Any] | None, arguments: Sequence[str]) -> Space:
+    """Return the space of a search: `params` and `when` of its configuration, and the command line, which wins.
+
+    Raises UserError with every problem.
+    """
+    problems: list[str] = []
+    space = Space()
+    for name, value in (params or {}).items():
+        _add(space, f"{name}={_as_override(value)}", problems, f"{PARAMS}.{name}")
+    for condition, branch in (when or {}).items():
+        _add_branch(space, str(condition), branch, problems)
+    for argument in arguments:
+        _add(space, argument, problems)
+    _check_branches(space, problems)
+    if problems:
+        raise UserError(*problems)
+    return space
+
+
+def _as_override(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _add(space: Space, text: str, problems: list[str], where: str | None = None) -> None:
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except OverrideParseException as error:
+        problems.append(f"{where or text}: {text} cannot be read: {str(error).splitlines()[0]}")
+        return
+    if override.is_delete():
+        space.fixed.append(text)
+        return
+    name = override.get_key_element()
+    # Whatever was said of this key before, the last word counts.
+    space.params.pop(name, None)
+    space.fixed = [fixed for fixed in space.fixed if fixed.partition("=")[0] != name]
+    space.branches = [
+        Branch(branch.key, branch.value, {key: held for key, held in branch.params.items() if key != name})
+        for branch in space.branches
+    ]
+    if override.is_sweep_override():
+        if (distribution := _distribution(override, where or text, problems)) is not None:
+            space.params[name] = distribution
+    else:
+        space.fixed.append(text)
+
+
+def _distribution(override: Override, where: str, problems: list[str]) -> BaseDistribution | None:
+    value = override.value()
+    if isinstance(value, IntervalSweep) and value.start is not None and value.end is not None:
+        if value.start > value.end:
+            problems.append(
+                f"{where}: the interval runs from {value.start} down to {value.end}; write the lower end first"
+            )
+            return None
+        if "log" in value.tags and value.start <= 0:
+            problems.append(f"{where}: a logarithmic interval begins at {value.start}; let it begin above 0")
+            return None
+    try:
+        return create_optuna_distribution_from_override(override)
+    except (ValueError, AssertionError, NotImplementedError) as error:
+        problems.append(f"{where}: {error}; write choice(a,b), range(a,b), interval(a,b) or tag(log, interval(a,b))")
+        return None
+
+
+def _add_branch(space: Space, condition: str, branch: Any, problems: list[str]) -> None:
+    key, equals, value = condition.partition("=")
+    where = f"{WHEN}.'{condition}'"
+    if not equals or not key or not value:
+        problems.append(f"{where} is no condition; write KEY=VALUE, such as optimizer=adamw")
+        return
+    if not isinstance(branch, Mapping) or not branch:
+        problems.append(f"{where} is {branch!r}, but must map keys to what is drawn for them")
+        return
+    inner = Space()
+    for name, text in branch.items():
+        _add(inner, f"{name}={_as_override(text)}", problems, f"{where}.{name}")
+    problems += [
+        f"{where}: {fixed} draws nothing; write choice(...), range(...) or interval(...)" for fixed in inner.fixed
+    ]
+    space.branches.append(Branch(key, value, inner.params))
+
+
+def _check_branches(space: Space, problems: list[str]) -> None:
+    known: dict[str, BaseDistribution] = {}
+    for branch in space.branches:
+        held = space.params.get(branch.key)
+        if isinstance(held, CategoricalDistribution):
+            choices = [written(choice) for choice in held.choices]
+            if branch.value not in choices:
+                problems.append(f"{WHEN}.'{branch}': {branch.key} is drawn from {', '.join(choices)} only")
+        for name, distribution in branch.params.items():
+            if name in space.params:
+                problems.append(f"{WHEN}.'{branch}'.{name} is drawn without a condition as well; remove one of the two")
+            try:
+                check_distribution_compatibility(known.setdefault(name, distribution), distribution)
+            except ValueError:
+                problems.append(
+                    f"{WHEN}.'{branch}'.{name} is {shown(distribution)}, elsewhere {shown(known[name])}; "
+                    "what is drawn for one key must be of one kind, with the same choices"
+                )
+
+
+def require_grid(space: Space) -> dict[str, list[Any]]:
+    """Return the values of each parameter for a grid. Raises UserError where there is an interval or a condition."""
+    problems, values = [], {}
+    if space.branches:
+        problems.append(
+            f"{WHEN} makes no grid; choose hydra/sweeper/sampler=random or tpe, or sweep each branch by itself"
+        )
+    for name, distribution in space.params.items():
+        is_interval = not isinstance(distribution, CategoricalDistribution) and not _is_stepped(distribution)
+        if is_interval:
+            problems.append(
+                f"{name} is {shown(distribution)}, but a grid needs values one can count; write choice(...) or "
+                "range(...), or choose hydra/sweeper/sampler=random or tpe"
+            )
+        else:
+            values[name] = list(OptunaSweeperImpl._to_grid_sampler_choices(distribution))
+    if problems:
+        raise UserError(*problems)
+    return values
+
+
+def _is_stepped(distribution: BaseDistribution) -> bool:
+    step = getattr(distribution, "step", None)
+    return step is not None and not getattr(distribution, "log", False)
+
+
+def space_differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return what differs between two spaces from `described`, one line a parameter."""
+    return [
+        f"{name}: {before.get(name, 'not drawn')} there, {now.get(name, 'not drawn')} here"
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name) != now.get(name)
+    ]

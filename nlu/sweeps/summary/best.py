@@ -1,0 +1,134 @@
+"""The best trial as an experiment file: everything its command line said, in a form that can be kept."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString
+
+from nlu.config.app import conf_dir
+from nlu.config.tables import metric_text, path_text
+from nlu.storage.files import write_text
+from nlu.sweeps.summary.trials import Summary, TrialRow, written
+
+NOT_KEPT = ("trial", "resume", "dry_run", "hydra")
+"""What belongs to the run, not to the experiment."""
+
+
+def write_best(summary: Summary, path: Path, shared: Sequence[str] = ()) -> bool:
+    """Write the best trial as an experiment; returns whether there is one. Without one an older file goes."""
+    trial = summary.best
+    if trial is None:
+        path.unlink(missing_ok=True)
+        return False
+    flags, overrides = _spoken(trial, shared)
+    chosen, late = _choices(flags), _later_groups()
+    added: list[Any] = []
+    overridden: list[dict[str, Any]] = []
+    late_choices: list[dict[str, Any]] = []
+    body: dict[str, Any] = {}
+    for override in overrides:
+        key = str(override.key_or_group)
+        if key == "experiment":
+            # Its own choices stand before those of the command line, which overrode them.
+            added.insert(0, str(override.value()))
+        elif not override.is_delete() and chosen(key) and isinstance(override.value(), (str, QuotedString)):
+            group = override.get_key_element().lstrip("+")
+            if group in late:
+                choices, content = _content(group, _plain(override.value()))
+                body, late_choices = _merged(content, body), [*late_choices, *choices]
+            elif override.is_add():
+                added.append({f"/{group}": _plain(override.value())})
+            else:
+                overridden.append({f"override /{group}": _plain(override.value())})
+        elif not override.is_delete():
+            _put(body, key, _plain(override.value()))
+    # What the command line chose stands before what a choice of its brought along.
+    spoken = {group for entry in overridden for group in entry}
+    overridden += [entry for entry in late_choices if not spoken & entry.keys()]
+    content = yaml.safe_dump({"defaults": [*added, *overridden, "_self_"], **body}, allow_unicode=True, sort_keys=False)
+    value = f"{summary.metric} {metric_text(trial.value)}"
+    header = (
+        "# @package _global_\n# python -m nlu.train experiment=best\n"
+        f"# The best of {summary.counts}: trial {trial.number}, {value}.\n"
+    )
+    write_text(path, header + content)
+    return True
+
+
+def best_command(program: str, folder: Path, summary: Summary, shared: Sequence[str] = ()) -> str:
+    """Return the command that runs best.yaml, with what a file cannot say: folders of choices, deleted keys."""
+    assert summary.best is not None, "there is a best trial"
+    flags, overrides = _spoken(summary.best, shared)
+    deleted = [str(override.input_line) for override in overrides if override.is_delete()]
+    parts = [f"--config-dir={path_text(folder)}", "experiment=best", *deleted]
+    # Hydra takes one --config-dir; further places are searched too.
+    if places := [os.path.abspath(flag.partition("=")[2]) for flag in flags]:
+        parts.append(f"hydra.searchpath=[{','.join(f'file://{place}' for place in places)}]")
+    return " ".join([program, *map(shlex.quote, parts)])
+
+
+def _spoken(trial: TrialRow, shared: Sequence[str]) -> tuple[list[str], list[Override]]:
+    """The flags and overrides of a trial: of its run folder, or else the shared ones and its parameters."""
+    file = Path(trial.folder or "") / "overrides"
+    if trial.folder and file.is_file():
+        texts = shlex.split(file.read_text(encoding="utf-8"))
+    else:
+        texts = [*shared, *(f"{name}={written(value)}" for name, value in trial.params.items())]
+    flags = [text for text in texts if text.startswith("--config-dir=")]
+    parsed = OverridesParser.create().parse_overrides([text for text in texts if not text.startswith("--")])
+    return flags, [override for override in parsed if override.key_or_group.split(".")[0] not in NOT_KEPT]
+
+
+def _choices(flags: Sequence[str]) -> Any:
+    """A function that tells whether a key is a group to choose from."""
+    places = [conf_dir(), *(Path(flag.partition("=")[2]) for flag in flags)]
+
+    def is_group(key: str) -> bool:
+        return any((place / key).is_dir() for place in places)
+
+    return is_group
+
+
+def _later_groups() -> list[str]:
+    """The groups that are composed after the experiment, which can therefore not choose from them."""
+    defaults = yaml.safe_load((conf_dir() / "train.yaml").read_text(encoding="utf-8"))["defaults"]
+    names = [next(iter(entry)) for entry in defaults if isinstance(entry, dict)]
+    return [name for name in names[names.index("experiment") + 1 :] if not name.startswith("override ")]
+
+
+def _content(group: str, choice: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What a choice of such a group overrides in other groups, and the keys that it sets."""
+    text = (conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")
+    content = yaml.safe_load(text) or {}
+    choices = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]
+    return choices, content if "@package _global_" in text.partition("\n")[0] else {group: content}
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, dict):
+        return {_plain(key): _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _put(body: dict[str, Any], key: str, value: Any) -> None:
+    *groups, name = key.split(".")
+    for group in groups:
+        body = body.setdefault(group, {})
+    body[name] = value

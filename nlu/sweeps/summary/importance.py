@@ -1,0 +1,37 @@
+"""How much each parameter mattered, by optuna's own estimate."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import optuna
+
+MIN_TRIALS = 2
+
+
+def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
+    """Return the share of each parameter, largest first, or none and the reason.
+
+    Optuna's PED-ANOVA (Watanabe et al. 2023, https://arxiv.org/abs/2304.10255): how far a parameter's values among
+    the best trials stand off from those among all. Only complete trials count, so with few of them it says little.
+    """
+    from optuna.importance import get_param_importances
+    from optuna.trial import TrialState
+
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(done) < MIN_TRIALS:
+        return {}, f"Importances need {MIN_TRIALS} complete trials; there are {len(done)}."
+    if len({trial.value for trial in done}) < 2:
+        return {}, "Importances need trials that differ; all complete ones have the same value."
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = get_param_importances(study)
+    except (ValueError, RuntimeError) as error:
+        return {}, f"Optuna could not estimate importances: {error}."
+    if not found or not all(math.isfinite(value) for value in found.values()) or sum(found.values()) <= 0:
+        return {}, "Importances could not be told apart from these trials."
+    return found, f"Estimated by PED-ANOVA from {len(done)} complete trials."

@@ -1,0 +1,152 @@
+"""The runs that folds and seeds make of one configuration: one after another, each in a run folder of its own.
+
+A part is an ordinary run, the same that `fold=K seed=S` makes by itself, to the byte. The folder above it holds what
+was asked for, the mean over the parts and the joined predictions of the folds.
+"""
+
+import json
+import logging
+import math
+import statistics
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nlu.storage.files import write_json
+from nlu.sweeps.repeats import OUT_OF_FOLD, count_parts, join_folds, summarise
+from nlu.training import logs
+from nlu.training.distributed import Ranks
+from nlu.training.loop import Report
+from nlu.training.run_folder import checkpoint_to_continue, hold, write_config
+from nlu.training.single import run_single, write_command
+from nlu.training.stopping import StopSignals
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One fold of one seed: the name of its folder, its configuration, and the command line that makes it alone."""
+
+    name: str
+    config: dict[str, Any]
+    overrides: list[str]
+
+
+def parts_of(config: dict[str, Any], overrides: list[str]) -> list[Part]:
+    """Return the runs that a configuration consists of, fold within seed; none where it is a run by itself."""
+    if count_parts(config) == 1:
+        return []
+    count, fold = config["folds"]["count"], config["fold"]
+    folds = range(count) if count is not None and fold is None else [fold]
+    seeds = range(config["seed"], config["seed"] + config["seeds"])
+    parts = []
+    for seed in seeds:
+        for number in folds:
+            named = {"seed": seed if len(seeds) > 1 else None, "fold": number if len(folds) > 1 else None}
+            name = "-".join(f"{key}-{value}" for key, value in named.items() if value is not None)
+            own = {"seed": seed, "seeds": 1, "fold": number}
+            written = [f"{key}={'null' if value is None else value}" for key, value in own.items()]
+            parts.append(Part(name, {**config, **own}, [*overrides, *written]))
+    return parts
+
+
+class RunningMean:
+    """Tells a trial the mean over its parts: the last values of those that ended, the present one of the running."""
+
+    def __init__(self, report: Report):
+        self.asked_to_prune = False
+        self._report = report
+        self._values: list[float] = []
+        self._examples = 0
+
+    def report(self, examples: int, value: float) -> bool:
+        """Report an evaluation of the running part; returns whether the trial is to be pruned."""
+        mean = statistics.fmean([*self._values, value])
+        self.asked_to_prune = self._report(self._examples + examples, mean)
+        return self.asked_to_prune
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Count a part that ended, from its result.json."""
+        best = result["best"]
+        last = result["last"][best["set"]][best["metric"]]
+        self._values.append(math.nan if last is None else last)
+        self._examples += result["examples"]
+
+
+def run_parts(
+    parts: list[Part], config: dict[str, Any], run_dir: Path, overrides: list[str], ranks: Ranks, report: Report | None
+) -> int:
+    """Run the parts that are not finished yet, then write what they make together; returns the exit status.
+
+    A trial that is pruned leaves the parts that it has, and no joined predictions.
+    """
+    mean = RunningMean(report) if report else None
+    with hold(run_dir) if ranks.is_first else nullcontext(), ExitStack() as while_listening:
+        ranks.from_first(checkpoint_to_continue(run_dir, config) if ranks.is_first else None)
+        if ranks.from_first((run_dir / "result.json").is_file()):
+            log.info("the runs in %s are finished; nothing was done", run_dir)
+            return 0
+        signals = StopSignals()
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            if not begun:
+                while_listening.enter_context(signals)
+                if ranks.is_first:
+                    write_config(run_dir, config)
+                    write_command(run_dir, config, overrides, ranks)
+            begun = True
+
+        done: list[Part] = []
+        for part in parts:
+            status = run_single(
+                part.config, run_dir / part.name, part.overrides, ranks, report=mean.report if mean else None,
+                signals=signals, before_training=begin,
+            )  # fmt: skip
+            if status:
+                return status
+            done.append(part)
+            logs.set_up(run_dir, ranks.rank)
+            result = ranks.from_first(_result(run_dir / part.name) if ranks.is_first else None)
+            log.info("%s", _line(part, result))
+            if mean:
+                mean.add(result)
+            if part is not parts[-1]:
+                pruned = result["pruned"] or (mean is not None and mean.asked_to_prune)
+                stopped = signals.exit_code if signals.asked else 0
+                pruned, stopped = ranks.from_first((pruned, stopped))
+                if pruned:
+                    break
+                if stopped:
+                    return stopped
+        if ranks.is_first:
+            _write_result(config, run_dir, done, len(parts))
+    return 0
+
+
+def _line(part: Part, result: dict[str, Any]) -> str:
+    best = result["best"]
+    pruned = ", pruned" if result["pruned"] else ""
+    return f"{part.name}: {best['set']} {best['metric']} {best['value']:.4f} at step {best['step']:,}{pruned}"
+
+
+def _result(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
+
+
+def _write_result(config: dict[str, Any], run_dir: Path, done: list[Part], wanted: int) -> None:
+    """Write the joined predictions of each seed's folds, if all are there, and result.json last of all."""
+    summary = summarise({part.name: _result(run_dir / part.name) for part in done})
+    summary |= {"pruned": len(done) < wanted or summary["pruned"], "seed": config["seed"], "seeds": config["seeds"]}
+    joined: dict[str, Any] = {}
+    if config["folds"]["count"] is not None and config["fold"] is None and not summary["pruned"]:
+        for seed in dict.fromkeys(part.config["seed"] for part in done):
+            folders = [run_dir / part.name for part in done if part.config["seed"] == seed]
+            content = join_folds(folders)
+            name = OUT_OF_FOLD if config["seeds"] == 1 else f"{OUT_OF_FOLD}-seed-{seed}"
+            write_json(run_dir / "predictions" / f"{name}.json", content)
+            joined[str(seed)] = content["metrics"]
+    write_json(run_dir / "result.json", {**summary, "out_of_fold": joined or None})

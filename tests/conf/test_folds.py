@@ -1,0 +1,49 @@
+"""What is said of folds and seeds before anything is read."""
+
+import pytest
+
+from nlu.config.app import short_form
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("folds=5", "folds.count=5"), ("folds=2,5", "folds.count=2,5"), ("folds=none", "folds.count=null"),
+        ("folds=null", "folds.count=null"), ("folds={count: 5}", "folds={count: 5}"), ("folds", "folds"),
+        ("fold=3", "fold=3"), ("folds.group_by=shop", "folds.group_by=shop"),
+    ],
+)  # fmt: skip
+def test_the_number_of_folds_has_a_short_form(written, meant):
+    assert short_form(written) == meant
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("folds=5 fold=5", "fold is 5, but folds.count is 5; folds are counted from 0, set fold to <= 4"),
+        ("fold=0", "fold is 0, but there are no folds; set folds=5"),
+        ("folds.group_by=shop data=afqmc", "folds.group_by is shop, but there are no folds; set folds=5"),
+        ("folds=5 folds.group_by=shop", "with data.format=lines rows have no column to group by"),
+        ("folds=1", "folds.count is 1 but must be an integer >= 2 or null"),
+        ("seeds=0", "seeds is 0 but must be an integer >= 1"),
+        ("folds=5 resume=.", "resume is '.', the state of one run, but folds and seeds make several"),
+        ("seeds=2 resume=.", "resume is '.', the state of one run, but folds and seeds make several"),
+        ("data.exclude_dev_from_train=true", "data.exclude_dev_from_train is true, but data.dev is null"),
+        ("data=files data.train=split* 'data.fields={text: 0, label: 1}'", "data.train is 'split*', which no file"),
+    ],
+)
+def test_what_does_not_fit_is_refused(composer, arguments, problem):
+    (found,) = composer.command_problems(f"-m nlu.train {arguments}")
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "folds=5 fold=4", "folds=12 folds.group_by=7 data=afqmc", "folds=5 fold=4 resume=.", "seeds=3 resume=auto",
+        "folds=5 data.dev_fraction=0", "--multirun folds=5 fold=0,1,2,3,4",
+        "data=files data.train=my.* 'data.fields={text: 0, label: 1}'",
+    ],
+)  # fmt: skip
+def test_what_fits_is_not(composer, arguments):
+    assert [text for text in composer.command_problems(f"-m nlu.train {arguments}") if "AFQMC" not in text] == []

@@ -1,0 +1,74 @@
+"""Folds: every row held out once, labels and sizes even, equal texts and groups never torn apart."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nlu.data.folds import clusters_of, fold_numbers
+
+LABELS = st.lists(st.integers(0, 4), min_size=2, max_size=80)
+
+
+def spread(values_F: np.ndarray) -> int:
+    return int(values_F.max() - values_F.min())
+
+
+@given(LABELS, st.integers(2, 12), st.integers(0, 5))
+def test_sizes_and_the_rows_of_every_label_differ_by_at_most_one(labels, count, seed):
+    label_N = np.array(labels)
+    count = min(count, len(label_N))
+    fold_N = fold_numbers(np.arange(len(label_N)), label_N, count=count, seed=seed)
+    assert spread(np.bincount(fold_N, minlength=count)) <= 1
+    for label in set(labels):
+        assert spread(np.bincount(fold_N[label_N == label], minlength=count)) <= 1
+
+
+@given(LABELS, st.data())
+def test_no_text_and_no_group_is_in_two_folds(labels, data):
+    size = len(labels)
+    text_N = np.array(data.draw(st.lists(st.integers(0, size), min_size=size, max_size=size)))
+    group_N = np.array(data.draw(st.lists(st.integers(0, size), min_size=size, max_size=size)))
+    for groups in (None, group_N):
+        cluster_N = clusters_of(text_N, groups)
+        available = cluster_N.max() + 1
+        if available < 2:
+            continue
+        count = data.draw(st.integers(2, min(6, available)))
+        fold_N = fold_numbers(cluster_N, np.array(labels), count=count, seed=1)
+        assert set(fold_N) == set(range(count)), "a fold has no rows"
+        for kept_together in (text_N, *([group_N] if groups is not None else [])):
+            for value in set(kept_together):
+                assert len(set(fold_N[kept_together == value])) == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=12, max_size=40), st.integers(2, 5))
+def test_texts_that_stand_several_times_move_a_label_by_at_most_the_largest(texts, count):
+    cluster_N = np.repeat(np.arange(len(texts)), [copies for _, copies in texts])
+    label_N = np.repeat([label for label, _ in texts], [copies for _, copies in texts])
+    fold_N = fold_numbers(cluster_N, label_N, count=count, seed=3)
+    for label in set(label_N):
+        largest = max(copies for of, copies in texts if of == label)
+        if sum(of == label for of, _ in texts) >= count:
+            assert spread(np.bincount(fold_N[label_N == label], minlength=count)) <= largest
+
+
+def test_single_rows_level_what_texts_that_stand_several_times_left_uneven():
+    cluster_N = np.concatenate([np.zeros(4, int), np.full(3, 1), np.arange(2, 40)])
+    fold_N = fold_numbers(cluster_N, np.arange(len(cluster_N)) // 7 % 1, count=5, seed=1)
+    assert np.bincount(fold_N).tolist() == [9, 9, 9, 9, 9]
+
+
+def test_groups_that_share_a_text_are_one():
+    assert clusters_of(np.array([1, 2, 2, 3]), np.array([7, 7, 8, 9])).tolist() == [0, 0, 0, 1]
+
+
+def test_the_same_seed_splits_the_same_way_and_another_one_otherwise():
+    cluster_N, label_N = np.arange(60), np.arange(60) % 3
+    first, again, other = (fold_numbers(cluster_N, label_N, count=5, seed=seed) for seed in (1, 1, 2))
+    assert (first == again).all() and (first != other).any()
+
+
+def test_a_fold_that_a_large_group_would_leave_empty_gets_a_group():
+    cluster_N = np.array([0] * 5 + [1] * 5 + [2])
+    label_N = np.array([0] * 5 + [1] * 5 + [0])
+    assert sorted(np.bincount(fold_numbers(cluster_N, label_N, count=3, seed=1))) == [1, 5, 5]

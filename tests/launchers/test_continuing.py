@@ -1,0 +1,102 @@
+"""The same command goes on with a search that was killed: no number twice, nothing lost, the same values drawn."""
+
+import signal
+import time
+
+import pytest
+
+from tests.launchers.searches import LOCAL, runs, search, start, states, study, trials
+
+ARGUMENTS = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=5", "step_s=0.2")
+
+
+def wait_until(condition, timeout_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.05)
+
+
+def steps_saved(folder) -> int:
+    return len(list(folder.glob("*/state.json")))
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken") / "s"
+    search(folder, *ARGUMENTS, "step_s=0")
+    return [trial.params["lr"] for trial in trials(folder)], study(folder).best_value
+
+
+@pytest.mark.parametrize("launcher", [(), LOCAL], ids=["here", "submitit_local"])
+def test_a_killed_search_goes_on_under_the_same_numbers(tmp_path, unbroken, launcher):
+    folder = tmp_path / "s"
+    process = start(folder, *ARGUMENTS, *launcher)
+    wait_until(lambda: steps_saved(folder) >= 2)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    # Jobs in processes of their own live on: the search that goes on must not run their trials a second time.
+    search(folder, *ARGUMENTS, *launcher)
+    assert states(folder) == ["COMPLETE"] * 5
+    drawn, best = unbroken
+    assert [trial.params["lr"] for trial in trials(folder)] == drawn
+    assert study(folder).best_value == best
+    for number in range(5):
+        steps = runs(folder, number)
+        assert steps[0] == 0 and steps == sorted(set(steps)), "a step was computed twice"
+
+
+def test_a_finished_search_does_nothing_and_a_larger_one_adds_the_rest(tmp_path, unbroken):
+    folder = tmp_path / "s"
+    search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2")
+    said = search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2")
+    assert "started" not in said and "2 trials are finished" in said
+    search(folder, *ARGUMENTS, "step_s=0")
+    assert [trial.params["lr"] for trial in trials(folder)] == unbroken[0]
+
+
+def test_another_space_is_refused_with_the_difference(tmp_path):
+    folder = tmp_path / "s"
+    search(folder, "lr=interval(0.1,0.2)", "hydra.sweeper.n_trials=1")
+    said = search(folder, "lr=interval(0.1,0.3)", "kind=choice(a,b)", status=1)
+    assert "lr: interval(0.1, 0.2) there, interval(0.1, 0.3) here" in said
+    assert "kind: not drawn there, choice(a, b) here" in said
+    assert "steps=3: only here" in search(folder, "lr=interval(0.1,0.2)", "steps=3", status=1)
+    assert len(trials(folder)) == 1
+
+
+def test_a_second_search_in_the_same_folder_is_refused(tmp_path):
+    folder = tmp_path / "s"
+    first = start(folder, *ARGUMENTS, "step_s=1", "hydra.sweeper.n_trials=1")
+    wait_until(lambda: steps_saved(folder) >= 1)
+    assert "another search is running in it" in search(folder, *ARGUMENTS, status=1)
+    first.communicate()
+    assert states(folder) == ["COMPLETE"]
+
+
+def test_the_same_study_from_another_folder_is_refused(tmp_path):
+    shared = (f"hydra.sweeper.storage={tmp_path}/journal.log", "hydra.sweeper.study_name=one")
+    search(tmp_path / "a", *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", *shared)
+    said = search(tmp_path / "b", *ARGUMENTS, "step_s=0", *shared, status=1)
+    assert f"belongs to the sweep folder {tmp_path}/a" in said
+
+
+def test_a_terminated_search_ends_its_jobs_and_says_how_to_go_on(tmp_path):
+    folder = tmp_path / "s"
+    process = start(folder, *ARGUMENTS, *LOCAL)
+    wait_until(lambda: steps_saved(folder) >= 2)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 75, said
+    assert f"the same command with hydra.sweep.dir={folder} goes on" in said
+    search(folder, *ARGUMENTS, *LOCAL)
+    assert states(folder) == ["COMPLETE"] * 5
+
+
+def test_a_search_killed_between_asking_and_drawing_draws_the_same(tmp_path, unbroken):
+    folder = tmp_path / "s"
+    search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1")
+    study(folder).ask()
+    search(folder, *ARGUMENTS, "step_s=0")
+    assert [trial.params["lr"] for trial in trials(folder)] == unbroken[0]
+    assert (folder / "1").is_dir()

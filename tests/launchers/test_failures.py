@@ -1,0 +1,43 @@
+"""A failed trial is a line at once, a traceback in its own log, FAIL in the storage; and what is done about it."""
+
+from pathlib import Path
+
+from tests.launchers.searches import LOCAL, outcomes, runs, search, states
+
+DRAWN = "lr=choice(0.1,0.2,0.3,0.4)"
+SOME_FAIL = ("hydra.sweeper.n_trials=4", "fail=choice(true,false)", "hydra/sweeper/sampler=grid", "lr=choice(0.1,0.2)")
+
+
+def test_a_failed_trial_is_told_and_the_others_go_on(tmp_path):
+    said = search(tmp_path / "s", *SOME_FAIL)
+    assert sorted(states(tmp_path / "s")) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]
+    failed = [outcome for outcome in outcomes(tmp_path / "s") if outcome["state"] == "failed"]
+    for outcome in failed:
+        assert "RuntimeError: lr 0." in outcome["error"] and outcome["log"] in said
+        log = Path(outcome["log"]).read_text()
+        assert "Traceback (most recent call last)" in log and "is no good" in log
+
+
+def test_on_failure_stop_stops(tmp_path):
+    said = search(tmp_path / "s", *SOME_FAIL, "hydra.sweeper.on_failure=stop", status=1)
+    assert states(tmp_path / "s")[-1] == "FAIL" and states(tmp_path / "s").count("FAIL") == 1
+    assert "hydra.sweeper.on_failure is stop" in said
+
+
+def test_a_failed_trial_is_tried_again_under_its_number(tmp_path):
+    search(tmp_path / "s", *SOME_FAIL, "hydra.sweeper.retries=2")
+    for number, outcome in enumerate(outcomes(tmp_path / "s")):
+        assert len(runs(tmp_path / "s", number)) == (3 if outcome["state"] == "failed" else 1)
+
+
+def test_the_same_failure_of_all_first_trials_ends_the_search(tmp_path):
+    said = search(tmp_path / "s", "lr=choice(0.1,0.1)", "fail=true", "hydra.sweeper.n_trials=9", status=1)
+    assert states(tmp_path / "s") == ["FAIL"] * 3
+    assert "the first 3 trials all failed with: RuntimeError: lr 0.1 is no good" in said
+
+
+def test_a_job_that_dies_goes_on_from_its_checkpoint(tmp_path):
+    said = search(tmp_path / "s", DRAWN, *LOCAL, "die_once=true", "hydra.sweeper.n_trials=2")
+    assert states(tmp_path / "s") == ["COMPLETE", "COMPLETE"]
+    assert [runs(tmp_path / "s", number) for number in (0, 1)] == [[0, 2], [0, 2]]
+    assert said.count("its job is gone") == 2

@@ -1,0 +1,127 @@
+"""A search draws, launches, prunes and closes its trials, over launchers that run jobs here and elsewhere."""
+
+import re
+import sys
+
+import pytest
+
+from tests.launchers.searches import LOCAL, REPOSITORY, outcomes, runs, search, states, trials
+
+DRAWN = "lr=interval(0.001,1)"
+
+
+def lines_with(said: str, text: str) -> list[str]:
+    return [line for line in said.splitlines() if text in line]
+
+
+def test_number_folder_and_job_are_one_and_n_trials_counts_what_finished(tmp_path):
+    said = search(tmp_path / "s", DRAWN, "hydra.sweeper.n_trials=3")
+    assert states(tmp_path / "s") == ["COMPLETE"] * 3
+    for number, outcome in enumerate(outcomes(tmp_path / "s")):
+        assert outcome["folder"].endswith(f"/s/{number}") and runs(tmp_path / "s", number) == [0]
+        assert outcome["value"] == trials(tmp_path / "s")[number].value
+    assert len(lines_with(said, "started")) == len(lines_with(said, "finished:")) == 3
+    assert (tmp_path / "s/sweep.log").read_text().count("finished:") == 3
+
+
+def test_a_hopeless_trial_is_pruned_at_a_rung_and_the_cost_is_announced(tmp_path):
+    said = search(
+        tmp_path / "s", DRAWN, "hydra.sweeper.pruner=hyperband", "hydra.sweeper.n_trials=12", "steps=9",
+        "hydra.sweeper.min_resource=100ex", "hydra.sweeper.max_resource=900ex",
+    )  # fmt: skip
+    pruned = [outcome for outcome in outcomes(tmp_path / "s") if outcome["state"] == "pruned"]
+    assert len(pruned) >= 3
+    assert {outcome["examples"] for outcome in pruned} <= {100, 300, 900}
+    assert re.search(r"bracket 0: about [\d.]+ trials, rungs at 100, 300 examples; 0.26 full runs each", said)
+    assert "expected cost:" in said
+
+
+@pytest.mark.parametrize(
+    "pruner",
+    ["successive_halving", "{name: threshold, lower: 0.2}", "wilcoxon", "{name: median, n_startup_trials: 1}"],
+)
+def test_every_pruner_runs(tmp_path, pruner):
+    search(
+        tmp_path / "s", DRAWN, f"hydra.sweeper.pruner={pruner}", "hydra.sweeper.n_trials=4",
+        "hydra.sweeper.min_resource=100ex", "hydra.sweeper.max_resource=400ex",
+    )  # fmt: skip
+    assert set(states(tmp_path / "s")) <= {"COMPLETE", "PRUNED"} and len(states(tmp_path / "s")) == 4
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "gp", "qmc"])
+def test_every_sampler_draws(tmp_path, sampler):
+    search(
+        tmp_path / "s", DRAWN, "steps=tag(log,interval(1,8))", f"hydra/sweeper/sampler={sampler}",
+        "hydra.sweeper.n_trials=4",
+    )  # fmt: skip
+    drawn = [tuple(trial.params.values()) for trial in trials(tmp_path / "s")]
+    assert len(set(drawn)) == 4
+
+
+def test_a_grid_is_every_combination_once(tmp_path):
+    search(tmp_path / "s", "lr=choice(0.1,0.2)", "steps=range(1,4)", "hydra/sweeper/sampler=grid")
+    drawn = sorted((trial.params["lr"], trial.params["steps"]) for trial in trials(tmp_path / "s"))
+    assert drawn == [(lr, steps) for lr in (0.1, 0.2) for steps in (1, 2, 3)]
+
+
+SPACE = """
+# @package _global_
+hydra:
+  sweeper:
+    params:
+      kind: choice(a, b)
+    when:
+      kind=a:
+        lr: interval(0.2, 0.3)
+      kind=b:
+        steps: range(2, 4)
+"""
+
+
+def test_what_hangs_on_a_choice_is_drawn_only_with_it(tmp_path):
+    (tmp_path / "conf/space").mkdir(parents=True)
+    (tmp_path / "conf/space/mine.yaml").write_text(SPACE)
+    search(
+        tmp_path / "s", f"--config-dir={tmp_path}/conf", "+space=mine", "hydra.sweeper.n_trials=8"
+    )  # fmt: skip
+    drawn = [trial.params for trial in trials(tmp_path / "s")]
+    assert {params["kind"] for params in drawn} == {"a", "b"}
+    assert all(set(params) == {"kind", "lr" if params["kind"] == "a" else "steps"} for params in drawn)
+
+
+def test_jobs_of_their_own_keep_the_slots_filled(tmp_path):
+    said = search(tmp_path / "s", DRAWN, *LOCAL, "hydra.sweeper.n_trials=5", "step_s=0.1")
+    assert states(tmp_path / "s") == ["COMPLETE"] * 5
+    running, most = 0, 0
+    for event in re.findall(r"^trial \d+ (started|finished):", said, re.MULTILINE):
+        running += 1 if event == "started" else -1
+        most = max(most, running)
+    assert most == 2
+    assert "idle slots:" in said
+
+
+def test_a_launcher_that_runs_jobs_here_runs_one_at_a_time_and_says_so(tmp_path):
+    said = search(tmp_path / "s", DRAWN, "hydra.sweeper.n_jobs=3", "hydra.sweeper.n_trials=2")
+    assert "BasicLauncher runs jobs in this process, so trials run one at a time" in said
+
+
+OTHER = f"""
+import sys
+import hydra
+from hydra.core.config_store import ConfigStore
+sys.path.append({str(REPOSITORY / "launchers")!r})
+ConfigStore.instance().store(name="other", node={{"x": 1.0}})
+@hydra.main(config_path=None, config_name="other")
+def main(config):
+    return config.x * 2
+main()
+"""
+
+
+def test_another_programs_number_is_the_value(tmp_path):
+    (tmp_path / "other.py").write_text(OTHER)
+    search(
+        tmp_path / "s", "x=choice(1.0,2.0)", "hydra/sweeper/sampler=grid",
+        program=[sys.executable, str(tmp_path / "other.py")],
+    )  # fmt: skip
+    assert sorted(trial.value for trial in trials(tmp_path / "s")) == [2.0, 4.0]

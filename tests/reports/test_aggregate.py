@@ -1,0 +1,118 @@
+"""Runs of one configuration taken together, ranked, and told apart by what differs."""
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.reports.aggregate import join_predictions, rows_of
+from nlu.reports.columns import differing_columns
+from nlu.reports.runs import find_runs
+from tests.reports.folders import begin_run, end_run, evaluate, predict
+
+
+def table(folder, *metrics):
+    tables, remarks = rows_of(find_runs([folder])[0], metrics)
+    assert len(tables) == 1
+    return tables[0], remarks
+
+
+def test_seeds_of_one_configuration_are_one_row_with_mean_and_sample_sd(tmp_path):
+    for seed, value in ((1, 0.5), (2, 0.7)):
+        end_run(begin_run(tmp_path / str(seed), seed=seed), value)
+    rows, _ = table(tmp_path)
+    spread = rows[0].values["accuracy"]
+    assert len(rows) == 1 and spread.mean == pytest.approx(0.6) and spread.n == 2
+    assert spread.sd == pytest.approx(0.1414, abs=1e-4)
+
+
+def test_rows_are_ranked_by_state_then_by_value(tmp_path):
+    end_run(begin_run(tmp_path / "worse", optimizer__lr=1), 0.5)
+    end_run(begin_run(tmp_path / "better", optimizer__lr=2), 0.6)
+    end_run(begin_run(tmp_path / "pruned", optimizer__lr=3), 0.9, pruned=True)
+    evaluate(begin_run(tmp_path / "unfinished", optimizer__lr=4), 0.95)
+    assert [row.runs[0].folder.name for row in table(tmp_path)[0]] == ["better", "worse", "pruned", "unfinished"]
+
+
+def test_a_metric_that_falls_is_ranked_from_below(tmp_path):
+    for name, loss in (("a", 0.5), ("b", 0.3)):
+        end_run(begin_run(tmp_path / name, optimizer__lr=loss), 0.5, loss=loss)
+    rows, _ = table(tmp_path, "loss", "test/accuracy")
+    assert [row.runs[0].folder.name for row in rows] == ["b", "a"]
+    assert rows[0].values["test/accuracy"].mean == pytest.approx(0.4)
+
+
+def test_only_complete_runs_are_averaged_and_the_others_are_counted(tmp_path):
+    end_run(begin_run(tmp_path / "1"), 0.5)
+    evaluate(begin_run(tmp_path / "2", seed=2), 0.9)
+    rows, _ = table(tmp_path)
+    assert rows[0].values["accuracy"].mean == 0.5 and rows[0].states == {"complete": 1, "unfinished": 1}
+
+
+def test_a_configuration_with_a_pruned_fold_does_not_stand_among_the_complete_ones(tmp_path):
+    end_run(begin_run(tmp_path / "a" / "fold-0", folds__count=3, fold=0), 0.9)
+    end_run(begin_run(tmp_path / "a" / "fold-1", folds__count=3, fold=1), 0.7, pruned=True)
+    end_run(begin_run(tmp_path / "b", optimizer__lr=2), 0.5)
+    rows, _ = table(tmp_path)
+    assert [row.state for row in rows] == ["complete", "pruned"]
+    assert rows[1].values["accuracy"].mean == pytest.approx(0.8)
+
+
+def test_a_run_repeated_with_the_same_seed_and_fold_counts_once_and_is_told(tmp_path):
+    end_run(begin_run(tmp_path / "1"), 0.5)
+    evaluate(begin_run(tmp_path / "2"), 0.4)
+    rows, remarks = table(tmp_path)
+    assert [run.folder.name for run in rows[0].runs] == ["1"] and "2" in remarks[0]
+
+
+def test_runs_with_other_deciding_metrics_have_a_table_of_their_own(tmp_path):
+    end_run(begin_run(tmp_path / "1"), 0.5)
+    evaluate(begin_run(tmp_path / "2", trainer__major_metric="loss"), 0.4, metric="loss")
+    assert [[row.metric for row in rows] for rows in rows_of(find_runs([tmp_path])[0])[0]] == [["accuracy"], ["loss"]]
+
+
+def test_an_unknown_metric_is_refused_with_the_nearest(tmp_path):
+    end_run(begin_run(tmp_path / "1"), 0.5)
+    with pytest.raises(UserError, match=r"--metric is acuracy, .* nearest: accuracy"):
+        table(tmp_path, "acuracy")
+
+
+def test_only_keys_that_differ_are_columns_and_seeds_are_none(tmp_path):
+    for seed, lr in ((1, 1), (2, 1), (1, 2)):
+        end_run(begin_run(tmp_path / f"{seed}-{lr}", seed=seed, optimizer__lr=lr), 0.5)
+    columns = differing_columns(table(tmp_path)[0])
+    assert columns.shown == {"optimizer.lr": [1, 2]} and columns.implied == []
+
+
+def test_a_choice_is_one_column_and_what_it_brings_is_only_mentioned(tmp_path):
+    end_run(begin_run(tmp_path / "a", "model=bert_tiny"), 0.5)
+    end_run(begin_run(tmp_path / "b", "model=bert_base", "optimizer.lr=1", model__layers=12, optimizer__lr=1), 0.4)
+    end_run(begin_run(tmp_path / "c", model__layers=2, optimizer__lr=1), 0.3)
+    columns = differing_columns(table(tmp_path)[0])
+    assert columns.shown == {"model": ["bert_tiny", "bert_base", "bert_tiny"], "optimizer.lr": [0.001, 1, 1]}
+    assert columns.implied == ["model.layers"]
+
+
+def test_a_key_that_a_choice_does_not_determine_is_shown(tmp_path):
+    end_run(begin_run(tmp_path / "a", "model=bert_tiny"), 0.5)
+    end_run(begin_run(tmp_path / "b", "model=bert_tiny", model__layers=3), 0.4)
+    assert differing_columns(table(tmp_path)[0]).shown == {"model.layers": [2, 3]}
+
+
+def folds(folder, complete=(0, 1)):
+    rows = {0: [(0, "good", "good"), (2, "bad", "good")], 1: [(1, "bad", "bad"), (3, "good", "good")]}
+    for fold in complete:
+        run = predict(end_run(begin_run(folder / str(fold), folds__count=2, fold=fold), 0.5), rows[fold])
+        (run / "data.json").write_text('{"sets": {"train": {"examples": 2}, "dev": {"examples": 2}}}')
+
+
+def test_folds_that_jobs_ran_are_joined_into_every_row_once(tmp_path):
+    folds(tmp_path)
+    (row,), _ = table(tmp_path)
+    assert join_predictions(row) == []
+    assert row.out_of_fold["accuracy"].mean == 0.75
+    assert [record["id"] for record in row.joined[1]["rows"]] == [0, 1, 2, 3]
+
+
+def test_folds_are_not_joined_before_all_are_complete(tmp_path):
+    folds(tmp_path, complete=(0,))
+    (row,), _ = table(tmp_path)
+    assert join_predictions(row) == [] and row.joined == {} and row.out_of_fold == {}

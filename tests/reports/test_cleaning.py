@@ -1,0 +1,93 @@
+"""Nothing goes that a resume needs, nothing goes unasked."""
+
+import fcntl
+import json
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.reports.cleaning import clean, clean_runs, plan_of
+from nlu.reports.runs import find_runs, read_run
+from tests.reports.folders import begin_run, checkpoints, end_run, evaluate
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def ended(folder, **changes):
+    return checkpoints(end_run(begin_run(folder, **changes), 0.5), best=3)
+
+
+def removed(plan):
+    return sorted(str(path.relative_to(plan.run.folder / "checkpoints")) for path in plan.removable)
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_of_an_ended_run_go_further_best_checkpoints_and_the_optimizer(tmp_path, pruned):
+    folder = checkpoints(end_run(begin_run(tmp_path / "a"), 0.5, pruned=pruned), best=3)
+    plan = plan_of(read_run(folder))
+    assert removed(plan) == ["best-2", "best-3", "last/optimizer.safetensors"] and plan.size_bytes == 4000
+
+
+def test_more_can_be_kept(tmp_path):
+    plan = plan_of(read_run(ended(tmp_path / "a")), keep_best=2, keep_optimizer=True)
+    assert removed(plan) == ["best-3"]
+
+
+def test_what_saves_that_were_cut_short_left_goes(tmp_path):
+    folder = ended(tmp_path / "a")
+    (folder / "checkpoints" / ".last.new").mkdir()
+    (folder / "checkpoints" / ".last.new" / "model.safetensors").write_bytes(b"m" * 7)
+    assert ".last.new" in removed(plan_of(read_run(folder)))
+
+
+def test_of_an_unfinished_run_nothing_goes(tmp_path):
+    plan = plan_of(read_run(checkpoints(evaluate(begin_run(tmp_path / "a"), 0.5), best=2)))
+    assert plan.removable == {} and "a resume needs all of it" in plan.kept_because
+
+
+def test_of_a_run_that_is_held_nothing_goes_even_if_it_was_free_before(tmp_path):
+    folder = ended(tmp_path / "a")
+    plan = plan_of(read_run(folder))
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = files(folder)
+        with pytest.raises(UserError, match="is held by a process"):
+            clean(plan)
+        assert files(folder) == before
+
+
+def test_a_finished_fold_stays_whole_until_all_folds_are(tmp_path):
+    whole = begin_run(tmp_path / "run", folds__count=2)
+    fold = ended(whole / "fold-0", folds__count=2, fold=0)
+    plan = plan_of(read_run(fold))
+    assert plan.removable == {} and plan.kept_because == "part of run, which has not ended"
+    (whole / "result.json").write_text(json.dumps({"parts": []}))
+    assert plan_of(read_run(fold)).removable
+
+
+def test_a_run_whose_last_save_was_cut_between_two_renames_is_left_to_a_resume(tmp_path):
+    folder = ended(tmp_path / "a")
+    (folder / "checkpoints" / "last").rename(folder / "checkpoints" / ".last.old")
+    assert plan_of(read_run(folder)).removable == {}
+
+
+def test_nothing_is_removed_without_a_yes_and_the_total_is_told(tmp_path, capsys):
+    for name in ("a", "b"):
+        ended(tmp_path / name)
+    before = files(tmp_path)
+    assert clean_runs(find_runs([tmp_path])[0], 1, False, confirmed=False) == []
+    assert files(tmp_path) == before and "nothing was removed: add --yes" in capsys.readouterr().out
+
+
+def test_with_a_yes_it_goes_and_only_that(tmp_path, capsys):
+    folder = ended(tmp_path / "a")
+    before = files(folder)
+    assert clean_runs(find_runs([tmp_path])[0], 1, False, confirmed=True) == []
+    gone = sorted(set(before) - set(files(folder)))
+    assert gone == [
+        "checkpoints/best-2/COMPLETE", "checkpoints/best-2/model.safetensors", "checkpoints/best-3/COMPLETE",
+        "checkpoints/best-3/model.safetensors", "checkpoints/last/optimizer.safetensors",
+    ]  # fmt: skip
+    assert "MB freed" in capsys.readouterr().out

@@ -1,0 +1,94 @@
+"""`python -m nlu.report` on runs that were really trained."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.reports.folders import begin_run, end_run
+from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, run, weights
+
+
+def report(*arguments, status=0, cwd=REPOSITORY):
+    command = [sys.executable, "-m", "nlu.report", *map(str, arguments)]
+    environment = {**SAME_THREADS, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "100"}
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == status, f"exit {done.returncode}, not {status}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    """A grid of two seeds and two learning rates, and the overrides that it shares."""
+    folder = tmp_path_factory.mktemp("grid")
+    quick = [override for override in QUICK if not override.startswith("optimizer.lr")]
+    shared = (*files(folder), *TINY, *quick, "trainer.eval_interval=5st", "trainer.keep_best=2")
+    run("--multirun", f"hydra.sweep.dir={folder}/grid", "seed=1,2", "optimizer.lr=3e-3,1e-5", *shared)
+    return folder / "grid", shared
+
+
+def test_a_grid_is_one_row_a_configuration_in_plain_columns(grid):
+    header, first, second = report(grid[0]).splitlines()
+    assert header.split()[:3] == ["optimizer.lr", "dev/accuracy", "sd"]
+    assert {first.split()[0], second.split()[0]} == {"0.003", "1e-05"}
+    assert float(first.split()[1]) >= float(second.split()[1]) and "2  complete" in first
+
+
+def test_csv_and_json_hold_every_digit_and_every_run(grid):
+    lines = list(csv.DictReader(io.StringIO(report(grid[0], "--csv", "--metric", "loss"))))
+    content = json.loads(report(grid[0], "--json", "--metric", "loss"))
+    assert [float(line["loss"]) for line in lines] == [row["metrics"]["loss"]["mean"] for row in content]
+    assert lines[0]["n"] == "2" and len(content[0]["runs"]) == 2
+    result = json.loads((grid[0] / "0" / "result.json").read_text())
+    runs = {entry["folder"]: entry for row in content for entry in row["runs"]}
+    assert runs[str(grid[0] / "0")]["metrics"]["dev"]["loss"] == result["metrics"]["dev"]["loss"]
+
+
+def test_two_runs_differ_in_the_key_that_was_changed(grid):
+    out = report("diff", grid[0] / "0", grid[0] / "1")
+    assert "optimizer.lr  0.003  1e-05" in out and "dev: 31 rows" in out
+
+
+def test_a_cleaned_run_is_still_finished_and_usable_but_trains_no_longer(grid):
+    folder, shared = grid
+    before = weights(folder / "0", "best-1")
+    assert "nothing was removed" in report("clean", folder / "0")
+    assert (folder / "0" / "checkpoints" / "last" / "optimizer.safetensors").is_file()
+    report("clean", folder / "0", "--yes")
+    assert not (folder / "0" / "checkpoints" / "last" / "optimizer.safetensors").exists()
+    again = ("seed=1", "optimizer.lr=3e-3", *shared)
+    assert "finished" in run(f"hydra.run.dir={folder}/0", "resume=auto", *again)
+    assert weights(folder / "0", "best-1") == before
+    said = run(f"hydra.run.dir={folder}/longer", f"resume={folder}/0", *again, "trainer.max_duration=20st", status=2)
+    assert "nlu.report clean removes" in said
+
+
+def test_help_tells_the_sub_commands_and_each_has_its_own():
+    assert "diff A B, clean DIR" in report("--help")
+    assert "--examples" in report("diff", "--help") and "--yes" in report("clean", "--help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["dif", "a", "b"], "nearest: diff"),
+        (["nowhere"], "nowhere is no folder"),
+        (["."], "holds no run"),
+        ([".", "--metrc", "x"], "nearest: --metric"),
+        ([], "required: DIR"),
+        (["clean", ".", "--keep-best", "0"], "must be a whole number >= 1"),
+        (["diff", "."], "required: B"),
+    ],
+)
+def test_mistakes_cost_a_sentence_and_exit_2(tmp_path, arguments, words):
+    assert words in report(*arguments, status=2, cwd=tmp_path)
+
+
+def test_joined_predictions_overwrite_nothing(tmp_path):
+    end_run(begin_run(tmp_path / "a"), 0.5)
+    assert "nothing to join" in report(tmp_path, "--join", tmp_path / "joined", status=2)
+    assert not (tmp_path / "joined").exists()

@@ -1,0 +1,118 @@
+"""What a run folder says of its run, whatever state it was left in."""
+
+import fcntl
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.reports.runs import find_runs, read_run
+from tests.reports.folders import begin_run, checkpoints, end_run, evaluate
+
+FAILURE = (
+    "2026-01-01T00:00:00+0000 INFO train\n2026-01-01T00:00:01+0000 ERROR Traceback (most recent call last):\n"
+    '  File "x.py", line 1, in f\nValueError: boom\n'
+)
+
+
+def test_a_run_with_a_result_is_complete_or_pruned(tmp_path):
+    complete = read_run(end_run(begin_run(tmp_path / "a"), 0.5))
+    pruned = read_run(end_run(begin_run(tmp_path / "b"), 0.5, pruned=True))
+    assert (complete.state, pruned.state) == ("complete", "pruned")
+    assert complete.value("dev", "accuracy") == 0.5 and complete.best_step == 10 and complete.examples == 160
+
+
+def test_a_run_without_a_result_shows_its_best_so_far(tmp_path):
+    run = read_run(evaluate(begin_run(tmp_path / "a"), 0.5, 0.7, 0.6))
+    assert run.state == "unfinished" and run.metric == "accuracy" and run.set_name == "dev"
+    assert run.value("dev", "accuracy") == 0.7 and run.best_step == 20 and run.examples == 240
+    assert run.examples_per_s == 200.0
+
+
+def test_the_best_of_a_metric_that_falls_is_its_lowest_value(tmp_path):
+    folder = evaluate(begin_run(tmp_path / "a", trainer__major_metric="loss"), 0.5, 0.3, 0.4, metric="loss")
+    assert read_run(folder).value("dev", "loss") == 0.3
+
+
+def test_a_run_that_has_only_begun_is_unfinished_without_a_value(tmp_path):
+    run = read_run(begin_run(tmp_path / "a"))
+    assert run.state == "unfinished" and run.metric == "accuracy" and run.best_step is None
+
+
+def test_a_run_whose_log_ends_with_a_traceback_failed_with_its_last_line(tmp_path):
+    folder = begin_run(tmp_path / "a")
+    (folder / "log.txt").write_text(FAILURE)
+    run = read_run(folder)
+    assert (run.state, run.error) == ("failed", "ValueError: boom")
+    with open(folder / "log.txt", "a") as log:
+        log.write("2026-01-01T00:01:00+0000 INFO continued\n")
+    assert read_run(folder).state == "unfinished"
+
+
+def test_a_run_that_a_process_holds_is_running_and_reading_changes_nothing(tmp_path):
+    folder = begin_run(tmp_path / "a")
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = sorted(os.listdir(folder))
+        assert read_run(folder).state == "running"
+        assert sorted(os.listdir(folder)) == before
+    assert read_run(folder).state == "unfinished"
+
+
+def test_runs_are_found_at_any_depth_once_and_in_numeric_order(tmp_path):
+    for name in ("sweep/10", "sweep/9", "single", "deep/er/run"):
+        end_run(begin_run(tmp_path / name), 0.5)
+    checkpoints(tmp_path / "single")
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "config.yaml").write_text("a: 1\n")
+    runs, unread = find_runs([tmp_path, tmp_path / "single"])
+    assert [str(run.folder.relative_to(tmp_path)) for run in runs] == ["deep/er/run", "single", "sweep/9", "sweep/10"]
+    assert unread == []
+
+
+def test_of_folds_and_seeds_the_parts_are_the_runs(tmp_path):
+    whole = end_run(begin_run(tmp_path / "run", seeds=2, folds__count=2), 0.5)
+    for name in ("seed-1-fold-0", "seed-1-fold-1"):
+        end_run(begin_run(whole / name, folds__count=2), 0.5)
+    assert [run.folder.name for run in find_runs([tmp_path])[0]] == ["seed-1-fold-0", "seed-1-fold-1"]
+
+
+def test_a_part_is_running_while_the_whole_is_held(tmp_path):
+    whole = begin_run(tmp_path / "run", folds__count=2)
+    part = begin_run(whole / "fold-0", folds__count=2, fold=0)
+    with open(whole / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert read_run(part).state == "running"
+
+
+def test_a_job_that_failed_before_it_began_is_told_with_its_error(tmp_path):
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "log.txt").write_text("2026-01-01T00:00:00+0000 ERROR data.train is 'x', which is no file\n")
+    runs, unread = find_runs([tmp_path])
+    assert runs == [] and unread == [f"{tmp_path}/3 failed before it began: data.train is 'x', which is no file"]
+
+
+def test_a_damaged_run_is_told_and_the_others_are_read(tmp_path):
+    end_run(begin_run(tmp_path / "a"), 0.5)
+    damaged = begin_run(tmp_path / "b")
+    (damaged / "result.json").write_text("{")
+    runs, unread = find_runs([tmp_path])
+    assert [run.folder.name for run in runs] == ["a"]
+    assert len(unread) == 1 and "b/result.json cannot be read" in unread[0]
+
+
+def test_folders_that_do_not_exist_are_named_all_at_once(tmp_path):
+    with pytest.raises(UserError) as caught:
+        find_runs([tmp_path / "a", tmp_path, tmp_path / "b"])
+    assert len(caught.value.problems) == 2
+
+
+def test_reading_runs_costs_no_torch(tmp_path):
+    end_run(begin_run(tmp_path / "a"), 0.5)
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom nlu.reports.runs import find_runs\nfrom nlu.reports.show import *\n"
+        f"find_runs([Path({str(tmp_path)!r})])\nassert not {{'torch', 'hydra', 'sklearn', 'optuna'}} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,70 @@
+"""A sweep of processes on each shared storage: broken by a kill, continued, and no finished trial begun again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+
+from nlu.sweeps.channel import OUTCOME
+from nlu.sweeps.storage import open_storage
+
+pytestmark = pytest.mark.services
+
+PROGRAM = Path(__file__).parents[1] / "launchers/program.py"
+TRIALS, STEPS = 5, 4
+
+
+def command(folder: Path, storage_url: str, study_name: str) -> list[str]:
+    return [
+        sys.executable, str(PROGRAM), "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random",
+        "hydra/launcher=submitit_local", f"hydra.sweeper.n_trials={TRIALS}", "hydra.sweeper.n_jobs=2",
+        "hydra.sweeper.pruner=none", f"hydra.sweeper.storage={storage_url}", f"hydra.sweeper.study_name={study_name}",
+        f"hydra.sweep.dir={folder}", "lr=interval(0.0,1.0)", f"steps={STEPS}", "step_s=0.2",
+    ]  # fmt: skip
+
+
+def open_study(storage_url: str, study_name: str) -> optuna.Study:
+    return optuna.load_study(study_name=study_name, storage=open_storage(storage_url))
+
+
+def starts_of(folder: Path) -> dict[str, str]:
+    """For each trial, a line for every process that took steps for it."""
+    return {path.parent.name: path.read_text() for path in folder.glob("*/runs.txt")}
+
+
+def test_a_sweep_broken_by_a_kill_is_continued_and_no_finished_trial_begins_again(
+    tmp_path: Path, storage_url: str, study_name: str
+) -> None:
+    folder = tmp_path / "sweep"
+    arguments = command(folder, storage_url, study_name)
+    sweep = subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    while sweep.poll() is None and len(starts_of(folder)) < 4:
+        time.sleep(0.05)
+    assert sweep.poll() is None, sweep.communicate()[1]
+    os.killpg(sweep.pid, signal.SIGKILL)
+    sweep.communicate()
+    finished = [
+        str(trial.number) for trial in open_study(storage_url, study_name).trials if OUTCOME in trial.user_attrs
+    ]
+    assert finished
+    before = starts_of(folder)
+
+    continued = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert continued.returncode == 0, continued.stderr
+    study = open_study(storage_url, study_name)
+    assert [(trial.number, trial.state.name) for trial in study.trials] == [(n, "COMPLETE") for n in range(TRIALS)]
+    for trial in study.trials:
+        assert trial.value == pytest.approx(1 - abs(trial.user_attrs["values"]["lr"] - 0.01))
+        assert sorted(trial.intermediate_values) == [100 * step for step in range(1, STEPS + 1)]
+    after = starts_of(folder)
+    assert {name: after[name] for name in finished} == {name: before[name] for name in finished}
+
+    secrets = [os.environ["PGPASSWORD"], os.environ["AWS_SECRET_ACCESS_KEY"]]
+    texts = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    texts += [continued.stdout.encode(), continued.stderr.encode()]
+    assert not any(secret.encode() in text for secret in secrets for text in texts)

@@ -1,0 +1,109 @@
+"""Runs taken together: means and deviations, and the predictions of folds joined or refused."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.metrics.classification import classification_scores, log_probabilities
+from nlu.metrics.spans import SpanCounts, spans_of
+from nlu.sweeps.repeats import count_parts, join_folds, scores_of, summarise
+
+
+def result(value: float, fold: int | None = 0, **changes: Any) -> dict[str, Any]:
+    return {
+        "metrics": {"dev": {"accuracy": value, "auc": None if value > 0.8 else 0.5}},
+        "best": {"set": "dev", "metric": "accuracy", "value": value, "step": 10},
+        "seed": 1, "folds": 2, "fold": fold, "pruned": False, "examples": 80, "steps": 10, "train_s": 1.5, **changes,
+    }  # fmt: skip
+
+
+def test_means_and_sample_deviations_leave_out_no_run() -> None:
+    found = summarise({"fold-0": result(0.5), "fold-1": result(0.9, 1)})
+    assert found["best"]["value"] == pytest.approx(0.7) and found["best"]["sd"] == pytest.approx(0.4 / math.sqrt(2))
+    assert found["metrics"]["dev"] == {"accuracy": pytest.approx(0.7), "auc": None}, "a mean over some would mislead"
+    assert (found["examples"], found["steps"], found["train_s"]) == (160, 20, 3.0)
+    assert [(part["name"], part["fold"], part["value"]) for part in found["parts"]] == [
+        ("fold-0", 0, 0.5), ("fold-1", 1, 0.9),
+    ]  # fmt: skip
+
+
+def test_one_run_has_no_deviation_and_a_pruned_one_is_told() -> None:
+    found = summarise({"fold-0": result(0.5, pruned=True)})
+    assert found["best"]["sd"] is None and found["sd"]["dev"]["accuracy"] is None and found["pruned"]
+
+
+def test_the_records_of_a_set_give_the_scores_of_its_logits() -> None:
+    rng = np.random.default_rng(0)
+    for classes in (2, 5):
+        logits_NC, labels_N = rng.normal(size=(40, classes)) * 3, rng.integers(0, classes, 40)
+        log_probs_NC = log_probabilities(logits_NC)
+        names = [f"label {number}" for number in range(classes)]
+        rows = [
+            {"label": names[gold], "prediction": names[row_C.argmax()], "probability": math.exp(row_C.max()),
+             "loss": -row_C[gold]}
+            for row_C, gold in zip(log_probs_NC, labels_N, strict=True)
+        ]  # fmt: skip
+        assert scores_of(rows, names) == pytest.approx(classification_scores(logits_NC, labels_N), rel=1e-12)
+
+
+def test_the_records_of_tagged_rows_give_the_scores_of_their_spans() -> None:
+    pairs = [(["B-X", "I-X", "O"], ["B-X", "I-X", "B-Y"]), (["O", "O", "B-Y"], ["O", "B-Y", "O"])]
+    counts = SpanCounts()
+    for found, gold in pairs:
+        counts.add(found, gold)
+    # From JSON a span comes back as a list.
+    rows = json.loads(json.dumps([{"spans": spans_of(found), "label": spans_of(gold)} for found, gold in pairs]))
+    assert scores_of(rows, []) == {f"span_{name}": value for name, value in counts.scores().items()}
+    assert counts.scores()["f1"] == pytest.approx(2 / 5)
+
+
+def write_fold(folder: Path, fold: int | None, ids: list[int], train_examples: int, **changes: Any) -> Path:
+    rows = [
+        {"id": i, "label": "ab"[i % 2], "prediction": "a", "probability": 0.75, "loss": 0.1 * i} for i in ids
+    ]  # fmt: skip
+    content = {"step": 10, "by_label": [{"label": "a"}, {"label": "b"}], "rows": rows}
+    facts = {"sets": {"train": {"examples": train_examples}, "dev": {"examples": len(ids)}}}
+    (folder / "predictions").mkdir(parents=True)
+    for name, value in (
+        ("result.json", result(0.5, fold, **changes)), ("predictions/dev.json", content), ("data.json", facts),
+    ):  # fmt: skip
+        (folder / name).write_text(json.dumps(value))
+    return folder
+
+
+def test_folds_are_joined_in_row_order_whatever_the_order_of_their_folders(tmp_path: Path) -> None:
+    folders = [write_fold(tmp_path / "a", 1, [3, 0], 3), write_fold(tmp_path / "b", 0, [4, 1, 2], 2)]
+    joined = join_folds(folders)
+    assert joined == join_folds(folders[::-1])
+    assert [(row["id"], row["fold"]) for row in joined["rows"]] == [(0, 1), (1, 0), (2, 0), (3, 1), (4, 0)]
+    assert (joined["folds"], joined["seed"]) == (2, 1)
+    assert joined["metrics"]["accuracy"] == 0.6 and joined["metrics"]["loss"] == pytest.approx(0.2)
+
+
+def test_folds_that_are_not_all_of_one_split_are_refused(tmp_path: Path) -> None:
+    whole = [write_fold(tmp_path / "0", 0, [0, 1], 1), write_fold(tmp_path / "1", 1, [2], 2)]
+    other = write_fold(tmp_path / "seed", 1, [2], 2, seed=2)
+    plain = write_fold(tmp_path / "plain", None, [0], 1, folds=None)
+    for folders in (whole[:1], [*whole, whole[1]], [whole[0], other], [plain, plain]):
+        with pytest.raises(UserError, match="these are not all folds of one split, each once"):
+            join_folds(folders)
+    changed = write_fold(tmp_path / "changed", 1, [1], 2)
+    with pytest.raises(UserError, match="hold out 3 rows, but there are 3 training examples, each held out once"):
+        join_folds([whole[0], changed])
+    (whole[1] / "result.json").unlink()
+    with pytest.raises(UserError, match="result.json does not exist, so this fold is not finished"):
+        join_folds(whole)
+
+
+@pytest.mark.parametrize(
+    ("count", "fold", "seeds", "parts"), [(None, None, 1, 1), (5, None, 1, 5), (5, 2, 3, 3), (5, None, 3, 15)]
+)
+def test_a_trial_is_as_many_runs_as_folds_times_seeds(
+    count: int | None, fold: int | None, seeds: int, parts: int
+) -> None:
+    assert count_parts({"folds": {"count": count}, "fold": fold, "seeds": seeds}) == parts

@@ -1,0 +1,50 @@
+"""What is drawn for a number depends on seed, number and the trials before, never on breaks."""
+
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
+
+from nlu.sweeps.sampling import SeededByTrial, stable_seed
+
+SPACE = {"x": FloatDistribution(0, 1), "y": IntDistribution(1, 1000)}
+
+
+def sampler(kind=optuna.samplers.RandomSampler, seed: int = 1, **more) -> SeededByTrial:
+    return SeededByTrial(lambda own: kind(seed=own), seed, **more)
+
+
+def draw(study: optuna.Study, count: int) -> list[dict]:
+    drawn = []
+    for _ in range(count):
+        trial = study.ask(SPACE)
+        study.tell(trial, trial.params["x"])
+        drawn.append(trial.params)
+    return drawn
+
+
+@pytest.mark.parametrize("kind", [optuna.samplers.RandomSampler, optuna.samplers.TPESampler])
+def test_a_broken_search_draws_what_an_unbroken_one_does(kind):
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    unbroken = draw(optuna.create_study(sampler=sampler(kind)), 14)
+    storage = optuna.storages.InMemoryStorage()
+    drawn = []
+    for count in (3, 1, 10):
+        study = optuna.create_study(study_name="s", storage=storage, sampler=sampler(kind), load_if_exists=True)
+        drawn += draw(study, count)
+    assert drawn == unbroken
+    assert len({params["x"] for params in drawn}) == 14
+
+
+def test_a_quasi_random_sequence_is_one_over_all_trials():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    alone = lambda own: optuna.samplers.RandomSampler(seed=own)  # noqa: E731
+    study = optuna.create_study(sampler=sampler(optuna.samplers.QMCSampler, one_sequence=True, alone=alone))
+    begun = [study.ask(SPACE).params["x"] for _ in range(3)]
+    # The first trial shows the sampler its space; of the sequence's first 8 points each eighth holds one.
+    points = sorted([*begun[1:], *(params["x"] for params in draw(study, 6))])
+    assert [int(point * 8) for point in points] == list(range(8))
+
+
+def test_seeds_are_stable_and_apart():
+    assert stable_seed(1, 2, "x") == 2_819_153_009
+    assert len({stable_seed(seed, number) for seed in range(20) for number in range(50)}) == 1000

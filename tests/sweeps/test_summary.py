@@ -1,0 +1,189 @@
+"""What a sweep leaves for a reader, whatever became of its trials."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import optuna
+import pytest
+import yaml
+from PIL import Image
+
+from nlu.config.flat import flat
+from nlu.sweeps.summary import write_summary
+from nlu.sweeps.summary.best import best_command, write_best
+from nlu.sweeps.summary.figures import place_of, ticks_of
+from nlu.sweeps.summary.importance import importances_of
+from nlu.sweeps.summary.trials import Parameter, read_summary
+from tests.sweeps.studies import study_of
+from tests.training.runs import QUICK, TINY, files, run
+
+MIXED = ("COMPLETE", "PRUNED", "COMPLETE", "PRUNED", "FAIL", "RUNNING")
+FIGURES = {"history.png", "intermediate.png", "parallel.png", "importances.png"}
+
+
+def mixed(number):
+    return MIXED[number % len(MIXED)]
+
+
+def page_data(folder):
+    text = (folder / "summary" / "index.html").read_text()
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text)[1])
+
+
+def figures(folder):
+    return {path.name for path in (folder / "summary").glob("*.png")}
+
+
+@pytest.mark.parametrize(
+    ("states", "trials", "expected"),
+    [
+        (mixed, 18, FIGURES),
+        ("COMPLETE", 1, FIGURES - {"importances.png"}),
+        ("PRUNED", 3, FIGURES - {"importances.png"}),
+        ("FAIL", 3, set()),
+        ("WAITING", 2, set()),
+        ("COMPLETE", 0, set()),
+    ],
+)
+def test_a_summary_is_written_whatever_became_of_the_trials(tmp_path, capsys, states, trials, expected):
+    write_summary(study_of(states, trials), tmp_path)
+    assert figures(tmp_path) == expected
+    rows = (tmp_path / "summary" / "trials.tsv").read_text().splitlines()
+    assert len(rows) == trials + 1 and len({row.count("\t") for row in rows}) == 1
+    assert len(page_data(tmp_path)["trials"]) == trials
+    has_best = "COMPLETE" in (states if isinstance(states, str) else MIXED) and trials > 0
+    assert (tmp_path / "experiment" / "best.yaml").exists() == has_best
+    assert ("experiment=best" in capsys.readouterr().out) == has_best
+
+
+def test_trials_are_printed_best_first_with_what_they_cost(tmp_path, capsys):
+    study = study_of(mixed, 12)
+    write_summary(study, tmp_path, metric="dev/accuracy")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    header = next(place for place, line in enumerate(lines) if line[:1] == ["trial"])
+    assert lines[header][:5] == ["trial", "state", "dev/accuracy", "examples", "wall"]
+    best = lines[header + 1]
+    assert best[:6] == [str(study.best_trial.number), "complete", f"{study.best_value:.4f}", "4,000", "30.0", "s"]
+    assert [line[1] for line in lines[header + 1 : header + 13]] == sorted(
+        (line[1] for line in lines[header + 1 : header + 13]),
+        key=["complete", "pruned", "failed", "running"].index,
+    )
+
+
+def test_a_second_summary_removes_what_no_longer_holds(tmp_path, capsys):
+    write_summary(study_of(mixed, 12), tmp_path)
+    write_summary(study_of("FAIL", 2), tmp_path)
+    assert figures(tmp_path) == set() and not (tmp_path / "experiment" / "best.yaml").exists()
+
+
+def test_failures_of_one_kind_are_one_line(tmp_path, capsys):
+    write_summary(study_of("FAIL", 3), tmp_path)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("failed")]
+    assert line == "failed: trials 0, 1, 2: ValueError: </script> & a b"
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_the_best_trial_is_the_one_of_the_direction(maximize):
+    study = study_of(mixed, 18, maximize=maximize)
+    assert read_summary(study).best.number == study.best_trial.number
+
+
+class References(HTMLParser):
+    """Collects whatever a page would fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        self.found += [value for name, value in attributes if name in ("src", "href", "srcset", "data", "action")]
+
+
+def test_the_page_is_one_file_that_fetches_nothing_and_stays_small(tmp_path, capsys):
+    write_summary(study_of(mixed, 60), tmp_path)
+    text = (tmp_path / "summary" / "index.html").read_text()
+    references = References()
+    references.feed(text)
+    assert references.found == []
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|https?://(?!www\.w3\.org/2000/svg)", text)
+    assert len(text.encode()) < 100_000
+
+
+def test_names_and_errors_with_markup_stay_text_in_the_page(tmp_path, capsys):
+    write_summary(study_of(mixed, 6), tmp_path)
+    text = (tmp_path / "summary" / "index.html").read_text()
+    assert "a <b>sweep" not in text and text.count("</script>") == 2
+    assert page_data(tmp_path)["trials"][4]["error"] == "ValueError: </script> & a\tb"
+
+
+def test_figures_have_the_size_that_is_promised_and_show_something(tmp_path, capsys):
+    write_summary(study_of(mixed, 18), tmp_path)
+    for name in FIGURES - {"importances.png"}:
+        pixels = np.asarray(Image.open(tmp_path / "summary" / name))
+        assert pixels.shape[:2] == (600, 1000) and pixels[..., :3].std() > 5
+
+
+def test_importances_name_the_parameter_that_matters_first():
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+    study.optimize(
+        lambda trial: -((trial.suggest_float("a", 0, 1) - 0.3) ** 2) + 0 * trial.suggest_float("b", 0, 1), 40
+    )
+    found, remark = importances_of(study)
+    assert next(iter(found)) == "a" and found["a"] > 0.7 and "40 complete trials" in remark
+
+
+@pytest.mark.parametrize(("states", "trials"), [("COMPLETE", 1), ("PRUNED", 5), ("FAIL", 3)])
+def test_without_two_complete_trials_importances_are_left_out_with_a_sentence(states, trials):
+    assert importances_of(study_of(states, trials)) == ({}, f"Importances need 2 complete trials; there are "
+                                                            f"{trials if states == 'COMPLETE' else 0}.")  # fmt: skip
+
+
+def test_a_value_stands_on_its_axis_by_its_scale():
+    log = Parameter("lr", "log", 1e-5, 1e-3)
+    assert place_of(log, {"lr": 1e-4}) == pytest.approx(0.5) and place_of(log, {}) < 0
+    assert [text for _, text in ticks_of(log)] == ["1e-05", "2e-05", "5e-05", "0.0001", "0.0002", "0.0005", "0.001"]
+    choice = Parameter("model", "choice", choices=["a", "b"])
+    assert place_of(choice, {"model": "b"}) == 0.75
+    assert ticks_of(Parameter("n", "linear", 3, 3)) == [(0.5, "3")]
+
+
+def test_the_best_trial_of_a_real_run_composes_to_the_same_configuration(tmp_path):
+    """Groups, texts that need quotes, mappings: what its command line said comes out of best.yaml again."""
+    shared = (*files(tmp_path, 40, 20), *TINY, *QUICK, "debug=limit", "trainer.max_duration=2st")
+    run(f"hydra.run.dir={tmp_path}/0", "seed=7", *shared)
+    study = study_of("COMPLETE", 1, folder=str(tmp_path))
+    summary = read_summary(study)
+    assert summary.metric == "dev/accuracy"
+    assert write_best(summary, tmp_path / "experiment" / "best.yaml")
+    assert (tmp_path / "experiment" / "best.yaml").read_text().startswith("# @package _global_\n# python -m nlu.train")
+    command = best_command("python -m nlu.train", tmp_path, summary)
+    assert command == f"python -m nlu.train --config-dir={tmp_path} experiment=best"
+    composed = yaml.safe_load(run(*command.split()[3:], "--cfg=job", "--resolve"))
+    ran = yaml.safe_load((tmp_path / "0" / "config.yaml").read_text())
+    assert flat(composed) == flat(ran)
+
+
+@pytest.mark.parametrize(
+    "shared", [("experiment=afqmc", "loss.label_smoothing=0.1"), ("debug=overfit", "trainer.max_duration=7st")]
+)
+def test_the_best_trial_of_a_search_builds_on_what_its_command_chose(tmp_path, shared):
+    summary = read_summary(study_of("COMPLETE", 3))
+    assert write_best(summary, tmp_path / "experiment" / "best.yaml", shared)
+    params = [f"{name}={value}" for name, value in summary.best.params.items()]
+    composed = [
+        yaml.safe_load(run(*overrides, "--cfg=job", "--resolve"))
+        for overrides in ([*shared, *params], [f"--config-dir={tmp_path}", "experiment=best"])
+    ]
+    assert flat(composed[0]) == flat(composed[1])
+
+
+def test_without_a_run_folder_the_shared_overrides_and_the_parameters_make_the_experiment(tmp_path):
+    summary = read_summary(study_of("COMPLETE", 3))
+    assert write_best(summary, tmp_path / "best.yaml", ["data=tnews", "trainer.max_duration=1ep", "resume=auto"])
+    content = yaml.safe_load((tmp_path / "best.yaml").read_text())
+    params = summary.best.params
+    assert content["defaults"] == [{"override /data": "tnews"}, {"override /model": params["model"]}, "_self_"]
+    assert content["trainer"] == {"max_duration": "1ep", "batch_size": params["trainer.batch_size"]}
+    assert content["optimizer"]["lr"] == params["optimizer.lr"] and "resume" not in content

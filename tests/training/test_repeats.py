@@ -1,0 +1,254 @@
+"""Folds and seeds of one command: every part an ordinary run, the whole continued to the same bytes, and summed up."""
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nlu.sweeps.repeats import join_folds
+from nlu.training.records import read_rows
+from nlu.training.repeats import RunningMean, parts_of
+from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
+
+OPTIONS = (*TINY, *QUICK, "trainer.max_duration=12st", "trainer.eval_interval=6st")
+ROWS = 61
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Training rows, a dev set of their own, which folds leave out, and a test set."""
+    folder = tmp_path_factory.mktemp("data")
+    write_set(folder / "test.tsv", 13, seed=2)
+    return *files(folder, train_rows=ROWS), f"data.test={folder}/test.tsv"
+
+
+@pytest.fixture(scope="module")
+def three_folds(data: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The run folder of `folds=3`, and what the command printed."""
+    run_dir = tmp_path_factory.mktemp("folds") / "run"
+    return run_dir, run(*OPTIONS, *data, "folds=3", f"hydra.run.dir={run_dir}")
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text())["rows"]
+
+
+def results_of_parts(run_dir: Path, names: list[str]) -> list[bytes]:
+    """What of each part must not depend on how it was run."""
+    return [
+        content
+        for name in names
+        for content in (
+            weights(run_dir / name), weights(run_dir / name, "best-1"), (run_dir / name / "valid.tsv").read_bytes(),
+            (run_dir / name / "predictions" / "dev.json").read_bytes(),
+        )
+    ]  # fmt: skip
+
+
+FOLDS = ["fold-0", "fold-1", "fold-2"]
+
+
+def test_every_fold_is_a_whole_run_and_every_training_row_is_held_out_once(three_folds: tuple[Path, str]) -> None:
+    run_dir, _ = three_folds
+    for number, name in enumerate(FOLDS):
+        for record in ("config.yaml", "provenance.json", "code.zip", "plots/loss.png", "predictions/test.json"):
+            assert (run_dir / name / record).stat().st_size > 0
+        found = result(run_dir / name)
+        assert (found["fold"], found["folds"], found["seed"]) == (number, 3, 1)
+        assert list(found["metrics"]) == ["dev", "test"]
+        assert f"fold={number}" in (run_dir / name / "overrides").read_text()
+        facts = json.loads((run_dir / name / "data.json").read_text())["sets"]
+        assert facts["dev"]["examples"] in (20, 21) and facts["dev"]["in_train"] == 0
+        assert facts["dev"]["examples"] + facts["train"]["examples"] == ROWS
+    joined = rows_of(run_dir / "predictions" / "out-of-fold.json")
+    assert [(row["id"], row["row"]) for row in joined] == [(place, place + 1) for place in range(ROWS)]
+    held_out = {
+        row["id"]: row | {"fold": number}
+        for number, name in enumerate(FOLDS)
+        for row in rows_of(run_dir / name / "predictions" / "dev.json")
+    }
+    assert joined == [held_out[place] for place in range(ROWS)]
+
+
+def test_the_result_is_mean_and_deviation_over_folds_and_the_score_of_all_rows(three_folds: tuple[Path, str]) -> None:
+    run_dir, printed = three_folds
+    found, parts = result(run_dir), [result(run_dir / name) for name in FOLDS]
+    for name in ("dev", "test"):
+        for metric in ("accuracy", "loss"):
+            values = [part["metrics"][name][metric] for part in parts]
+            assert found["metrics"][name][metric] == pytest.approx(statistics.mean(values))
+            assert found["sd"][name][metric] == pytest.approx(statistics.stdev(values))
+    assert found["best"]["value"] == pytest.approx(statistics.mean(part["best"]["value"] for part in parts))
+    assert [part["name"] for part in found["parts"]] == FOLDS
+    assert found["examples"] == sum(part["examples"] for part in parts)
+    rows = rows_of(run_dir / "predictions" / "out-of-fold.json")
+    joined = found["out_of_fold"]["1"]
+    assert joined["accuracy"] == pytest.approx(np.mean([row["label"] == row["prediction"] for row in rows]))
+    sizes = [len(rows_of(run_dir / name / "predictions" / "dev.json")) for name in FOLDS]
+    losses = [part["metrics"]["dev"]["loss"] for part in parts]
+    assert joined["loss"] == pytest.approx(np.average(losses, weights=sizes))
+    assert set(joined) == set(parts[0]["metrics"]["dev"])
+    for word in (*FOLDS, "mean", "sd", "joined folds", f"{joined['accuracy']:.4f}"):
+        assert word in printed
+
+
+def test_folds_spread_over_jobs_are_the_same_runs_and_join_the_same(
+    data: tuple[str, ...], three_folds: tuple[Path, str], tmp_path: Path
+) -> None:
+    run("--multirun", *OPTIONS, *data, "folds=3", "fold=0,1,2", f"hydra.sweep.dir={tmp_path}/sweep")
+    jobs = ["0", "1", "2"]
+    assert results_of_parts(tmp_path / "sweep", jobs) == results_of_parts(three_folds[0], FOLDS)
+    configs = [
+        [(folder / name / "config.yaml").read_text() for name in names]
+        for folder, names in ((tmp_path / "sweep", jobs), (three_folds[0], FOLDS))
+    ]
+    assert configs[0] == configs[1]
+    joined = join_folds([tmp_path / "sweep" / job for job in reversed(jobs)])
+    assert joined == json.loads((three_folds[0] / "predictions" / "out-of-fold.json").read_text())
+
+
+def test_folds_that_were_broken_go_on_at_the_broken_one_to_the_same_bytes(
+    data: tuple[str, ...], three_folds: tuple[Path, str], tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    options = (*OPTIONS, *data, "folds=3", "resume=auto", "trainer.save_interval=1st", f"hydra.run.dir={run_dir}")
+    written: dict[Path, int] = {}
+    for fold, number, expected in (("fold-1", signal.SIGKILL, -signal.SIGKILL), ("fold-2", signal.SIGTERM, 75)):
+        assert break_at(run_dir / fold / "train.tsv", options, number) == expected
+        for finished, written_ns in written.items():
+            assert finished.stat().st_mtime_ns == written_ns, "a finished fold is not run again"
+        written = {path: path.stat().st_mtime_ns for path in run_dir.glob("fold-*/result.json")}
+        assert not (run_dir / "result.json").exists()
+    run(*options)
+    assert results_of_parts(run_dir, FOLDS) == results_of_parts(three_folds[0], FOLDS)
+    joined, unbroken = (folder / "predictions" / "out-of-fold.json" for folder in (run_dir, three_folds[0]))
+    assert joined.read_bytes() == unbroken.read_bytes()
+    assert "finished; nothing was done" in run(*options)
+
+
+def break_at(file: Path, options: tuple[str, ...], number: signal.Signals) -> int:
+    """Start the command, send the signal as soon as the file is there, and return the exit status."""
+    command = [sys.executable, "-m", "nlu.train", *options]
+    process = subprocess.Popen(command, cwd=REPOSITORY, env=SAME_THREADS, stderr=subprocess.DEVNULL)
+    deadline_s = time.monotonic() + 240
+    while time.monotonic() < deadline_s and not file.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(number)
+    return process.wait(240)
+
+
+def test_seeds_and_folds_together_run_on_several_processes(data: tuple[str, ...], tmp_path: Path) -> None:
+    options = ("folds=2", "seeds=2", "seed=7", "trainer.devices=2", "trainer.max_duration=4st")
+    run(*OPTIONS, *data, *options, f"hydra.run.dir={tmp_path}/run")
+    names = ["seed-7-fold-0", "seed-7-fold-1", "seed-8-fold-0", "seed-8-fold-1"]
+    found = result(tmp_path / "run")
+    assert [part["name"] for part in found["parts"]] == names and list(found["out_of_fold"]) == ["7", "8"]
+    splits = []
+    for seed in (7, 8):
+        rows = rows_of(tmp_path / "run" / "predictions" / f"out-of-fold-seed-{seed}.json")
+        assert [row["id"] for row in rows] == list(range(ROWS))
+        splits.append([row["fold"] for row in rows])
+    assert splits[0] != splits[1], "every seed splits anew"
+    assert all((tmp_path / "run" / name / "log.rank1.txt").is_file() for name in names)
+
+
+def test_seeds_alone_repeat_a_run_and_each_is_the_run_of_its_seed(data: tuple[str, ...], tmp_path: Path) -> None:
+    run(*OPTIONS, *data, "seeds=2", f"hydra.run.dir={tmp_path}/repeated")
+    run(*OPTIONS, *data, "seed=2", f"hydra.run.dir={tmp_path}/alone")
+    assert weights(tmp_path / "repeated" / "seed-2") == weights(tmp_path / "alone")
+    found = result(tmp_path / "repeated")
+    assert found["out_of_fold"] is None and not (tmp_path / "repeated" / "predictions").exists()
+    assert found["best"]["sd"] is not None and (found["seed"], found["seeds"]) == (1, 2)
+
+
+def test_spans_are_joined_over_folds_without_a_dev_set(tmp_path: Path) -> None:
+    sentences = [f"Anna B-PER\nlives O\nin O\nBonn{i} B-LOC\n\n" for i in range(20)]
+    (tmp_path / "train.conll").write_text("".join(sentences))
+    run(
+        *OPTIONS, "task=tag", "data=files", f"data.train={tmp_path}/train.conll", "data.fields={tokens: 0, tags: 1}",
+        "data.dev_fraction=0", "folds=2", f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    found = result(tmp_path / "run")
+    assert set(found["out_of_fold"]["1"]) == {"span_f1", "span_precision", "span_recall"}
+    assert len(rows_of(tmp_path / "run" / "predictions" / "out-of-fold.json")) == 20
+
+
+def test_what_the_data_refuse_leaves_no_folder(data: tuple[str, ...], tmp_path: Path) -> None:
+    message = run(*OPTIONS, *data, f"folds={ROWS + 1}", f"hydra.run.dir={tmp_path}/run", status=2)
+    assert f"folds.count is {ROWS + 1}, but the training set has" in message and "Traceback" not in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_group_is_never_on_both_sides(tmp_path: Path) -> None:
+    lines = ["shop,text,label", *(f"shop {i % 7},text {i} of it,{'ab'[i % 2]}" for i in range(56))]
+    (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
+    options = (*OPTIONS, "data=files", f"data.train={tmp_path}/train.csv", "data.fields={text: text, label: label}")
+    run(*options, "folds=3", "folds.group_by=shop", f"hydra.run.dir={tmp_path}/run")
+    rows = rows_of(tmp_path / "run" / "predictions" / "out-of-fold.json")
+    folds_of_shop: dict[int, set[int]] = {}
+    for row in rows:
+        folds_of_shop.setdefault(row["id"] % 7, set()).add(row["fold"])
+    assert len(rows) == 56 and all(len(folds) == 1 for folds in folds_of_shop.values())
+
+
+def test_a_trial_that_is_bad_is_pruned_after_a_fold(data: tuple[str, ...], tmp_path: Path) -> None:
+    # A fold sees at most 12 x 8 examples. From 100 on a value below 2 ends the trial, and no accuracy is above that.
+    run(
+        "--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.n_trials=1", "hydra/sweeper/sampler=random",
+        "hydra.sweeper.pruner={name: threshold, lower: 2, n_warmup_steps: 100ex}", *OPTIONS, *data, "folds=3",
+        "optimizer.lr=interval(1e-3,3e-3)", f"hydra.sweep.dir={tmp_path}/sweep",
+    )  # fmt: skip
+    trial = tmp_path / "sweep" / "0"
+    assert not result(trial / "fold-0")["pruned"]
+    pruned = result(trial / "fold-1")
+    assert pruned["pruned"] and {row["step"] for row in read_rows(trial / "fold-1" / "valid.tsv")} == {6}
+    assert not (trial / "fold-2").exists()
+    found = result(trial)
+    assert found["pruned"] and found["out_of_fold"] is None
+    assert found["examples"] == result(trial / "fold-0")["examples"] + pruned["examples"]
+    assert found["best"]["value"] == pytest.approx(
+        (result(trial / "fold-0")["best"]["value"] + pruned["best"]["value"]) / 2
+    )
+
+
+def test_a_trial_hears_the_mean_over_the_folds_that_ended_and_the_one_that_runs() -> None:
+    heard: list[tuple[int, float]] = []
+
+    def report(examples: int, value: float) -> bool:
+        heard.append((examples, value))
+        return value < 0.5
+
+    def ended(last: float, best: float) -> dict[str, Any]:
+        return {"best": {"set": "dev", "metric": "f1", "value": best}, "last": {"dev": {"f1": last}}, "examples": 100}
+
+    mean = RunningMean(report)
+    assert not mean.report(50, 0.8)
+    mean.add(ended(last=0.6, best=0.8))
+    assert not mean.report(50, 0.5)
+    mean.add(ended(last=0.2, best=0.5))
+    assert mean.report(10, 0.1) and mean.asked_to_prune
+    assert heard == [(50, 0.8), (150, pytest.approx(0.55)), (210, pytest.approx(0.3))]
+
+
+@pytest.mark.parametrize(
+    ("folds", "fold", "seeds", "names"),
+    [
+        (None, None, 1, []), (5, 2, 1, []), (2, None, 1, ["fold-0", "fold-1"]), (None, None, 2, ["seed-3", "seed-4"]),
+        (4, 1, 2, ["seed-3", "seed-4"]),
+        (2, None, 2, ["seed-3-fold-0", "seed-3-fold-1", "seed-4-fold-0", "seed-4-fold-1"]),
+    ],
+)  # fmt: skip
+def test_a_configuration_has_a_part_for_each_fold_of_each_seed(
+    folds: int | None, fold: int | None, seeds: int, names: list[str]
+) -> None:
+    parts = parts_of({"folds": {"count": folds, "group_by": None}, "fold": fold, "seed": 3, "seeds": seeds}, ["a=1"])
+    assert [part.name for part in parts] == names
+    assert len({(part.config["seed"], part.config["fold"]) for part in parts}) == len(names)
+    assert all(parts_of(part.config, part.overrides) == [] for part in parts), "a part is a run by itself"
