@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export NLU_DATA ?= ../shared/data
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-services lint format typecheck check clean
+.PHONY: help train test test-services bench bench-quick lint format typecheck check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -18,6 +18,12 @@ test: $(VENV)/.dev ## run the test-suite
 
 test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3 server, which it starts and stops
 	$(BIN)/python tests/services/run.py
+
+bench: $(VENV)/.bench ## measure speed against peers, in full (half an hour), and write benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/all.py --write benchmarks/RESULTS.md
+
+bench-quick: $(VENV)/.bench ## print the main ratios (less than 3 minutes on 2 cores)
+	$(BIN)/python benchmarks/all.py --quick
 
 lint: $(VENV)/.dev ## check style
 	$(BIN)/ruff check .
@@ -44,6 +50,10 @@ $(VENV)/.run: setup.cfg pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run
 	$(BIN)/pip install --quiet --editable '.[dev,hf]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.run
+	$(BIN)/pip install --quiet --editable '.[bench]'
 	touch $@
 
 $(VENV)/.services: $(VENV)/.dev

@@ -2,6 +2,8 @@
 token rows through the HF Trainer.
 """
 
+import atexit
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,13 @@ def vocab_path() -> Path:
     if not path.is_file():
         raise SystemExit(f"{path} is no file; set NLU_DATA to the folder that holds bert_base_chinese_vocab and AFQMC")
     return path
+
+
+def scratch_folder() -> Path:
+    """Return a folder of this process's own, deleted when it ends."""
+    folder = Path(tempfile.mkdtemp(prefix="nlu-bench-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def native_config(size: str, *overrides: str) -> dict[str, Any]:
@@ -51,7 +60,7 @@ def native_run(size: str, *overrides: str) -> Any:
 
     config = native_config(size, *overrides)
     trainer = Trainer(**config["trainer"])
-    folder = Path(tempfile.mkdtemp(prefix="nlu-bench-"))
+    folder = scratch_folder()
     run = build_run(
         config, trainer, folder, Ranks(0, 1, choose_device(trainer.device, 0)), Progress(enabled=False), None
     )
@@ -139,7 +148,7 @@ def peer_arguments(*, batch_size: int, device: str, bf16: bool, **more: Any) -> 
     from transformers import TrainingArguments
 
     return TrainingArguments(
-        output_dir=tempfile.mkdtemp(prefix="peer-bench-"), per_device_train_batch_size=batch_size,
+        output_dir=str(scratch_folder()), per_device_train_batch_size=batch_size,
         per_device_eval_batch_size=batch_size, bf16=bf16, use_cpu=device == "cpu", learning_rate=1e-5,
         weight_decay=0.01, lr_scheduler_type="constant", max_grad_norm=1.0, logging_steps=10, save_strategy="no",
         eval_strategy="no", report_to="none", disable_tqdm=True, seed=1, **more,

@@ -70,7 +70,7 @@ def description(threads: int) -> str:
         name = f"{found.get('model name', name)} ({', '.join(flags) or 'no AVX-512'})"
     except OSError:
         name = f"{name} (no /proc/cpuinfo)"
-    return f"{name}, {os.cpu_count()} cores, {threads} threads on both sides, {platform.system()}"
+    return f"{name}, {os.cpu_count()} cores, threads on both sides: {threads}, {platform.system()}"
 
 
 def versions() -> str:

@@ -22,10 +22,12 @@ class Row:
     share: float | None = None
     """of the rate that the machine was measured to have in the same run"""
     least_share: float | None = None
+    compared: bool = True
+    """false where the two figures are differences near zero, whose ratio says nothing"""
 
     @property
     def ratio(self) -> float | None:
-        if self.theirs is None:
+        if self.theirs is None or not self.compared:
             return None
         return self.theirs / self.ours if self.lower_is_better else self.ours / self.theirs
 
@@ -69,7 +71,7 @@ def show(rows: list[Row]) -> None:
     for row in rows:
         claim, peer, unit, theirs, ours, ratio, bounds, met, share = row.cells()
         words = [f"{claim}:", f"ours {ours} {unit},"]
-        words += [f"{peer} {theirs}, ratio {ratio}"] if theirs else [f"({peer})"]
+        words += [f"{peer} {theirs}{f', ratio {ratio}' if ratio else ''}"] if theirs else [f"({peer})"]
         words += [f"[{bounds}: {met or 'not judged'}]"] if bounds else []
         words += [f"{share} of the machine's limit"] if share else []
         print(" ".join(words), flush=True)

@@ -56,7 +56,7 @@ def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int
     from nlu.training.loop import train
 
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = False
     run = native_run(
         size, f"precision={'bf16' if bf16 else 'fp32'}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",

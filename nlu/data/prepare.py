@@ -19,6 +19,7 @@ from nlu.data.folds import Fold, clusters_of, fold_numbers
 from nlu.data.labels import ClassLabels, TagLabels, require_labels, tags_of_spans
 from nlu.data.ragged import flatten
 from nlu.data.readers import BadRow, Row, read_rows
+from nlu.data.repeats import among, repeated
 from nlu.data.seeds import text_hash
 from nlu.data.store import FORMAT_VERSION, Examples, SetWriter, StoredSet
 from nlu.data.tokenizing import Tokenizer, WordPiece, load_tokenizer
@@ -369,9 +370,12 @@ def _held_out(
 
 def _first_of_equals(stored: StoredSet) -> np.ndarray:
     """Return the rows that are the first with their text and label, in file order."""
-    target_N = stored.targets(np.arange(len(stored)))
-    order_N = np.lexsort((np.arange(len(stored)), target_N, stored.text_hash_N))
-    hash_N, target_N = stored.text_hash_N[order_N], target_N[order_N]
-    first_N = np.ones(len(stored), bool)
-    first_N[1:] = (hash_N[1:] != hash_N[:-1]) | (target_N[1:] != target_N[:-1])
-    return np.sort(order_N[first_N])
+    hash_N = stored.text_hash_N
+    twice_N = np.flatnonzero(among(hash_N, repeated(np.sort(hash_N))))
+    hash_N, target_N = hash_N[twice_N], stored.targets(twice_N)
+    order_N = np.lexsort((twice_N, target_N, hash_N))
+    hash_N, target_N = hash_N[order_N], target_N[order_N]
+    equal = (hash_N[1:] == hash_N[:-1]) & (target_N[1:] == target_N[:-1])
+    is_first_N = np.ones(len(stored), bool)
+    is_first_N[twice_N[order_N[1:][equal]]] = False
+    return np.flatnonzero(is_first_N)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nlu.data.prepare import Store
+from nlu.data.repeats import among, repeated
 from nlu.data.store import Examples
 
 
@@ -18,8 +19,8 @@ def describe(store: Store) -> dict[str, Any]:
     or tags, `in_train` examples whose text is also a training text. `bad_rows`, of which the
     first are listed, and `cut_to_max_len` count rows of the set's files: a dev set split off train has none.
     """
-    train_hashes = np.unique(_hashes(store.sets["train"]))
-    sets = {name: _describe_set(store, part, train_hashes) for name, part in store.sets.items()}
+    of_train_S = np.sort(_hashes(store.sets["train"]))
+    sets = {name: _describe_set(store, part, of_train_S) for name, part in store.sets.items()}
     return {
         "store": store.folder.name,
         "labels": store.labels,
@@ -29,8 +30,8 @@ def describe(store: Store) -> dict[str, Any]:
     }
 
 
-def _describe_set(store: Store, part: Examples, train_hashes: np.ndarray) -> dict[str, Any]:
-    hash_N = _hashes(part)
+def _describe_set(store: Store, part: Examples, of_train_S: np.ndarray) -> dict[str, Any]:
+    sorted_S = of_train_S if part.name == "train" else np.sort(_hashes(part))
     lengths = np.percentile(part.lengths_N, [50, 95, 100]).astype(int).tolist()
     read = store.meta["sets"].get(part.name, {})
     facts = {
@@ -41,12 +42,12 @@ def _describe_set(store: Store, part: Examples, train_hashes: np.ndarray) -> dic
         "length_median": lengths[0],
         "length_95_percent": lengths[1],
         "length_max": lengths[2],
-        "duplicates": int(len(hash_N) - len(np.unique(hash_N))),
-        "conflicts": _conflicts(part, hash_N),
+        "duplicates": int((sorted_S[1:] == sorted_S[:-1]).sum()),
+        "conflicts": _conflicts(part, repeated(sorted_S)),
         "labels": _balance(store, part),
     }
     if part.name != "train":
-        facts["in_train"] = int(np.isin(hash_N, train_hashes).sum())
+        facts["in_train"] = int(among(sorted_S, of_train_S).sum())
     return facts
 
 
@@ -54,8 +55,11 @@ def _hashes(part: Examples) -> np.ndarray:
     return part.stored.text_hash_N[part.rows_N]
 
 
-def _conflicts(part: Examples, hash_N: np.ndarray) -> int:
-    target_N = part.stored.targets(part.rows_N)
+def _conflicts(part: Examples, repeated_S: np.ndarray) -> int:
+    """Return how many texts have several targets, looking at those alone that occur more than once."""
+    hash_N = _hashes(part)
+    twice_N = np.flatnonzero(among(hash_N, repeated_S))
+    hash_N, target_N = hash_N[twice_N], part.stored.targets(part.rows_N[twice_N])
     order_N = np.lexsort((target_N, hash_N))
     hash_N, target_N = hash_N[order_N], target_N[order_N]
     clash = (hash_N[1:] == hash_N[:-1]) & (target_N[1:] != target_N[:-1])

@@ -4,6 +4,7 @@ A set (train, dev, ...) is a folder of shards of SHARD_ROWS rows each, the last 
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,21 @@ class StoredSet:
         self.lengths_N = self._per_row(lambda batch: np.diff(_values(batch.column("tokens").offsets)))
         self.labels_N = self._remapped(self._column("label"))
         self.text_hash_N = self._column("text_hash")
-        self.group_N = self._column("group")
-        self.number_N = self._column("number")
-        self.file_N = self._column("file")
+
+    @cached_property
+    def group_N(self) -> np.ndarray:
+        """Hash of the value by which rows stay together in folds."""
+        return self._column("group")
+
+    @cached_property
+    def number_N(self) -> np.ndarray:
+        """Line or place of each row in its file."""
+        return self._column("number")
+
+    @cached_property
+    def file_N(self) -> np.ndarray:
+        """Number of each row's file among the set's."""
+        return self._column("file")
 
     def __len__(self) -> int:
         return len(self.lengths_N)

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from tokenizers.models import WordPiece as WordPieceModel
 
 from nlu.config.errors import DataError
 from nlu.config.types import PositiveInt
-from nlu.data.pieces import PieceTokenizer, can_cut
+from nlu.data.pieces import MOST_REMEMBERED, PIECES, PieceTokenizer, can_cut
 from nlu.data.ragged import flatten
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -180,9 +181,19 @@ class WordPiece:
         normalizer = normalizers.BertNormalizer(lowercase=lowercase)
         splitter = pre_tokenizers.BertPreTokenizer()
         counts: Counter[str] = Counter()
+        pieces: Counter[str] = Counter()
+
+        def split_pieces() -> None:
+            for piece, count in pieces.items():
+                for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(piece)):
+                    counts[word] += count
+            pieces.clear()
+
         for batch in texts:
-            for text in batch:
-                counts.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+            pieces.update(chain.from_iterable(map(PIECES.findall, batch)))
+            if len(pieces) > MOST_REMEMBERED:
+                split_pieces()
+        split_pieces()
         kept = sorted(
             (word for word, count in counts.items() if count >= self.min_count), key=lambda w: (-counts[w], w)
         )

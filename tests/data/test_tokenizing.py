@@ -181,3 +181,13 @@ def test_the_chinese_vocabulary_has_all_its_tokens_and_spells_chinese():
     assert tokenizer.vocab_size == 21_128
     words = words_of(tokenizer, "浙商银行企业信贷部叶老桂博士，则从另一个角度对五道门槛进行了解读。")
     assert len(words) == 33 and "[UNK]" not in words
+
+
+def test_a_vocabulary_counts_the_words_that_the_tokenizer_itself_would_see(monkeypatch):
+    texts = ["Über-ab 中国a\u200bb, ab\u3000cd! x\u0301y 中", "ab [中] ﬁne\u2003ab", "AB ab.ab\t\u00a0国国"] * 3
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    seen = [word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+    expected = sorted(set(seen), key=lambda word: (-seen.count(word), word))
+    assert vocabulary(built(texts)) == [*SPECIALS, *expected]
+    monkeypatch.setattr("nlu.data.tokenizing.MOST_REMEMBERED", 0)
+    assert vocabulary(WordPiece().build([[text] for text in texts])) == [*SPECIALS, *expected]

@@ -1,0 +1,101 @@
+"""Run every speed benchmark, print its rows and write them, with the machine and the versions, to a table.
+
+    python benchmarks/all.py --write benchmarks/RESULTS.md
+    python benchmarks/all.py --quick
+    python benchmarks/all.py --only train predict
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import memory
+import predict
+import preprocess
+import resume
+import start
+import train
+from machine import description, versions
+from table import Row, markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
+    "train": train.measure, "predict": predict.measure, "preprocess": preprocess.measure, "start": start.measure,
+    "resume": resume.measure, "memory": memory.measure,
+}  # fmt: skip
+QUICK = (
+    ("train", "--sizes", "4 x 312", "--turns", "3", "--steps", "15", "--no-weaker"),
+    ("train", "--sizes", "BERT-base", "--turns", "3", "--steps", "2", "--no-weaker"),
+    ("predict", "--sizes", "4 x 312", "--turns", "3", "--rows", "1000", "--first-peer-only"),
+    ("preprocess", "--files", "afqmc.json", "--turns", "3", "--rows", "50000"),
+    ("start", "--turns", "3", "--no-peer"),
+)
+WITHOUT_THREADS = {"memory"}
+NOTES = """\
+Each ratio is how many times better ours is, from medians of alternating turns on one machine at one time; absolute
+figures depend on the machine and on what else it does. Real tokens are tokens without padding. The machine's limit is
+the faster of two matrix products (2048 x 2048 x 2048, and one of BERT-base's shape) timed between the turns in the same
+precision; a share is the work of a whole encoder's weights for the real tokens, 3 x 2 x weights in training, over it.
+Rows without a target are there for orientation, measured in one turn each. What is compared, and how, stands at the top
+of each script in this folder.
+"""
+
+
+def commit() -> str:
+    """Return the commit measured, and whether the working tree differs from it."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "no git checkout"
+    return done.stdout.strip()
+
+
+def profile(threads: int) -> str:
+    """Return the profile of one training step, from a process of its own."""
+    command = [sys.executable, str(Path(__file__).with_name("profile_step.py")), "--threads", str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout.strip()
+
+
+def document(rows: list[Row], profiled: str, threads: int, command: str) -> str:
+    """Return the content of RESULTS.md."""
+    where = f"{datetime.now(UTC):%Y-%m-%d}, on {description(threads)}; {versions()}"
+    return (
+        f"# Results\n\n`{command}` at {commit()}, {where}."
+        f"\n\n{markdown(rows)}\n{NOTES}\n## One training step\n\n```\n{profiled}\n```\n"
+    )
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the main ratios, in less than 3 minutes on 2 cores")
+    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), help="of the full benchmarks")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write the table there")
+    arguments = parser.parse_args()
+    jobs = QUICK if arguments.quick else tuple((name,) for name in arguments.only or BENCHMARKS)
+    began_s = time.monotonic()
+    rows: list[Row] = []
+    for name, *words in jobs:
+        threads = [] if name in WITHOUT_THREADS else ["--threads", str(arguments.threads)]
+        rows += BENCHMARKS[name](*words, *threads)
+    print(f"{(time.monotonic() - began_s) / 60:.1f} minutes")
+    missed = [row for row in rows if row.met is False]
+    for row in missed:
+        print(f"target missed: {row.claim}, against {row.peer}")
+    if arguments.write:
+        command = "python benchmarks/" + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        text = document(rows, profile(arguments.threads), arguments.threads, command)
+        arguments.write.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
