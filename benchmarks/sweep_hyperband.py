@@ -3,8 +3,8 @@
     python benchmarks/sweep_hyperband.py                                # three seeds of the search, 24 trials each
     python benchmarks/sweep_hyperband.py --seeds 1 --folder outputs/hyperband     # given again, it goes on
 
-Both search the same four parameters of SimBERT-tiny on the same 8,000 rows of TNEWS (2,000 for dev), at most two epochs
-a trial. HyperBand's best dev accuracy should lie within 0.3 points of random search's, for at most 40 % of its examples.
+Both search four parameters of SimBERT-tiny on the same 8,000 rows of TNEWS (2,000 for dev), at most two epochs
+a trial. HyperBand's best dev accuracy should lie within 0.3 points of random search's, for 40 % of its examples.
 """
 
 import argparse

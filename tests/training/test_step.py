@@ -32,7 +32,13 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     numbers = np.arange(ROWS)
     writer.add(
         Encoded(tokens, lengths_N, lengths_N, np.zeros(ROWS, bool)),
-        {"label_N": rng.integers(0, 2, ROWS), "text_hash_N": numbers, "file_N": numbers * 0, "number_N": numbers + 1},
+        {
+            "label_N": rng.integers(0, 2, ROWS),
+            "text_hash_N": numbers,
+            "group_N": numbers,
+            "file_N": numbers * 0,
+            "number_N": numbers + 1,
+        },  # fmt: skip
     )
     writer.close()
     return Examples("train", StoredSet(folder, None), numbers)
