@@ -29,8 +29,8 @@ def attend(
     if query_QD.is_cuda:
         return _attend_padded(query_QD, key_value_T2D, lengths, heads, dropout_p, first_only)
     groups = _groups(lengths)
-    if dropout_p:
-        return _AttendWithDropout.apply(query_QD, key_value_T2D, groups, heads, dropout_p, first_only)
+    if dropout_p or query_QD.dtype != torch.float32:
+        return _AttendInProducts.apply(query_QD, key_value_T2D, groups, heads, dropout_p, first_only)
     queries = _by_heads(query_QD, groups, heads, 1, first_only)
     keys_values = _by_heads(key_value_T2D, groups, heads, 2)
     outputs = [_attend_to_equals(query[0], key_value) for query, key_value in zip(queries, keys_values, strict=True)]
@@ -54,11 +54,12 @@ def _attend_to_equals(query_BHLE: Tensor, key_2BHLE: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(query_BHLE, key_2BHLE[0], key_2BHLE[1])[:, :, :rows]
 
 
-class _AttendWithDropout(torch.autograd.Function):
-    """Attention group by group, with dropout on its weights, for training on a CPU.
+class _AttendInProducts(torch.autograd.Function):
+    """Attention group by group in plain matrix products, for a CPU.
 
-    The library's call has no fast kernel with dropout there. Matrix products are in the input's precision, softmax and
-    dropout in fp32. N = sequences of a group * H.
+    The library's call there has no fast kernel with dropout, and none in bf16: its fused one takes several times as
+    long as these products. They are in the input's precision, softmax and dropout in fp32. N = sequences of a group
+    * H.
     """
 
     @staticmethod
@@ -68,15 +69,15 @@ class _AttendWithDropout(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         low, scale = query_QD.dtype, (query_QD.shape[1] // heads) ** -0.5
         mixed_QD = torch.empty_like(query_QD, memory_format=torch.contiguous_format)
-        saved: list[Tensor] = []
+        saved: list[Tensor | None] = []
         for query, key_value, mixed in zip(
             _by_heads(query_QD, groups, heads, 1, first_only), _by_heads(key_value_T2D, groups, heads, 2),
             _by_heads(mixed_QD, groups, heads, 1, first_only), strict=True,
         ):  # fmt: skip
             query_NLE, key_NLE, value_NLE = (part.flatten(0, 1) for part in (query[0], *key_value))
             weights_NLL = (torch.bmm(query_NLE, key_NLE.transpose(1, 2)).float() * scale).softmax(-1)
-            mask_NLL = dropout_mask(weights_NLL, dropout_p)
-            dropped_NLL = (weights_NLL * mask_NLL).to(low)
+            mask_NLL = dropout_mask(weights_NLL, dropout_p) if dropout_p else None
+            dropped_NLL = (weights_NLL if mask_NLL is None else weights_NLL * mask_NLL).to(low)
             mixed.copy_(torch.bmm(dropped_NLL, value_NLE).view(mixed.shape))
             saved += [query_NLE, key_NLE, value_NLE, weights_NLL, mask_NLL, dropped_NLL]
         ctx.save_for_backward(*saved)
@@ -98,7 +99,9 @@ class _AttendWithDropout(torch.autograd.Function):
         ):  # fmt: skip
             query_NLE, key_NLE, value_NLE, weights_NLL, mask_NLL, dropped_NLL = saved
             gradient_NLE = gradient[0].flatten(0, 1)
-            to_weights_NLL = torch.bmm(gradient_NLE, value_NLE.transpose(1, 2)).float() * mask_NLL
+            to_weights_NLL = torch.bmm(gradient_NLE, value_NLE.transpose(1, 2)).float()
+            if mask_NLL is not None:
+                to_weights_NLL *= mask_NLL
             to_scores_NLL = torch._softmax_backward_data(to_weights_NLL, weights_NLL, -1, torch.float32)
             low_NLL = (to_scores_NLL * scale).to(low)
             to_query.copy_(torch.bmm(low_NLL, key_NLE).view(to_query.shape))

@@ -97,3 +97,17 @@ def test_attention_with_dropout_has_the_values_and_gradients_of_the_weights_it_d
     weights = torch.randn_like(ours)
     own, expected = (torch.autograd.grad((output * weights).sum(), [query, key_value]) for output in (ours, plain))
     torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_in_bf16_attention_is_that_of_fp32_as_closely_as_bf16_can_say(first_only):
+    query, key_value = (tensor.detach().bfloat16().requires_grad_() for tensor in inputs(LENGTHS, first_only))
+    ours = attend(query, key_value, lengths=LENGTHS, heads=HEADS, dropout_p=0.0, first_only=first_only)
+    assert ours.dtype == torch.bfloat16
+    wide = [tensor.detach().float().requires_grad_() for tensor in (query, key_value)]
+    plain = reference(*wide, LENGTHS, first_only)
+    torch.testing.assert_close(ours.float(), plain, rtol=0.02, atol=0.02)
+    own = torch.autograd.grad(ours.sum(), [query, key_value])
+    expected = torch.autograd.grad(plain.sum(), wide)
+    for found, wanted in zip(own, expected, strict=True):
+        torch.testing.assert_close(found.float(), wanted, rtol=0.05, atol=0.05)
