@@ -42,6 +42,7 @@ class Corpus:
                 "tags": flat_words % 3,
                 "tag_counts_N": word_counts_N,
                 "text_hash_N": rows_N,
+                "group_N": rows_N,
                 "file_N": rows_N * 0,
                 "number_N": rows_N,
             },
