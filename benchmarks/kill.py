@@ -39,12 +39,13 @@ def write_data(folder: Path) -> None:
         (folder / f"{name}.tsv").write_text("".join(lines))
 
 
-def command(data: Path, run_dir: Path, accumulation: int, devices: int) -> list[str]:
+def command(data: Path, run_dir: Path, accumulation: int, devices: int, precision: str) -> list[str]:
     """Return the command whose runs are compared."""
     return [
         sys.executable, "-m", "nlu.train", "model=bert_tiny", "model.hidden_size=24", "model.heads=2", "model.layers=2",
         "model.intermediate_size=48", "data=files", f"data.train={data}/train.tsv", f"data.dev={data}/dev.tsv",
-        "data.fields={text: 0, label: 1}", f"trainer.accumulation={accumulation}", f"trainer.devices={devices}",
+        "data.fields={text: 0, label: 1}", f"precision={precision}", f"trainer.accumulation={accumulation}",
+        f"trainer.devices={devices}",
         "trainer.batch_size=8", "trainer.max_duration=60st", "trainer.eval_interval=7st", "trainer.save_interval=1st",
         "trainer.log_interval=3st", "trainer.keep_best=2", "trainer.ema_decay=0.9", "trainer.device=cpu",
         "optimizer.lr=3e-3", "resume=auto", f"hydra.run.dir={run_dir}",
@@ -82,12 +83,14 @@ def run_until_killed(arguments: list[str], after_s: float, whole_group: bool, lo
     return False
 
 
-def compare(data: Path, folder: Path, accumulation: int, devices: int, kills_wanted: int, rng: random.Random) -> int:
+def compare(
+    data: Path, folder: Path, accumulation: int, devices: int, precision: str, kills_wanted: int, rng: random.Random
+) -> int:
     """Kill and continue until `kills_wanted` kills were survived; returns the number of cycles compared."""
     log = folder / "log"
     whole = folder / "whole"
     began_s = time.monotonic()
-    run_until_killed(command(data, whole, accumulation, devices), 600, True, log)
+    run_until_killed(command(data, whole, accumulation, devices, precision), 600, True, log)
     whole_s = time.monotonic() - began_s
     expected = digests(whole)
     kills = cycles = 0
@@ -97,7 +100,7 @@ def compare(data: Path, folder: Path, accumulation: int, devices: int, kills_wan
         while killed:
             after_s = rng.uniform(0.2, 1.05) * whole_s if kills < kills_wanted else 600
             killed = run_until_killed(
-                command(data, run_dir, accumulation, devices), after_s, rng.random() < 0.5, log
+                command(data, run_dir, accumulation, devices, precision), after_s, rng.random() < 0.5, log
             )
             kills += killed
         cycles += 1
@@ -118,6 +121,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100, help="kills in all, shared among the combinations")
     parser.add_argument("--accumulation", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--devices", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
     arguments = parser.parse_args()
     combinations = [(accumulation, devices) for accumulation in arguments.accumulation for devices in arguments.devices]
@@ -130,7 +134,7 @@ def main() -> None:
             share = -(-(arguments.kills - total) // (len(combinations) - number))
             own = folder / str(number)
             own.mkdir()
-            total += compare(folder, own, accumulation, devices, share, rng)
+            total += compare(folder, own, accumulation, devices, arguments.precision, share, rng)
     print(f"{total} kills survived")
 
 

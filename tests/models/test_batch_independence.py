@@ -94,6 +94,14 @@ def test_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, 
     assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("seed", range(len(EXACT)))
+def test_in_bf16_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, seed, layout):
+    model = spread(TaskModel(bert(**EXACT[seed]), layout, 3), seed)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
+
+
 @pytest.mark.parametrize("layout", ["pair", "units"])
 def test_logits_of_bert_have_the_same_bits_with_one_thread_and_two(corpus, spread, threads, layout):
     model = spread(TaskModel(bert(**SMALL), layout, 3))

@@ -21,11 +21,13 @@ def test_the_same_command_gives_the_same_bytes_and_another_seed_others(tmp_path:
     assert weights(tmp_path / "a") != weights(tmp_path / "c")
 
 
-@pytest.mark.parametrize(("accumulation", "devices"), [(1, 1), (4, 1), (1, 2), (4, 2)])
-def test_a_killed_run_continues_to_the_same_bytes(accumulation: int, devices: int) -> None:
+@pytest.mark.parametrize(
+    ("accumulation", "devices", "precision"), [(1, 1, "fp32"), (4, 1, "bf16"), (1, 2, "bf16"), (4, 2, "fp32")]
+)
+def test_a_killed_run_continues_to_the_same_bytes(accumulation: int, devices: int, precision: str) -> None:
     command = [
         sys.executable, "benchmarks/kill.py", "--kills", "2", "--accumulation", str(accumulation),
-        "--devices", str(devices), "--seed", str(accumulation + devices),
+        "--devices", str(devices), "--precision", precision, "--seed", str(accumulation + devices),
     ]  # fmt: skip
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
