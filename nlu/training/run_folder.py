@@ -22,7 +22,7 @@ CONFIG = "config.yaml"
 LOGS = "log*.txt"
 """may be all that is left of a run that failed before it began"""
 MAY_DIFFER = ("resume", "dry_run", "trial")
-"""Keys that do not change what a run computes."""
+"""Keys that do not change what a run computes, with all below them."""
 LOCK_WAIT_S = 10.0
 """A killed parent's workers take a moment to follow it."""
 
@@ -109,12 +109,13 @@ def _exists(run_dir: Path, contents: list[str]) -> UserError:
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    flat_old, flat_new = flat(old), flat(new)
-    keys = [key for key in dict.fromkeys([*flat_old, *flat_new]) if key not in MAY_DIFFER]
+    flat_old, flat_new = (
+        flat({key: value for key, value in config.items() if key not in MAY_DIFFER}) for config in (old, new)
+    )
     absent = object()
     return [
         f"{key}: {_shown(flat_old, key)} there, {_shown(flat_new, key)} here"
-        for key in keys
+        for key in dict.fromkeys([*flat_old, *flat_new])
         if flat_old.get(key, absent) != flat_new.get(key, absent)
     ]
 

@@ -16,13 +16,13 @@ QUICK = (
 )  # fmt: skip
 
 
-def search(folder: Path, *overrides: str) -> str:
+def search(folder: Path, *overrides: str, status: int = 0) -> str:
     command = [
         sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", f"hydra.sweep.dir={folder}", *TINY,
         *QUICK, *overrides,
     ]  # fmt: skip
     done = subprocess.run(command, cwd=REPOSITORY, env=SAME_THREADS, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == status, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
 
@@ -65,3 +65,18 @@ def test_a_run_that_fails_leaves_its_traceback_in_its_own_log_and_the_search_goe
     assert sorted(states(folder)) == ["COMPLETE", "FAIL"]
     (failed,) = [outcome for outcome in outcomes(folder) if outcome["state"] == "failed"]
     assert "bad.tsv" in Path(failed["log"]).read_text() and failed["log"] in said
+
+
+def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp_path):
+    folder = tmp_path / "s"
+    # With such a rate the loss is no number a step or two after the first update, whenever it is tried.
+    said = search(
+        folder, *files(tmp_path), "optimizer.lr=choice(1e30)", "trainer.save_interval=1st", "hydra.sweeper.pruner=none",
+        "hydra.sweeper.retries=1", status=1,
+    )  # fmt: skip
+    assert (folder / "0/checkpoints/last/COMPLETE").is_file()
+    (outcome,) = outcomes(folder)
+    assert outcome["attempt"] == 1 and "nothing was updated" in outcome["error"]
+    assert "trying again, 1 of 1" in said and "another configuration" not in said
+    log = (folder / "0/log.txt").read_text()
+    assert log.count("nothing was updated, and what was saved before stands") == 2

@@ -47,6 +47,14 @@ def test_another_configuration_is_refused_with_every_difference(tmp_path: Path) 
         assert difference in str(refused.value)
 
 
+def test_another_attempt_at_a_trial_or_another_way_to_its_storage_is_the_same_run(tmp_path: Path) -> None:
+    trial = {"storage": "postgresql://here/a", "study": "s", "number": 3, "attempt": 0}
+    last = saved_run(tmp_path, resume="auto", trial=trial)
+    for changes in ({"attempt": 1}, {"storage": "postgresql://there/a"}):
+        assert checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto", "trial": trial | changes}) == last
+    assert checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto", "trial": None}) == last
+
+
 def test_a_path_takes_another_runs_state_into_a_new_folder_only(tmp_path: Path) -> None:
     last = saved_run(tmp_path / "old")
     (tmp_path / "new").mkdir()
