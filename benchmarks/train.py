@@ -56,8 +56,9 @@ def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int
     from nlu.training.loop import train
 
     torch.set_num_threads(threads)
-    torch.set_deterministic_debug_mode("warn")
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    if device == "cuda":
+        torch.set_deterministic_debug_mode("warn")
+        torch.utils.deterministic.fill_uninitialized_memory = False
     run = native_run(
         size, f"precision={'bf16' if bf16 else 'fp32'}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
         f"trainer.max_duration={ENDLESS}st", "trainer.eval_interval=0", "trainer.save_interval=0",
