@@ -25,7 +25,7 @@ from table import Row, show
 from turns import Side, Turns, alternate
 
 TARGET = 2.0
-ROWS = 200_000
+ROWS = 100_000
 MAX_LENGTH = 128
 FIELDS = {
     "afqmc.json": {"text_a": "sentence1", "text_b": "sentence2", "label": "label"},

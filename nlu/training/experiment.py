@@ -27,8 +27,8 @@ def run_experiment(config: dict[str, Any], run_dir: Path, overrides: list[str]) 
         run_dir = Path(ranks.from_first(str(run_dir)))
         logs.set_up(None, ranks.rank)
         if ranks.device.type == "cuda":
-            # On a CPU the same threads repeat every sum anyway, and the mode costs a fifth of the speed of bf16. Its other
-            # spelling, use_deterministic_algorithms, imports the compiler: 1.5 s.
+            # On a CPU the same threads repeat every sum anyway, and the mode costs a fifth of the speed in bf16. Its
+            # other spelling, use_deterministic_algorithms, imports the compiler: 1.5 s.
             torch.set_deterministic_debug_mode("warn")
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         report = report_of(config, ranks)
