@@ -74,6 +74,20 @@ def test_a_second_search_in_the_same_folder_is_refused(tmp_path):
     assert states(folder) == ["COMPLETE"]
 
 
+def test_a_folder_that_holds_a_search_takes_no_second_one(tmp_path):
+    folder = tmp_path / "s"
+    search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", "hydra.sweeper.study_name=k2")
+    before = sorted(folder.rglob("*"))
+    for other in ("hydra.sweeper.study_name=k3", "hydra.sweeper.n_trials=2"):
+        said = search(folder, *ARGUMENTS, "step_s=0", other, status=1)
+        assert f"{folder} holds the search k2; go on with it by hydra.sweeper.study_name=k2" in said
+        assert "started" not in said
+    elsewhere = ("hydra.sweeper.study_name=k2", f"hydra.sweeper.storage={tmp_path}/other.log")
+    said = search(folder, *ARGUMENTS, "step_s=0", *elsewhere, status=1)
+    assert f"holds the search k2 from journal://{folder}/journal.log" in said and "started" not in said
+    assert sorted(folder.rglob("*")) == before
+
+
 def test_the_same_study_from_another_folder_is_refused(tmp_path):
     shared = (f"hydra.sweeper.storage={tmp_path}/journal.log", "hydra.sweeper.study_name=one")
     search(tmp_path / "a", *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", *shared)

@@ -1,7 +1,6 @@
 """The search: ask, launch, wait, tell; every decision is in the storage, so that it can be broken off anywhere."""
 
 import contextlib
-import fcntl
 import math
 import os
 import queue
@@ -27,12 +26,12 @@ from nlu.sweeps.channel import COMPLETE, OUTCOME, PRUNED, STOPPED, last_line
 from nlu.sweeps.storage import patiently
 
 from ._board import Board, Idle, parameters
+from ._folder import hold
 from ._plan import Plan
 from ._slots import Ended, quiet_launchers
 
 VALUES, ATTEMPT = "values", "attempt"
 """user attributes of a trial: what was drawn, once that is complete; how often it has failed so far"""
-LOCK = ".sweep.lock"
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
 LOST_MAX = 3
@@ -54,31 +53,6 @@ def sweep(
         search = Search(plan)
         search.run()
         search.summarize()
-
-
-@contextlib.contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Hold the sweep folder for this process. UserError where another process sweeps into it."""
-    made_here = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            made_here = False
-            raise UserError(
-                f"hydra.sweep.dir is {folder}, and another search is running in it; wait for it, stop it, or choose "
-                "another hydra.sweep.dir"
-            ) from None
-        yield
-    finally:
-        if made_here and not any(path.is_dir() or path.stat().st_size for path in folder.iterdir()):
-            # Refused before anything was settled.
-            for path in folder.iterdir():
-                path.unlink()
-            folder.rmdir()
-        os.close(descriptor)
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """What a search settles before its first trial: its settings, its space, its sampler and pruner, its study."""
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from nlu.sweeps.sampling import SeededByTrial
 from nlu.sweeps.space import overrides_of, read_space, require_grid, space_differences
 from nlu.sweeps.storage import open_storage, storage_url, url_problems
 
+from . import _folder
 from ._slots import Slots
 
 SPACE, SHARED, FOLDER = "space", "shared", "folder"
@@ -54,6 +56,7 @@ class Plan:
     def prepare(self) -> None:
         """Settle everything that can be settled without a trial. Raises UserError with all problems of a step."""
         self._check_settings()
+        _folder.require_same_study(self.folder, self.name)
         self.space = read_space(self.settings["params"], self.settings["when"], self.arguments)
         if not self.space.names:
             raise UserError("nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'")
@@ -149,6 +152,7 @@ class Plan:
         return preflight.train_examples([*self.space.fixed, *overrides, *one_fold], directories)
 
     def _open_study(self, storage: Any) -> None:
+        _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
         self.study = optuna.create_study(
             study_name=self.name, storage=storage, direction=self.direction, load_if_exists=True, sampler=self.sampler,
             pruner=pruning.build(self.spec),
@@ -164,6 +168,16 @@ class Plan:
         for key, value in now.items():
             if attributes.get(key) != value:
                 self.study.set_user_attr(key, value)
+        if _folder.ID not in attributes:
+            self.study.set_user_attr(_folder.ID, uuid.uuid4().hex)
+        _folder.keep(self.folder, self.name, self.url, self.study.user_attrs[_folder.ID])
+
+    def _found_id(self, storage: Any) -> str | None:
+        """Return the id of the study of this name that the storage has already."""
+        try:
+            return optuna.load_study(study_name=self.name, storage=storage).user_attrs.get(_folder.ID)
+        except KeyError:
+            return None
 
     def _refuse_another(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         where = f"the study {self.name} in {self.url}"
@@ -174,7 +188,9 @@ class Plan:
             )
         if self.study.direction.name.lower() != self.direction:
             raise UserError(f"{where} is to {self.study.direction.name.lower()}, this search to {self.direction}")
-        remedy = "write the same to go on with it, or choose another hydra.sweep.dir or hydra.sweeper.study_name"
+        # Under another name alone its trials would have the folders of this one's.
+        named = " and hydra.sweeper.study_name" if self.settings["study_name"] else ""
+        remedy = f"write the same to go on with it, or choose another hydra.sweep.dir{named}"
         if found := space_differences(before[SPACE], now[SPACE]):
             raise UserError(f"{where} draws from another space; {remedy}", *found)
         if found := space_differences(before[SHARED], now[SHARED], absent="absent"):

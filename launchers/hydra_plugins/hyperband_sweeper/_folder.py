@@ -1,0 +1,77 @@
+"""The sweep folder: held by one search at a time, and always by the same one, since its trials are called by number."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from nlu.config.errors import UserError
+from nlu.storage.files import write_json
+
+LOCK = ".sweep.lock"
+HELD = "search.json"
+"""study and storage of the search that the folder holds, and the id that its study has as a user attribute"""
+ID = "id"
+
+
+@contextlib.contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Hold the sweep folder for this process. UserError where another process sweeps into it."""
+    made_here = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            made_here = False
+            raise UserError(
+                f"hydra.sweep.dir is {folder}, and another search is running in it; wait for it, stop it, or choose "
+                "another hydra.sweep.dir"
+            ) from None
+        yield
+    finally:
+        if made_here and not any(path.is_dir() or path.stat().st_size for path in folder.iterdir()):
+            # Refused before anything was settled.
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+        os.close(descriptor)
+
+
+def held_search(folder: Path) -> dict[str, str] | None:
+    """Return study, storage and id of the search that the folder holds; None where it holds none yet."""
+    path = folder / HELD
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def require_same_study(folder: Path, name: str) -> None:
+    """Raise UserError where the folder holds a search of another name, whose trials would have the same folders."""
+    held = held_search(folder)
+    if held is not None and held["study"] != name:
+        raise UserError(
+            f"{folder} holds the search {held['study']}; go on with it by hydra.sweeper.study_name={held['study']}, or "
+            "choose another hydra.sweep.dir"
+        )
+
+
+def require_same_id(folder: Path, name: str, url: str, found: str | None) -> None:
+    """Raise UserError where the folder holds a search, and the study of its name in this storage is not that one."""
+    held = held_search(folder)
+    if held is None or held[ID] == found:
+        return
+    if held["storage"] == url:
+        raise UserError(
+            f"{folder} holds the search {name}, which is no longer in {url}; choose another hydra.sweep.dir"
+        )
+    raise UserError(
+        f"{folder} holds the search {name} from {held['storage']}, which is not the one in {url}; go on with it by "
+        f"hydra.sweeper.storage={held['storage']}, or choose another hydra.sweep.dir"
+    )
+
+
+def keep(folder: Path, name: str, url: str, own_id: str) -> None:
+    """Note which search the folder holds."""
+    write_json(folder / HELD, {"study": name, "storage": url, ID: own_id})
