@@ -17,11 +17,17 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITOR
 LOCAL = ("hydra/launcher=submitit_local", "hydra.sweeper.n_jobs=2")
 
 
-def start(folder: Path, *overrides: str, program: list[str] = PROGRAM) -> subprocess.Popen:
+def start(folder: Path, *overrides: str, program: list[str] = PROGRAM, **options: Any) -> subprocess.Popen:
     """Start a search of the light program into `folder`, without a pruner unless the overrides name one."""
     command = [*program, *SEARCH, f"hydra.sweep.dir={folder}", "hydra.sweeper.pruner=none", *overrides]
     return subprocess.Popen(
-        command, cwd=folder.parent, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        cwd=folder.parent,
+        env=ENVIRONMENT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **options,
     )
 
 

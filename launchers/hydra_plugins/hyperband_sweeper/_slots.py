@@ -4,6 +4,7 @@ import itertools
 import logging
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -96,10 +97,14 @@ class Slots:
             self.ended.put(self._launched(launcher, number, attempt, own))
             return
         work = threading.Thread(
-            target=lambda: self.ended.put(self._launched(launcher, number, attempt, own)),
-            name=f"trial-{number}", daemon=True,
-        )  # fmt: skip
+            target=self._launch_apart, args=(launcher, number, attempt, own), name=f"trial-{number}", daemon=True
+        )
         work.start()
+
+    def _launch_apart(self, launcher: Launcher, number: int, attempt: int, overrides: Sequence[str]) -> None:
+        # Ctrl-C is for the search, which then ends its jobs in order; what is started here inherits the mask.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        self.ended.put(self._launched(launcher, number, attempt, overrides))
 
     def freed(self, number: int) -> None:
         """Take back what a job had of the machine."""
