@@ -1,5 +1,7 @@
 """The same command goes on with a search that was killed: no number twice, nothing lost, the same values drawn."""
 
+import os
+import re
 import signal
 import time
 
@@ -50,7 +52,7 @@ def test_a_finished_search_does_nothing_and_a_larger_one_adds_the_rest(tmp_path,
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2")
     said = search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2")
-    assert "started" not in said and "2 trials are finished" in said
+    assert "started" not in said and "2 trials finished" in said
     search(folder, *ARGUMENTS, "step_s=0")
     assert [trial.params["lr"] for trial in trials(folder)] == unbroken[0]
 
@@ -105,6 +107,34 @@ def test_a_terminated_search_ends_its_jobs_and_says_how_to_go_on(tmp_path):
     assert f"the same command with hydra.sweep.dir={folder} goes on" in said
     search(folder, *ARGUMENTS, *LOCAL)
     assert states(folder) == ["COMPLETE"] * 5
+
+
+def test_ctrl_c_at_a_terminal_is_for_the_search_which_ends_its_jobs(tmp_path):
+    folder = tmp_path / "s"
+    process = start(folder, *ARGUMENTS, *LOCAL, start_new_session=True)
+    wait_until(lambda: steps_saved(folder) >= 2)
+    # A terminal signals the whole group of processes.
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130 and "Traceback" not in said and "submitit" not in said, said
+    assert re.search(r"^trials? [\d, ]+ (is|are) under way: (it saves its|they save their) state", said, re.MULTILINE)
+    search(folder, *ARGUMENTS, *LOCAL)
+    assert states(folder) == ["COMPLETE"] * 5
+
+
+def test_another_sampler_or_pruner_is_told_when_a_search_goes_on(tmp_path):
+    folder = tmp_path / "s"
+    search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1")
+    median = "hydra.sweeper.pruner={name: median, n_startup_trials: "
+    said = search(
+        folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2", "hydra/sweeper/sampler=tpe", f"{median}3}}"
+    )
+    assert "warning: the search had another sampler: random so far, tpe from now on" in said
+    assert "warning: the search had another pruner: none so far, median from now on" in said
+    options = ("hydra.sweeper.n_trials=3", "hydra/sweeper/sampler=tpe")
+    said = search(folder, *ARGUMENTS, "step_s=0", *options, f"{median}2}}")
+    assert "pruner: median (n_startup_trials=3) so far, median (n_startup_trials=2) from now on" in said
+    assert "another sampler" not in said
 
 
 def test_a_search_killed_between_asking_and_drawing_draws_the_same(tmp_path, unbroken):

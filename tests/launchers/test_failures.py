@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.launchers.searches import LOCAL, outcomes, runs, search, states
+from tests.launchers.searches import LOCAL, outcomes, runs, search, states, trials
 
 DRAWN = "lr=choice(0.1,0.2,0.3,0.4)"
 SOME_FAIL = ("hydra.sweeper.n_trials=4", "fail=choice(true,false)", "hydra/sweeper/sampler=grid", "lr=choice(0.1,0.2)")
@@ -33,7 +33,29 @@ def test_a_failed_trial_is_tried_again_under_its_number(tmp_path):
 def test_the_same_failure_of_all_first_trials_ends_the_search(tmp_path):
     said = search(tmp_path / "s", "lr=choice(0.1,0.1)", "fail=true", "hydra.sweeper.n_trials=9", status=1)
     assert states(tmp_path / "s") == ["FAIL"] * 3
-    assert "the first 3 trials all failed with: RuntimeError: lr 0.1 is no good" in said
+    assert "the first 3 trials failed alike" in said
+    # Once when it happens, and once in the summary.
+    assert said.count("RuntimeError: lr 0.1 is no good") == 2
+    assert said.count("the same as trial 0") == 2
+    assert "failed: trials 0, 1, 2: " in said and (tmp_path / "s/summary/trials.tsv").read_text().count("failed") >= 3
+
+
+def test_a_trial_that_is_under_way_when_failures_end_the_search_is_named(tmp_path):
+    said = search(
+        tmp_path / "s", "fail=choice(false,true)", "hydra/sweeper/sampler=grid", *LOCAL, "step_s=1.5",
+        "hydra.sweeper.on_failure=stop", status=1,
+    )  # fmt: skip
+    (failed,) = [trial.number for trial in trials(tmp_path / "s") if trial.state.name == "FAIL"]
+    assert f"trial {1 - failed} is under way: it saves its state and ends" in said
+    assert "hydra.sweeper.on_failure is stop" in said and (tmp_path / "s/summary/trials.tsv").is_file()
+
+
+def test_a_search_without_any_value_ends_with_1_and_says_so(tmp_path):
+    drawn = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
+    said = search(tmp_path / "s", *drawn, "fail=true", status=1)
+    assert said.rstrip().endswith("of 2 trials none completed or was pruned, so there is no best one")
+    search(tmp_path / "s", *drawn, "fail=true", status=1)
+    search(tmp_path / "t", "lr=choice(0.1)", "hydra/sweeper/sampler=grid", "fail=choice(true,false)")
 
 
 def test_a_job_that_dies_goes_on_from_its_checkpoint(tmp_path):

@@ -5,6 +5,7 @@ import math
 import os
 import queue
 import signal
+import sys
 import time
 import warnings
 from collections import Counter
@@ -20,7 +21,8 @@ from omegaconf import DictConfig
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from nlu.config.errors import UserError
+from nlu.config.errors import UserError, print_problems
+from nlu.config.words import counted
 from nlu.sweeps import preflight
 from nlu.sweeps.channel import COMPLETE, OUTCOME, PRUNED, STOPPED, last_line
 from nlu.sweeps.storage import patiently
@@ -51,8 +53,17 @@ def sweep(
     with hold(plan.folder):
         plan.prepare()
         search = Search(plan)
-        search.run()
+        try:
+            search.run()
+        except FailuresEndSearch:
+            search.summarize()
+            raise
         search.summarize()
+        search.require_an_end()
+
+
+class FailuresEndSearch(UserError):
+    """What failed trials are said to end: the search, as its settings ask."""
 
 
 @dataclass
@@ -74,6 +85,8 @@ class Search:
     """numbers that were asked for, and have no job: of a search that was broken off, or to be started again"""
     lost: Counter[int] = field(default_factory=Counter)
     """how often a trial's job vanished without having got further"""
+    told: dict[str, int] = field(default_factory=dict)
+    """the trial that was first to fail with an error"""
     stopping: int | None = None
     """the signal that asked to stop"""
 
@@ -113,14 +126,15 @@ class Search:
     def _announce(self, finished: int) -> None:
         say = self.board.say
         plan = self.plan
-        say(f"search {plan.name}: {plan.n_trials} trials, {plan.slots.count} at a time, {plan.sampler_name}, "
-            f"{plan.direction} ({plan.folder})")  # fmt: skip
+        say(f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, "
+            f"{plan.sampler_name}, {plan.direction} ({plan.folder})")  # fmt: skip
         for line in preflight.announced(self.plan.spec, self.plan.n_trials, self.plan.sampler_name):
             say(line, style="yellow" if line.startswith("warning") else None)
-        if (sentence := self.plan.slots.sentence(self.plan.n_jobs)) is not None:
-            say(f"warning: {sentence}", style="yellow")
+        sentence = self.plan.slots.sentence(self.plan.n_jobs)
+        for warning in [*plan.warnings, *([sentence] if sentence else [])]:
+            say(f"warning: {warning}", style="yellow")
         if finished or self.waiting:
-            say(f"going on: {finished} trials are finished, {len(self.waiting)} were begun")
+            say(f"going on: {counted(finished, 'trial')} finished, {len(self.waiting)} begun")
         else:
             say(f"to go on after a break: the same command with hydra.sweep.dir={self.plan.folder}")
 
@@ -209,11 +223,15 @@ class Search:
         self._show_progress()
 
     def _failed(self, frozen: FrozenTrial, outcome: dict[str, Any]) -> None:
-        number, attempt = frozen.number, outcome["attempt"]
+        number, attempt, error = frozen.number, outcome["attempt"], outcome["error"]
         retries = self.plan.settings["retries"]
         again = attempt < retries
+        if error in self.told:
+            what = "the same again" if self.told[error] == number else f"the same as trial {self.told[error]}"
+        else:
+            self.told[error], what = number, error
         self.board.say(
-            f"trial {number} failed: {parameters(frozen.user_attrs.get(VALUES, {}))}: {outcome['error']} "
+            f"trial {number} failed: {parameters(frozen.user_attrs.get(VALUES, {}))}: {what} "
             f"({outcome['log'] or 'no log'})" + (f"; trying again, {attempt + 1} of {retries}" if again else ""),
             style="red",
         )
@@ -224,7 +242,10 @@ class Search:
         self._tell(number, state=TrialState.FAIL)
         self._show_progress()
         if self.plan.settings["on_failure"] == "stop":
-            raise UserError(f"trial {number} failed, and hydra.sweeper.on_failure is stop: {outcome['error']}")
+            raise FailuresEndSearch(
+                f"trial {number} failed, as told above, and hydra.sweeper.on_failure is stop; the same command with "
+                "hydra.sweeper.on_failure=continue goes on without it"
+            )
         self._stop_if_all_fail_alike()
 
     def _stop_if_all_fail_alike(self) -> None:
@@ -232,9 +253,9 @@ class Search:
         ended = [trial for trial in self._trials() if trial.state in FINISHED]
         errors = [trial.user_attrs.get(OUTCOME, {}).get("error") for trial in ended if trial.state == TrialState.FAIL]
         if limit and len(ended) == len(errors) >= limit and len(set(errors)) == 1:
-            raise UserError(
-                f"the first {len(errors)} trials all failed with: {errors[0]}; correct it, and begin in another "
-                "hydra.sweep.dir; hydra.sweeper.stop_after_same_failures=0 would go on all the same"
+            raise FailuresEndSearch(
+                f"the first {counted(len(errors), 'trial')} failed alike, as told above; correct it, and begin in "
+                "another hydra.sweep.dir; hydra.sweeper.stop_after_same_failures=0 would go on all the same"
             )
 
     def _ended_without_outcome(self, ended: Ended) -> None:
@@ -321,9 +342,15 @@ class Search:
 
     def _end_jobs(self) -> None:
         """Have local jobs save their state and end; those on other machines go on, and are found again."""
-        if not (self.plan.slots.is_local and self.running):
+        if not self.running:
             return
-        self.board.say(f"{len(self.running)} trials save their state and end")
+        numbers = ", ".join(map(str, sorted(self.running)))
+        one = len(self.running) == 1
+        under_way = f"trial {numbers} is under way" if one else f"trials {numbers} are under way"
+        if not self.plan.slots.is_local:
+            self.board.say(f"{under_way} elsewhere, and {'goes' if one else 'go'} on there")
+            return
+        self.board.say(f"{under_way}: {'it saves its state and ends' if one else 'they save their state and end'}")
         terminate_jobs()
         deadline_s = time.monotonic() + STOP_WAIT_S
         while self.running and time.monotonic() < deadline_s:
@@ -335,6 +362,17 @@ class Search:
         from nlu.sweeps.summary import write_summary
 
         write_summary(self.plan.study, self.plan.folder)
+        # Before what is said on standard error after it.
+        sys.stdout.flush()
+
+    def require_an_end(self) -> None:
+        """End with status 1 where no trial ever came to a value: a script that goes on with the best one has none."""
+        trials = self._trials()
+        if not any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials):
+            print_problems(
+                [f"of {counted(len(trials), 'trial')} none completed or was pruned, so there is no best one"]
+            )
+            raise SystemExit(1)
 
 
 def terminate_jobs() -> None:

@@ -25,8 +25,9 @@ from nlu.sweeps.storage import open_storage, storage_url, url_problems
 from . import _folder
 from ._slots import Slots
 
-SPACE, SHARED, FOLDER = "space", "shared", "folder"
-"""user attributes of a study: what is drawn, the values that all trials share, the sweep folder"""
+SPACE, SHARED, FOLDER, SAMPLER = "space", "shared", "folder", "sampler"
+"""user attributes of a study: what is drawn, the values that all trials share, the sweep folder, name and parameters of
+the sampler"""
 
 
 @dataclass
@@ -52,6 +53,8 @@ class Plan:
         """the program is nlu.train"""
         self.url = storage_url(self.settings["storage"], self.folder)
         self.name = self.settings["study_name"] or self.folder.name
+        self.warnings: list[str] = []
+        """what the user should know before the first trial"""
 
     def prepare(self) -> None:
         """Settle everything that can be settled without a trial. Raises UserError with all problems of a step."""
@@ -161,10 +164,11 @@ class Plan:
         attributes = self.study.user_attrs
         now = {
             SPACE: self.space.described(), SHARED: preflight.shared_values(self.base, self.space.names),
-            FOLDER: str(self.folder.absolute()), PRUNER: self.spec,
+            FOLDER: str(self.folder.absolute()), PRUNER: self.spec, SAMPLER: self._described_sampler(),
         }  # fmt: skip
         if SPACE in attributes:
             self._refuse_another(attributes, now)
+            self._warn_of_another(attributes, now)
         for key, value in now.items():
             if attributes.get(key) != value:
                 self.study.set_user_attr(key, value)
@@ -196,6 +200,17 @@ class Plan:
         if found := space_differences(before[SHARED], now[SHARED], absent="absent"):
             raise UserError(f"{where} has other values that all its trials share; {remedy}", *found)
 
+    def _described_sampler(self) -> dict[str, Any]:
+        parameters = {key: value for key, value in self.settings["sampler"].items() if not key.startswith("_")}
+        return {"name": self.sampler_name, **parameters}
+
+    def _warn_of_another(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        for key in (SAMPLER, PRUNER):
+            old, new = before.get(key, now[key]), now[key]
+            if old != new:
+                told = " so far, ".join(_described(spec, besides) for spec, besides in ((old, new), (new, old)))
+                self.warnings.append(f"the search had another {key}: {told} from now on")
+
     def overrides(self, number: int, attempt: int, values: dict[str, Any]) -> list[str]:
         """Return what the job of a trial is launched with."""
         found = [*self.space.fixed, *overrides_of(values)]
@@ -204,6 +219,14 @@ class Plan:
             found.append(f"trial={{{named},number:{number},attempt:{attempt}}}")
             found += ["resume=auto"] if "resume" in self.config else []
         return found
+
+
+def _described(spec: dict[str, Any], besides: dict[str, Any]) -> str:
+    """Return the name of a sampler or pruner and, beside another of this name, the parameters that differ."""
+    if spec["name"] != besides["name"]:
+        return spec["name"]
+    differing = [f"{key}={value}" for key, value in spec.items() if value != besides.get(key)]
+    return f"{spec['name']} ({', '.join(differing)})"
 
 
 def _quoted(text: str) -> str:

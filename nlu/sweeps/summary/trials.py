@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nlu.config.tables import Column, count_text, fitted, metric_text, print_table, value_text
+from nlu.config.words import counted
 from nlu.storage.files import write_text
 from nlu.sweeps.channel import OUTCOME
 
@@ -93,7 +94,7 @@ class Summary:
         """`24 trials: 10 complete, 13 pruned, 1 failed`."""
         counts = Counter(trial.state for trial in self.trials)
         parts = ", ".join(f"{counts[state]} {state}" for state in STATES.values() if counts[state])
-        return f"{len(self.trials)} trial{'s' * (len(self.trials) != 1)}{': ' * bool(parts)}{parts}"
+        return f"{counted(len(self.trials), 'trial')}{': ' * bool(parts)}{parts}"
 
 
 def read_summary(study: optuna.Study, metric: str | None = None) -> Summary:
