@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nlu.config.errors import UserError
+from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.sweeps.storage import open_storage, patiently
 
 log = logging.getLogger(__name__)
@@ -139,8 +139,9 @@ _open = lru_cache(maxsize=1)(Trial)
 def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int]) -> int:
     """Call `run`, which returns an exit status, and leave in the storage what became of it.
 
-    A run that stopped with its state saved leaves no outcome: the sweep goes on with it another time. What was raised
-    is raised again; its traceback is in `run_dir/log.txt`.
+    A run that stopped with its state saved leaves no outcome: the sweep goes on with it another time. A UserError is
+    told by the sweep, and ends the job with its status; its sentences are in `run_dir/log.txt`. What else was raised
+    is raised again; its traceback is there.
     """
     if os.environ.get("SUBMITIT_EXECUTOR") == "local":
         # submitit ignores it until a run listens by itself, and a search that is stopped would wait in vain.
@@ -176,6 +177,8 @@ def _run(trial: Trial, run_dir: Path, run: Callable[[], int]) -> int:
     except Exception as error:
         file = record_failure(run_dir, error)
         trial.finish(FAILED, run_dir, error=last_line(error), log_file=file)
+        if isinstance(error, UserError):
+            return EXIT_USER_ERROR
         raise
     if status in STOPPED:
         return status

@@ -21,11 +21,20 @@ log = logging.getLogger(__name__)
 def run_experiment(config: dict[str, Any], run_dir: Path, overrides: list[str]) -> int:
     """Run on this process's rank; returns the exit status: 0 when done, 75 or 130 when stopped with its state saved.
 
-    Raises UserError for whatever the user must change; a run folder that this command did not begin stays untouched.
+    The job of a search says nothing on the console. Raises UserError for whatever the user must change; a run folder
+    that this command did not begin stays untouched.
     """
+    try:
+        return _run(config, run_dir, overrides)
+    finally:
+        if not logs.is_alone(config):
+            logs.tear_down()
+
+
+def _run(config: dict[str, Any], run_dir: Path, overrides: list[str]) -> int:
     with process_group(config["trainer"]["device"]) as ranks:
         run_dir = Path(ranks.from_first(str(run_dir)))
-        logs.set_up(None, ranks.rank)
+        logs.begin(config, run_dir, ranks.rank)
         if ranks.device.type == "cuda":
             # On a CPU the same threads repeat every sum anyway, and the mode costs a fifth of the speed in bf16. Its
             # other spelling, use_deterministic_algorithms, imports the compiler: 1.5 s.
@@ -38,7 +47,7 @@ def run_experiment(config: dict[str, Any], run_dir: Path, overrides: list[str]) 
             status = run_single(config, run_dir, overrides, ranks, report=report)
     if status:
         log.info("the command with hydra.run.dir=%s resume=auto goes on", run_dir)
-    elif ranks.is_first:
+    elif ranks.is_first and logs.is_alone(config):
         from nlu.training.finish import show_result
 
         show_result(run_dir)

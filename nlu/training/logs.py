@@ -5,8 +5,10 @@ Several processes that print, or handlers doubled by a second call, would make t
 
 import logging
 import sys
+from collections.abc import Mapping
 from logging.handlers import MemoryHandler
 from pathlib import Path
+from typing import Any
 
 from nlu.training.progress import console, on_terminal
 
@@ -36,28 +38,58 @@ class SharedConsoleHandler(logging.Handler):
             self.handleError(record)
 
 
-def set_up(run_dir: Path | None, rank: int) -> None:
+def set_up(run_dir: Path | None, rank: int, *, on_console: bool = True) -> None:
     """Send the logger "nlu" and Python's warnings to the log file of this process and, for rank 0, to standard error.
+
+    Without `on_console` nothing goes to standard error.
 
     The file is `log.txt` (rank 0) or `log.rank1.txt`, ..., in `run_dir`, appended to. With None there is no file yet:
     what is logged until a second call names the folder is written there then. A second call replaces the handlers of
     the first. Nothing is passed on to the root logger, whose handlers would repeat it.
     """
     early = [record for handler in logging.getLogger("nlu").handlers for record in getattr(handler, "buffer", [])]
-    handlers = _handlers(run_dir, rank, early)
+    handlers = _handlers(run_dir, rank, early, on_console)
     logging.captureWarnings(True)
     for name in LOGGER_NAMES:
         logger = logging.getLogger(name)
-        for handler in [old for old in logger.handlers if (old.name or "").startswith(HANDLER_PREFIX)]:
-            logger.removeHandler(handler)
-            handler.close()
+        _remove_handlers(logger)
         for handler in handlers:
             logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
 
 
-def _handlers(run_dir: Path | None, rank: int, early: list[logging.LogRecord]) -> list[logging.Handler]:
+def begin(config: Mapping[str, Any], run_dir: Path, rank: int) -> None:
+    """Set up for a run that may yet find its folder to be another's: what is logged waits for it.
+
+    The job of a search says nothing on the console, where the search has a line for each event, and the folder is its
+    own: whatever becomes of it is in the log file there.
+    """
+    alone = is_alone(config)
+    set_up(None if alone else run_dir, rank, on_console=alone)
+
+
+def is_alone(config: Mapping[str, Any]) -> bool:
+    """Whether a run has the console to itself: it is no trial of a search."""
+    return config.get("trial") is None
+
+
+def tear_down() -> None:
+    """Close the log file: what this process says from now on is no longer the run's."""
+    logging.captureWarnings(False)
+    for name in LOGGER_NAMES:
+        _remove_handlers(logging.getLogger(name))
+
+
+def _remove_handlers(logger: logging.Logger) -> None:
+    for handler in [old for old in logger.handlers if (old.name or "").startswith(HANDLER_PREFIX)]:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def _handlers(
+    run_dir: Path | None, rank: int, early: list[logging.LogRecord], on_console: bool
+) -> list[logging.Handler]:
     # Without any handler, logging would print warnings of the higher ranks to standard error by itself.
     handlers: list[logging.Handler] = [logging.NullHandler()]
     if run_dir is None:
@@ -67,7 +99,7 @@ def _handlers(run_dir: Path | None, rank: int, early: list[logging.LogRecord]) -
         for record in early:
             file.handle(record)
         handlers.append(file)
-    if rank == 0:
+    if rank == 0 and on_console:
         handler: logging.Handler = SharedConsoleHandler() if on_terminal() else logging.StreamHandler(sys.stderr)
         handler.setFormatter(LineFormatter())
         handlers.append(handler)

@@ -91,12 +91,14 @@ class TrainingBar(Bar):
 class Progress:
     """The display of one process, as a context; `enabled=False` (ranks above 0) shows and logs nothing.
 
+    `on_console=False` draws nothing and logs, whatever standard error is.
+
     On a terminal: live bars, redrawn at most four times a second, with log lines above them. Elsewhere: log lines
     in the same words, at most one every `log_interval_s`.
     """
 
-    def __init__(self, *, enabled: bool = True, log_interval_s: float = LOG_INTERVAL_S):
-        self.live = enabled and on_terminal()
+    def __init__(self, *, enabled: bool = True, on_console: bool = True, log_interval_s: float = LOG_INTERVAL_S):
+        self.live = enabled and on_console and on_terminal()
         self._logs = enabled and not self.live
         self._log_interval_s = log_interval_s
         self._next_log_s = time.monotonic() + log_interval_s

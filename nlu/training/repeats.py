@@ -109,7 +109,7 @@ def run_parts(
             if status:
                 return status
             done.append(part)
-            logs.set_up(run_dir, ranks.rank)
+            logs.set_up(run_dir, ranks.rank, on_console=logs.is_alone(config))
             result = ranks.from_first(_result(run_dir / part.name) if ranks.is_first else None)
             log.info("%s", _line(part, result))
             if mean:

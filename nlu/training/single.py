@@ -35,8 +35,9 @@ def run_single(
     listens by then; without them the run listens itself, while it trains. Raises UserError for whatever the user must
     change; a run folder that this command did not begin stays untouched.
     """
-    logs.set_up(None, ranks.rank)
-    with hold(run_dir) if ranks.is_first else nullcontext(), Progress(enabled=ranks.is_first) as progress:
+    logs.begin(config, run_dir, ranks.rank)
+    shown = Progress(enabled=ranks.is_first, on_console=logs.is_alone(config))
+    with hold(run_dir) if ranks.is_first else nullcontext(), shown as progress:
         checkpoint = ranks.from_first(checkpoint_to_continue(run_dir, config) if ranks.is_first else None)
         if checkpoint is not None and (run_dir / "result.json").is_file():
             log.info("the run in %s is finished; nothing was done", run_dir)
@@ -66,7 +67,7 @@ def begin_records(run: Training, config: dict[str, Any], overrides: list[str]) -
     if ranks.is_first:
         write_config(run_dir, config)
     ranks.barrier()
-    logs.set_up(run_dir, ranks.rank)
+    logs.set_up(run_dir, ranks.rank, on_console=logs.is_alone(config))
     if not ranks.is_first:
         return
     write_command(run_dir, config, overrides, ranks)

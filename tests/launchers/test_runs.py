@@ -65,6 +65,7 @@ def test_a_run_that_fails_leaves_its_traceback_in_its_own_log_and_the_search_goe
     assert sorted(states(folder)) == ["COMPLETE", "FAIL"]
     (failed,) = [outcome for outcome in outcomes(folder) if outcome["state"] == "failed"]
     assert "bad.tsv" in Path(failed["log"]).read_text() and failed["log"] in said
+    assert "nlu: error" not in said
 
 
 def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp_path):
@@ -80,3 +81,19 @@ def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp
     assert "trying again, 1 of 1" in said and "another configuration" not in said
     log = (folder / "0/log.txt").read_text()
     assert log.count("nothing was updated, and what was saved before stands") == 2
+
+
+@pytest.mark.parametrize("more", [(), ("trainer.devices=2",), ("folds=2",)], ids=["alone", "two processes", "folds"])
+def test_the_console_has_a_line_for_each_event_and_a_trials_words_are_in_its_log(tmp_path, more):
+    folder = tmp_path / "s"
+    said = search(
+        folder, *files(tmp_path), "optimizer.lr=choice(3e-3,1e-3)", "hydra.sweeper.pruner=none", *more
+    )  # fmt: skip
+    events = said[said.index("trial 0 started") :].splitlines()
+    assert [line[:14] for line in events if line.startswith("trial ")][:4] == [
+        "trial 0 starte", "trial 0 finish", "trial 1 starte", "trial 1 finish",
+    ]  # fmt: skip
+    assert "run folder" not in said and "best dev accuracy" not in said and "mean best" not in said
+    for number in (0, 1):
+        log = (folder / f"{number}/{'fold-0/' * ('folds=2' in more)}log.txt").read_text()
+        assert log.count("run folder") == 1 and "parameters" in log and "data store" in log
