@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 import nlu
 from nlu.config.defaults import with_defaults
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_problems
+from nlu.config.grid import print_end, returns_kept, status_of
 from nlu.config.overrides import USER_MISTAKES, composition_problem, override_problems
 from nlu.config.resolve import resolve
 from nlu.config.validate import RUN, problems
@@ -74,8 +75,9 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     """Compose `config_name` with the command line, run `task` on it and exit.
 
     An integer that `task` returns is the exit code; of the jobs of a --multirun, the largest. A UserError is printed
-    without a traceback and exits with 2, in a --multirun after the other jobs have run. `schema` is the dotted name of
-    the dataclass of the top-level keys, `config_dir` replaces `conf_dir()`.
+    without a traceback and exits with 2, in a --multirun after the other jobs have run; which these were, and where all
+    of them lie, is said at the end. `schema` is the dotted name of the dataclass of the top-level keys, `config_dir`
+    replaces `conf_dir()`.
     """
     # Hydra then raises its errors instead of printing them and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -84,7 +86,8 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     sys.argv = [sys.argv[0], *map(short_form, sys.argv[1:])]
     job = _Job(task)
     try:
-        hydra.main(config_path=str(directory), config_name=config_name)(job.wrapped())()
+        with returns_kept() as returned:
+            hydra.main(config_path=str(directory), config_name=config_name)(job.wrapped())()
     except KeyboardInterrupt:
         print("nlu: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
@@ -106,7 +109,8 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
             raise
         print_problems(found)
         sys.exit(EXIT_USER_ERROR)
-    sys.exit(max(job.exit_codes, default=0))
+    print_end(returned)
+    sys.exit(max([*job.exit_codes, *map(status_of, returned)], default=0))
 
 
 def short_form(argument: str) -> str:

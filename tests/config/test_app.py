@@ -110,7 +110,11 @@ def test_of_several_jobs_the_largest_exit_code_counts_and_all_of_them_run(run):
     code, out, err = run("-m", "task=tag", "name='1',one,fine")
     assert code == 2
     assert [line for line in out.splitlines() if line.startswith("ran")] == ["ran 1", "ran one", "ran fine"]
-    assert err == "nlu: error: job 1 (name=one,task=tag): one problem\n"
+    assert err.splitlines() == [
+        "nlu: error: job 1 (name=one,task=tag): one problem", "nlu: 2 of 3 jobs were refused or failed: 0, 1",
+    ]  # fmt: skip
+    assert "nlu.report" not in out, "no job left a run"
+    assert "jobs were" not in run("-m", "task=tag", "name=fine,metric")[2]
 
 
 def test_a_users_error_is_printed_without_a_traceback(run):
