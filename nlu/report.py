@@ -49,7 +49,7 @@ def table(arguments: Sequence[str]) -> int:
     given = parser.parse(arguments)
     _refuse_mistyped(given.folders)
 
-    from nlu.reports.aggregate import join_predictions, rows_of
+    from nlu.reports.aggregate import join_predictions, missing_folds, rows_of
     from nlu.reports.runs import find_runs
     from nlu.reports.show import as_csv, as_json, print_tables, write_joined
 
@@ -59,7 +59,9 @@ def table(arguments: Sequence[str]) -> int:
     tables, left_out = rows_of(runs, given.metric)
     remarks += left_out + [remark for rows in tables for row in rows for remark in join_predictions(row)]
     if given.join:
-        remarks += [f"wrote {path}" for path in write_joined(given.join, [row for rows in tables for row in rows])]
+        rows = [row for table in tables for row in table]
+        remarks += [f"wrote {path}" for path in write_joined(given.join, rows)]
+        remarks += [sentence for row in rows for sentence in missing_folds(row)]
     if given.json or given.csv:
         print((as_json if given.json else as_csv)(tables), end="" if given.csv else "\n")
     else:

@@ -1,4 +1,4 @@
-"""One row a configuration: runs that differ only in seed and fold, taken together."""
+"""One row a configuration: runs that differ only in seed and fold, taken together; a trial of a search is a row."""
 
 import json
 import math
@@ -10,6 +10,7 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+from nlu.config.tables import path_text
 from nlu.reports.runs import STATES, Run, State, task_constants
 from nlu.sweeps.repeats import join_folds
 
@@ -132,9 +133,31 @@ def join_predictions(row: Row) -> list[str]:
     return remarks
 
 
+def missing_folds(row: Row) -> list[str]:
+    """Return a sentence for each seed with some of its folds only: which are missing, and what became of them.
+
+    Of a trial that was pruned none is missing.
+    """
+    found: list[str] = []
+    if row.state == "pruned":
+        return found
+    for seed in dict.fromkeys(run.seed for run in row.runs):
+        runs = [run for run in row.runs if run.seed == seed and run.fold is not None and run.folds]
+        states = {run.fold: run.state for run in runs}
+        missing = [fold for fold in range(runs[0].folds or 0) if states.get(fold) != "complete"] if runs else []
+        if missing:
+            listed = ", ".join(f"{fold} ({states.get(fold, 'no run')})" for fold in missing)
+            found.append(
+                f"seed {seed}, {path_text(runs[0].folder)} and others: of {runs[0].folds} folds are missing {listed}"
+            )
+    return found
+
+
 def _identity(run: Run) -> str:
+    """What runs of one configuration have in common; each trial of a search is a configuration of its own."""
     config = {key: value for key, value in run.config.items() if is_identity(key)}
-    return json.dumps(config, sort_keys=True, default=str)
+    trial = [run.config.get(f"trial.{key}") for key in ("storage", "study", "number")]
+    return json.dumps([config, trial], sort_keys=True, default=str)
 
 
 def _without_repeated(group: list[Run]) -> tuple[list[Run], list[Run]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.tables import Column, count_text, fitted, metric_text, path_text, print_table, value_text
-from nlu.reports.aggregate import Row, Spread
+from nlu.reports.aggregate import Row, Spread, missing_folds
 from nlu.reports.columns import Columns, differing_columns
 from nlu.reports.runs import parts
 from nlu.storage.files import plain, write_json
@@ -91,7 +91,7 @@ def folders_of(folders: Sequence[Path]) -> str:
 def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
     """Write the joined predictions of each row and seed; returns the files.
 
-    Raises UserError where none is joined, or a file of that name exists.
+    Raises UserError where none is joined, with the folds that are missing, or where a file of that name exists.
     """
     several = sum(bool(row.joined) for row in rows) > 1
     files = {
@@ -100,7 +100,10 @@ def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
         for seed, content in row.joined.items()
     }
     if not files:
-        raise UserError("--join: no configuration here has all its folds complete, so there is nothing to join")
+        raise UserError(
+            "--join: no configuration here has all its folds complete, so there is nothing to join",
+            *(sentence for row in rows for sentence in missing_folds(row)),
+        )
     if existing := [path for path in files if path.exists()]:
         raise UserError(*(f"--join would write {path}, which exists; give another folder" for path in existing))
     for path, content in files.items():

@@ -3,7 +3,7 @@
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.reports.aggregate import join_predictions, rows_of
+from nlu.reports.aggregate import join_predictions, missing_folds, rows_of
 from nlu.reports.columns import differing_columns
 from nlu.reports.runs import find_runs
 from tests.reports.folders import begin_run, end_run, evaluate, predict
@@ -110,6 +110,26 @@ def test_folds_that_jobs_ran_are_joined_into_every_row_once(tmp_path):
     assert join_predictions(row) == []
     assert row.out_of_fold["accuracy"].mean == 0.75
     assert [record["id"] for record in row.joined[1]["rows"]] == [0, 1, 2, 3]
+
+
+def test_folds_that_are_missing_are_named_with_what_became_of_them(tmp_path):
+    folds(tmp_path)
+    assert missing_folds(table(tmp_path)[0][0]) == []
+    (tmp_path / "1" / "result.json").unlink()
+    (sentence,) = missing_folds(table(tmp_path)[0][0])
+    assert sentence.startswith("seed 1, ") and sentence.endswith("of 2 folds are missing 1 (unfinished)")
+    (tmp_path / "1" / "config.yaml").unlink()
+    assert missing_folds(table(tmp_path)[0][0])[0].endswith("missing 1 (no run)")
+
+
+def test_each_trial_of_a_search_is_a_row_though_it_drew_what_another_drew(tmp_path):
+    for number in (0, 1):
+        trial = {"storage": "journal:///s", "study": "s", "number": number, "attempt": 0}
+        end_run(begin_run(tmp_path / str(number), trial=trial), 0.5 + number / 10)
+    end_run(begin_run(tmp_path / "apart"), 0.4)
+    rows, remarks = table(tmp_path)
+    assert [row.runs[0].folder.name for row in rows] == ["1", "0", "apart"] and remarks == []
+    assert differing_columns(rows).shown == {}
 
 
 def test_folds_are_not_joined_before_all_are_complete(tmp_path):

@@ -90,5 +90,7 @@ def test_mistakes_cost_a_sentence_and_exit_2(tmp_path, arguments, words):
 
 def test_joined_predictions_overwrite_nothing(tmp_path):
     end_run(begin_run(tmp_path / "a"), 0.5)
-    assert "nothing to join" in report(tmp_path, "--join", tmp_path / "joined", status=2)
+    end_run(begin_run(tmp_path / "b", folds__count=3, fold=1), 0.5)
+    said = report(tmp_path, "--join", tmp_path / "joined", status=2)
+    assert "nothing to join" in said and "of 3 folds are missing 0 (no run), 2 (no run)" in said
     assert not (tmp_path / "joined").exists()
