@@ -24,6 +24,7 @@ from nlu.config.overrides import USER_MISTAKES
 from nlu.config.resolve import first_line, resolve
 from nlu.config.signature import read_constants
 from nlu.config.validate import known_keys
+from nlu.config.words import counted
 from nlu.sweeps import pruning
 from nlu.sweeps.repeats import count_parts
 from nlu.sweeps.space import Space, overrides_of, written
@@ -299,23 +300,25 @@ def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]
     """Return the lines that say what a search will cost: brackets, rungs, full-run units, and a warning."""
     found = pruning.brackets(spec)
     if not found:
-        return [f"pruner: {spec['name']}; at most {n_trials} full runs"]
+        return [f"pruner: {spec['name']}; at most {counted(n_trials, 'full run')}"]
     lines = [
         f"pruner: {spec['name']}, {spec['min_resource']:,} to {spec['max_resource']:,} examples, 1 in "
         f"{spec['reduction_factor']} passes a rung"
     ]
     for bracket in found:
-        rungs = ", ".join(f"{rung:,}" for rung in bracket.rungs) or "none: its trials are never stopped"
+        stops = ", ".join(f"{rung:,}" for rung in bracket.rungs)
+        where = f"{'rung' if len(bracket.rungs) == 1 else 'rungs'} at {stops} examples" if stops else "never stopped"
         lines.append(
-            f"  bracket {bracket.number}: about {bracket.share * n_trials:.1f} trials, rungs at {rungs} examples; "
+            f"  bracket {bracket.number}: about {bracket.share * n_trials:.1f} trials, {where}; "
             f"{bracket.cost:.2f} full runs each"
         )
     cost = sum(bracket.share * bracket.cost for bracket in found) * n_trials
     lines.append(f"  expected cost: {cost:.1f} full runs instead of {n_trials}")
     wanted = pruning.trials_wanted(found)
     if sampler == "tpe" and n_trials < wanted:
+        each = f"of each of the {len(found)} brackets " if len(found) > 1 else ""
         lines.append(
-            f"warning: TPE draws its first {pruning.TRIALS_PER_BRACKET} trials of each of the {len(found)} brackets at "
-            f"random, so with n_trials={n_trials} it hardly learns; hydra.sweeper.n_trials={wanted} would do"
+            f"warning: TPE draws its first {pruning.TRIALS_PER_BRACKET} trials {each}at random, so with "
+            f"n_trials={n_trials} it hardly learns; hydra.sweeper.n_trials={wanted} would do"
         )
     return lines

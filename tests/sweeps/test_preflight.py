@@ -39,7 +39,9 @@ def test_folds_and_seeds_lengthen_the_trial():
 def test_a_trial_scored_only_at_its_end_has_no_rung():
     found = spec([config(eval_interval=0)])
     assert found["min_resource"] == found["max_resource"] == 2000
-    assert "none: its trials are never stopped" in "\n".join(preflight.announced(found, 5, "random"))
+    told = "\n".join(preflight.announced(found, 5, "tpe"))
+    assert "about 5.0 trials, never stopped; 1.00 full runs each" in told
+    assert "TPE draws its first 10 trials at random" in told
 
 
 def test_resources_that_cannot_be_are_refused():

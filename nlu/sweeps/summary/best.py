@@ -22,7 +22,10 @@ NOT_KEPT = ("trial", "resume", "dry_run", "hydra")
 
 
 def write_best(summary: Summary, path: Path, shared: Sequence[str] = ()) -> bool:
-    """Write the best trial as an experiment; returns whether there is one. Without one an older file goes."""
+    """Write the best trial as an experiment, FOLDER/experiment/NAME.yaml; returns whether there is one.
+
+    Its first lines tell the command that runs it. Without a best trial an older file goes.
+    """
     trial = summary.best
     if trial is None:
         path.unlink(missing_ok=True)
@@ -54,10 +57,8 @@ def write_best(summary: Summary, path: Path, shared: Sequence[str] = ()) -> bool
     overridden += [entry for entry in late_choices if not spoken & entry.keys()]
     content = yaml.safe_dump({"defaults": [*added, *overridden, "_self_"], **body}, allow_unicode=True, sort_keys=False)
     value = f"{summary.metric} {metric_text(trial.value)}"
-    header = (
-        "# @package _global_\n# python -m nlu.train experiment=best\n"
-        f"# The best of {summary.counts}: trial {trial.number}, {value}.\n"
-    )
+    command = best_command("python -m nlu.train", path.parent.parent, summary, shared)
+    header = f"# @package _global_\n# {command}\n# The best of {summary.counts}: trial {trial.number}, {value}.\n"
     write_text(path, header + content)
     return True
 
