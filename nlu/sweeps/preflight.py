@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -205,6 +206,43 @@ def require_durations(settings: Mapping[str, Any]) -> None:
                 raise UserError(f"hydra.sweeper.{key} is {error.problems[0]}") from error
 
 
+def require_order(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UserError where no trial is as long as the first decision, as far as that shows without the data.
+
+    Resources of two units are compared only when the number of examples is known.
+    """
+    if settings["min_resource"] is None or pruning.read(settings["pruner"])[0] not in pruning.WITH_RUNGS:
+        return
+    key = "trainer.max_duration" if settings["max_resource"] is None else "hydra.sweeper.max_resource"
+    low = parse_duration(settings["min_resource"])
+    highs = [(parse_duration(end), parts) for end, parts in _ends(settings, configs)]
+    if all(high.unit == low.unit and low.exact > high.exact * parts for high, parts in highs):
+        high, parts = max(highs, key=lambda held: held[0].exact * held[1])
+        times = f" times {parts} folds and seeds" if parts > 1 else ""
+        raise UserError(f"hydra.sweeper.min_resource is {low}, more than {key}, {high}{times}; set it lower")
+
+
+def _ends(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[tuple[Any, int]]:
+    """The longest resource of each configuration as it is written, and how many runs of that length it has."""
+    if settings["max_resource"] is not None:
+        return [(settings["max_resource"], 1)]
+    return [(config["trainer"]["max_duration"], count_parts(config)) for config in configs]
+
+
+def unlike_lengths(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a warning where trials of one length in steps see different numbers of examples; else nothing."""
+    in_steps = [config["trainer"] for config in configs if config["trainer"]["max_duration"].endswith("st")]
+    sizes = {trainer["batch_size"] * trainer["accumulation"] for trainer in in_steps}
+    if len(sizes) < 2:
+        return []
+    keys = [key for key in ("batch_size", "accumulation") if len({trainer[key] for trainer in in_steps}) > 1]
+    named = " and ".join(f"trainer.{key}" for key in keys)
+    return [
+        f"trainer.max_duration is {in_steps[0]['max_duration']} and trials differ in {named}, so some see "
+        f"{max(sizes) / min(sizes):.3g} times the examples of others; write it in ep or ex, which are the same for all"
+    ]
+
+
 def shared_values(base: DictConfig, drawn: Sequence[str]) -> dict[str, str]:
     """Return the composed values that no trial draws, flat and as text, the form in which they are compared."""
     plain, _ = resolve(without_hydra(base))
@@ -267,7 +305,34 @@ def _resources(
         raise UserError(
             f"hydra.sweeper.min_resource is {least:,} examples, more than max_resource, {most:,}; set it lower"
         )
+    least = min(least, most // factor ** _rungs_meant(settings, configs, least, most))
     return {"min_resource": least, "max_resource": most, "reduction_factor": factor}
+
+
+def _rungs_meant(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], least: int, most: int) -> int:
+    """Return how often min_resource, times the factor again and again, goes into max_resource as they are written.
+
+    A run is a little shorter in examples than in steps, and min_resource a little longer, wherever an epoch ends in a
+    short step: what is 1 to 27 as written, or in examples but for one step, must not lose its last rung by that.
+    """
+    factor = settings["reduction_factor"]
+    step = max((config["trainer"]["batch_size"] * config["trainer"]["accumulation"] for config in configs), default=0)
+    ratios = [Fraction(most, least)]
+    # A slack of one step may not make a rung of a run that is hardly longer than a step.
+    ratios += [Fraction(most + step, least)] if step * factor <= least else []
+    for config in configs:
+        low = parse_duration(settings["min_resource"] or first_evaluation(config["trainer"]))
+        for end, parts in _ends(settings, [config]):
+            high = parse_duration(end)
+            ratios += [high.exact * parts / low.exact] if high.unit == low.unit else []
+    return max(_powers(ratio, factor) for ratio in ratios)
+
+
+def _powers(ratio: Fraction, factor: int) -> int:
+    count = 0
+    while ratio >= factor:
+        ratio, count = ratio / factor, count + 1
+    return count
 
 
 def first_evaluation(trainer: Mapping[str, Any]) -> Any:

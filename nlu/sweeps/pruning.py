@@ -104,14 +104,15 @@ def brackets(spec: Mapping[str, Any]) -> list[Bracket]:
     found = []
     for number, budget in enumerate(budgets):
         rate = number if spec["name"] == "hyperband" else spec["min_early_stopping_rate"]
-        rungs = _rungs(low * factor**rate, high, factor)
+        rungs = _rungs(low, low * factor**rate, high, factor)
         found.append(Bracket(number, rungs, budget / sum(budgets), _cost(rungs, high, factor)))
     return found
 
 
-def _rungs(first: int, high: int, factor: int) -> tuple[int, ...]:
+def _rungs(low: int, first: int, high: int, factor: int) -> tuple[int, ...]:
     found = []
-    while first < high:
+    # A rung that would be the end, had `low` not been rounded down to an integer, is none.
+    while first + first // low <= high:
         found.append(first)
         first *= factor
     return tuple(found)

@@ -11,12 +11,16 @@ from tests.training.runs import SAME_THREADS, TINY, files
 LR = "optimizer.lr=tag(log,interval(1e-4,1e-1))"
 
 
-def refused(folder, *overrides: str) -> str:
+def started(folder, *overrides: str) -> subprocess.CompletedProcess:
     command = [
         sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", f"hydra.sweep.dir={folder}",
         *overrides,
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=REPOSITORY, env=SAME_THREADS, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=REPOSITORY, env=SAME_THREADS, capture_output=True, text=True, timeout=120)
+
+
+def refused(folder, *overrides: str) -> str:
+    done = started(folder, *overrides)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr and "started" not in done.stderr
     assert not folder.exists()
@@ -33,6 +37,7 @@ def refused(folder, *overrides: str) -> str:
         ([LR, "hydra/sweeper/sampler=grid"], "a grid needs values one can count"),
         ([LR, "hydra.sweeper.pruner=medain"], "nearest: median"),
         ([LR, "hydra.sweeper.min_resource=3"], "write 3st (steps), 3ep (epochs) or 3ex (examples)"),
+        ([LR, "hydra.sweeper.min_resource=9ep", "trainer.max_duration=3ep", "dry_run=true"], "more than trainer.max"),
         ([LR, "hydra.sweeper.n_jobs=0", "hydra.sweeper.on_failure=maybe"], "2 problems"),
         ([LR, 'hydra.sweeper.storage="sqlite:///x.db"', "hydra.sweeper.n_jobs=2"], "sqlite locks up"),
         ([LR, 'hydra.sweeper.storage="postgresql://a:b@c/d"'], "PGPASSWORD"),
@@ -54,3 +59,12 @@ def test_every_swept_group_is_tried_with_every_other(tmp_path):
     )  # fmt: skip
     assert "scheduler.anneal: there is no such key" in told
     assert "scheduler=constant" in told and "goes under hydra.sweeper.when" in told
+
+
+def test_a_dry_run_of_a_search_reads_nothing_and_says_what_is_worth_a_thought(tmp_path):
+    drawn = ("trainer.batch_size=choice(8,32)", "trainer.max_duration=90st", "dry_run=true")
+    done = started(tmp_path / "s", *files(tmp_path), *TINY[:1], *drawn)
+    assert done.returncode == 0 and not (tmp_path / "s").exists(), done.stderr
+    assert "# Drawn for each trial: trainer.batch_size" in done.stdout and "Nothing was run or read" in done.stdout
+    assert "# warning: trainer.max_duration is 90st and trials differ in trainer.batch_size" in done.stdout
+    assert "data store" not in done.stderr

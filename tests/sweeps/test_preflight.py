@@ -3,7 +3,7 @@
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.sweeps import preflight
+from nlu.sweeps import preflight, pruning
 from nlu.sweeps.space import read_space
 
 SETTINGS = {"pruner": "hyperband", "min_resource": None, "max_resource": None, "reduction_factor": 3}
@@ -29,6 +29,39 @@ def test_resources_are_the_first_evaluation_and_the_whole_run():
 def test_steps_count_by_every_batch_size_that_is_drawn():
     found = spec([config(size, max_duration="40st", eval_interval="5st") for size in (10, 20)])
     assert (found["min_resource"], found["max_resource"]) == (50, 800)
+
+
+def test_what_is_a_power_as_written_keeps_its_last_rung_though_epochs_end_in_short_steps():
+    # 83 examples in steps of 8: the last of an epoch has 3, so that 30 steps see 230 examples, not 240.
+    found = preflight.pruner_spec(SETTINGS, [config(8, max_duration="30st", eval_interval="10st")], 83)
+    assert [bracket.rungs for bracket in pruning.brackets(found)] == [(76,), ()]
+    assert (found["min_resource"], found["max_resource"]) == (76, 230)
+    # 200 examples are 7 steps of 30, so 210; 9 times as much is more than the 1,810 of 1.8 epochs.
+    found = preflight.pruner_spec(SETTINGS, [config(30, max_duration="1.8ep", eval_interval="0.2ep")], 1000)
+    assert len(pruning.brackets(found)) == 3 and found["min_resource"] * 9 <= 1810
+    # Of different units one step is forgiven, and more is not.
+    assert len(pruning.brackets(spec([config(max_duration="0.29ep")], min_resource="100ex"))) == 2
+    assert len(pruning.brackets(spec([config(max_duration="0.28ep")], min_resource="100ex"))) == 1
+
+
+def test_steps_are_warned_of_where_batches_differ():
+    unlike = [config(size, max_duration="500st") for size in (16, 64)]
+    (warning,) = preflight.unlike_lengths(unlike)
+    assert "differ in trainer.batch_size, so some see 4 times" in warning and "write it in ep or ex" in warning
+    assert preflight.unlike_lengths(unlike[:1]) == preflight.unlike_lengths([config(16), config(64)]) == []
+    assert (
+        preflight.unlike_lengths([config(16, max_duration="5st"), config(8, max_duration="5st", accumulation=2)]) == []
+    )
+
+
+def test_resources_of_one_unit_are_compared_without_the_data():
+    with pytest.raises(UserError, match=r"min_resource is 3ep, more than trainer.max_duration, 2ep; set it lower"):
+        preflight.require_order({**SETTINGS, "min_resource": "3ep"}, [config()])
+    with pytest.raises(UserError, match=r"more than hydra.sweeper.max_resource, 50ex"):
+        preflight.require_order({**SETTINGS, "min_resource": "60ex", "max_resource": "50ex"}, [config()])
+    for fine in ({"min_resource": "300st"}, {"min_resource": "2ep"}, {"min_resource": "3ep", "pruner": "median"}, {}):
+        preflight.require_order({**SETTINGS, **fine}, [config()])
+    preflight.require_order({**SETTINGS, "min_resource": "3ep"}, [config(folds=2)])
 
 
 def test_folds_and_seeds_lengthen_the_trial():

@@ -98,7 +98,9 @@ class Search:
         self.asked = len(trials)
         self.idle = Idle(self.plan.slots.count)
         with (
-            Board(self.plan.folder, self.plan.n_trials, with_bar=self.plan.slots.is_threaded or self.plan.is_run) as self.board,
+            Board(
+                self.plan.folder, self.plan.n_trials, with_bar=self.plan.slots.is_threaded or self.plan.is_run
+            ) as self.board,
             self._signals(),
         ):
             self._announce(len(finished))

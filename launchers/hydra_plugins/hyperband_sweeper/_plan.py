@@ -16,6 +16,7 @@ from optuna.samplers import RandomSampler
 from nlu.config.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+from nlu.config.words import counted
 from nlu.sweeps import preflight, pruning
 from nlu.sweeps.channel import PRUNER
 from nlu.sweeps.sampling import SeededByTrial
@@ -70,12 +71,6 @@ class Plan:
         ):
             raise UserError(*found)
         self.base = compose(list(self.space.fixed))
-        if self.is_run and self.base.dry_run:
-            tried = len(preflight.combinations(self.space, is_group))
-            print(f"# Drawn for each trial: {', '.join(self.space.names)}")
-            print(f"# {tried} combination(s) of groups compose and are valid at both ends of every interval and with "
-                  "every choice. Nothing was run or read.")  # fmt: skip
-            raise SystemExit(0)
         probes = self._probes(is_group)
         configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
         self.direction: Any = (
@@ -83,11 +78,24 @@ class Plan:
             else self.settings["direction"] or "minimize"
         )  # fmt: skip
         self._build_sampler()
+        if self.is_run:
+            preflight.require_order(self.settings, configs)
+            self.warnings += preflight.unlike_lengths(configs)
+            if self.base.dry_run:
+                self._end_dry_run(len(preflight.combinations(self.space, is_group)))
         self.slots = Slots(self.config, self.context, self.task, self.n_jobs)
         storage = open_storage(self.url)
         examples = self._count_examples(probes[0], configs[0]) if configs else None
         self.spec = preflight.pruner_spec(self.settings, configs, examples)
         self._open_study(storage)
+
+    def _end_dry_run(self, tried: int) -> None:
+        print(f"# Drawn for each trial: {', '.join(self.space.names)}")
+        print(f"# {counted(tried, 'combination')} of groups, valid at both ends of every interval and with every "
+              "choice. Nothing was run or read.")  # fmt: skip
+        for warning in self.warnings:
+            print(f"# warning: {warning}")
+        raise SystemExit(0)
 
     def _check_settings(self) -> None:
         found = []
