@@ -4,6 +4,7 @@ Hydra stops at the first override that does not fit. Here each override is added
 that every one that does not fit is found, and what is left is validated as well.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -16,9 +17,10 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nlu.config.flat import flat
 from nlu.config.nearest import hint
 from nlu.config.resolve import first_line, resolve
 from nlu.config.validate import RUN, known_keys, problems
@@ -80,7 +82,7 @@ class _Trial:
             parsed = OverridesParser.create().parse_overrides([override])[0]
             return self.alternatives(override, parsed)
         except OverrideParseException as error:
-            self.found.append(_grammar_problem(override, error))
+            self.found.append(grammar_problem(override, error))
         return []
 
     def alternatives(self, override: str, parsed: Override) -> list[_Alternative]:
@@ -142,7 +144,7 @@ class _Trial:
             except USER_MISTAKES as error:
                 # The keys of a group are not known when its choice was refused.
                 if not f"{alternative.key}.".startswith(tuple(f"{group}." for group in self.refused_groups)):
-                    self.found.append(_refusal(alternative, error, config, schema))
+                    self.found.append(self.refusal(alternative, error, config, schema))
             else:
                 good = good or (alternative.text, composed)
         if good is None:
@@ -152,6 +154,14 @@ class _Trial:
 
     def compose(self, *more: str) -> DictConfig:
         return compose(self.config_name, overrides=[*self.accepted, *more])
+
+    def refusal(self, alternative: _Alternative, error: Exception, config: DictConfig, schema: str) -> str:
+        if alternative.key.startswith("hydra.") and _is_about_key(error):
+            return _unknown_hydra_key(alternative.key, self.compose_hydra())
+        return _refusal(alternative, error, config, schema)
+
+    def compose_hydra(self) -> DictConfig:
+        return compose(self.config_name, overrides=self.accepted, return_hydra_config=True).hydra
 
     def without_refused(self, found: list[str]) -> list[str]:
         starts = tuple(f"{group}{after}" for group in self.refused_groups for after in (".", " ", ":", "["))
@@ -176,7 +186,7 @@ def composition_problem(error: Exception, config_name: str) -> str:
 
 def _refusal(alternative: _Alternative, error: Exception, config: DictConfig, schema: str) -> str:
     message, key = str(error), alternative.key
-    if message.startswith(("Could not override", "Could not delete")) and error.__cause__ is not None:
+    if _is_about_key(error):
         return _unknown_key(alternative, config, schema)
     if "does not exist" in message or "No match in the defaults list" in message:
         return f"{alternative.text}: there is no {key}; {_few(hint(key, known_keys(resolve(config)[0], schema)))}"
@@ -187,10 +197,25 @@ def _refusal(alternative: _Alternative, error: Exception, config: DictConfig, sc
     return f"{alternative.text}: {' '.join(message.split())}"
 
 
+def _is_about_key(error: Exception) -> bool:
+    return str(error).startswith(("Could not override", "Could not delete")) and error.__cause__ is not None
+
+
+def _unknown_hydra_key(key: str, composed: DictConfig) -> str:
+    """Say which of Hydra's keys was meant: the nearest of all, or those of the same group that was chosen."""
+    valid = [f"hydra.{name}" for name in flat(OmegaConf.to_container(composed, resolve=False))]  # type: ignore[arg-type]
+    group = key.rpartition(".")[0]
+    choice = composed.runtime.choices.get(group.replace(".", "/"))
+    whose = f"hydra/{group.partition('.')[2]}={choice}" if choice else "Hydra"
+    siblings = [name for name in valid if name.rpartition(".")[0] == group] if choice else []
+    close = hint(key, valid)
+    if not close.startswith("nearest"):
+        close = hint(key, siblings) if siblings else "see --hydra-help"
+    return f"{key}: {whose} has no such key; {close}"
+
+
 def _unknown_key(alternative: _Alternative, config: DictConfig, schema: str) -> str:
     key = alternative.key
-    if key.startswith("hydra."):
-        return f"{key}: Hydra has no such key; see --hydra-help"
     valid = known_keys(resolve(config)[0], schema)
     if key in valid:
         return f"{key} is not in this configuration yet; add it with +{alternative.text}"
@@ -212,7 +237,12 @@ def _few(text: str) -> str:
     return text if len(text) <= 200 else "see --cfg job for all keys"
 
 
-def _grammar_problem(override: str, error: OverrideParseException) -> str:
+def grammar_problem(override: str, error: OverrideParseException) -> str:
+    """Return what cannot be read in an override, and what to write instead."""
+    if (function := re.search(r"Unknown function '(.+?)'", error.message)) is not None:
+        valid = re.search(r"Available: (.+)", error.message)
+        close = hint(function[1], valid[1].strip().split(",") if valid else [])
+        return f"{override} cannot be read: there is no function {function[1]}; {close}"
     lines = error.message.splitlines()[1:]
     details = [line for line in lines if not line.startswith(("See https://", "Error parsing override"))]
     carets = [line for line in details if line.strip() == "^"]

@@ -21,6 +21,7 @@ from optuna.distributions import (
 )
 
 from nlu.config.errors import UserError
+from nlu.config.overrides import grammar_problem
 
 PARAMS = "hydra.sweeper.params"
 WHEN = "hydra.sweeper.when"
@@ -130,7 +131,7 @@ def _add(space: Space, text: str, problems: list[str], where: str | None = None)
     try:
         override = OverridesParser.create().parse_override(text)
     except OverrideParseException as error:
-        problems.append(f"{where or text}: {text} cannot be read: {str(error).splitlines()[0]}")
+        problems.append(f"{where}: {grammar_problem(text, error)}" if where else grammar_problem(text, error))
         return
     if override.is_delete():
         space.fixed.append(text)

@@ -55,6 +55,13 @@ def test_what_cannot_be_drawn_is_refused(params, when, arguments, said):
         read_space(params, when, arguments)
 
 
+def test_a_misspelt_function_is_refused_with_its_place_and_the_nearest():
+    with pytest.raises(
+        UserError, match=r"hydra.sweeper.params.x: x=intervall\(1,2\) .* no function intervall; nearest: i"
+    ):
+        read_space({"x": "intervall(1,2)"}, None, [])
+
+
 def test_all_problems_are_told_at_once():
     with pytest.raises(UserError) as caught:
         read_space({"a": "interval(2,1)"}, {"b": {"c": 1}}, ["d=tag(log,interval(0,1))"])
