@@ -63,3 +63,20 @@ def test_warnings_say_that_they_are_and_a_configured_root_repeats_nothing(tmp_pa
     )
     slow, old = done.stderr.splitlines()
     assert slow == "warning: slow" and re.fullmatch(r"warning: .*UserWarning: old", old)
+
+
+def test_a_trials_words_are_in_its_file_from_the_first_on_and_what_comes_after_it_is_heard_again(tmp_path):
+    done = run(
+        tmp_path / "run",
+        "logs.begin({'trial': {'number': 0}}, folder, 0); log.info('early'); log.warning('odd'); warnings.warn('old')\n"
+        "logs.set_up(folder, 0, on_console=False); log.info('late'); logs.tear_down(); log.warning('after')",
+    )
+    assert (done.stdout, done.stderr) == ("", "after\n")
+    text = (tmp_path / "run/log.txt").read_text()
+    assert all(text.count(word) == 1 for word in ("INFO early", "WARNING odd", "UserWarning: old", "INFO late"))
+    assert "after" not in text
+
+
+def test_a_run_that_is_no_trial_keeps_its_words_until_its_folder_is_known(tmp_path):
+    done = run(tmp_path / "run", "logs.begin({'trial': None}, folder, 0); log.info('early'); print(folder.exists())")
+    assert (done.stdout, done.stderr) == ("False\n", "early\n")

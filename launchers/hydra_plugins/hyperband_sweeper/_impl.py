@@ -38,7 +38,7 @@ POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
 LOST_MAX = 3
 """How often a job may vanish without a word, and without having got any further, before its trial has failed."""
-STOP_WAIT_S = 60.0
+STOP_WAIT_S, STOP_AGAIN_S = 60.0, 2.0
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
@@ -353,11 +353,12 @@ class Search:
             self.board.say(f"{under_way} elsewhere, and {'goes' if one else 'go'} on there")
             return
         self.board.say(f"{under_way}: {'it saves its state and ends' if one else 'they save their state and end'}")
-        terminate_jobs()
         deadline_s = time.monotonic() + STOP_WAIT_S
         while self.running and time.monotonic() < deadline_s:
+            # More than once: a job that is just starting does not listen yet.
+            terminate_jobs()
             with contextlib.suppress(queue.Empty):
-                self.running.pop(self.plan.slots.ended.get(timeout=1.0).number, None)
+                self.running.pop(self.plan.slots.ended.get(timeout=STOP_AGAIN_S).number, None)
 
     def summarize(self) -> None:
         """Write the table, the best configuration and the figures."""
