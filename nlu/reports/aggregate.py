@@ -11,6 +11,7 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.tables import path_text
+from nlu.config.words import counted
 from nlu.reports.runs import STATES, Run, State, task_constants
 from nlu.sweeps.repeats import join_folds
 
@@ -97,7 +98,7 @@ def rows_of(runs: Iterable[Run], metrics: Sequence[str] = ()) -> tuple[list[list
         kept, repeated = _without_repeated(group)
         if repeated:
             remarks.append(
-                f"{len(repeated)} runs repeat seed and fold of another with the same configuration and were left out: "
+                f"{counted(len(repeated), 'run')} left out, beside another with the same configuration, seed and fold: "
                 + ", ".join(str(run.folder) for run in repeated)
             )
         first = next((run for run in kept if run.metric), kept[0])
