@@ -129,7 +129,7 @@ def _as_override(value: Any) -> str:
 
 def _add(space: Space, text: str, problems: list[str], where: str | None = None) -> None:
     try:
-        override = OverridesParser.create().parse_override(text)
+        override = OverridesParser.create().parse_overrides([text])[0]
     except OverrideParseException as error:
         problems.append(f"{where}: {grammar_problem(text, error)}" if where else grammar_problem(text, error))
         return
