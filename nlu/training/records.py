@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.files import write_json as write_json
 from nlu.storage.files import write_text
 
 Cell = str | int | float | None
