@@ -45,14 +45,14 @@ def search(data: Path, folder: Path, kind: str, seed: int, trials: int, jobs: in
         "hydra/launcher=submitit_local", f"hydra.sweeper.n_trials={trials}", f"hydra.sweeper.n_jobs={jobs}",
         f"hydra.sweeper.sampler.seed={seed}", f"hydra.sweep.dir={folder}", "model=simbert_tiny", "data=tnews",
         f"data.train={data}/train.tsv", f"data.dev={data}/dev.tsv", "data.urls={}", "precision=bf16",
-        "trainer.max_duration=2ep", "trainer.eval_interval=0.25ep", "trainer.save_interval=0", *SPACE,
+        "trainer.max_duration=2ep", "trainer.eval_interval=0.13ep", "trainer.save_interval=0", *SPACE,
     ]  # fmt: skip
     subprocess.run(command, cwd=ROOT, check=True)
     with (folder / "summary" / "trials.tsv").open() as table:
         rows = list(csv.DictReader(table, delimiter="\t"))
     if failed := [row["trial"] for row in rows if row["state"] not in ("complete", "pruned")]:
         sys.exit(f"{folder}: trials {', '.join(failed)} failed; a comparison needs them all")
-    return max(float(row["value"]) for row in rows), sum(int(row["examples"]) for row in rows)
+    return max(float(row["dev/accuracy"]) for row in rows), sum(int(row["examples"]) for row in rows)
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ def attend(
     `lengths` must ascend, as `collate` lays batches out: sequences of equal length are neighbours and are computed
     together at exactly their length. So nothing is padded, no mask is needed, and no sequence can influence
     another's result, not even its rounding. With `first_only` there is one query for each sequence, its first token.
+    Rows after those of the last sequence belong to none; they take no part and come out as zeros.
     """
     if query_QD.is_cuda:
         return _attend_padded(query_QD, key_value_T2D, lengths, heads, dropout_p, first_only)
@@ -34,7 +35,13 @@ def attend(
     queries = _by_heads(query_QD, groups, heads, 1, first_only)
     keys_values = _by_heads(key_value_T2D, groups, heads, 2)
     outputs = [_attend_to_equals(query[0], key_value) for query, key_value in zip(queries, keys_values, strict=True)]
-    return torch.cat([mixed.transpose(1, 2).reshape(-1, query_QD.shape[1]) for mixed in outputs])
+    mixed_QD = torch.cat([mixed.transpose(1, 2).reshape(-1, query_QD.shape[1]) for mixed in outputs])
+    return _with_rows(mixed_QD, len(query_QD))
+
+
+def _with_rows(input: Tensor, rows: int) -> Tensor:
+    """Return the tensor with rows of zeros at its end, so that there are so many."""
+    return input if len(input) == rows else F.pad(input, (0, 0, 0, rows - len(input)))
 
 
 def _groups(lengths: list[int]) -> list[tuple[int, int]]:
@@ -68,7 +75,7 @@ class _AttendInProducts(torch.autograd.Function):
         first_only: bool,
     ) -> Tensor:  # fmt: skip
         low, scale = query_QD.dtype, (query_QD.shape[1] // heads) ** -0.5
-        mixed_QD = torch.empty_like(query_QD, memory_format=torch.contiguous_format)
+        mixed_QD = _empty(query_QD.shape, groups, first_only, low)
         saved: list[Tensor | None] = []
         for query, key_value, mixed in zip(
             _by_heads(query_QD, groups, heads, 1, first_only), _by_heads(key_value_T2D, groups, heads, 2),
@@ -81,7 +88,7 @@ class _AttendInProducts(torch.autograd.Function):
             mixed.copy_(torch.bmm(dropped_NLL, value_NLE).view(mixed.shape))
             saved += [query_NLE, key_NLE, value_NLE, weights_NLL, mask_NLL, dropped_NLL]
         ctx.save_for_backward(*saved)
-        ctx.layout = groups, heads, first_only
+        ctx.layout, ctx.key_value_shape = (groups, heads, first_only), key_value_T2D.shape
         return mixed_QD
 
     @staticmethod
@@ -89,9 +96,8 @@ class _AttendInProducts(torch.autograd.Function):
         (gradient_QD,) = gradients
         groups, heads, first_only = ctx.layout
         low, scale = gradient_QD.dtype, (gradient_QD.shape[1] // heads) ** -0.5
-        tokens = sum(length * count for length, count in groups)
-        to_query_QD = torch.empty_like(gradient_QD, memory_format=torch.contiguous_format)
-        to_key_value_T2D = gradient_QD.new_empty(tokens, 2 * gradient_QD.shape[1])
+        to_query_QD = _empty(gradient_QD.shape, groups, first_only, low)
+        to_key_value_T2D = _empty(ctx.key_value_shape, groups, False, low)
         saved_by_group = zip(*[iter(ctx.saved_tensors)] * 6, strict=True)
         for gradient, to_query, to_key_value, saved in zip(
             _by_heads(gradient_QD, groups, heads, 1, first_only), _by_heads(to_query_QD, groups, heads, 1, first_only),
@@ -110,12 +116,20 @@ class _AttendInProducts(torch.autograd.Function):
         return to_query_QD, to_key_value_T2D, None, None, None, None
 
 
+def _empty(shape: torch.Size, groups: list[tuple[int, int]], first_only: bool, dtype: torch.dtype) -> Tensor:
+    """Return memory for the rows of all groups; rows after them are zero."""
+    out = torch.empty(shape, dtype=dtype)
+    out[sum(count if first_only else length * count for length, count in groups) :] = 0
+    return out
+
+
 def _by_heads(
     rows_RC: Tensor, groups: list[tuple[int, int]], heads: int, parts: int, first_only: bool = False
 ) -> list[Tensor]:
     """Return a view (parts, B, H, L, E) of each group's rows, whose columns are `parts` * H * E."""
     sizes = [(1 if first_only else length, count) for length, count in groups]
-    pieces = rows_RC.split([length * count for length, count in sizes])
+    rows = [length * count for length, count in sizes]
+    pieces = rows_RC[: sum(rows)].split(rows)
     return [
         piece.view(count, length, parts, heads, -1).permute(2, 0, 3, 1, 4)
         for (length, count), piece in zip(sizes, pieces, strict=True)
@@ -130,7 +144,8 @@ def _attend_padded(
     On an accelerator one masked call costs less than a call for each length.
     """
     device = query_QD.device
-    count, longest = len(lengths), max(lengths)
+    count, longest, rows = len(lengths), max(lengths), len(query_QD)
+    key_value_T2D = key_value_T2D[: sum(lengths)]
     lengths_B = to_device(torch.tensor(lengths), device)
     real_BL = torch.arange(longest, device=device) < lengths_B[:, None]
     ends_B = lengths_B.cumsum(0)
@@ -144,10 +159,10 @@ def _attend_padded(
     if first_only:
         query_BHLE = query_QD.view(count, 1, heads, -1).transpose(1, 2)
     else:
-        query = query_QD.new_zeros(count * longest, width // 2).index_copy(0, place_T, query_QD)
+        query = query_QD.new_zeros(count * longest, width // 2).index_copy(0, place_T, query_QD[: sum(lengths)])
         query_BHLE = query.view(count, longest, heads, -1).transpose(1, 2)
     mixed = F.scaled_dot_product_attention(
         query_BHLE, key_2BHLE[0], key_2BHLE[1], attn_mask=real_BL[:, None, None, :], dropout_p=dropout_p
     )
     flat = mixed.transpose(1, 2).reshape(-1, width // 2)
-    return flat if first_only else flat.index_select(0, place_T)
+    return flat if first_only else _with_rows(flat.index_select(0, place_T), rows)

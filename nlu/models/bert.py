@@ -18,7 +18,8 @@ from nlu.config.types import PositiveFloat, PositiveInt, Probability
 from nlu.data.collate import Batch, to_device
 from nlu.models.attention import attend
 from nlu.models.dropout import Dropout
-from nlu.models.linear import Linear
+from nlu.models.embedding import Embedding
+from nlu.models.linear import Linear, padding_rows
 from nlu.models.pretrained import Pretrained
 
 ACTIVATIONS = {
@@ -155,10 +156,12 @@ class Bert(nn.Module):
         if self.embeddings_project is not None:
             # Under autocast the projection gives bf16, and every residual sum above it would stay there.
             hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
+        tokens = len(hidden_TD)
+        hidden_TD = F.pad(hidden_TD, (0, 0, 0, padding_rows(tokens, hidden_TD.device)))
         layers: nn.ModuleList = self.encoder["layer"]  # type: ignore[assignment]
         for number, layer in enumerate(layers, 1):
             hidden_TD = layer(hidden_TD, batch, first_only=first_only and number == len(layers))
-        return hidden_TD
+        return hidden_TD[:tokens]
 
     def _initialize(self, module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -225,9 +228,9 @@ class Embeddings(nn.Module):
     def __init__(self, vocab_size: int, sizes: dict[str, Any]):
         super().__init__()
         width = sizes["embedding_size"] or sizes["hidden_size"]
-        self.word_embeddings = nn.Embedding(vocab_size, width)
-        self.position_embeddings = nn.Embedding(sizes["max_positions"], width)
-        self.token_type_embeddings = nn.Embedding(sizes["segment_types"], width)
+        self.word_embeddings = Embedding(vocab_size, width)
+        self.position_embeddings = Embedding(sizes["max_positions"], width)
+        self.token_type_embeddings = Embedding(sizes["segment_types"], width)
         self.LayerNorm = nn.LayerNorm(width, eps=sizes["layer_norm_eps"])
         self.dropout = Dropout(sizes["dropout"])
 

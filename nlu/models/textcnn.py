@@ -17,6 +17,7 @@ from nlu.config.errors import UserError
 from nlu.config.types import PositiveInt, Probability
 from nlu.data.collate import Batch
 from nlu.models.dropout import Dropout
+from nlu.models.embedding import Embedding
 from nlu.models.pretrained import Pretrained
 
 
@@ -53,7 +54,7 @@ class TextCnn(nn.Module):
         self.max_positions: int | None = None
         self.hidden_size = hidden_size
         self.pads = True
-        self.word_embeddings = nn.Embedding(vocab_size, embedding_size)
+        self.word_embeddings = Embedding(vocab_size, embedding_size)
         widths = [embedding_size, *[hidden_size] * layers]
         self.layers = nn.ModuleList(
             nn.ModuleList(nn.Conv1d(before, after, size, padding=size // 2) for size in kernel_sizes)

@@ -363,7 +363,7 @@ def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_exa
 
 def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]:
     """Return the lines that say what a search will cost: brackets, rungs, full-run units, and a warning."""
-    found = pruning.brackets(spec)
+    found = pruning.brackets(spec, n_trials)
     if not found:
         return [f"pruner: {spec['name']}; at most {counted(n_trials, 'full run')}"]
     lines = [

@@ -91,11 +91,12 @@ class Bracket:
     share: float
     """expected share of the trials"""
     cost: float
-    """expected examples of a trial, as a share of a full run's, if stopped trials stop at their rung"""
+    """expected examples of a trial, as a share of a full run's, if values are as good as random and stopped trials stop
+    at their rung"""
 
 
-def brackets(spec: Mapping[str, Any]) -> list[Bracket]:
-    """Return the brackets of a specification; none for a pruner without rungs."""
+def brackets(spec: Mapping[str, Any], n_trials: int) -> list[Bracket]:
+    """Return the brackets of a search by so many trials; none for a pruner without rungs."""
     if spec["name"] not in WITH_RUNGS:
         return []
     low, high, factor = spec["min_resource"], spec["max_resource"], spec["reduction_factor"]
@@ -105,7 +106,8 @@ def brackets(spec: Mapping[str, Any]) -> list[Bracket]:
     for number, budget in enumerate(budgets):
         rate = number if spec["name"] == "hyperband" else spec["min_early_stopping_rate"]
         rungs = _rungs(low, low * factor**rate, high, factor)
-        found.append(Bracket(number, rungs, budget / sum(budgets), _cost(rungs, high, factor)))
+        share = budget / sum(budgets)
+        found.append(Bracket(number, rungs, share, _cost(rungs, high, factor, share * n_trials)))
     return found
 
 
@@ -118,12 +120,22 @@ def _rungs(low: int, first: int, high: int, factor: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _cost(rungs: tuple[int, ...], high: int, factor: int) -> float:
-    alive, examples, before = 1.0, 0.0, 0
+def _cost(rungs: tuple[int, ...], high: int, factor: int, trials: float) -> float:
+    alive, examples, before = trials, 0.0, 0
     for at in (*rungs, high):
         examples += alive * (at - before)
-        alive, before = alive / factor, at
-    return examples / high
+        alive, before = _passing(alive, factor), at
+    return examples / high / trials
+
+
+def _passing(trials: float, factor: int) -> float:
+    """Return how many are expected to pass a rung at which they arrive one by one, in no order.
+
+    The nth passes if it is among the best n / factor so far, and while that is less than one, if it is the best. So
+    more pass than of trials that wait for one another.
+    """
+    whole = round(trials)
+    return sum(max(1, nth // factor) / nth for nth in range(1, whole + 1)) * trials / whole if whole else trials
 
 
 def trials_wanted(found: list[Bracket]) -> int:

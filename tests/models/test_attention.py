@@ -60,6 +60,27 @@ def test_a_sequence_has_the_same_bits_alone_and_among_others(first_only):
         assert torch.equal(alone, expected)
 
 
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+@pytest.mark.parametrize("first_only", [False, True])
+def test_rows_after_the_last_sequence_take_no_part_and_come_out_as_zeros(first_only, dropout_p):
+    query, key_value = inputs(LENGTHS, first_only)
+    longer = [torch.cat([key_value, torch.full((3, 2 * WIDTH), torch.nan)])]
+    longer.insert(0, query if first_only else torch.cat([query, torch.full((3, WIDTH), torch.nan)]))
+    results = []
+    for given in ([query, key_value], longer):
+        torch.manual_seed(0)
+        mixed = attend(*given, lengths=LENGTHS, heads=HEADS, dropout_p=dropout_p, first_only=first_only)
+        gradients = torch.autograd.grad(mixed.square().sum(), [query, key_value])
+        results.append((mixed, *gradients))
+    (mixed, *gradients), (longer_mixed, *longer_gradients) = results
+    assert torch.equal(longer_mixed[: len(mixed)], mixed)
+    assert not longer_mixed[len(mixed) :].any()
+    assert all(map(torch.equal, gradients, longer_gradients))
+    if not first_only:
+        padded = _attend_padded(*longer, LENGTHS, HEADS, 0.0, first_only)
+        assert padded.shape == longer[0].shape and not padded[len(mixed) :].any()
+
+
 def test_padding_takes_no_part_even_where_it_would_weigh_most():
     query, key_value = inputs([1, 30], False)
     # A padded key is zero, so it scores 0; all real scores of the short sequence are far below.

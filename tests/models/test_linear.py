@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nlu.models.linear import MIN_ROWS, MIN_ROWS_PER_THREAD, Linear, min_rows
+from nlu.models.linear import MIN_ROWS, MIN_ROWS_PER_THREAD, Linear, min_rows, padding_rows
 
 
 @pytest.mark.parametrize("rows", [0, 1, MIN_ROWS - 1, MIN_ROWS, 100])
@@ -83,3 +83,12 @@ def test_a_frozen_weight_gets_no_gradient_under_autocast():
     layer, inputs = Linear(8, 6).requires_grad_(False), torch.randn(20, 8, requires_grad=True)
     low_precision(layer, inputs).float().sum().backward()
     assert layer.weight.grad is None and inputs.grad is not None
+
+
+def test_in_lower_precision_rows_are_padded_to_few_numbers_by_at_most_a_thirtieth():
+    device = torch.device("cpu")
+    assert padding_rows(901, device) == 0
+    with torch.autocast("cpu", torch.bfloat16):
+        totals = {rows + padding_rows(rows, device) for rows in range(512, 4096)}
+        assert len(totals) <= 3 * 32 + 1
+        assert all(0 <= padding_rows(rows, device) <= max(15, rows / 30) for rows in range(1, 5000))

@@ -36,30 +36,32 @@ def test_brackets_are_those_of_the_pruner(low, high, factor):
     spec = {**SPEC, "min_resource": low, "max_resource": high, "reduction_factor": factor}
     pruner = pruning.build(spec)
     pruner._try_initialization(optuna.create_study())
-    found = pruning.brackets(spec)
+    found = pruning.brackets(spec, 10)
     assert len(found) == pruner._n_brackets
     total = pruner._total_trial_allocation_budget
     assert [bracket.share for bracket in found] == [budget / total for budget in pruner._trial_allocation_budgets]
 
 
-def test_the_announced_cost_is_about_that_of_many_trials():
+@pytest.mark.parametrize(("n_trials", "searches", "error"), [(300, 1, 0.1), (24, 20, 0.25)])
+def test_the_announced_cost_is_about_that_of_many_and_of_few_trials(n_trials, searches, error):
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     rng = random.Random(0)
-    study = optuna.create_study(study_name="cost", direction="maximize", pruner=pruning.build(SPEC))
     seen = 0
-    for _ in range(300):
-        trial, value = study.ask(), rng.random()
-        for examples in range(100, 2701, 100):
-            seen += 100
-            trial.report(value, examples)
-            if examples < 2700 and trial.should_prune():
-                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-                break
-        else:
-            study.tell(trial, value)
-    expected = sum(bracket.share * bracket.cost for bracket in pruning.brackets(SPEC)) * 300
-    assert expected == pytest.approx(seen / 2700, rel=0.35)
+    for number in range(searches):
+        study = optuna.create_study(study_name=f"cost {number}", direction="maximize", pruner=pruning.build(SPEC))
+        for _ in range(n_trials):
+            trial, value = study.ask(), rng.random()
+            for examples in range(100, 2701, 100):
+                seen += 100
+                trial.report(value, examples)
+                if examples < 2700 and trial.should_prune():
+                    study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                    break
+            else:
+                study.tell(trial, value)
+    expected = sum(bracket.share * bracket.cost for bracket in pruning.brackets(SPEC, n_trials)) * n_trials * searches
+    assert expected == pytest.approx(seen / 2700, rel=error)
 
 
 def test_without_rungs_there_are_no_brackets():
-    assert pruning.brackets({"name": "median"}) == []
+    assert pruning.brackets({"name": "median"}, 10) == []
