@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nlu.storage.files import write_json
+
 logger = logging.getLogger(__name__)
 
 ABANDONED_AFTER_S = 24 * 3600
@@ -68,19 +70,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes the file so that a reader, at any instant, sees the old content or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            json.dump(value, file, ensure_ascii=False, indent=1)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 @contextmanager

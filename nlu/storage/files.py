@@ -4,6 +4,7 @@ import json
 import math
 import numbers
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     """Replace the file, or make it with its folder: readers see the old or the new content, never a part of it.
 
-    The content is on the disk when this returns.
+    The content is on the disk when this returns. Several may write the same file: one of them wins, whole.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Hosts that share a folder number their processes alike.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(content)

@@ -13,9 +13,10 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage.archives import inside
-from nlu.storage.cache import cache_dir, read_json, text_digest, write_json
+from nlu.storage.cache import cache_dir, read_json, text_digest
 from nlu.storage.download import file_entry
 from nlu.storage.entries import Entry
+from nlu.storage.files import write_json
 from nlu.storage.progress import download_progress
 from nlu.storage.reference import Reference
 

@@ -5,9 +5,7 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-
-from nlu.storage.cache import cache_dir, file_digest, read_json, staging_folder, write_json
+from nlu.storage.cache import cache_dir, file_digest, staging_folder
 
 
 def test_the_cache_lies_in_the_home_folder_unless_the_environment_names_another(monkeypatch, tmp_path):
@@ -47,14 +45,6 @@ def test_a_damaged_or_unwritable_memory_of_digests_is_worked_around(tmp_path, ca
     (cache / "digests").rmdir()
     (cache / "digests").write_text("a file where a folder should be")
     assert file_digest(file) == expected
-
-
-def test_a_json_file_is_replaced_as_a_whole_or_not_at_all(tmp_path):
-    write_json(tmp_path / "a" / "b.json", {"x": "词"})
-    with pytest.raises(TypeError):
-        write_json(tmp_path / "a" / "b.json", {"x": object()})
-    assert read_json(tmp_path / "a" / "b.json") == {"x": "词"}
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b.json"]
 
 
 def test_staging_folders_of_killed_processes_are_removed_after_a_day(cache):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -132,3 +133,16 @@ def test_a_value_that_cannot_be_written_leaves_the_old_file(tmp_path):
     with pytest.raises(AssertionError):
         write_json(tmp_path / "result.json", {"steps": object()})
     assert json.loads((tmp_path / "result.json").read_text()) == {"steps": 1}
+
+
+def test_of_several_writers_of_one_file_one_wins_whole(tmp_path):
+    path = tmp_path / "result.json"
+
+    def write(writer: int) -> None:
+        for _ in range(20):
+            write_json(path, {"rows": [writer] * 20_000})
+
+    with ThreadPoolExecutor(4) as writers:
+        list(writers.map(write, range(4)))
+    assert len(set(json.loads(path.read_text())["rows"])) == 1
+    assert os.listdir(tmp_path) == ["result.json"]
