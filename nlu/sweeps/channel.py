@@ -143,15 +143,40 @@ def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int])
     told by the sweep, and ends the job with its status; its sentences are in `run_dir/log.txt`. What else was raised
     is raised again; its traceback is there.
     """
-    if os.environ.get("SUBMITIT_EXECUTOR") == "local":
-        # submitit ignores it until a run listens by itself, and a search that is stopped would wait in vain.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if os.environ.get("SUBMITIT_EXECUTOR") in ("local", "slurm"):
+        if _was_answered():
+            log.info("this job was stopped and queued again; the search goes on with trial %d", mapping["number"])
+            return STOPPED[0]
+        _hear_signals()
     trial = open_trial(mapping)
     with only_job(run_dir):
         if trial.is_over:
             log.info("trial %d is done; nothing was done", trial.number)
             return 0
         return _run(trial, run_dir, run)
+
+
+def _was_answered() -> bool:
+    """Whether this is a job that Slurm starts once more although it had ended, with its state saved, when it had to go.
+
+    The search has read that and launched another job, which would wait for this one, or this one for it.
+    """
+    import submitit
+
+    return "SLURM_RESTART_COUNT" in os.environ and submitit.JobEnvironment().paths.result_pickle.exists()
+
+
+def _hear_signals() -> None:
+    """Have the signals that ask a job to go end it until a run listens by itself, and then end its step.
+
+    These are SIGTERM and, a while before the job's time is up, submitit's own. submitit ignores the one, and raises an
+    error for the other in the midst of whatever runs.
+    """
+    import submitit
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    number = getattr(signal, f"SIG{submitit.JobEnvironment.USR_SIG}")
+    signal.signal(number, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 @contextmanager

@@ -106,6 +106,8 @@ def _work(
 ) -> None:  # fmt: skip
     """One worker, in a process of its own."""
     _die_with(parent)
+    # Slurm sends it to all processes of a job some time before its end; the first one says what is to be done.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     os.environ.update(environment)
     sys.argv = argv
     try:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.launchers import searches
 from tests.launchers.searches import LOCAL, outcomes, runs, search, states, trials
 
 DRAWN = "lr=choice(0.1,0.2,0.3,0.4)"
@@ -63,3 +64,18 @@ def test_a_job_that_dies_goes_on_from_its_checkpoint(tmp_path):
     assert states(tmp_path / "s") == ["COMPLETE", "COMPLETE"]
     assert [runs(tmp_path / "s", number) for number in (0, 1)] == [[0, 2], [0, 2]]
     assert said.count("its job is gone") == 2
+
+
+def test_a_job_that_slurm_refuses_is_one_error_and_the_search_goes_on_once_that_is_mended(tmp_path, monkeypatch):
+    said = "sbatch: error: invalid partition specified: nope\nsbatch: error: Batch job submission failed"
+    for name, script in (("srun", "exit 1"), ("sbatch", f"echo '{said}' >&2; exit 1")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{searches.ENVIRONMENT['PATH']}"
+    monkeypatch.setattr(searches, "ENVIRONMENT", {**searches.ENVIRONMENT, "PATH": path})
+    folder, drawn = tmp_path / "s", (DRAWN, "hydra.sweeper.n_trials=2", "hydra/sweeper/sampler=grid")
+    told = search(folder, *drawn, "hydra/launcher=submitit_slurm", "hydra.sweeper.n_jobs=2", status=1)
+    assert "was refused: sbatch: error: Batch job submission failed; correct what hydra.launcher sets" in told
+    assert "under way" not in told and "failed:" not in told and states(folder) == ["RUNNING", "RUNNING"]
+    search(folder, *drawn)
+    assert states(folder) == ["COMPLETE", "COMPLETE"]

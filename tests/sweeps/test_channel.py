@@ -1,5 +1,10 @@
 """What a job tells its trial, once or again after it was continued, and what it is told."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import optuna
 import pytest
 
@@ -7,6 +12,7 @@ from nlu.config.errors import UserError
 from nlu.sweeps import channel
 from nlu.sweeps.channel import COMPLETE, FAILED, OUTCOME, PRUNER, Trial, run_trial
 from nlu.sweeps.storage import open_storage, storage_url
+from nlu.training.stopping import StopSignals
 
 HALVING = {
     "name": "successive_halving", "min_resource": 100, "max_resource": 900, "reduction_factor": 2,
@@ -118,3 +124,48 @@ def test_the_value_is_the_best_of_the_runs_result(handed, tmp_path):
     outcome = frozen(handed, 0).user_attrs[OUTCOME]
     assert [outcome[key] for key in ("state", "value", "sd", "examples")] == [COMPLETE, 0.75, 0.1, 640]
     assert channel.LOCKS == ".jobs" and (tmp_path / ".jobs/0.lock").exists()
+
+
+@pytest.fixture
+def in_slurm(tmp_path, monkeypatch):
+    """The environment of a job that Slurm runs for submitit; gives the file that holds what it returned."""
+    for name, value in (("EXECUTOR", "slurm"), ("FOLDER", str(tmp_path / "%j"))):
+        monkeypatch.setenv(f"SUBMITIT_{name}", value)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    yield tmp_path / "7/7_0_result.pkl"
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_slurm_job_that_is_to_go_stops_with_its_state_saved(handed, tmp_path, in_slurm, number):
+    def run():
+        with StopSignals() as signals:
+            signal.raise_signal(number)
+        return signals.exit_code if signals.asked else 0
+
+    assert run_trial(handed(0), tmp_path / "0", run) == 75
+    assert OUTCOME not in frozen(handed, 0).user_attrs
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_before_a_run_listens_these_signals_end_a_slurm_job(tmp_path, in_slurm, number):
+    program = f"from nlu.sweeps.channel import _hear_signals as hear; hear(); import os; os.kill(os.getpid(), {number})"
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ, timeout=60)
+    assert done.returncode == -signal.SIGTERM
+
+
+def test_a_job_that_slurm_queues_again_after_it_was_stopped_leaves_its_trial_to_the_next(
+    handed, tmp_path, in_slurm, monkeypatch
+):  # fmt: skip
+    in_slurm.parent.mkdir()
+    assert run_trial(handed(0), tmp_path / "0", lambda: 75) == 75
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    began = []
+    # Killed before it could return anything: it is this job that goes on.
+    run_trial(handed(0), tmp_path / "0", lambda: began.append(1) or 75)
+    assert began
+    in_slurm.touch()
+    assert run_trial(handed(0), tmp_path / "0", lambda: pytest.fail("it ran")) == 75

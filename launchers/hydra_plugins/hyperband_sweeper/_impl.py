@@ -271,6 +271,13 @@ class Search:
             self.waiting.insert(0, ended.number)
             if not self.plan.slots.is_threaded:
                 self.stopping = signal.SIGINT if ended.value == 130 else signal.SIGTERM
+            elif self.stopping is None:
+                self.board.say(f"trial {ended.number}: its job was stopped, its state saved; it goes on from there")
+        elif ended.refusal is not None:
+            raise UserError(
+                f"the job of trial {ended.number} was refused: {ended.refusal}; correct what hydra.launcher sets, and "
+                f"the same command with hydra.sweep.dir={self.plan.folder} goes on"
+            )
         elif ended.never_began:
             raise UserError(
                 f"{self.plan.slots.target.rpartition('.')[2]} cannot run what this search hands it, a single job with "
@@ -344,6 +351,8 @@ class Search:
 
     def _end_jobs(self) -> None:
         """Have local jobs save their state and end; those on other machines go on, and are found again."""
+        if self.plan.slots.is_threaded and not self.plan.slots.is_local:
+            self._forget_ended()
         if not self.running:
             return
         numbers = ", ".join(map(str, sorted(self.running)))
@@ -358,6 +367,12 @@ class Search:
             # More than once: a job that is just starting does not listen yet.
             terminate_jobs()
             with contextlib.suppress(queue.Empty):
+                self.running.pop(self.plan.slots.ended.get(timeout=STOP_AGAIN_S).number, None)
+
+    def _forget_ended(self) -> None:
+        """Leave out the launches that end by themselves at this moment: what refused one job refuses others."""
+        with contextlib.suppress(queue.Empty):
+            while True:
                 self.running.pop(self.plan.slots.ended.get(timeout=STOP_AGAIN_S).number, None)
 
     def summarize(self) -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import queue
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -41,6 +42,15 @@ class Ended:
     def never_began(self) -> bool:
         """Whether the launcher did not even start the job; submitit has its own errors for jobs that died."""
         return self.error is not None and not any(kind.__name__ == DIED for kind in type(self.error).__mro__)
+
+    @property
+    def refusal(self) -> str | None:
+        """What sbatch, or another command that hands jobs over, said when it refused this one."""
+        cause = self.error.__cause__ if self.error is not None else None
+        if not isinstance(cause, subprocess.CalledProcessError):
+            return None
+        lines = (cause.stderr or "").strip().splitlines()
+        return lines[-1] if lines else str(cause)
 
     @property
     def failure(self) -> BaseException | None:
