@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.app import prepare, run_app
 from nlu.config.errors import UserError
+from nlu.config.submitted import run_while_time_lasts
 
 BEGAN_S = time.time()
 
@@ -30,7 +31,7 @@ def main(composed: DictConfig) -> int:
     """Run one configuration; as the job of a search, leave there what became of it."""
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     if (trial := composed.get("trial")) is None:
-        return run(composed, run_dir)
+        return run_while_time_lasts(partial(run, composed, run_dir))
     from nlu.sweeps.channel import run_trial
 
     return run_trial(OmegaConf.to_container(trial, resolve=True), run_dir, partial(run, composed, run_dir))  # type: ignore[arg-type]

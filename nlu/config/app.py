@@ -25,6 +25,7 @@ from nlu.config.errors import EXIT_USER_ERROR, UserError, print_problems
 from nlu.config.grid import print_end, returns_kept, status_of
 from nlu.config.overrides import USER_MISTAKES, composition_problem, override_problems
 from nlu.config.resolve import resolve
+from nlu.config.submitted import grid_problems
 from nlu.config.validate import RUN, problems
 
 EXIT_INTERRUPTED = 130
@@ -102,7 +103,7 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        found = _storage_problems(error, before_start=not job.has_started)
+        found = _storage_problems(error, before_start=not job.has_started) or grid_problems(error)
         if not found and not job.has_started and isinstance(error, USER_MISTAKES):
             found = _composition_problems(error, config_name, directory, schema)
         if not found:

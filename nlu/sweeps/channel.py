@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import EXIT_USER_ERROR, UserError
+from nlu.config.submitted import is_submitted, time_signal
 from nlu.sweeps.storage import open_storage, patiently
 
 log = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int])
     told by the sweep, and ends the job with its status; its sentences are in `run_dir/log.txt`. What else was raised
     is raised again; its traceback is there.
     """
-    if os.environ.get("SUBMITIT_EXECUTOR") in ("local", "slurm"):
+    if is_submitted():
         if _was_answered():
             log.info("this job was stopped and queued again; the search goes on with trial %d", mapping["number"])
             return STOPPED[0]
@@ -172,11 +173,8 @@ def _hear_signals() -> None:
     These are SIGTERM and, a while before the job's time is up, submitit's own. submitit ignores the one, and raises an
     error for the other in the midst of whatever runs.
     """
-    import submitit
-
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    number = getattr(signal, f"SIG{submitit.JobEnvironment.USR_SIG}")
-    signal.signal(number, lambda *_: signal.raise_signal(signal.SIGTERM))
+    signal.signal(time_signal(), lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 @contextmanager

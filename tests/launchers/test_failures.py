@@ -1,6 +1,10 @@
 """A failed trial is a line at once, a traceback in its own log, FAIL in the storage; and what is done about it."""
 
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.launchers import searches
 from tests.launchers.searches import LOCAL, outcomes, runs, search, states, trials
@@ -66,16 +70,31 @@ def test_a_job_that_dies_goes_on_from_its_checkpoint(tmp_path):
     assert said.count("its job is gone") == 2
 
 
-def test_a_job_that_slurm_refuses_is_one_error_and_the_search_goes_on_once_that_is_mended(tmp_path, monkeypatch):
+@pytest.fixture
+def refusing_slurm(tmp_path, monkeypatch):
+    """A Slurm that refuses every job."""
     said = "sbatch: error: invalid partition specified: nope\nsbatch: error: Batch job submission failed"
     for name, script in (("srun", "exit 1"), ("sbatch", f"echo '{said}' >&2; exit 1")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{searches.ENVIRONMENT['PATH']}"
     monkeypatch.setattr(searches, "ENVIRONMENT", {**searches.ENVIRONMENT, "PATH": path})
+
+
+def test_a_job_that_slurm_refuses_is_one_error_and_the_search_goes_on_once_that_is_mended(tmp_path, refusing_slurm):
     folder, drawn = tmp_path / "s", (DRAWN, "hydra.sweeper.n_trials=2", "hydra/sweeper/sampler=grid")
     told = search(folder, *drawn, "hydra/launcher=submitit_slurm", "hydra.sweeper.n_jobs=2", status=1)
     assert "was refused: sbatch: error: Batch job submission failed; correct what hydra.launcher sets" in told
     assert "under way" not in told and "failed:" not in told and states(folder) == ["RUNNING", "RUNNING"]
     search(folder, *drawn)
     assert states(folder) == ["COMPLETE", "COMPLETE"]
+
+
+def test_a_grid_that_slurm_refuses_is_one_error_without_a_traceback(tmp_path, refusing_slurm):
+    command = [
+        sys.executable, "-m", "nlu.train", "--multirun", "seed=1,2", "hydra/launcher=submitit_slurm",
+        f"hydra.sweep.dir={tmp_path}/g",
+    ]  # fmt: skip
+    done = subprocess.run(command, env=searches.ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert "the jobs were refused: sbatch: error: Batch job submission failed; correct what" in done.stderr

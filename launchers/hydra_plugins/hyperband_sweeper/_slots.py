@@ -5,7 +5,6 @@ import logging
 import os
 import queue
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -19,13 +18,14 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from nlu.config.submitted import LOST, refusal_of
+
 SEVERAL_AT_ONCE = ("hydra_plugins.hydra_submitit_launcher.", "hydra_plugins.pai_launcher.")
 """Launchers that were read and found to take launches from several threads."""
 LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
 SUBMITIT_TIMEOUT_MIN = 60
 """What stands where nobody set hydra.launcher.timeout_min: on one's own machine a trial may take longer."""
 NO_TIMEOUT_MIN = 60 * 24 * 60
-DIED = "UncompletedJobError"
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
@@ -41,16 +41,12 @@ class Ended:
     @property
     def never_began(self) -> bool:
         """Whether the launcher did not even start the job; submitit has its own errors for jobs that died."""
-        return self.error is not None and not any(kind.__name__ == DIED for kind in type(self.error).__mro__)
+        return self.error is not None and not any(kind.__name__ == LOST for kind in type(self.error).__mro__)
 
     @property
     def refusal(self) -> str | None:
-        """What sbatch, or another command that hands jobs over, said when it refused this one."""
-        cause = self.error.__cause__ if self.error is not None else None
-        if not isinstance(cause, subprocess.CalledProcessError):
-            return None
-        lines = (cause.stderr or "").strip().splitlines()
-        return lines[-1] if lines else str(cause)
+        """What the command that hands jobs over said when it refused this one."""
+        return refusal_of(self.error)
 
     @property
     def failure(self) -> BaseException | None:
