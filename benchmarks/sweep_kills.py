@@ -25,6 +25,7 @@ from pathlib import Path
 
 MARK = "NLU_SWEEP_KILLS"
 """Environment variable by which the processes of a sweep are found, whoever their parent is by now."""
+JOB = "submitit.core._submit"
 TRIALS = 6
 STEPS = 16
 EVAL_STEPS = 4
@@ -60,12 +61,14 @@ def command(data: Path, folder: Path, storage: str | None) -> list[str]:
     ]  # fmt: skip
 
 
-def processes(mark: str) -> list[int]:
-    """Return the processes, living ones, that a sweep with this mark has started, itself included."""
+def processes(mark: str, word: str = "") -> list[int]:
+    """Return the living processes, with a word in their command, that a sweep with this mark started, and itself."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+            if not entry.name.isdigit() or word.encode() not in (entry / "cmdline").read_bytes():
+                continue
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
         except OSError:
             continue
@@ -74,7 +77,8 @@ def processes(mark: str) -> list[int]:
 
 def kill(sweep: subprocess.Popen, mark: str, target: str, rng: random.Random) -> bool:
     """Send SIGKILL; False where there was nothing left to kill."""
-    jobs = [pid for pid in processes(mark) if pid != sweep.pid]
+    # Not what prepares the data before the first trial: without it the sweep ends, and says so.
+    jobs = processes(mark, JOB)
     chosen = {
         "sweep": [sweep.pid],
         "one job": [rng.choice(jobs)] if jobs else [],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -262,6 +263,11 @@ def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
     arguments = [f"--config-dir={directory}" for directory in directories]
     command = [sys.executable, "-m", "nlu.preprocess", *arguments, *overrides]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    if done.returncode < 0:
+        raise UserError(
+            f"preparing the data was ended by {signal.Signals(-done.returncode).name}, as a system does that runs out "
+            "of memory; nothing is lost: the same command begins it anew"
+        )
     if done.returncode:
         raise UserError(
             f"the data cannot be prepared (python -m nlu.preprocess ended with {done.returncode}, see above)"
