@@ -26,6 +26,7 @@ from pathlib import Path
 MARK = "NLU_SWEEP_KILLS"
 """Environment variable by which the processes of a sweep are found, whoever their parent is by now."""
 JOB = "submitit.core._submit"
+"""is in the command of every process of a job"""
 TRIALS = 6
 STEPS = 16
 EVAL_STEPS = 4

@@ -51,6 +51,11 @@ WEAKER = (
 )
 
 
+def pacer_of(turns: Turns, size: str, steps: int, device: str) -> StepPacer:
+    """Return what cuts either side's loop into turns."""
+    return StepPacer(turns, warm_up_steps=min(WARM_UP_STEPS[size], 4 * steps), steps=steps, device=device)
+
+
 def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int, device: str, bf16: bool) -> None:
     """nlu's side: `nlu.training.loop.train` on the run that the command would build."""
     import torch
@@ -65,7 +70,7 @@ def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int
         size, f"precision={'bf16' if bf16 else 'fp32'}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
         f"trainer.max_duration={ENDLESS}st", "trainer.eval_interval=0", "trainer.save_interval=0",
     )  # fmt: skip
-    pacer = StepPacer(turns, warm_up_steps=min(WARM_UP_STEPS[size], 4 * steps), steps=steps, device=device)
+    pacer = pacer_of(turns, size, steps, device)
     take_step = run.stepper.step
     done = 0
 
@@ -106,7 +111,7 @@ def peer(
         def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
             return {**super().__call__(rows), "real_tokens": sum(len(row["input_ids"]) for row in rows)}
 
-    pacer = StepPacer(turns, warm_up_steps=min(WARM_UP_STEPS[size], 4 * steps), steps=steps, device=device)
+    pacer = pacer_of(turns, size, steps, device)
     arguments = peer_arguments(
         batch_size=batch_size, device=device, bf16=setting.bf16, max_steps=ENDLESS, remove_unused_columns=False,
         train_sampling_strategy="group_by_length" if setting.grouped else "random",

@@ -62,9 +62,11 @@ def run_while_time_lasts(run: Callable[[], int]) -> int:
     submitit then queues the job again where hydra.launcher.max_num_timeout allows that. By itself it would do so, or
     raise an error, in the midst of whatever runs, which it still does while nobody listens to SIGTERM.
     """
-    number = time_signal() if is_submitted() else signal.SIGUSR2
+    if not is_submitted():
+        return run()
+    number = time_signal()
     queue_again: Any = signal.getsignal(number)
-    if not is_submitted() or not callable(queue_again):
+    if not callable(queue_again):
         return run()
     deaf = signal.getsignal(signal.SIGTERM)
     is_up = False

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nlu.data.collate import to_device
 from nlu.models.dropout import dropout_mask
+from nlu.models.linear import with_rows
 
 MIN_QUERIES = 4
 
@@ -36,12 +37,7 @@ def attend(
     keys_values = _by_heads(key_value_T2D, groups, heads, 2)
     outputs = [_attend_to_equals(query[0], key_value) for query, key_value in zip(queries, keys_values, strict=True)]
     mixed_QD = torch.cat([mixed.transpose(1, 2).reshape(-1, query_QD.shape[1]) for mixed in outputs])
-    return _with_rows(mixed_QD, len(query_QD))
-
-
-def _with_rows(input: Tensor, rows: int) -> Tensor:
-    """Return the tensor with rows of zeros at its end, so that there are so many."""
-    return input if len(input) == rows else F.pad(input, (0, 0, 0, rows - len(input)))
+    return with_rows(mixed_QD, len(query_QD))
 
 
 def _groups(lengths: list[int]) -> list[tuple[int, int]]:
@@ -144,8 +140,8 @@ def _attend_padded(
     On an accelerator one masked call costs less than a call for each length.
     """
     device = query_QD.device
-    count, longest, rows = len(lengths), max(lengths), len(query_QD)
-    key_value_T2D = key_value_T2D[: sum(lengths)]
+    count, longest, tokens = len(lengths), max(lengths), sum(lengths)
+    key_value_T2D = key_value_T2D[:tokens]
     lengths_B = to_device(torch.tensor(lengths), device)
     real_BL = torch.arange(longest, device=device) < lengths_B[:, None]
     ends_B = lengths_B.cumsum(0)
@@ -159,10 +155,10 @@ def _attend_padded(
     if first_only:
         query_BHLE = query_QD.view(count, 1, heads, -1).transpose(1, 2)
     else:
-        query = query_QD.new_zeros(count * longest, width // 2).index_copy(0, place_T, query_QD[: sum(lengths)])
+        query = query_QD.new_zeros(count * longest, width // 2).index_copy(0, place_T, query_QD[:tokens])
         query_BHLE = query.view(count, longest, heads, -1).transpose(1, 2)
     mixed = F.scaled_dot_product_attention(
         query_BHLE, key_2BHLE[0], key_2BHLE[1], attn_mask=real_BL[:, None, None, :], dropout_p=dropout_p
     )
     flat = mixed.transpose(1, 2).reshape(-1, width // 2)
-    return flat if first_only else _with_rows(flat.index_select(0, place_T), rows)
+    return flat if first_only else with_rows(flat.index_select(0, place_T), len(query_QD))

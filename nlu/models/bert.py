@@ -19,7 +19,7 @@ from nlu.data.collate import Batch, to_device
 from nlu.models.attention import attend
 from nlu.models.dropout import Dropout
 from nlu.models.embedding import Embedding
-from nlu.models.linear import Linear, padding_rows
+from nlu.models.linear import Linear, padding_rows, with_rows
 from nlu.models.pretrained import Pretrained
 
 ACTIVATIONS = {
@@ -157,10 +157,11 @@ class Bert(nn.Module):
             # Under autocast the projection gives bf16, and every residual sum above it would stay there.
             hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
         tokens = len(hidden_TD)
-        hidden_TD = F.pad(hidden_TD, (0, 0, 0, padding_rows(tokens, hidden_TD.device)))
+        hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
         layers: nn.ModuleList = self.encoder["layer"]  # type: ignore[assignment]
         for number, layer in enumerate(layers, 1):
             hidden_TD = layer(hidden_TD, batch, first_only=first_only and number == len(layers))
+        # Of first tokens alone there are never more than that.
         return hidden_TD[:tokens]
 
     def _initialize(self, module: nn.Module) -> None:

@@ -114,8 +114,10 @@ def padding_rows(rows: int, device: torch.device) -> int:
 
 def _with_min_rows(input: Tensor, compute: Any) -> Tensor:
     """Compute rows, padded with zero rows to `min_rows()` where there are fewer."""
-    rows, wanted = input.shape[0], min_rows()
-    if rows >= wanted:
-        return compute(input)
-    padding = input.new_zeros(wanted - rows, *input.shape[1:])
-    return compute(torch.cat([input, padding]))[:rows]
+    rows = len(input)
+    return compute(with_rows(input, max(rows, min_rows())))[:rows]
+
+
+def with_rows(input: Tensor, rows: int) -> Tensor:
+    """Return the rows with zeros after them, so that there are so many; the tensor itself where there are already."""
+    return input if len(input) == rows else F.pad(input, (0, 0, 0, rows - len(input)))

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import queue
 import signal
 import sys
@@ -12,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -30,7 +28,7 @@ from nlu.sweeps.storage import patiently
 from ._board import Board, Idle, parameters
 from ._folder import hold
 from ._plan import Plan
-from ._slots import Ended, quiet_launchers
+from ._slots import Ended, quiet_launchers, terminate_jobs
 
 VALUES, ATTEMPT = "values", "attempt"
 """user attributes of a trial: what was drawn, once that is complete; how often it has failed so far"""
@@ -391,16 +389,6 @@ class Search:
                 [f"of {counted(len(trials), 'trial')} none completed or was pruned, so there is no best one"]
             )
             raise SystemExit(1)
-
-
-def terminate_jobs() -> None:
-    """Send SIGTERM to the processes that submitit's local launcher started from here, which pass it on."""
-    children = Path(f"/proc/{os.getpid()}/task")
-    for listing in children.glob("*/children"):
-        for child in listing.read_text().split():
-            with contextlib.suppress(OSError):
-                if b"submitit" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    os.kill(int(child), signal.SIGTERM)
 
 
 def _reason(ended: Ended) -> str:

@@ -1,5 +1,6 @@
 """Starting jobs: one at a time in this process, or each in a thread that waits for a launcher of its own."""
 
+import contextlib
 import itertools
 import logging
 import os
@@ -168,3 +169,13 @@ def quiet_launchers() -> None:
     """Keep the launchers' own line about each job out of the console; the sweep has one of its own."""
     for name in (BASIC.rpartition(".")[0], LOCAL.rpartition(".")[0]):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def terminate_jobs() -> None:
+    """Send SIGTERM to the processes that submitit's local launcher started from here, which pass it on."""
+    children = Path(f"/proc/{os.getpid()}/task")
+    for listing in children.glob("*/children"):
+        for child in listing.read_text().split():
+            with contextlib.suppress(OSError):
+                if b"submitit" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    os.kill(int(child), signal.SIGTERM)
