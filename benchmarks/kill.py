@@ -22,33 +22,19 @@ import tempfile
 import time
 from pathlib import Path
 
+from tiny_run import overrides, write_data
+
 ROWS = 203
-WORDS = [f"w{number}" for number in range(60)]
 SPEED_COLUMNS = 2
-
-
-def write_data(folder: Path) -> None:
-    """Write a small set whose label can be learned: which half of the vocabulary a text's words come from."""
-    rng = random.Random(0)
-    for name, rows in (("train", ROWS), ("dev", 41)):
-        lines = []
-        for _ in range(rows):
-            label = rng.randrange(2)
-            words = [rng.choice(WORDS[label * 25 : label * 25 + 35]) for _ in range(rng.randint(3, 20))]
-            lines.append(f"{' '.join(words)}\t{label}\n")
-        (folder / f"{name}.tsv").write_text("".join(lines))
 
 
 def command(data: Path, run_dir: Path, accumulation: int, devices: int, precision: str) -> list[str]:
     """Return the command whose runs are compared."""
     return [
-        sys.executable, "-m", "nlu.train", "model=bert_tiny", "model.hidden_size=24", "model.heads=2", "model.layers=2",
-        "model.intermediate_size=48", "data=files", f"data.train={data}/train.tsv", f"data.dev={data}/dev.tsv",
-        "data.fields={text: 0, label: 1}", f"precision={precision}", f"trainer.accumulation={accumulation}",
-        f"trainer.devices={devices}",
-        "trainer.batch_size=8", "trainer.max_duration=60st", "trainer.eval_interval=7st", "trainer.save_interval=1st",
-        "trainer.log_interval=3st", "trainer.keep_best=2", "trainer.ema_decay=0.9", "trainer.device=cpu",
-        "optimizer.lr=3e-3", "resume=auto", f"hydra.run.dir={run_dir}",
+        sys.executable, "-m", "nlu.train", *overrides(data), f"precision={precision}",
+        f"trainer.accumulation={accumulation}", f"trainer.devices={devices}", "trainer.max_duration=60st",
+        "trainer.eval_interval=7st", "trainer.save_interval=1st", "trainer.log_interval=3st", "trainer.keep_best=2",
+        "trainer.ema_decay=0.9", "optimizer.lr=3e-3", "resume=auto", f"hydra.run.dir={run_dir}",
     ]  # fmt: skip
 
 
@@ -129,7 +115,7 @@ def main() -> None:
     total = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_data(folder)
+        write_data(folder, train_rows=ROWS)
         for number, (accumulation, devices) in enumerate(combinations):
             share = -(-(arguments.kills - total) // (len(combinations) - number))
             own = folder / str(number)

@@ -11,13 +11,13 @@ Trainer has; the target is held against it.
 """
 
 import argparse
-import os
 import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import options
 from afqmc import SIZES, PadTo, native_run, peer_arguments, peer_model, rows_for_peer, silent, stored_set, subset
 from machine import best_rate, encoder_gflop_per_token, matmul_rates
 from table import Row, show
@@ -127,13 +127,8 @@ def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    out.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    out = options.parser(__doc__, steps_on_a_device=True)
     out.add_argument("--rows", type=int, help="of the dev set; by default 512 with BERT-base, all with 4 x 312")
-    out.add_argument("--turns", type=int, default=5)
-    out.add_argument("--batch-size", type=int, default=32)
-    out.add_argument("--threads", type=int, default=os.cpu_count())
-    out.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     out.add_argument("--first-peer-only", action="store_true", help="leave out the peer's other settings")
     return out
 

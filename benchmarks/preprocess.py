@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import options
 from afqmc import vocab_path
 from table import Row, show
 from turns import Side, Turns, alternate
@@ -119,11 +120,9 @@ def compare(path: Path, arguments: argparse.Namespace) -> Row:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    out = options.parser(__doc__)
     out.add_argument("--files", nargs="+", choices=list(FIELDS), default=list(FIELDS))
     out.add_argument("--rows", type=int, default=ROWS)
-    out.add_argument("--turns", type=int, default=5)
-    out.add_argument("--threads", type=int, default=os.cpu_count())
     return out
 
 

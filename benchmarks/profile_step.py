@@ -9,14 +9,14 @@ Operators that no class names are listed, so that nothing hides in the rest.
 """
 
 import argparse
-import os
 import re
 import sys
 import time
 from collections import Counter
 from typing import Any
 
-from afqmc import SIZES, native_run
+import options
+from afqmc import native_run
 
 WARM_UP_STEPS = 3
 CLASSES = {
@@ -85,13 +85,9 @@ def own_seconds(event: Any, on_cuda: bool) -> float:
 
 def main() -> None:
     """Profile every asked-for size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser = options.parser(__doc__, turns=False, steps_on_a_device=True)
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args(sys.argv[1:])
     for size in arguments.sizes:
         profile(size, arguments)

@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import options
 from start import ROOT, until
 from table import Row, show
 
@@ -133,9 +134,7 @@ def peer(folder: Path, step: int, environment: dict[str, str]) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    out.add_argument("--turns", type=int, default=5)
-    out.add_argument("--threads", type=int, default=os.cpu_count())
+    out = options.parser(__doc__)
     out.add_argument("--as-peer", metavar="FOLDER", type=Path, help="be the peer's script")
     out.add_argument("--from-step", type=int, default=0, help="with --as-peer: 0 makes the states")
     return out

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import options
 from afqmc import DATA, PadTo, peer_arguments, peer_model, rows_for_peer, stored_set, vocab_path
 from table import Row, show
 
@@ -103,9 +104,7 @@ def prepare(folder: Path) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    out.add_argument("--turns", type=int, default=5)
-    out.add_argument("--threads", type=int, default=os.cpu_count())
+    out = options.parser(__doc__)
     out.add_argument("--no-peer", dest="peer", action="store_false", help="leave out the peer")
     out.add_argument("--as-peer", metavar="FOLDER", type=Path, help="be the peer's script, with what stands in FOLDER")
     out.add_argument("--prepare", metavar="FOLDER", type=Path, help="only write what both sides read")

@@ -23,6 +23,8 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
+from tiny_run import overrides, write_data
+
 MARK = "NLU_SWEEP_KILLS"
 """Environment variable by which the processes of a sweep are found, whoever their parent is by now."""
 JOB = "submitit.core._submit"
@@ -31,20 +33,7 @@ TRIALS = 6
 STEPS = 16
 EVAL_STEPS = 4
 LIMIT_S = 900
-WORDS = [f"w{number}" for number in range(60)]
 TARGETS = ("sweep", "one job", "all jobs", "everything")
-
-
-def write_data(folder: Path) -> None:
-    """Write a small set whose label can be learned: which half of the vocabulary a text's words come from."""
-    rng = random.Random(0)
-    for name, rows in (("train", 160), ("dev", 41)):
-        lines = []
-        for _ in range(rows):
-            label = rng.randrange(2)
-            words = [rng.choice(WORDS[label * 25 : label * 25 + 35]) for _ in range(rng.randint(3, 20))]
-            lines.append(f"{' '.join(words)}\t{label}\n")
-        (folder / f"{name}.tsv").write_text("".join(lines))
 
 
 def command(data: Path, folder: Path, storage: str | None) -> list[str]:
@@ -54,10 +43,8 @@ def command(data: Path, folder: Path, storage: str | None) -> list[str]:
         "hydra/launcher=submitit_local", "hydra.sweeper.pruner=none", f"hydra.sweeper.n_trials={TRIALS}",
         "hydra.sweeper.n_jobs=2", f"hydra.sweep.dir={folder}",
         *([f"hydra.sweeper.storage={storage}"] if storage else []),
-        "model=bert_tiny", "model.hidden_size=24", "model.heads=2", "model.layers=2", "model.intermediate_size=48",
-        "data=files", f"data.train={data}/train.tsv", f"data.dev={data}/dev.tsv", "data.fields={text: 0, label: 1}",
-        "trainer.batch_size=8", f"trainer.max_duration={STEPS}st", f"trainer.eval_interval={EVAL_STEPS}st",
-        "trainer.save_interval=1st", "trainer.keep_best=1", "trainer.device=cpu",
+        *overrides(data), f"trainer.max_duration={STEPS}st", f"trainer.eval_interval={EVAL_STEPS}st",
+        "trainer.save_interval=1st", "trainer.keep_best=1",
         "optimizer.lr=tag(log,interval(1e-4,1e-2))", "model.dropout=choice(0.0,0.1)",
     ]  # fmt: skip
 

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweep_kills import write_data
+from tiny_run import overrides, write_data
 
 LAUNCHERS = ("basic", "submitit_local")
 POLL_S = 0.005
@@ -27,11 +27,7 @@ LIMIT_S = 300
 
 def settings(data: Path) -> list[str]:
     """Return what plain runs and trials have in common."""
-    return [
-        "model=bert_tiny", "model.hidden_size=24", "model.heads=2", "model.layers=2", "model.intermediate_size=48",
-        "data=files", f"data.train={data}/train.tsv", f"data.dev={data}/dev.tsv", "data.fields={text: 0, label: 1}",
-        "trainer.batch_size=8", "trainer.max_duration=3st", "trainer.log_interval=1st", "trainer.device=cpu",
-    ]  # fmt: skip
+    return [*overrides(data), "trainer.max_duration=3st", "trainer.log_interval=1st"]
 
 
 def first_step_s(arguments: list[str], table: Path) -> tuple[float, float]:

@@ -13,12 +13,12 @@ limit.
 """
 
 import argparse
-import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import options
 from afqmc import SIZES, PadTo, native_run, peer_arguments, peer_model, rows_for_peer, silent, stored_set
 from machine import best_rate, encoder_gflop_per_token, matmul_rates
 from table import Row, show
@@ -175,13 +175,8 @@ def encoder_gflop(size: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    out.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
-    out.add_argument("--turns", type=int, default=5)
+    out = options.parser(__doc__, steps_on_a_device=True)
     out.add_argument("--steps", type=int, help="of a turn; by default enough for some seconds")
-    out.add_argument("--batch-size", type=int, default=32)
-    out.add_argument("--threads", type=int, default=os.cpu_count())
-    out.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     out.add_argument("--no-weaker", dest="weaker", action="store_false", help="leave out the peer's weaker settings")
     return out
 
