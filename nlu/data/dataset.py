@@ -47,8 +47,9 @@ class Files:
         `train`. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's name or its
         number from 0. `header` null: a table has one exactly when a field is given by name. `labels`
         null: those of the training set. `on_bad_row=skip` counts and lists what it leaves out. `drop_duplicates`
-        keeps the first of the training rows that are equal in text and label. `max_rows` keeps the first rows of
-        each file. `urls`: where a path that is neither here nor under $NLU_DATA may be fetched."""
+        keeps the first of the training rows that are equal in text and label. `max_rows` reads the first rows
+        of each file alone, bad ones included, a header not; a set of three files has up to three times as many.
+        `urls`: where a path that is neither here nor under $NLU_DATA may be fetched."""
         self.train, self.dev, self.test = train, dev, test
         self.fields = dict(fields or {})
         self.format = format

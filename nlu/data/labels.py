@@ -9,8 +9,10 @@ from nlu.config.errors import DataError
 class ClassLabels:
     """The classes of a classification or matching task, in the order of their numbers."""
 
-    def __init__(self, names: list[str] | None):
+    def __init__(self, names: list[str] | None, max_rows: int | None = None):
+        """`names` null: those of the training set, of which `data.max_rows` may have kept the first rows alone."""
         self._open = names is None
+        self._cut_to = max_rows if names is None else None
         self._numbers = _numbered(names or [])
 
     def read(self, value: Any) -> tuple[int | None, str | None]:
@@ -22,7 +24,7 @@ class ClassLabels:
             if not name:
                 return None, "is an empty label"
             if not self._open:
-                return None, f"is not in the label map {_shown(self._numbers)}; mend the row or set data.labels"
+                return None, f"is not in the label map {_outside(self._numbers, self._cut_to)}"
             self._numbers[name] = len(self._numbers)
         return self._numbers[name], None
 
@@ -44,8 +46,10 @@ class ClassLabels:
 class TagLabels:
     """BIO tags: O, then B- and I- of each span type in the order of their names."""
 
-    def __init__(self, types: list[str] | None):
+    def __init__(self, types: list[str] | None, max_rows: int | None = None):
+        """`types` null: those of the training set, of which `data.max_rows` may have kept the first rows alone."""
         self._open = types is None
+        self._cut_to = max_rows if types is None else None
         self._types = _numbered(types or [])
 
     def _rule(self, tag: str) -> str | None:
@@ -53,7 +57,7 @@ class TagLabels:
         if tag != "O" and (prefix not in ("B", "I") or not name):
             return "is not a BIO tag (O, B-type or I-type)"
         if tag != "O" and name not in self._types and not self._open:
-            return f"has a type not in the label map {_shown(self._types)}; mend the row or set data.labels"
+            return f"has a type not in the label map {_outside(self._types, self._cut_to)}"
         return None
 
     def _number(self, tag: str) -> int:
@@ -125,6 +129,16 @@ def _numbered(names: list[str]) -> dict[str, int]:
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         raise DataError(f"data.labels names {', '.join(twice)} more than once; name each label once")
     return {name: number for number, name in enumerate(names)}
+
+
+def _outside(names: Any, cut_to: int | None) -> str:
+    """The label map, and what to do about a label that it lacks."""
+    if cut_to is None:
+        return f"{_shown(names)}; mend the row or set data.labels"
+    return (
+        f"{_shown(names)}, the labels of those training rows that data.max_rows={cut_to} keeps; set data.max_rows "
+        "higher, or data.labels to all labels, or mend the row"
+    )
 
 
 def _shown(names: Any) -> str:

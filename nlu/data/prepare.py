@@ -188,7 +188,7 @@ class _Builder:
         self._group_by = group_by
         self._groups: dict[str, None] = {}
         self._labels: ClassLabels | TagLabels = (
-            TagLabels(files.labels) if layout == "units" else ClassLabels(files.labels)
+            TagLabels(files.labels, files.max_rows) if layout == "units" else ClassLabels(files.labels, files.max_rows)
         )
         self._names: list[str] = []
         self._remap: list[int] = []

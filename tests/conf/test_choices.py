@@ -140,3 +140,10 @@ def test_what_a_data_set_fetches_is_pinned_by_a_digest(composer, choices):
         assert all("://" not in source or "#sha256=" in source for source in sources), name
         named = [data[key] for key in ("train", "dev", "test") if isinstance(data[key], str) and name != "files"]
         assert set(named) == set(data["urls"] or {}), name
+
+
+def test_every_named_data_set_names_its_labels_so_that_its_first_rows_are_enough(composer, choices):
+    for name in set(choices("data")) - {"files"}:
+        labels = composer.choose(data=name)["data"]["labels"]
+        # The order in which they would be found, which is that of older runs.
+        assert labels and labels == sorted(labels), name

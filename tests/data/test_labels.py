@@ -41,6 +41,16 @@ def test_an_unknown_label_is_refused_once_the_training_set_is_read():
     assert labels.read("a") == (0, None)
 
 
+@pytest.mark.parametrize(("kind", "first", "other"), [(ClassLabels, "a", "b"), (TagLabels, ["B-a"], ["B-b"])])
+def test_labels_of_a_training_set_that_was_cut_name_what_cut_it(kind, first, other):
+    labels, given = kind(None, 200), kind(["a"], 200)
+    labels.read(first)
+    for known in (labels, given):
+        known.close()
+    assert "data.max_rows=200 keeps; set data.max_rows higher, or data.labels to all labels" in labels.read(other)[1]
+    assert "max_rows" not in given.read(other)[1]
+
+
 @pytest.mark.parametrize("value", [None, {}, ["a"], "", "  ", float("nan")])
 def test_what_is_no_label_is_refused(value):
     number, rule = ClassLabels(None).read(value)

@@ -147,6 +147,12 @@ def test_an_unknown_label_in_dev_is_refused_at_its_row(write, open_files):
     )  # fmt: skip
 
 
+def test_a_label_that_max_rows_kept_out_of_the_training_set_is_told_so(write, open_files):
+    train, dev = write("train.tsv", "a\t0\nb\t1\nc\t2\n"), write("dev.tsv", "c\t2\n")
+    refused(open_files, f"{dev}:1: field label", "data.max_rows=2 keeps", train=train, dev=dev, max_rows=2)
+    assert open_files(train=train, dev=dev, max_rows=2, labels=["0", "1", "2"]).labels == ["0", "1", "2"]
+
+
 def test_a_file_that_is_not_utf_8_is_refused_at_its_line_however_far_down(write, open_files):
     train = write("train.tsv", b"good\t1\n" * 30_000 + "坏\t0\n".encode("gb18030") + b"bad\t0\n")
     refused(open_files, f"{train}:30001: is not UTF-8", "iconv", train=train, dev=write("dev.tsv", DEV))
