@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ class Store:
     labels: list[str]
     tokenizer: Tokenizer
     meta: dict[str, Any]
+    digests: dict[str, str] = field(default_factory=dict)
+    """of each set: its content, what shaped it and which rows take part; the other sets have no share in it"""
 
 
 def quiet(description: str) -> AbstractContextManager[Callable[[int], None]]:
@@ -62,13 +64,18 @@ def prepare(
     """
     sets = files.sets()
     tokenizer = tokenizing.given(vocab, pretrained)
-    fingerprint = _fingerprint(files, sets, layout, tokenizer.digest if tokenizer else tokenizing.settings(), group_by)
-    folder = cache_dir() / "stores" / fingerprint
+    tokenized_by = tokenizer.digest if tokenizer else tokenizing.settings()
+    folder = cache_dir() / "stores" / _fingerprint(files, sets, layout, tokenized_by, group_by)
     if not (folder / "COMPLETE").is_file():
         _build(folder, files, sets, tokenizer or tokenizing, layout, progress, group_by)
     else:
         log.info("data store %s: found", folder)
-    return open_store(folder, files, tokenizer, fold, group_by)
+    store = open_store(folder, files, tokenizer, fold, group_by)
+    for name, part in store.sets.items():
+        origin = "train" if part.stored is store.sets["train"].stored else name
+        shaped_by = _fingerprint(files, {origin: sets[origin]}, layout, tokenized_by, group_by)
+        store.digests[name] = hashlib.sha256(shaped_by.encode() + part.rows_N.tobytes()).hexdigest()[:24]
+    return store
 
 
 def _fingerprint(

@@ -50,6 +50,9 @@ def build_run(
     labels = {"layout": task.layout, "labels": store.labels}
     checkpoints = Checkpoints(run_dir, config=backbone.settings(), labels=labels, tokenizer=store.tokenizer)
     order_key = {
+        "train": store.digests["train"],
+        # The best evaluations so far, which the state holds, are of these sets and of the first one's metric.
+        "evaluated": [[name, digest] for name, digest in store.digests.items() if name not in ("train", "test")],
         "store": store.folder.name, "train_examples": len(store.sets["train"]), "seed": config["seed"],
         "folds": config["folds"]["count"], "fold": config["fold"],
         "batch_size": trainer.batch_size, "accumulation": trainer.accumulation,
@@ -117,16 +120,31 @@ def require_metric(trainer: Trainer, task: Any, store: Store) -> None:
 
 
 def resume(checkpoint: Path, stepper: Stepper, order_key: dict[str, Any]) -> State:
-    """Load a saved state. Raises CheckpointError where its position means another order of examples."""
+    """Load a saved state. Raises CheckpointError where its position means another order of examples, or its best
+    evaluations are of other sets."""
     state, saved = load_last(checkpoint, stepper.model, stepper.optimizer, stepper.average)
-    if differences := [key for key in order_key if saved.get(key) != order_key[key] and key != "world_size"]:
+    # Older states know the whole store alone, in which the test set has its share.
+    passed_over = {"world_size", "store"} if "train" in saved else {"world_size", "train", "evaluated"}
+    if differences := [key for key in order_key if key not in passed_over and saved.get(key) != order_key[key]]:
         raise CheckpointError(
-            f"{checkpoint} stands at step {state.step} of another order of examples",
-            *(f"{key}: {saved.get(key)} there, {order_key[key]} here" for key in differences),
-            "write the same values to go on, or take only its weights with model.pretrained=RUN/last",
+            f"{checkpoint} stands at step {state.step} of a run that this one cannot go on with",
+            *(_difference(key, saved.get(key), order_key[key]) for key in differences),
+            "write the values of its config.yaml, with the same files, to go on, or take only its weights with "
+            "model.pretrained=RUN/last",
         )
     if saved["world_size"] != order_key["world_size"]:
         log.warning("saved by %s processes, continued by %s: sums round otherwise, so the bytes will differ from an "
                     "unbroken run", saved["world_size"], order_key["world_size"])  # fmt: skip
     log.info("continuing from %s at step %d", checkpoint, state.step)
     return state
+
+
+def _difference(key: str, there: Any, here: Any) -> str:
+    """A sentence on a part of the order in which a saved state and this run differ."""
+    if key == "train":
+        return "the training rows, or what makes tokens and labels of them, are others than there"
+    if key == "evaluated":
+        return "the rows that are scored while training are others than there; those of data.test alone may differ"
+    if key == "store":
+        return "the rows are others than there, or data.test is: this state is older and tells no sets apart"
+    return f"{key}: {there} there, {here} here"

@@ -55,6 +55,26 @@ class Checkpoints:
         self._write(f".best-step-{newest.step}", {"model": weights}, {"score.json": score})
         arrange_best(self.folder, [entry.step for entry in best])
 
+    def take_over(self, checkpoints: Path, steps: list[int]) -> list[int]:
+        """Copy the best checkpoints of these steps from another run's folder; returns the steps that it has.
+
+        Raises CheckpointError where the disk does not take them; nothing of them then stays.
+        """
+        held = _held_steps(checkpoints)
+        taken = [step for step in steps if step in held]
+        try:
+            for step in taken:
+                aside = self.folder / f".best-step-{step}"
+                shutil.copytree(held[step], aside)
+                _sync(aside)
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise CheckpointError(
+                f"{checkpoints} could not be copied to {self.folder}: {error}; free some space, or choose another "
+                "hydra.run.dir"
+            ) from error
+        return taken
+
     def _write(self, name: str, tensors: dict[str, dict[str, Tensor]], documents: dict[str, Any]) -> None:
         new, final = self.folder / f".{name}.new", self.folder / name
         try:
@@ -119,10 +139,7 @@ def arrange_best(folder: Path, steps: list[int]) -> None:
 
     Safe to repeat after a kill at any instant: folders are known by the step they hold, not by their name.
     """
-    held: dict[int, Path] = {}
-    for path in [*folder.glob("best-*"), *folder.glob(".best-step-*")]:
-        if (path / COMPLETE).is_file():
-            held.setdefault(json.loads((path / "score.json").read_text())["step"], path)
+    held = _held_steps(folder)
     for path in [*folder.glob("best-*"), *folder.glob(".best-step-*")]:
         if path not in held.values():
             shutil.rmtree(path)
@@ -136,6 +153,15 @@ def arrange_best(folder: Path, steps: list[int]) -> None:
         if step in held:
             (folder / f".best-step-{step}").rename(folder / f"best-{place}")
     sync_folder(folder)
+
+
+def _held_steps(folder: Path) -> dict[int, Path]:
+    """The complete best checkpoints of a folder, whatever they are named, by step."""
+    held: dict[int, Path] = {}
+    for path in [*folder.glob("best-*"), *folder.glob(".best-step-*")]:
+        if (path / COMPLETE).is_file():
+            held.setdefault(json.loads((path / "score.json").read_text())["step"], path)
+    return held
 
 
 def load_last(

@@ -10,12 +10,13 @@ import torch
 
 from nlu.config.schema import Trainer
 from nlu.data.report import describe, lines
+from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.training import logs
 from nlu.training.build import build_run
 from nlu.training.checkpoint import arrange_best
 from nlu.training.distributed import Ranks
-from nlu.training.loop import Report, Training, train
+from nlu.training.loop import Report, Training, save_last, train
 from nlu.training.progress import Progress
 from nlu.training.provenance import snapshot_code, write_overrides, write_provenance
 from nlu.training.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
@@ -48,6 +49,8 @@ def run_single(
         # Until here there is nothing to save, and a signal ends the process as usual.
         with run.signals if signals is None else nullcontext():
             before_training()
+            if checkpoint is not None and checkpoint.parent.parent != run_dir:
+                take_over(run, checkpoint.parent)
             begin_records(run, config, overrides)
             stopped = train(run)
         if stopped:
@@ -58,6 +61,27 @@ def run_single(
 
         finish(run)
     return 0
+
+
+def take_over(run: Training, checkpoints: Path) -> None:
+    """Make another run's state this folder's own, with the weights and predictions of its best evaluations.
+
+    From then on the run goes on from here alone, and its best is there even if nothing better comes.
+    """
+    ranks, state, held = run.stepper.ranks, run.state, None
+    if ranks.is_first:
+        held = run.checkpoints.take_over(checkpoints, [entry.step for entry in state.best])
+        for name in run.eval_sets:
+            known = read_json(checkpoints.parent / "predictions" / f"{name}.json")
+            if known is not None and state.best and known.get("step") == state.best[0].step:
+                write_json(run.run_dir / "predictions" / f"{name}.json", known)
+    held = ranks.from_first(held)
+    if state.best and state.best[0].step not in held:
+        log.warning("%s lacks the weights of its best evaluation, at step %d; the best counts from here on",
+                    checkpoints, state.best[0].step)  # fmt: skip
+        state.best = []
+    state.best = [entry for entry in state.best if entry.step in held]
+    save_last(run)
 
 
 def begin_records(run: Training, config: dict[str, Any], overrides: list[str]) -> None:

@@ -90,6 +90,39 @@ def test_a_former_run_is_where_another_may_start(tmp_path: Path) -> None:
     assert "loaded" in printed and "missing" not in printed and "mismatched" not in printed
 
 
+def test_the_state_of_another_run_scores_a_new_test_set_or_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    options = (*TINY, *QUICK, *files(tmp_path), "scheduler=constant", "trainer.eval_interval=4st")
+    first = tmp_path / "first"
+    run(*options, f"hydra.run.dir={first}")
+    test = f"data.test={write_set(tmp_path / 'test.tsv', 17, seed=2)}"
+    printed = run(*options, test, f"resume={first}", f"hydra.run.dir={tmp_path}/scored")
+    scored = result(tmp_path / "scored")
+    assert "test" in printed and scored["steps"] == 10
+    assert scored["best"] == result(first)["best"] and scored["metrics"]["dev"] == result(first)["metrics"]["dev"]
+    assert weights(tmp_path / "scored", "best-1") == weights(first, "best-1")
+    assert (tmp_path / "scored/predictions/dev.json").read_bytes() == (first / "predictions/dev.json").read_bytes()
+    assert len(json.loads((tmp_path / "scored/predictions/test.json").read_text())["rows"]) == 17
+    longer = (*options, "trainer.max_duration=14st")
+    run(*longer, f"hydra.run.dir={tmp_path}/whole")
+    run(*longer, test, f"resume={first}", f"hydra.run.dir={tmp_path}/longer")
+    assert weights(tmp_path / "longer") == weights(tmp_path / "whole")
+
+
+def test_a_state_is_refused_where_the_rows_that_it_knows_are_others(tmp_path: Path) -> None:
+    options = (*TINY, *QUICK, *files(tmp_path), f"resume={tmp_path}/first", f"hydra.run.dir={tmp_path}/second")
+    run(*options, "resume=never", f"hydra.run.dir={tmp_path}/first")
+    other = write_set(tmp_path / "other.tsv", 83, seed=3)
+    assert "the training rows" in run(*options, f"data.train={other}", status=2)
+    said = run(*options, f"data.dev={other}", "seed=2", status=2)
+    assert "scored while training are others" in said and "seed: 1 there, 2 here" in said and "the training" not in said
+    state = tmp_path / "first" / "checkpoints" / "last" / "state.json"
+    saved = json.loads(state.read_text())
+    del saved["order"]["train"], saved["order"]["evaluated"]
+    state.write_text(json.dumps(saved))
+    assert "this state is older" in run(*options, f"data.test={other}", status=2)
+    run(*options)
+
+
 def test_a_signal_ends_the_step_saves_and_says_requeue_and_the_run_goes_on(tmp_path: Path) -> None:
     data = files(tmp_path)
     options = (*TINY, *QUICK, *data, "trainer.max_duration=400st", "trainer.eval_interval=0", "resume=auto")
