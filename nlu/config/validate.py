@@ -10,12 +10,11 @@ from nlu.config.check import check_value, show
 from nlu.config.defaults import PLAIN_GROUPS, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.config.rules import cross_problems
+from nlu.config.rules import MISSING, cross_problems
 from nlu.config.signature import Parameter, Signature, read_signature
 from nlu.config.targets import TARGET, is_trusted, untrusted
 
 RUN = "nlu.config.schema.Run"
-MISSING = "???"
 
 
 class _Unresolved:

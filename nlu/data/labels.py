@@ -5,6 +5,8 @@ from typing import Any
 
 from nlu.config.errors import DataError
 
+SPANS = '{"person": {"Ann Lee": [[0, 6]]}} with first and last character'
+
 
 class ClassLabels:
     """The classes of a classification or matching task, in the order of their numbers."""
@@ -95,11 +97,11 @@ def tags_of_spans(text: str, spans: Any) -> tuple[list[str] | None, str | None]:
     that overlap (BIO cannot hold both).
     """
     if not isinstance(spans, dict):
-        return None, "is not an object of span types"
+        return None, f"is not an object of span types, such as {SPANS}"
     tags = ["O"] * len(text)
     for name, surfaces in spans.items():
         if not isinstance(surfaces, dict) or not all(map(_is_places, surfaces.values())):
-            return None, f"has {name} written otherwise than {{surface: [[first, last], ...]}}"
+            return None, f"has {name} written otherwise than {SPANS}"
         for surface, (first, last) in ((surface, place) for surface, places in surfaces.items() for place in places):
             if not 0 <= first <= last < len(text) or text[first : last + 1] != surface:
                 return None, f"has {name} {surface!r} at [{first}, {last}], where the text reads otherwise"

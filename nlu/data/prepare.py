@@ -13,6 +13,7 @@ import numpy as np
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.layouts import Layout
+from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.encoding import Encoded, check_text, check_tokens, encode_pair, encode_single, encode_units
 from nlu.data.folds import Fold, clusters_of, fold_numbers
@@ -156,11 +157,7 @@ def _chunks(
                 if taken == files.max_rows:
                     break
         except UnicodeDecodeError as error:
-            number = _first_undecodable_line(source.path)
-            raise DataError(
-                f"{source.path}:{number}: is not UTF-8 ({error.reason}); convert the file, "
-                "e.g. iconv -f gb18030 -t utf-8"
-            ) from None
+            raise not_utf_8(source.path, error) from None
     if chunk:
         yield chunk
 
@@ -169,17 +166,6 @@ def _units(values: dict[str, Any]) -> Any:
     """Return the units of a row, its tokens or the characters of its text; what is neither comes back as it is."""
     units = values["tokens"] if "tokens" in values else values["text"]
     return list(units) if isinstance(units, str) and "tokens" not in values else units
-
-
-def _first_undecodable_line(path: Path) -> int:
-    """Return the number of the line; the decoder that failed knows only the place in its buffer."""
-    with open(path, "rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                return number
-    return 1
 
 
 class _Builder:

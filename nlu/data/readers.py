@@ -13,14 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError
-from nlu.config.nearest import hint
+from nlu.config.nearest import hint, nearest
 
 SUFFIX_FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet",
     ".conll": "conll",
 }  # fmt: skip
 
-
+UNREADABLE = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "is a spreadsheet; export it as csv"),
+    **dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "is compressed; unpack it"),
+}
+"""What to do about files of which no format can be read."""
+LIST_ROLES = ("tokens", "tags", "spans")
+"""Fields that the cell of a table cannot hold."""
+SEPARATORS = {"\t": "tsv", ",": "csv", ";": None, "|": None}
+"""What tables are separated by, and the format that reads them so."""
 BLANKS = re.compile("[ \t]+")
 """What separates CoNLL columns; the wide space of Chinese text is a token like any other."""
 
@@ -67,6 +75,8 @@ def read_rows(path: Path, file_format: str, fields: Fields, header: bool | None)
     known.
     """
     chosen = SUFFIX_FORMATS.get(path.suffix.lower()) if file_format == "auto" else file_format
+    if chosen is None and (reason := UNREADABLE.get(path.suffix.lower())):
+        raise DataError(f"{path}: {reason}, and name the new file instead")
     if chosen is None:
         raise DataError(
             f"{path}: the suffix {path.suffix!r} tells no format; set data.format to one of {', '.join(READERS)}"
@@ -75,6 +85,12 @@ def read_rows(path: Path, file_format: str, fields: Fields, header: bool | None)
         raise DataError(
             f"{path}: folds.group_by is {fields[GROUP]!r}, but data.format={chosen} has no column to group by; "
             "set folds.group_by=null, or give the rows as a table or jsonl"
+        )
+    if chosen in ("csv", "tsv") and (lists := [role for role in LIST_ROLES if role in fields]):
+        read_as = f"{chosen} (by its suffix {path.suffix})" if file_format == "auto" else f"data.format={chosen}"
+        raise DataError(
+            f"{path}: data.fields names {', '.join(lists)}, but the file is read as {read_as}, a table, of which no "
+            "cell holds a list; set data.format=conll where each line is a token and its tag, or give the rows as jsonl"
         )
     if header is None:
         header = any(isinstance(column, str) for role, column in fields.items() if role != GROUP)
@@ -134,7 +150,8 @@ def _columns(path: Path, fields: Fields, first: list[str], header: bool) -> dict
             if column >= len(first):
                 raise DataError(
                     f"{path}:1: {key_of(role)} is column {column}, counted from 0, but the row has "
-                    f"{len(first)} columns; set {key_of(role)} to a number below {len(first)}"
+                    f"{len(first)} columns; "
+                    f"{_other_separator(first) or f'set {key_of(role)} to a number below {len(first)}'}"
                 )
             columns[role] = column
         elif not header:
@@ -143,13 +160,26 @@ def _columns(path: Path, fields: Fields, first: list[str], header: bool) -> dict
                 f"set {key_of(role)} to a column number counted from 0, or data.header=true"
             )
         elif column not in first:
-            raise DataError(
-                f"{path}:1: {key_of(role)} is {column!r}, but the header has {first}; {hint(column, first)}; "
-                f"set {key_of(role)} to one of these, or to a column number counted from 0"
+            shown = [cell if len(cell) <= 40 else f"{cell[:37]}..." for cell in first]
+            close = f"nearest: {', '.join(near)}; " if (near := nearest(column, shown)) else ""
+            remedy = _other_separator(first) or (
+                f"{close}set {key_of(role)} to one of these or, where this "
+                "row is no header, set data.header=false and columns by number, counted from 0"
             )
+            raise DataError(f"{path}:1: {key_of(role)} is {column!r}, but the header has {shown}; {remedy}")
         else:
             columns[role] = first.index(column)
     return columns
+
+
+def _other_separator(first: list[str]) -> str | None:
+    """What to do about a first row that is one cell and holds what separates other tables; None for any other."""
+    found = [separator for separator in SEPARATORS if len(first) == 1 and separator in first[0]]
+    if not found:
+        return None
+    other = SEPARATORS[found[0]]
+    remedy = f"set data.format={other}" if other else "write the file anew with commas or tabs"
+    return f"the separator of this file seems to be {found[0]!r}: {remedy}"
 
 
 def _read_jsonl(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:

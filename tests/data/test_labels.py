@@ -109,7 +109,8 @@ def test_spans_of_characters_become_bio_tags():
      ({"x": {"": [[1, 0]]}}, "the text reads otherwise"),
      ({"x": {"ab": [[0, 1]]}, "y": {"bc": [[1, 2]]}}, "over another span"),
      ({"x": {"ab": [[0, 1], [0, 1]]}}, "over another span"),
-     ([[0, 1]], "is not an object of span types"), (None, "is not an object of span types"),
+     ([[0, 1, "x"]], 'is not an object of span types, such as {"person": {"Ann Lee": [[0, 6]]}}'),
+     (None, "is not an object of span types"),
      ({"x": [[0, 1]]}, "written otherwise"), ({"x": {"ab": [0, 1]}}, "written otherwise"),
      ({"x": {"ab": [["0", "1"]]}}, "written otherwise")],
 )  # fmt: skip

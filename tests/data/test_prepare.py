@@ -158,6 +158,19 @@ def test_a_file_that_is_not_utf_8_is_refused_at_its_line_however_far_down(write,
     refused(open_files, f"{train}:30001: is not UTF-8", "iconv", train=train, dev=write("dev.tsv", DEV))
 
 
+@pytest.mark.parametrize(
+    ("content", "place", "remedy"),
+    [("good\t1\n".encode("utf-16"), "", "is UTF-16, not UTF-8; convert the file: iconv -f utf-16 "),
+     ("\ufeffgood\t1\n".encode("utf-16-be"), "", "iconv -f utf-16 "),
+     ("good\t1\n".encode("utf-32"), "", "iconv -f utf-32 "),
+     ("good\t1\ncafé schön\t0\n".encode("latin-1"), ":2", "iconv -f cp1252 "),
+     ("坏\t0\n".encode("gb18030"), ":1", "iconv -f gb18030 "), (b"good\t1\n\x8d \t0\n", ":2", "it was written in")],
+)  # fmt: skip
+def test_only_an_encoding_that_fits_the_bytes_is_advised(write, open_files, content, place, remedy):
+    train = write("train.tsv", content)
+    refused(open_files, f"{train}{place}: is ", remedy, train=train, dev=write("dev.tsv", DEV))
+
+
 @pytest.mark.parametrize("empty", ["train", "dev", "test"])
 def test_a_set_without_a_usable_row_is_refused(write, open_files, empty):
     content = {"train": TRAIN, "dev": DEV, "test": DEV, empty: "\n\n"}

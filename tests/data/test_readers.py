@@ -61,6 +61,37 @@ def test_a_column_that_the_header_lacks_is_refused_with_the_header(write):
         read(path)
 
 
+def test_a_header_that_holds_a_row_of_data_is_refused_with_what_reads_a_file_without_one(write):
+    path = write("a.csv", f"{'it works ' * 9},5\nbad,1\n")
+    with pytest.raises(DataError, match=r"works i\.\.\.', '5'\]; set .* no header, set data\.header=false"):
+        read(path)
+
+
+@pytest.mark.parametrize("fields", [TEXT_LABEL, {"text": 0, "label": 1}])
+@pytest.mark.parametrize(
+    ("name", "separator", "remedy"),
+    [("a.csv", ";", "anew with commas"), ("a.csv", "\t", "data.format=tsv"), ("a.tsv", ",", "data.format=csv")],
+)
+def test_a_table_of_one_column_is_refused_with_the_separator_that_it_seems_to_have(
+    write, name, separator, remedy, fields
+):
+    with pytest.raises(DataError) as refused:
+        read(write(name, f"text{separator}label\nx{separator}1\n"), fields)
+    assert f"seems to be {separator!r}: " in str(refused.value) and remedy in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "how"), [("a.txt", r"tsv \(by its suffix \.txt\)"), ("a.csv", "csv")])
+def test_lists_cannot_be_read_from_a_table(write, name, how):
+    with pytest.raises(DataError, match=rf"names tokens, tags, but the file is read as {how}.*data\.format=conll"):
+        read(write(name, "my O\nand O\n"), {"tokens": 0, "tags": 1})
+
+
+@pytest.mark.parametrize(("name", "remedy"), [("a.xlsx", "export it as csv"), ("a.csv.gz", "unpack it")])
+def test_a_file_that_no_format_can_read_is_refused_with_what_makes_it_one(write, name, remedy):
+    with pytest.raises(DataError, match=remedy):
+        read(write(name, b"PK"))
+
+
 def test_a_column_number_beyond_the_row_is_refused(write):
     path = write("a.tsv", "x\t1\n")
     with pytest.raises(DataError, match=r"data\.fields\.label is column 2.*2 columns.*below 2"):
