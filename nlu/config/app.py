@@ -87,6 +87,7 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     sys.argv = [sys.argv[0], *map(short_form, sys.argv[1:])]
     job = _Job(task)
     try:
+        require_known_flags()
         with returns_kept() as returned:
             hydra.main(config_path=str(directory), config_name=config_name)(job.wrapped())()
     except KeyboardInterrupt:
@@ -123,6 +124,19 @@ def short_form(argument: str) -> str:
     if key != "folds" or not equals or value.startswith("{"):
         return argument
     return f"folds.count={'null' if value == 'none' else value}"
+
+
+def require_known_flags() -> None:
+    """Raise UserError for a flag that does not exist or lacks its value; Hydra itself would print its own usage."""
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(
+            f"{message}; keys are written key=value, without dashes; see --help, and --hydra-help for flags"
+        )
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    parser.parse_intermixed_args()
 
 
 class _Job:

@@ -11,9 +11,10 @@ import yaml
 
 import nlu
 from nlu.config.app import conf_dir
+from nlu.config.validate import known_keys
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
-COMMAND = re.compile(r"-m nlu\.\w+.*")
+COMMAND = re.compile(rf"-m nlu\.(?:{'|'.join(path.stem for path in conf_dir().glob('*.yaml'))})\b.*")
 PACKAGE = Path(nlu.__file__).parent
 
 
@@ -37,10 +38,11 @@ def test_a_file_begins_with_a_command_that_uses_it(composer, name):
         assert config[group]["_target_"] == target, f"{command} does not use {group}={choice}"
 
 
-def test_the_commands_of_the_help_are_right(composer):
-    template = yaml.safe_load((conf_dir() / "hydra/help/nlu.yaml").read_text(encoding="utf-8"))["template"]
+@pytest.mark.parametrize(("name", "least"), [("nlu", 10), ("preprocess", 3)])
+def test_the_commands_of_the_help_are_right(composer, name, least):
+    template = yaml.safe_load((conf_dir() / f"hydra/help/{name}.yaml").read_text(encoding="utf-8"))["template"]
     commands = commands_in(template)
-    assert len(commands) >= 10
+    assert len(commands) >= least
     for command in commands:
         assert composer.command_problems(command) == [], command
 
@@ -59,10 +61,45 @@ def test_a_command_that_is_wrong_would_be_noticed(composer):
     assert composer.command_problems("-m nlu.train --multirun seed=1,2,3") == []
 
 
+def printed_by(*arguments, status=0):
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, done.stderr
+    return done.stdout + done.stderr
+
+
 def test_help_shows_every_group_with_its_choices(choices):
-    command = [sys.executable, "-m", "nlu.train", "--help"]
-    done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, check=True, timeout=60)
+    shown = printed_by("nlu.train", "--help")
     for group in ("task", "model", "data", "tokenizer", "loss", "optimizer", "scheduler", "precision", "experiment"):
-        (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"{group}:")]
+        (line,) = [line for line in shown.splitlines() if line.startswith(f"{group}:")]
         assert sorted(line.partition(":")[2].replace(",", " ").split()) == choices(group)
-    assert "$" not in done.stdout
+    assert "$" not in shown
+
+
+def test_the_keys_and_choices_that_the_help_writes_out_exist(composer):
+    shown = printed_by("nlu.train", "--help")
+    sweeper = printed_by("nlu.train", "hydra/sweeper=hyperband", "--cfg", "hydra", "-p", "hydra.sweeper")
+    (searched,) = [line for line in shown.splitlines() if "hydra.sweeper.n_trials" in line]
+    for key in re.findall(r"\.(\w+)[, ]", searched.replace("hydra.sweeper", "")):
+        assert f"\n{key}:" in sweeper
+    for group in ("launcher", "sweeper", "sweeper/sampler"):
+        (line,) = [line for line in shown.splitlines() if line.startswith(f"hydra/{group}:")]
+        for choice in re.sub(r" \(.*?\)", "", line.partition(": ")[2]).split(", "):
+            composer.plain("hydra/sweeper=hyperband", f"hydra/{group}={choice}")
+    keys = known_keys(composer.plain())
+    named = shown[shown.index("Keys used most") :].replace("hydra.", "")
+    assert set(re.findall(r"\b(?:trainer|data|model|tokenizer|folds)\.\w+", named)) <= keys
+
+
+def test_preprocessing_has_a_help_of_its_own(composer):
+    shown = printed_by("nlu.preprocess", "--help")
+    assert "Nothing is trained" in shown and "$" not in shown
+    named = shown[shown.index("Keys that shape") : shown.index("Every key")]
+    assert set(re.findall(r"\w+\.\w+", named)) <= known_keys(composer.plain())
+
+
+def test_the_package_alone_lists_its_commands():
+    listed = printed_by("nlu", "--help")
+    assert re.findall(r"-m nlu\.(\w+) ", listed) == ["preprocess", "report", "train"]
+    assert printed_by("nlu", status=2) == listed
+    assert "nearest: train" in printed_by("nlu", "trian", status=2)

@@ -163,7 +163,8 @@ def test_the_configuration_is_shown_without_running(run):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        (["--no-such-flag"], "nlu: error: unrecognized arguments: --no-such-flag; keys are written key=value"),
+        (["--cfg"], "nlu: error: argument --cfg/-c: expected one argument"),
         (["--multirun", "--cfg", "job"], "only one of --run, --multirun"),
         ([*VALID, "--config-dir", "no-such-dir"], "no-such-dir' not found"),
         ([*VALID, "--config-name", "jbo"], "there is no configuration jbo; nearest: job"),
