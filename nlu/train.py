@@ -50,7 +50,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
             return show(config)
         from nlu.training.launch import launch
 
-        return launch(config, run_dir, command_line(hydra))
+        return launch(config | {"choices": choices_of(hydra)}, run_dir, command_line(hydra))
     finally:
         if made_by_hydra and run_dir.is_dir() and not any(run_dir.iterdir()):
             run_dir.rmdir()
@@ -65,6 +65,12 @@ def require_named_folder(config: dict[str, Any], hydra: DictConfig) -> None:
             f"resume is auto, but hydra.{group}.dir is the default, a new folder each time; "
             f"set hydra.{group}.dir to the folder to continue"
         )
+
+
+def choices_of(hydra: DictConfig) -> dict[str, str]:
+    """Return the chosen name of each group, for the run's records: its configuration tells contents only."""
+    choices = hydra.runtime.choices.items()
+    return {group: name for group, name in choices if name is not None and not group.startswith("hydra/")}
 
 
 def command_line(hydra: DictConfig) -> list[str]:

@@ -15,8 +15,8 @@ from nlu.config.words import counted
 from nlu.reports.runs import STATES, Run, State, task_constants
 from nlu.sweeps.repeats import join_folds
 
-NOT_IDENTITY = ("seed", "seeds", "fold", "resume", "dry_run", "trial")
-"""Keys in which runs of one configuration differ."""
+NOT_IDENTITY = ("seed", "seeds", "fold", "resume", "dry_run", "trial", "choices")
+"""Keys in which runs of one configuration may differ, with all below them."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def spread_of(values: Iterable[float | None]) -> Spread | None:
 
 def is_identity(key: str) -> bool:
     """Whether runs that differ in this key are runs of different configurations."""
-    return key not in NOT_IDENTITY and not key.startswith("trial.")
+    return key.partition(".")[0] not in NOT_IDENTITY
 
 
 def rows_of(runs: Iterable[Run], metrics: Sequence[str] = ()) -> tuple[list[list[Row]], list[str]]:

@@ -13,7 +13,7 @@ from nlu.reports.predictions import Flip, Flips, compare, prediction_of, sets_of
 from nlu.reports.runs import Run, find_runs
 from nlu.storage.files import plain
 
-NOT_COMPARED = ("resume", "dry_run", "trial")
+NOT_COMPARED = ("resume", "dry_run", "trial", "choices")
 MAX_TEXT = 100
 
 
@@ -63,7 +63,7 @@ def _one_row(folder: Path) -> Row:
 def _config(row: Row) -> dict[str, Any]:
     """The configuration, with seed and fold only where there is a single run."""
     config = row.runs[0].config if len(row.runs) == 1 else row.config
-    return {key: value for key, value in config.items() if key not in NOT_COMPARED and not key.startswith("trial.")}
+    return {key: value for key, value in config.items() if key.partition(".")[0] not in NOT_COMPARED}
 
 
 def _provenance(run: Run) -> dict[str, Any]:

@@ -21,7 +21,7 @@ CONFIG = "config.yaml"
 """makes the folder a run's"""
 LOGS = "log*.txt"
 """may be all that is left of a run that failed before it began"""
-MAY_DIFFER = ("resume", "dry_run", "trial")
+MAY_DIFFER = ("resume", "dry_run", "trial", "choices")
 """Keys that do not change what a run computes, with all below them."""
 LOCK_WAIT_S = 10.0
 """A killed parent's workers take a moment to follow it."""

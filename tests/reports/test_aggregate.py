@@ -97,6 +97,36 @@ def test_a_key_that_a_choice_does_not_determine_is_shown(tmp_path):
     assert differing_columns(table(tmp_path)[0]).shown == {"model.layers": [2, 3]}
 
 
+def test_a_choice_is_named_as_it_was_recorded_whether_or_not_a_command_line_did(tmp_path):
+    end_run(begin_run(tmp_path / "a", choices={"model": "simbert_tiny", "task": "classify"}), 0.5)
+    other = {"choices": {"model": "textcnn", "task": "match"}, "task___target_": "nlu.tasks.classify.Match"}
+    end_run(begin_run(tmp_path / "b", "model=textcnn", model__layers=1, **other), 0.4)
+    columns = differing_columns(table(tmp_path)[0])
+    assert columns.shown == {"model": ["simbert_tiny", "textcnn"]}
+    assert columns.implied == ["task._target_", "model.layers"]
+
+
+def test_a_run_that_recorded_no_choices_is_of_the_same_configuration(tmp_path):
+    end_run(begin_run(tmp_path / "a", choices={"model": "bert_tiny"}), 0.5)
+    end_run(begin_run(tmp_path / "b", seed=2), 0.4)
+    (row,) = table(tmp_path)[0]
+    assert len(row.runs) == 2
+
+
+def test_a_mapping_is_shown_in_one_form_however_it_was_written(tmp_path):
+    for lr, written, text in (
+        (1, "{text: x, label: y}", "x"),
+        (2, "{text:x,label:y}", "x"),
+        (3, "{text:z,label:y}", "z"),
+    ):
+        fields = {"text": text, "label": "y"}
+        end_run(
+            begin_run(tmp_path / str(lr), f"'data.fields={written}'", data__fields=fields, optimizer__lr=lr), 1 / lr
+        )
+    shown = differing_columns(table(tmp_path)[0]).shown
+    assert shown["data.fields"] == ["{text: x, label: y}", "{text: x, label: y}", "{text: z, label: y}"]
+
+
 def folds(folder, complete=(0, 1)):
     rows = {0: [(0, "good", "good"), (2, "bad", "good")], 1: [(1, "bad", "bad"), (3, "good", "good")]}
     for fold in complete:

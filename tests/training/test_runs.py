@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nlu.reports.runs import read_run
 from nlu.training.records import read_rows
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 
@@ -35,6 +36,7 @@ def test_a_run_leaves_every_record_that_was_promised(tmp_path: Path) -> None:
     assert {row["step"] for row in read_rows(run_dir / "valid.tsv")} == {5, 10}
     assert len(json.loads((run_dir / "predictions" / "dev.json").read_text())["rows"]) == 31
     names = zipfile.ZipFile(run_dir / "code.zip").namelist()
+    assert read_run(run_dir).config["choices.model"] == "bert_tiny"
     assert "nlu/train.py" in names and not [name for name in names if name.startswith(("outputs", "data"))]
     assert "plots/loss.png" in printed and "accuracy" in printed
 
