@@ -83,6 +83,11 @@ def lines(facts: dict[str, Any]) -> list[str]:
             f"{part['length_95_percent']}, most {part['length_max']}"
         )
         out.append(f"data: {name}: {_balance_line(part)}")
+        # A span of one unit has no inner tag, so that inner tags alone may well be missing.
+        if absent := [label for label, count in part["labels"].items() if not count and not label.startswith("I-")]:
+            effect = "so it cannot be learned" if name == "train" else "so scores of this set say nothing of it"
+            shown = ", ".join(absent[:12]) + (f" and {len(absent) - 12} more" if len(absent) > 12 else "")
+            out.append(f"data: {name}: warning: no row has the label {shown}, {effect}")
         for key, text in (
             ("duplicates", "occur before in the same set"),
             ("conflicts", "texts have several labels"),

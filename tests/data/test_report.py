@@ -31,6 +31,19 @@ def test_balance_lengths_duplicates_conflicts_and_overlap_are_counted(facts_of):
     assert dev["labels"] == {"0": 1, "1": 2, "2": 0}
 
 
+@pytest.mark.parametrize(("labels", "train", "dev"), [(None, False, True), (["0", "1", "2"], True, True)])
+def test_a_label_without_a_row_is_told_of_each_set(facts_of, labels, train, dev):
+    told = "\n".join(lines(facts_of("a\t0\nb\t1\n" + "c\t2\n" * (labels is None), "a\t0\nb\t1\n", labels=labels)))
+    assert ("train: warning: no row has the label 2, so it cannot be learned" in told) == train
+    assert ("dev: warning: no row has the label 2, so scores of this set say nothing of it" in told) == dev
+
+
+def test_inner_tags_alone_may_be_missing(facts_of):
+    fields = {"tokens": 0, "tags": 1}
+    told = "\n".join(lines(facts_of("a B-X\n\nb B-Y\n", "b B-Y\nc O\n", "units", "conll", fields=fields)))
+    assert "dev: warning: no row has the label B-X, " in told
+
+
 def test_cut_and_skipped_rows_are_reported(facts_of):
     facts = facts_of(f"{'a ' * 9}\t1\nb\t0\n\t1\nb\n", "a\t1\n", max_len=8, on_bad_row="skip")
     train = facts["sets"]["train"]
