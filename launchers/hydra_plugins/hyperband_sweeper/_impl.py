@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from nlu.config.errors import UserError, print_problems
 from nlu.config.words import counted
-from nlu.sweeps import preflight
+from nlu.sweeps import preflight, resources
 from nlu.sweeps.channel import COMPLETE, OUTCOME, PRUNED, STOPPED, last_line
 from nlu.sweeps.storage import patiently
 
@@ -128,7 +128,7 @@ class Search:
         plan = self.plan
         say(f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, "
             f"{plan.sampler_name}, {plan.direction} ({plan.folder})")  # fmt: skip
-        for line in preflight.announced(self.plan.spec, self.plan.n_trials, self.plan.sampler_name):
+        for line in resources.announced(self.plan.spec, self.plan.n_trials, self.plan.sampler_name):
             say(line, style="yellow" if line.startswith("warning") else None)
         sentence = self.plan.slots.sentence(self.plan.n_jobs)
         for warning in [*plan.warnings, *([sentence] if sentence else [])]:

@@ -17,7 +17,7 @@ from nlu.config.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.words import counted
-from nlu.sweeps import preflight, pruning
+from nlu.sweeps import preflight, pruning, resources
 from nlu.sweeps.channel import PRUNER
 from nlu.sweeps.sampling import SeededByTrial
 from nlu.sweeps.space import overrides_of, read_space, require_grid, space_differences
@@ -79,14 +79,14 @@ class Plan:
         )  # fmt: skip
         self._build_sampler()
         if self.is_run:
-            preflight.require_order(self.settings, configs)
-            self.warnings += preflight.unlike_lengths(configs)
+            resources.require_order(self.settings, configs)
+            self.warnings += resources.unlike_lengths(configs)
             if self.base.dry_run:
                 self._end_dry_run(len(preflight.combinations(self.space, is_group)))
         self.slots = Slots(self.config, self.context, self.task, self.n_jobs)
         storage = open_storage(self.url)
         examples = self._count_examples(probes[0], configs[0]) if configs else None
-        self.spec = preflight.pruner_spec(self.settings, configs, examples)
+        self.spec = resources.pruner_spec(self.settings, configs, examples)
         self._open_study(storage)
 
     def _end_dry_run(self, tried: int) -> None:
@@ -117,7 +117,7 @@ class Plan:
         found += url_problems(self.url, self.n_jobs)
         if found:
             raise UserError(*found)
-        preflight.require_durations(self.settings)
+        resources.require_durations(self.settings)
 
     def _probes(self, is_group: Callable[[str], bool]) -> list[list[str]]:
         """Return what trials may hold: of each combination of groups both ends of what is drawn, and all choices."""
