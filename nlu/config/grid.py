@@ -11,6 +11,7 @@ from typing import Any
 
 from hydra._internal.hydra import Hydra
 from hydra.core.utils import JobReturn
+from omegaconf import DictConfig
 
 STOPPED = (75, 130)
 """Exit statuses of a job that saved its state and is to be continued."""
@@ -38,6 +39,16 @@ def returns_kept() -> Iterator[list[JobReturn]]:
         yield found
     finally:
         Hydra.multirun = original  # type: ignore[method-assign]
+
+
+def run_dir_problems(config: DictConfig) -> list[str]:
+    """Return a problem where a --multirun, grid or search, is given the folder of a single run, which it ignores."""
+    keys = [override.partition("=") for override in config.hydra.overrides.hydra]
+    return [
+        f"hydra.run.dir is set to {value}, but a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir={value}"
+        for key, _, value in keys
+        if key.lstrip("+") == "hydra.run.dir"
+    ]
 
 
 def status_of(job: JobReturn) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from nlu.config.check import broken_rule
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.errors import UserError
 from nlu.config.words import counted
@@ -13,33 +15,64 @@ from nlu.sweeps import pruning
 from nlu.sweeps.repeats import count_parts
 
 
-def require_durations(settings: Mapping[str, Any]) -> None:
-    """Raise UserError where a resource is no duration, before anything is prepared to convert it."""
-    _, parameters = pruning.read(settings["pruner"])
-    written = {key: settings[key] for key in ("min_resource", "max_resource")}
-    written |= {f"pruner.{key}": value for key, value in parameters.items() if key in pruning.RESOURCES}
-    for key, value in written.items():
-        if value is not None and not isinstance(value, int):
-            try:
-                parse_duration(value)
-            except UserError as error:
-                raise UserError(f"hydra.sweeper.{key} is {error.problems[0]}") from error
+def setting_problems(settings: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the pruner and its resources by themselves, whatever the trials are."""
+    found = [
+        broken_rule(f"hydra.sweeper.{key}", ast.Constant("Duration | None"), settings[key])
+        for key in ("min_resource", "max_resource")
+    ]
+    if settings["reduction_factor"] < 2:
+        found.append(f"hydra.sweeper.reduction_factor is {settings['reduction_factor']} but must be >= 2; set it to 3")
+    try:
+        pruning.read(settings["pruner"])
+    except UserError as error:
+        found += error.problems
+    return [problem for problem in found if problem]
 
 
-def require_order(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UserError where no trial is as long as the first decision, as far as that shows without the data.
+def order_problems(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a problem where no trial is as long as the first decision, as far as that shows without the data.
 
     Resources of two units are compared only when the number of examples is known.
     """
-    if settings["min_resource"] is None or pruning.read(settings["pruner"])[0] not in pruning.WITH_RUNGS:
-        return
+    if not configs or settings["min_resource"] is None or not _has_rungs(settings):
+        return []
     key = "trainer.max_duration" if settings["max_resource"] is None else "hydra.sweeper.max_resource"
     low = parse_duration(settings["min_resource"])
     highs = [(parse_duration(end), parts) for end, parts in _ends(settings, configs)]
-    if all(high.unit == low.unit and low.exact > high.exact * parts for high, parts in highs):
-        high, parts = max(highs, key=lambda held: held[0].exact * held[1])
-        times = f" times {parts} folds and seeds" if parts > 1 else ""
-        raise UserError(f"hydra.sweeper.min_resource is {low}, more than {key}, {high}{times}; set it lower")
+    if not all(high.unit == low.unit and low.exact > high.exact * parts for high, parts in highs):
+        return []
+    high, parts = max(highs, key=lambda held: held[0].exact * held[1])
+    times = f" times {parts} folds and seeds" if parts > 1 else ""
+    return [f"hydra.sweeper.min_resource is {low}, more than {key}, {high}{times}; set it lower"]
+
+
+def too_short(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[str]:
+    """Return a warning where max_resource has passed before any trial is scored; else nothing.
+
+    Without `num_examples` only resources of one unit are compared.
+    """
+    written = settings["max_resource"]
+    if written is None or not configs or not _has_rungs(settings):
+        return []
+    firsts = [first_evaluation(config["trainer"]) for config in configs]
+    if num_examples is None:
+        most = parse_duration(written)
+        is_over = all(first.unit == most.unit and most.exact < first.exact for first in map(parse_duration, firsts))
+    else:
+        ends = _lengths("hydra.sweeper.max_resource", written, configs, num_examples)
+        scored = _lengths("trainer.eval_interval", first_evaluation, configs, num_examples)
+        is_over = max(ends) < min(scored)
+    if not is_over:
+        return []
+    return [
+        f"hydra.sweeper.max_resource is {written}, but trials are first scored after {firsts[0]} "
+        "(trainer.eval_interval), so none is stopped by then; set it higher, or score more often"
+    ]
+
+
+def _has_rungs(settings: Mapping[str, Any]) -> bool:
+    return pruning.read(settings["pruner"])[0] in pruning.WITH_RUNGS
 
 
 def _ends(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[tuple[Any, int]]:
@@ -88,8 +121,6 @@ def _resources(
     low, high, factor = settings["min_resource"], settings["max_resource"], settings["reduction_factor"]
     if not configs and (low is None or high is None):
         raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
-    if factor < 2:
-        raise UserError(f"hydra.sweeper.reduction_factor is {factor} but must be >= 2; set it to 3")
     least = min(_lengths("hydra.sweeper.min_resource", low or first_evaluation, configs, num_examples))
     most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples))
     if low is None:
@@ -170,6 +201,12 @@ def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]
         lines.append(
             f"  bracket {bracket.number}: about {bracket.share * n_trials:.1f} trials, {where}; "
             f"{bracket.cost:.2f} full runs each"
+        )
+    if not any(bracket.rungs for bracket in found):
+        lines.append(
+            f"warning: no trial is stopped early, since min_resource is max_resource, {spec['min_resource']:,} "
+            "examples; score more often by trainer.eval_interval, set hydra.sweeper.min_resource lower or "
+            "max_resource higher"
         )
     cost = sum(bracket.share * bracket.cost for bracket in found) * n_trials
     lines.append(f"  expected cost: {cost:.1f} full runs instead of {n_trials}")

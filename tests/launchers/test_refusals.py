@@ -43,6 +43,13 @@ def refused(folder, *overrides: str) -> str:
         ([LR, "hydra.sweeper.n_jobs=0", "hydra.sweeper.on_failure=maybe"], "2 problems"),
         ([LR, 'hydra.sweeper.storage="sqlite:///x.db"', "hydra.sweeper.n_jobs=2"], "sqlite locks up"),
         ([LR, 'hydra.sweeper.storage="postgresql://a:b@c/d"'], "PGPASSWORD"),
+        ([LR, "hydra.sweeper.storage=/proc/x/journal.log", "dry_run=true"], "cannot be written"),
+        ([LR, "hydra.sweeper.sampler=random"], "is the choice of a group; write hydra/sweeper/sampler=random"),
+        ([LR, "hydra.sweeper.sampler=null"], "hydra.sweeper.sampler is null"),
+        ([LR, "hydra.sweeper.pruner={name: wilcoxon, p_threshold: 7}", "dry_run=true"], "pruner.p_threshold is 7 but"),
+        ([LR, "hydra.sweeper.reduction_factor=1", "dry_run=true"], "reduction_factor is 1 but must be >= 2"),
+        ([LR, "hydra.sweeper.n_trials=0", "hydra.sweeper.on_failure=stopp", "optimizer.weight_decay=-1"], "3 problems"),
+        ([LR, "hydra.run.dir=mine"], "a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir=mine"),
         ([LR, "hydra.sweep.subdir=x"], "a trial's folder must be found by its number"),
         (["seed=3"], "nothing is drawn"),
         (["optimizer.lr=choice(0.1,-1)"], "optimizer.lr is -1 but must be a number > 0"),
@@ -70,3 +77,4 @@ def test_a_dry_run_of_a_search_reads_nothing_and_says_what_is_worth_a_thought(tm
     assert "# Drawn for each trial: trainer.batch_size" in done.stdout and "Nothing was run or read" in done.stdout
     assert "# warning: trainer.max_duration is 90st and trials differ in trainer.batch_size" in done.stdout
     assert "data store" not in done.stderr
+    assert "whether the storage answers" in done.stdout

@@ -47,13 +47,37 @@ def test_steps_are_warned_of_where_batches_differ():
 
 
 def test_resources_of_one_unit_are_compared_without_the_data():
-    with pytest.raises(UserError, match=r"min_resource is 3ep, more than trainer.max_duration, 2ep; set it lower"):
-        resources.require_order({**SETTINGS, "min_resource": "3ep"}, [config()])
-    with pytest.raises(UserError, match=r"more than hydra.sweeper.max_resource, 50ex"):
-        resources.require_order({**SETTINGS, "min_resource": "60ex", "max_resource": "50ex"}, [config()])
+    def told(folds=None, **settings):
+        return resources.order_problems({**SETTINGS, **settings}, [config(folds=folds)])
+
+    assert told(min_resource="3ep") == [
+        "hydra.sweeper.min_resource is 3ep, more than trainer.max_duration, 2ep; set it lower"
+    ]
+    assert "more than hydra.sweeper.max_resource, 50ex" in told(min_resource="60ex", max_resource="50ex")[0]
     for fine in ({"min_resource": "300st"}, {"min_resource": "2ep"}, {"min_resource": "3ep", "pruner": "median"}, {}):
-        resources.require_order({**SETTINGS, **fine}, [config()])
-    resources.require_order({**SETTINGS, "min_resource": "3ep"}, [config(folds=2)])
+        assert told(**fine) == []
+    assert told(folds=2, min_resource="3ep") == []
+
+
+@pytest.mark.parametrize(
+    ("max_resource", "num_examples", "warned"),
+    [("0.2ep", None, True), ("1ep", None, False), ("1st", None, False), ("1st", 1000, True), ("60st", 1000, False)],
+)
+def test_an_end_before_the_first_score_is_warned_of(max_resource, num_examples, warned):
+    found = resources.too_short({**SETTINGS, "max_resource": max_resource}, [config()], num_examples)
+    assert [f"max_resource is {max_resource}, but trials are first scored after 0.5ep" in text for text in found] == (
+        [True] if warned else []
+    )
+
+
+def test_settings_are_checked_without_the_trials():
+    found = resources.setting_problems(
+        {"pruner": "medain", "min_resource": "3", "max_resource": "x", "reduction_factor": 1}
+    )
+    assert [problem.split()[0] for problem in found] == [
+        f"hydra.sweeper.{key}" for key in ("min_resource", "max_resource", "reduction_factor", "pruner")
+    ]
+    assert resources.setting_problems(SETTINGS) == []
 
 
 def test_folds_and_seeds_lengthen_the_trial():
@@ -67,13 +91,12 @@ def test_a_trial_scored_only_at_its_end_has_no_rung():
     told = "\n".join(resources.announced(found, 5, "tpe"))
     assert "about 5.0 trials, never stopped; 1.00 full runs each" in told
     assert "TPE draws its first 10 trials at random" in told
+    assert "warning: no trial is stopped early, since min_resource is max_resource, 2,000 examples" in told
 
 
 def test_resources_that_cannot_be_are_refused():
     with pytest.raises(UserError, match="more than max_resource"):
         spec([config()], min_resource="3ep")
-    with pytest.raises(UserError, match="must be >= 2"):
-        spec([config()], reduction_factor=1)
     with pytest.raises(UserError, match="only a run of nlu has epochs"):
         resources.pruner_spec({**SETTINGS, "min_resource": "1ep", "max_resource": "2ep"}, [], None)
     with pytest.raises(UserError, match="are not set"):
