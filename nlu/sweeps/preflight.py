@@ -21,7 +21,7 @@ from nlu.config.errors import UserError
 from nlu.config.flat import flat
 from nlu.config.nearest import hint
 from nlu.config.overrides import USER_MISTAKES
-from nlu.config.resolve import first_line, resolve
+from nlu.config.resolve import first_line, resolve, without_hydra
 from nlu.config.signature import read_constants
 from nlu.config.validate import known_keys
 from nlu.sweeps.space import Space, overrides_of, written
@@ -162,13 +162,6 @@ def _one_by_one(good: Sequence[str], suspects: Sequence[str], compose: Compose, 
 
 def _composition_problem(error: Exception) -> str:
     return first_line(error if str(error) or error.__cause__ is None else error.__cause__)  # type: ignore[arg-type]
-
-
-def without_hydra(config: DictConfig) -> DictConfig:
-    """Return the part of a composed configuration that is the program's own."""
-    plain = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    OmegaConf.set_struct(plain, True)
-    return plain
 
 
 def composed_value(config: DictConfig, key: str) -> str | None:

@@ -111,7 +111,7 @@ def test_of_several_jobs_the_largest_exit_code_counts_and_all_of_them_run(run):
     assert code == 2
     assert [line for line in out.splitlines() if line.startswith("ran")] == ["ran 1", "ran one", "ran fine"]
     assert err.splitlines() == [
-        "nlu: error: job 1 (name=one,task=tag): one problem", "nlu: 2 of 3 jobs were refused or failed: 0, 1",
+        "nlu: error: job 1 (name=one): one problem", "nlu: 2 of 3 jobs were refused or failed: 0, 1",
     ]  # fmt: skip
     assert "nlu.report" not in out, "no job left a run"
     assert "jobs were" not in run("-m", "task=tag", "name=fine,metric")[2]

@@ -19,6 +19,7 @@ from nlu.config.check import show
 from nlu.config.errors import UserError
 from nlu.config.grid import run_dir_problems
 from nlu.config.nearest import hint
+from nlu.config.resolve import without_hydra
 from nlu.config.words import counted
 from nlu.sweeps import preflight, pruning, resources
 from nlu.sweeps.channel import PRUNER
@@ -151,7 +152,7 @@ class Plan:
 
     @staticmethod
     def _plain(composed: DictConfig) -> dict[str, Any]:
-        return prepare(preflight.without_hydra(composed))
+        return prepare(without_hydra(composed))
 
     def _build_sampler(self) -> None:
         node = self.settings["sampler"]
