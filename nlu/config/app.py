@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 
 import nlu
 from nlu.config.defaults import with_defaults
-from nlu.config.errors import EXIT_USER_ERROR, UserError, print_problems
+from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.grid import Grid, checked_grid, job_name, print_end, status_of
 from nlu.config.overrides import USER_MISTAKES, composition_problem, override_problems
 from nlu.config.resolve import resolve
@@ -96,7 +96,7 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
         sys.exit(EXIT_INTERRUPTED)
     except UserError as error:
         # A sweeper's, before or between its jobs.
-        print_problems(error.problems)
+        print_error(error)
         sys.exit(EXIT_USER_ERROR)
     except BrokenPipeError:
         if job.has_started:
@@ -110,7 +110,7 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
             found = _composition_problems(error, config_name, directory, schema)
         if not found:
             raise
-        print_problems(found)
+        print_error(UserError(*found))
         sys.exit(EXIT_USER_ERROR)
     print_end(grid.returned)
     sys.exit(max([*job.exit_codes, *map(status_of, grid.returned)], default=0))
@@ -148,10 +148,12 @@ class _Job:
         try:
             result = self.task(config)
         except Exception as error:
-            found = error.problems if isinstance(error, UserError) else _storage_problems(error)
-            if not found:
-                raise
-            print_problems(found, of_job=self.label())
+            if not isinstance(error, UserError):
+                found = _storage_problems(error)
+                if not found:
+                    raise
+                error = UserError(*found)
+            print_error(error, of_job=self.label())
             result = EXIT_USER_ERROR
         if config.get("trial") is not None:
             # What becomes of a search's trials is the search's business.

@@ -121,9 +121,9 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: dict[str, Any]) -> Sta
     state, saved = load_last(checkpoint, stepper.model, stepper.optimizer, stepper.average)
     if differences := [key for key in order_key if saved.get(key) != order_key[key] and key != "world_size"]:
         raise CheckpointError(
-            f"{checkpoint} stands at step {state.step} of another order of examples",
             *(f"{key}: {saved.get(key)} there, {order_key[key]} here" for key in differences),
-            "write the same values to go on, or take only its weights with model.pretrained=RUN/last",
+            summary=f"{checkpoint} stands at step {state.step} of another order of examples",
+            remedy="write the same values to go on, or take only its weights with model.pretrained=RUN/last",
         )
     if saved["world_size"] != order_key["world_size"]:
         log.warning("saved by %s processes, continued by %s: sums round otherwise, so the bytes will differ from an "
