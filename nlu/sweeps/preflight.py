@@ -20,7 +20,7 @@ from nlu.config.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.flat import flat
 from nlu.config.nearest import hint
-from nlu.config.overrides import USER_MISTAKES
+from nlu.config.overrides import USER_MISTAKES, choice_problem
 from nlu.config.resolve import first_line, resolve, without_hydra
 from nlu.config.signature import read_constants
 from nlu.config.validate import known_keys
@@ -97,18 +97,21 @@ def _few(text: str) -> str:
     return text if len(text) <= 200 else "see --cfg job for all keys"
 
 
-def composition_problems(space: Space, compose: Compose, is_group: Callable[[str], bool], is_run: bool) -> list[str]:
+def composition_problems(space: Space, compose: Compose, loader: ConfigLoader, is_run: bool) -> list[str]:
     """Compose and, of a run of ours, validate every combination of groups with the ends of what is drawn.
 
     Returns every problem once, with the first combination that has it unless all have.
     """
-    tried = combinations(space, is_group)
+    possible = combinations(space, is_group_of(loader))
+    chosen = dict.fromkeys(pair for combination in possible for pair in combination.items())
+    wrong = {pair: problem for pair in chosen if (problem := choice_problem(*pair, loader.get_group_options))}
+    tried = [combination for combination in possible if not wrong.keys() & combination.items()]
     found: dict[str, list[str]] = {}
     for combination in tried:
         context = " ".join(f"{name}={choice}" for name, choice in combination.items())
         for problem in dict.fromkeys(_problems_of(space, combination, compose, is_run)):
             found.setdefault(problem, []).append(context)
-    return [
+    return [*wrong.values()] + [
         problem if len(contexts) == len(tried) else f"{problem} (with {contexts[0]}, where it is chosen; {_ONLY_THERE})"
         for problem, contexts in found.items()
     ]

@@ -53,6 +53,8 @@ def refused(folder, *overrides: str) -> str:
         ([LR, "hydra.sweep.subdir=x"], "a trial's folder must be found by its number"),
         (["seed=3"], "nothing is drawn"),
         (["optimizer.lr=choice(0.1,-1)"], "optimizer.lr is -1 but must be a number > 0"),
+        (["model=choice(bert_tiny,bert_tniy)"], "model=bert_tniy: there is no such choice; nearest: bert_tiny"),
+        (["+hydra.sweeper.params={scheduler: 'choice(one_cycle,exponentl)'}"], "no such choice; nearest: exponential"),
         (["model=choice(bert_tiny,textcnn)", "model.heads=choice(1,2)"], "model.heads: there is no such key"),
     ],
 )

@@ -76,7 +76,8 @@ class Plan:
             found.append("nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'")
         elif self._is_grid:
             found += grid_problems(self.space)
-        found += preflight.composition_problems(self.space, lambda extra: compose(list(extra)), is_group, self.is_run)
+        loader = self.context.config_loader
+        found += preflight.composition_problems(self.space, lambda extra: compose(list(extra)), loader, self.is_run)
         if found:
             raise UserError(*found)
         self.base = compose(list(self.space.fixed))
@@ -228,9 +229,9 @@ class Plan:
         named = " and hydra.sweeper.study_name" if self.settings["study_name"] else ""
         remedy = f"write the same to go on with it, or choose another hydra.sweep.dir{named}"
         if found := space_differences(before[SPACE], now[SPACE]):
-            raise UserError(f"{where} draws from another space; {remedy}", *found)
+            raise UserError(*found, summary=f"{where} draws from another space", remedy=remedy)
         if found := space_differences(before[SHARED], now[SHARED], absent="absent"):
-            raise UserError(f"{where} has other values that all its trials share; {remedy}", *found)
+            raise UserError(*found, summary=f"{where} has other values that all its trials share", remedy=remedy)
 
     def _described_sampler(self) -> dict[str, Any]:
         parameters = {key: value for key, value in self.settings["sampler"].items() if not key.startswith("_")}
