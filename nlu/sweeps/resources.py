@@ -186,6 +186,16 @@ def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_exa
     return found
 
 
+def without_rungs(spec: Mapping[str, Any]) -> list[str]:
+    """Return a warning where a pruner with rungs has none to stop a trial at; else nothing."""
+    if spec["name"] not in pruning.WITH_RUNGS or spec["min_resource"] < spec["max_resource"]:
+        return []
+    return [
+        f"no trial is stopped early, since min_resource is max_resource, {spec['min_resource']:,} examples; score more "
+        "often by trainer.eval_interval, set hydra.sweeper.min_resource lower or max_resource higher"
+    ]
+
+
 def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]:
     """Return the lines that say what a search will cost: brackets, rungs, full-run units, and a warning."""
     found = pruning.brackets(spec, n_trials)
@@ -201,12 +211,6 @@ def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]
         lines.append(
             f"  bracket {bracket.number}: about {bracket.share * n_trials:.1f} trials, {where}; "
             f"{bracket.cost:.2f} full runs each"
-        )
-    if not any(bracket.rungs for bracket in found):
-        lines.append(
-            f"warning: no trial is stopped early, since min_resource is max_resource, {spec['min_resource']:,} "
-            "examples; score more often by trainer.eval_interval, set hydra.sweeper.min_resource lower or "
-            "max_resource higher"
         )
     cost = sum(bracket.share * bracket.cost for bracket in found) * n_trials
     lines.append(f"  expected cost: {cost:.1f} full runs instead of {n_trials}")

@@ -99,7 +99,7 @@ class Plan:
         storage = open_storage(self.url)
         examples = self._count_examples(probes[0], configs[0]) if configs else None
         self.spec = resources.pruner_spec(self.settings, configs, examples)
-        self.warnings += resources.too_short(self.settings, configs, examples)
+        self.warnings += resources.too_short(self.settings, configs, examples) or resources.without_rungs(self.spec)
         self._open_study(storage)
 
     def _end_dry_run(self, configs: list[dict[str, Any]], tried: int) -> None:
