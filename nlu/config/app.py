@@ -7,7 +7,8 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,8 +22,8 @@ from omegaconf import DictConfig
 
 import nlu
 from nlu.config.defaults import with_defaults
-from nlu.config.errors import EXIT_USER_ERROR, UserError, print_problems
-from nlu.config.grid import print_end, returns_kept, status_of
+from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
+from nlu.config.grid import Grid, checked_grid, job_name, print_end, status_of
 from nlu.config.overrides import USER_MISTAKES, composition_problem, override_problems
 from nlu.config.resolve import resolve
 from nlu.config.submitted import grid_problems
@@ -85,17 +86,18 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     directory = (config_dir or conf_dir()).resolve()
     find_plugins()
     sys.argv = [sys.argv[0], *map(short_form, sys.argv[1:])]
-    job = _Job(task)
+    grid = Grid()
+    job = _Job(task, grid.swept)
     try:
         require_known_flags()
-        with returns_kept() as returned:
+        with checked_grid(grid, partial(prepare, schema=schema)):
             hydra.main(config_path=str(directory), config_name=config_name)(job.wrapped())()
     except KeyboardInterrupt:
         print("nlu: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except UserError as error:
         # A sweeper's, before or between its jobs.
-        print_problems(error.problems)
+        print_error(error)
         sys.exit(EXIT_USER_ERROR)
     except BrokenPipeError:
         if job.has_started:
@@ -109,10 +111,10 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
             found = _composition_problems(error, config_name, directory, schema)
         if not found:
             raise
-        print_problems(found)
+        print_error(UserError(*found))
         sys.exit(EXIT_USER_ERROR)
-    print_end(returned)
-    sys.exit(max([*job.exit_codes, *map(status_of, returned)], default=0))
+    print_end(grid.returned)
+    sys.exit(max([*job.exit_codes, *map(status_of, grid.returned)], default=0))
 
 
 def short_form(argument: str) -> str:
@@ -142,8 +144,8 @@ def require_known_flags() -> None:
 class _Job:
     """Runs a task for Hydra and keeps what Hydra does not pass on: exit codes, and whether the task was reached."""
 
-    def __init__(self, task: Task):
-        self.task = task
+    def __init__(self, task: Task, swept: Sequence[str]):
+        self.task, self.swept = task, swept
         self.has_started = False
         self.exit_codes: list[int] = []
 
@@ -160,10 +162,12 @@ class _Job:
         try:
             result = self.task(config)
         except Exception as error:
-            found = error.problems if isinstance(error, UserError) else _storage_problems(error)
-            if not found:
-                raise
-            print_problems(found, of_job=_job_label())
+            if not isinstance(error, UserError):
+                found = _storage_problems(error)
+                if not found:
+                    raise
+                error = UserError(*found)
+            print_error(error, of_job=self.label())
             result = EXIT_USER_ERROR
         if config.get("trial") is not None:
             # What becomes of a search's trials is the search's business.
@@ -172,10 +176,12 @@ class _Job:
         self.exit_codes.append(result if is_exit_code else 0)
         return result
 
-
-def _job_label() -> str:
-    job = HydraConfig.get()
-    return f"job {job.job.num} ({job.job.override_dirname}): " if job.mode == RunMode.MULTIRUN else ""
+    def label(self) -> str:
+        """Return which job of a --multirun speaks, as it begins a line; nothing of a single run."""
+        hydra_config = HydraConfig.get()
+        if hydra_config.mode != RunMode.MULTIRUN:
+            return ""
+        return f"{job_name(hydra_config.job.num, hydra_config.overrides.task, self.swept)}: "
 
 
 def _composition_problems(error: Exception, config_name: str, directory: Path, schema: str) -> list[str]:

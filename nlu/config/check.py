@@ -29,6 +29,15 @@ def check_value(annotation: ast.expr, value: Any) -> str | None:
     return None if expected is None else f"must be {expected}"
 
 
+def broken_rule(key: str, annotation: ast.expr, value: Any) -> str | None:
+    """Return key, value, broken rule and remedy where `value` breaks the rule of `annotation`, or None."""
+    rule = check_value(annotation, value)
+    if rule is None:
+        return None
+    remedy = "" if "; " in rule and " write " in rule else f"; set {key} to such a value"
+    return f"{key} is {show(value)} but {rule}{remedy}"
+
+
 def show(value: Any) -> str:
     """Return `value` as it would be written in YAML, shortened to 80 characters."""
     constants = {None: "null", True: "true", False: "false"}

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from nlu.config.errors import EXIT_USER_ERROR, UserError, print_problems
+from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.nearest import hint
 
 EXIT_INTERRUPTED = 130
@@ -43,6 +43,6 @@ def run_command(main: Callable[[Sequence[str]], int]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
     except UserError as error:
-        print_problems(error.problems)
+        print_error(error)
         status = EXIT_USER_ERROR
     sys.exit(status)

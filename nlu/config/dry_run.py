@@ -1,10 +1,15 @@
 """What `dry_run=true` prints: the resolved configuration, and the verdict on it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
 from nlu.config.signature import read_signature
+
+_VERDICT = """\
+# Every key, type, range, local path and rule between groups holds. Nothing was run or read: what only the
+# data, the weights or the device can tell shows when a run begins."""
 
 
 def show(config: dict[str, Any]) -> int:
@@ -14,6 +19,12 @@ def show(config: dict[str, Any]) -> int:
     for group, node in config.items():
         if isinstance(node, dict) and "_target_" in node:
             print(f"# {group}: {read_signature(node['_target_']).doc}")
-    print("# Every key, type, range, local path and rule between groups holds. Nothing was run or read: what only the")
-    print("# data, the weights or the device can tell shows when a run begins.")
+    print(_VERDICT)
     return 0
+
+
+def show_grid(job_names: Sequence[str]) -> None:
+    """Print which jobs a grid has, and the verdict on all of them."""
+    for name in job_names:
+        print(f"# {name}")
+    print(_VERDICT)

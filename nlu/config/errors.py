@@ -1,7 +1,6 @@
 """Errors that a user can mend. Commands print them without a traceback and exit with status 2."""
 
 import sys
-from collections.abc import Sequence
 
 EXIT_USER_ERROR = 2
 
@@ -9,13 +8,26 @@ EXIT_USER_ERROR = 2
 class UserError(Exception):
     """One or more problems whose remedy lies with the user.
 
-    Each problem is one text that names the offending value, the rule it breaks and what to set instead.
-    `str()` of the error lists all of them, so that a user mends everything in one go.
+    Each problem is one text that names the offending value, the rule it breaks and what to set instead. What they have
+    in common is said once: `summary` before them, `remedy` after them; neither counts as a problem. `str()` of the
+    error lists all of it, so that a user mends everything in one go.
     """
 
-    def __init__(self, *problems: str):
-        self.problems = list(problems)
-        super().__init__("\n".join(self.problems))
+    def __init__(self, *problems: str, summary: str = "", remedy: str = ""):
+        if not problems:
+            problems, summary, remedy = (_joined(summary, remedy),), "", ""
+        self.problems = list(dict.fromkeys(problems))
+        self.summary, self.remedy = summary, remedy
+        super().__init__("\n".join(self.sentences))
+
+    @property
+    def sentences(self) -> list[str]:
+        """All that is to be said, in order."""
+        return [sentence for sentence in (self.summary, *self.problems, self.remedy) if sentence]
+
+
+def _joined(text: str, remedy: str) -> str:
+    return f"{text}; {remedy}" if remedy else text
 
 
 class DataError(UserError):
@@ -26,10 +38,13 @@ class CheckpointError(UserError):
     """Weights or a training state that cannot be read, written or fitted to this model."""
 
 
-def print_problems(found: Sequence[str], of_job: str = "") -> None:
-    """Print problems on standard error, `of_job` in front: one on a line, several as a list."""
-    if len(found) == 1:
-        text = f"nlu: error: {of_job}{found[0]}"
+def print_error(error: UserError, of_job: str = "") -> None:
+    """Print an error on standard error, `of_job` in front: one problem on a line, several as a list."""
+    count = len(error.problems)
+    if count == 1 and not error.summary:
+        text = f"nlu: error: {of_job}{_joined(error.problems[0], error.remedy)}"
     else:
-        text = "\n".join([f"nlu: error: {of_job}{len(found)} problems", *(f"  - {problem}" for problem in found)])
+        head = f"nlu: error: {of_job}{error.summary or f'{count} problems'}"
+        rest = [f"  - {problem}" for problem in error.problems] + ([f"  {error.remedy}"] if error.remedy else [])
+        text = "\n".join([head, *rest])
     print(text, file=sys.stderr, flush=True)

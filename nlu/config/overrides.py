@@ -5,7 +5,7 @@ that every one that does not fit is found, and what is left is validated as well
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -60,6 +60,8 @@ class _Trial:
     accepted: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     refused_groups: set[str] = field(default_factory=set)
+    drawn: list[str] = field(default_factory=list)
+    """overrides whose values only a search can draw"""
 
     def run(self, overrides: list[str], schema: str) -> list[str]:
         # Where configurations are found comes first, choices next: they decide which other keys there are.
@@ -71,6 +73,8 @@ class _Trial:
         config = self.compose_base()
         if config is None:
             return self.found
+        if self.drawn and self.compose_hydra().runtime.choices["hydra/sweeper"] == "basic":
+            self.found += map(_interval_problem, self.drawn)
         for _, alternatives in parsed[len(choices) :]:
             config = self.accept(alternatives, config, schema)
         plain, unresolved = resolve(config)
@@ -95,6 +99,8 @@ class _Trial:
         if not self.is_multirun:
             self.found.append(_sweep_problem(override, key))
             self.refused_groups |= {key.replace("/", ".")} if is_choice else set()
+        if self.is_multirun and not parsed.is_discrete_sweep():
+            self.drawn.append(override)
         if not (self.is_multirun and parsed.is_discrete_sweep()):
             return []
         values = list(parsed.sweep_string_iterator())
@@ -103,7 +109,7 @@ class _Trial:
     def accept_choice(self, alternatives: list[_Alternative]) -> None:
         good = []
         for choice in alternatives:
-            problem = self.choice_problem(choice) if choice.is_choice else None
+            problem = choice_problem(choice.key, choice.value, self.options) if choice.is_choice else None
             if problem is None:
                 good.append(choice.text)
             else:
@@ -113,12 +119,8 @@ class _Trial:
         else:
             self.refused_groups.add(alternatives[0].key.replace("/", "."))
 
-    def choice_problem(self, choice: _Alternative) -> str | None:
-        path = PurePosixPath(choice.key) / choice.value
-        options = _options(str(path.parent), self.config_name, self.accepted)
-        if path.name in options or choice.value == "null":
-            return None
-        return f"{choice.text}: there is no such choice; {_options_hint(choice.value, options)}"
+    def options(self, group: str) -> list[str]:
+        return _options(group, self.config_name, self.accepted)
 
     def compose_base(self) -> DictConfig | None:
         """Compose the choices; a group without one is left out, so that the rest can be judged."""
@@ -130,7 +132,7 @@ class _Trial:
                 if group is None or f"~{group}" in self.accepted:
                     self.found.append(composition_problem(error, self.config_name))
                     return None
-                options = _options(group, self.config_name, self.accepted)
+                options = self.options(group)
                 if group not in self.refused_groups:
                     self.found.append(f"{group} is not chosen; set {group}=NAME, one of: {', '.join(options)}")
                 self.refused_groups.add(group)
@@ -157,7 +159,7 @@ class _Trial:
 
     def refusal(self, alternative: _Alternative, error: Exception, config: DictConfig, schema: str) -> str:
         if alternative.key.startswith("hydra.") and _is_about_key(error):
-            return _unknown_hydra_key(alternative.key, self.compose_hydra())
+            return _unknown_hydra_key(alternative, self.compose_hydra())
         return _refusal(alternative, error, config, schema)
 
     def compose_hydra(self) -> DictConfig:
@@ -166,6 +168,15 @@ class _Trial:
     def without_refused(self, found: list[str]) -> list[str]:
         starts = tuple(f"{group}{after}" for group in self.refused_groups for after in (".", " ", ":", "["))
         return [problem for problem in found if not problem.startswith(starts)]
+
+
+def choice_problem(group: str, choice: str, options_of: Callable[[str], list[str]]) -> str | None:
+    """Return what is wrong with the choice of a group, `options_of` giving all of a group; None where there is it."""
+    path = PurePosixPath(group) / choice
+    options = options_of(str(path.parent))
+    if path.name in options or choice == "null":
+        return None
+    return f"{group}={choice}: there is no such choice; {_options_hint(choice, options)}"
 
 
 def composition_problem(error: Exception, config_name: str) -> str:
@@ -201,9 +212,12 @@ def _is_about_key(error: Exception) -> bool:
     return str(error).startswith(("Could not override", "Could not delete")) and error.__cause__ is not None
 
 
-def _unknown_hydra_key(key: str, composed: DictConfig) -> str:
+def _unknown_hydra_key(alternative: _Alternative, composed: DictConfig) -> str:
     """Say which of Hydra's keys was meant: the nearest of all, or those of the same group that was chosen."""
+    key = alternative.key
     valid = [f"hydra.{name}" for name in flat(OmegaConf.to_container(composed, resolve=False))]  # type: ignore[arg-type]
+    if any(f"{name}.".startswith(f"{key}.") for name in valid):
+        return f"{alternative.text}: {key} has no such keys yet; add them with +{alternative.text}"
     group = key.rpartition(".")[0]
     choice = composed.runtime.choices.get(group.replace(".", "/"))
     whose = f"hydra/{group.partition('.')[2]}={choice}" if choice else "Hydra"
@@ -233,6 +247,13 @@ def _sweep_problem(override: str, key: str) -> str:
     )
 
 
+def _interval_problem(override: str) -> str:
+    return (
+        f"{override}: a grid cannot draw from an interval; for a search set hydra/sweeper=hyperband, for a grid list "
+        f"the values: {override.partition('=')[0]}=VALUE,VALUE"
+    )
+
+
 def _few(text: str) -> str:
     return text if len(text) <= 200 else "see --cfg job for all keys"
 
@@ -249,14 +270,26 @@ def grammar_problem(override: str, error: OverrideParseException) -> str:
     key, equals, value = override.partition("=")
     if not equals and not override.startswith("~"):
         return f"{override}: the value is missing; write {override}=VALUE"
+    if value.startswith("choice(") and "NoneType is incompatible" in error.message:
+        listed = value.removeprefix("choice(").removesuffix(")")
+        return f"{override} cannot be read: choice() takes no null; list the values alone: '{key}={listed}'"
     where = f"a character that cannot stand there: {_at_caret(override, carets[0])}" if carets else " ".join(details)
     if any(value.count(opening) != value.count(closing) for opening, closing in ("{}", "[]", "()")):
         remedy = f"its brackets do not close; close them, and quote the whole for the shell: '{key}={{...}}'"
+    elif value.startswith("{") and (escaped := _KEY_WITH_EQUALS.sub(r"\1\\=", value)) != value:
+        remedy = f"inside the brackets a key has \\= for =: '{key}={escaped}'"
     elif value.startswith(("{", "[")):
-        remedy = f"quote what holds special characters inside the brackets, and the whole for the shell: '{override}'"
+        example = '{name: "a=b"}' if value.startswith("{") else '["a=b"]'
+        remedy = (
+            "put what holds special characters inside the brackets in quotation marks, and the whole in others for the "
+            f"shell, as in '{key}={example}'"
+        )
     else:
         remedy = f"quote the value for the shell and for Hydra: '{key}=\"{value}\"'"
     return f"{override} cannot be read: {where}; {remedy}"
+
+
+_KEY_WITH_EQUALS = re.compile(r"([{,]\s*[^:{},\"'=\\]+)=(?=[^:{},\"'=]+:)")
 
 
 def _at_caret(override: str, caret: str) -> str:

@@ -9,6 +9,13 @@ from nlu.config.rules import MISSING
 from nlu.config.validate import UNRESOLVED
 
 
+def without_hydra(config: DictConfig) -> DictConfig:
+    """Return the part of a composed configuration that is the program's own."""
+    plain = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    OmegaConf.set_struct(plain, True)
+    return plain
+
+
 def resolve(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
     """Return the configuration as plain containers, and one problem for each value that cannot be resolved.
 

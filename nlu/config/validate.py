@@ -6,7 +6,7 @@ All problems are collected, so that a user mends a configuration in one go.
 from collections.abc import Mapping
 from typing import Any
 
-from nlu.config.check import check_value, show
+from nlu.config.check import broken_rule, check_value, show
 from nlu.config.defaults import PLAIN_GROUPS, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
@@ -119,8 +119,8 @@ class _Checker:
             if name not in signature.parameters:
                 found += _unknown(prefix, str(name), signature)
             elif not (_is_missing(value) or value is UNRESOLVED or _is_node(value)):
-                rule = check_value(signature.parameters[name].annotation, value)
-                found += [_broken(_join(prefix, name), value, rule)] if rule else []
+                problem = broken_rule(_join(prefix, name), signature.parameters[name].annotation, value)
+                found += [problem] if problem else []
         for name, parameter in signature.parameters.items():
             value = node.get(name, MISSING if parameter.required else None)
             if _is_missing(value):
@@ -135,11 +135,6 @@ def _unknown(prefix: str, name: str, signature: Signature) -> list[str]:
     if signature.is_open:
         return []
     return [f"{key}: there is no such key; {hint(key, [_join(prefix, valid) for valid in signature.parameters])}"]
-
-
-def _broken(key: str, value: Any, rule: str) -> str:
-    remedy = "" if "; " in rule and " write " in rule else f"; set {key} to such a value"
-    return f"{key} is {show(value)} but {rule}{remedy}"
 
 
 def _not_set(key: str, rule: str | None) -> str:

@@ -203,7 +203,7 @@ class _Builder:
                     bad.append(target.describe(sources[source].path))
             if counts["bad_rows"] and self._files.on_bad_row == "error":
                 raise DataError(
-                    *bad, "mend these rows, or set data.on_bad_row=skip to leave such rows out and count them"
+                    *bad, remedy="mend these rows, or set data.on_bad_row=skip to leave such rows out and count them"
                 )
             if good:
                 encoded = self._encode([row.values for _, row, _ in good])
@@ -215,7 +215,9 @@ class _Builder:
             where = ", ".join(str(source.path) for source in sources)
             key = self._files.sources()[name][0]
             raise DataError(
-                *bad, f"the set {name} is empty: {where} holds no usable row; set {key} to a file with rows"
+                *bad,
+                summary=f"the set {name} is empty: {where} holds no usable row",
+                remedy=f"set {key} to a file with rows",
             )
         if name == "train":
             self._names, self._remap = self._labels.close()

@@ -101,8 +101,8 @@ def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
     }
     if not files:
         raise UserError(
-            "--join: no configuration here has all its folds complete, so there is nothing to join",
             *(sentence for row in rows for sentence in missing_folds(row)),
+            summary="--join: no configuration here has all its folds complete, so there is nothing to join",
         )
     if existing := [path for path in files if path.exists()]:
         raise UserError(*(f"--join would write {path}, which exists; give another folder" for path in existing))

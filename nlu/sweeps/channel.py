@@ -236,6 +236,6 @@ def record_failure(run_dir: Path, error: BaseException) -> Path:
 def last_line(error: BaseException) -> str:
     """Return what an error says, on one line: all problems of a UserError, the kind and last line of any other."""
     if isinstance(error, UserError):
-        return "; ".join(error.problems)
+        return "; ".join(error.sentences)
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__

@@ -6,11 +6,13 @@ MLSys 2020), and a trial's bracket is a hash of study name and number, weighted 
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nlu.config.check import broken_rule, show
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 
@@ -18,15 +20,25 @@ if TYPE_CHECKING:
     from optuna.pruners import BasePruner
 
 KEY = "hydra.sweeper.pruner"
-PARAMETERS: dict[str, dict[str, Any]] = {
-    "hyperband": {"bootstrap_count": 0},
-    "successive_halving": {"min_early_stopping_rate": 0, "bootstrap_count": 0},
-    "median": {"n_startup_trials": 5, "n_warmup_steps": 0, "interval_steps": 1, "n_min_trials": 1},
-    "threshold": {"lower": None, "upper": None, "n_warmup_steps": 0, "interval_steps": 1},
-    "wilcoxon": {"p_threshold": 0.1, "n_startup_steps": 2},
+PARAMETERS: dict[str, dict[str, tuple[Any, str]]] = {
+    "hyperband": {"bootstrap_count": (0, "NonNegativeInt")},
+    "successive_halving": {"min_early_stopping_rate": (0, "NonNegativeInt"), "bootstrap_count": (0, "NonNegativeInt")},
+    "median": {
+        "n_startup_trials": (5, "NonNegativeInt"),
+        "n_warmup_steps": (0, "NonNegativeInt | Duration"),
+        "interval_steps": (1, "PositiveInt | Duration"),
+        "n_min_trials": (1, "PositiveInt"),
+    },
+    "threshold": {
+        "lower": (None, "float | None"),
+        "upper": (None, "float | None"),
+        "n_warmup_steps": (0, "NonNegativeInt | Duration"),
+        "interval_steps": (1, "PositiveInt | Duration"),
+    },
+    "wilcoxon": {"p_threshold": (0.1, "Fraction"), "n_startup_steps": (2, "NonNegativeInt")},
     "none": {},
 }
-"""The parameters of each pruner beside the resources, with their defaults."""
+"""The parameters of each pruner beside the resources: default, and type as `nlu.config.types` names it."""
 WITH_RUNGS = ("hyperband", "successive_halving")
 RESOURCES = ("n_warmup_steps", "interval_steps")
 """Parameters that count examples seen, and may be written as durations."""
@@ -37,25 +49,42 @@ TRIALS_PER_BRACKET = 10
 def read(written: Any) -> tuple[str, dict[str, Any]]:
     """Return name and parameters of a pruner written as `median` or `{name: median, n_startup_trials: 3}`.
 
-    Raises UserError for a name or parameter that there is not.
+    Raises UserError for a name or parameter that there is not, and for values that cannot be.
     """
     if written is None:
         written = "none"
     node = dict(written) if isinstance(written, Mapping) else {"name": written}
-    name = node.pop("name", None)
+    if "name" not in node:
+        raise UserError(
+            f"{KEY} is {show(written)}, which names no pruner; add one of {', '.join(PARAMETERS)}: "
+            f"'{KEY}={{name: median, n_startup_trials: 3}}'"
+        )
+    name = node.pop("name")
     if name not in PARAMETERS:
-        raise UserError(f"{KEY} is {written!r}: there is no such pruner; {hint(str(name), PARAMETERS)}; set {KEY}=NAME")
-    unknown = [key for key in node if key not in PARAMETERS[name]]
-    if unknown:
         raise UserError(
-            *(f"{KEY}.{key}: {name} has no such parameter; {hint(key, PARAMETERS[name])}" for key in unknown)
+            f"{KEY} is {show(written)}: there is no such pruner; {hint(str(name), PARAMETERS)}; set {KEY}=NAME"
         )
-    parameters = {**PARAMETERS[name], **node}
-    if name == "threshold" and parameters["lower"] is None and parameters["upper"] is None:
-        raise UserError(
-            f"{KEY} is threshold, which needs a bound; write '{KEY}={{name: threshold, lower: 0.5}}', or upper"
-        )
+    problems = [
+        f"{KEY}.{key}: {name} has no such parameter; {hint(str(key), PARAMETERS[name])}"
+        if key not in PARAMETERS[name]
+        else broken_rule(f"{KEY}.{key}", ast.Constant(PARAMETERS[name][key][1]), value)
+        for key, value in node.items()
+    ]
+    parameters = {key: default for key, (default, _) in PARAMETERS[name].items()} | node
+    if name == "threshold":
+        problems.append(_bounds_problem(parameters["lower"], parameters["upper"]))
+    if found := [problem for problem in problems if problem]:
+        raise UserError(*found)
     return name, parameters
+
+
+def _bounds_problem(lower: Any, upper: Any) -> str | None:
+    if lower is None and upper is None:
+        return f"{KEY} is threshold, which needs a bound; write '{KEY}={{name: threshold, lower: 0.5}}', or upper"
+    both_known = all(isinstance(bound, int | float) for bound in (lower, upper))
+    if both_known and lower > upper:
+        return f"{KEY}.lower is {lower}, more than upper, {upper}, so that nothing would pass; set it lower"
+    return None
 
 
 def build(spec: Mapping[str, Any] | None) -> BasePruner:

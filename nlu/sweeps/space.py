@@ -207,25 +207,27 @@ def _check_branches(space: Space, problems: list[str]) -> None:
                 )
 
 
-def require_grid(space: Space) -> dict[str, list[Any]]:
-    """Return the values of each parameter for a grid. Raises UserError where there is an interval or a condition."""
-    problems, values = [], {}
+def grid_problems(space: Space) -> list[str]:
+    """Return what keeps a space from being a grid: intervals and conditions."""
+    problems = []
     if space.branches:
         problems.append(
             f"{WHEN} makes no grid; choose hydra/sweeper/sampler=random or tpe, or sweep each branch by itself"
         )
-    for name, distribution in space.params.items():
-        is_interval = not isinstance(distribution, CategoricalDistribution) and not _is_stepped(distribution)
-        if is_interval:
-            problems.append(
-                f"{name} is {shown(distribution)}, but a grid needs values one can count; write choice(...) or "
-                "range(...), or choose hydra/sweeper/sampler=random or tpe"
-            )
-        else:
-            values[name] = list(OptunaSweeperImpl._to_grid_sampler_choices(distribution))
-    if problems:
-        raise UserError(*problems)
-    return values
+    return problems + [
+        f"{name} is {shown(distribution)}, but a grid needs values one can count; write choice(...) or "
+        "range(...), or choose hydra/sweeper/sampler=random or tpe"
+        for name, distribution in space.params.items()
+        if not isinstance(distribution, CategoricalDistribution) and not _is_stepped(distribution)
+    ]
+
+
+def grid_values(space: Space) -> dict[str, list[Any]]:
+    """Return the values of each parameter, of a space without `grid_problems`."""
+    return {
+        name: list(OptunaSweeperImpl._to_grid_sampler_choices(distribution))
+        for name, distribution in space.params.items()
+    }
 
 
 def _is_stepped(distribution: BaseDistribution) -> bool:

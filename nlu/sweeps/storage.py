@@ -6,7 +6,9 @@ A path, or null for the sweep folder, is a journal file; `postgresql://` any dat
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +46,7 @@ def storage_url(written: str | None, sweep_dir: Path) -> str:
 
 
 def url_problems(url: str, n_jobs: int) -> list[str]:
-    """Return what is wrong with a storage URL, without opening it."""
+    """Return what is wrong with a storage URL, without opening it: nothing is connected, no file stays behind."""
     scheme, netloc = url.partition("://")[0].partition("+")[0], urlsplit(url).netloc
     secrets = [name for name, _ in parse_qsl(urlsplit(url).query) if name.lower() in _SECRET_KEYS]
     if (":" in netloc.rpartition("@")[0] and "@" in netloc) or secrets:
@@ -57,7 +59,56 @@ def url_problems(url: str, n_jobs: int) -> list[str]:
             f"{KEY} is {url} and hydra.sweeper.n_jobs is {n_jobs}, but sqlite locks up under several writers; set "
             f"{KEY} to {ALTERNATIVES}, or hydra.sweeper.n_jobs=1"
         ]
-    return []
+    if scheme == JOURNAL_SCHEME:
+        problem = _path_problem(Path(url.partition("://")[2]))
+    else:
+        problem = None if scheme in OBJECT_SCHEMES else _driver_problem(url)
+    return [problem] if problem else []
+
+
+def _path_problem(path: Path) -> str | None:
+    """Return why a journal cannot be written; what is made to find out, since rights alone do not tell, is removed."""
+    missing = [folder for folder in path.parents if not folder.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            path.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        return _unwritable(path, error)
+    finally:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+    return None
+
+
+def _unwritable(path: Path, error: OSError) -> str:
+    return (
+        f"{KEY} is {path}, which cannot be written: {error.strerror or error}; choose a file in a folder that you may "
+        "write to, postgresql://HOST/DATABASE, s3://BUCKET/FOLDER or oss://BUCKET/FOLDER"
+    )
+
+
+def _driver_problem(url: str) -> str | None:
+    """Return what is wrong with the URL of a database before anything is connected."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+    try:
+        create_engine(_with_driver(url)).dispose()
+    except (ArgumentError, NoSuchModuleError):
+        return f"{KEY} is {url}, which is no storage that is known; set it to {ALTERNATIVES}"
+    except ImportError as error:
+        remedy = "pip install psycopg2-binary" if url.startswith("postgresql") else "install it"
+        return f"{KEY} is {url}, whose driver is not installed ({error}); {remedy}, or set {KEY} to {ALTERNATIVES}"
+    return None
+
+
+def _with_driver(url: str) -> str:
+    # Of the drivers of PostgreSQL this is the one that is looked for, whatever SQLAlchemy's default may be.
+    return url.replace("postgresql://", "postgresql+psycopg2://", 1) if url.startswith("postgresql://") else url
 
 
 def open_storage(url: str) -> BaseStorage:
@@ -111,7 +162,7 @@ def _journal_file(url: str, path: str) -> BaseStorage:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(journal_file(path))
     except OSError as error:
-        raise unreachable(url, error) from error
+        raise UserError(_unwritable(Path(path), error)) from error
 
 
 def _journal_of_objects(url: str) -> BaseStorage:
@@ -124,18 +175,12 @@ def _journal_of_objects(url: str) -> BaseStorage:
 
 def _database(url: str, scheme: str) -> BaseStorage:
     from optuna.storages import RDBStorage
-    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+    from sqlalchemy.exc import DBAPIError
 
-    # Of the drivers of PostgreSQL this is the one that is looked for, whatever SQLAlchemy's default may be.
-    driven = url.replace("postgresql://", "postgresql+psycopg2://", 1) if scheme == "postgresql" else url
+    if problem := _driver_problem(url):
+        raise UserError(problem)
     arguments = {"connect_args": {"connect_timeout": CONNECT_TIMEOUT_S}} if scheme.startswith("postgresql") else {}
     try:
-        return RDBStorage(driven, engine_kwargs={"pool_pre_ping": True, **arguments})
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise UserError(f"{KEY} is {url}, which is no storage that is known; set it to {ALTERNATIVES}") from error
-    except ImportError as error:
-        raise UserError(
-            f"{KEY} is {url}, whose driver is not installed ({error}); for postgresql: pip install psycopg2-binary"
-        ) from error
+        return RDBStorage(_with_driver(url), engine_kwargs={"pool_pre_ping": True, **arguments})
     except DBAPIError as error:
         raise unreachable(url, error) from error

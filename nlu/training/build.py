@@ -127,9 +127,9 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: dict[str, Any]) -> Sta
     passed_over = {"world_size", "store"} if "train" in saved else {"world_size", "train", "evaluated"}
     if differences := [key for key in order_key if key not in passed_over and saved.get(key) != order_key[key]]:
         raise CheckpointError(
-            f"{checkpoint} stands at step {state.step} of a run that this one cannot go on with",
             *(_difference(key, saved.get(key), order_key[key]) for key in differences),
-            "write the values of its config.yaml, with the same files, to go on, or take only its weights with "
+            summary=f"{checkpoint} stands at step {state.step} of a run that this one cannot go on with",
+            remedy="write the values of its config.yaml, with the same files, to go on, or take only its weights with "
             "model.pretrained=RUN/last",
         )
     if saved["world_size"] != order_key["world_size"]:

@@ -73,8 +73,9 @@ class _Workers:
                 statuses.append(status)
                 if status not in (0, *_STOPPED):
                     self._kill()
-        if problems := [problem for report in self._reports for problem in _received(report)]:
-            raise UserError(*dict.fromkeys(problems))
+        if errors := [error for report in self._reports if (error := _received(report)) is not None]:
+            problems = [problem for error in errors for problem in error.problems]
+            raise UserError(*problems, summary=errors[0].summary, remedy=errors[0].remedy)
         return next((abs(status) for status in statuses if status), 0)
 
     def _pass_on(self, number: int, frame: Any) -> None:
@@ -92,12 +93,12 @@ class _Workers:
 _STOPPED = (EXIT_REQUEUE, EXIT_INTERRUPTED)
 
 
-def _received(report: Connection) -> list[str]:
-    """Return the problems that a worker reported before it ended; none where it ended without a word."""
+def _received(report: Connection) -> UserError | None:
+    """Return the error that a worker reported before it ended; None where it ended without a word."""
     try:
         return report.recv()
     except EOFError:
-        return []
+        return None
 
 
 def _work(
@@ -115,7 +116,7 @@ def _work(
     except KeyboardInterrupt:
         _leave(EXIT_INTERRUPTED)
     except UserError as error:
-        report.send(error.problems)
+        report.send(error)
         _leave(EXIT_USER_ERROR)
 
 

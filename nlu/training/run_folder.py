@@ -14,8 +14,10 @@ import yaml
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.flat import flat
 from nlu.storage.files import write_text
+from nlu.sweeps.repeats import count_parts
 from nlu.training.checkpoint import COMPLETE, find_last
 
+FOLDER_KEY = "hydra.run.dir (hydra.sweep.dir of a --multirun)"
 LOCK = ".lock"
 CONFIG = "config.yaml"
 """makes the folder a run's"""
@@ -55,8 +57,8 @@ def _lock(run_dir: Path) -> int:
         os.close(descriptor)
         if time.monotonic() > deadline_s:
             raise UserError(
-                f"hydra.run.dir is {run_dir}, and another process is writing to it; wait for it, stop it, "
-                "or choose another hydra.run.dir"
+                f"the folder of this run is {run_dir}, and another process is writing to it; wait for it, stop it, or "
+                f"choose another {FOLDER_KEY}"
             )
         time.sleep(0.2)
 
@@ -88,14 +90,16 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     if not contents or (resume == "auto" and all(fnmatch(name, LOGS) for name in contents)):
         return None
     if not (run_dir / CONFIG).is_file():
-        raise UserError(f"hydra.run.dir is {run_dir}, which holds {contents[0]!r} but no run; choose another folder")
+        raise UserError(f"{run_dir} holds {contents[0]!r} but no run; choose another {FOLDER_KEY}")
     if resume == "never":
         raise _exists(run_dir, contents)
     if differences := _differences(yaml.safe_load((run_dir / CONFIG).read_text()), config):
+        # The state of one run is no start for several.
+        elsewhere = f", or start from its state there with resume={run_dir}" if count_parts(config) == 1 else ""
         raise UserError(
-            f"{run_dir} holds a run with another configuration; write the same values to continue it, choose another "
-            f"hydra.run.dir, or start from its state there with resume={run_dir}",
             *differences,
+            summary=f"{run_dir} holds a run with another configuration",
+            remedy=f"write the same values to continue it, or choose another {FOLDER_KEY}{elsewhere}",
         )
     return find_last(run_dir)
 
@@ -103,8 +107,8 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
 def _exists(run_dir: Path, contents: list[str]) -> UserError:
     shown = ", ".join(contents[:4]) + (", ..." if len(contents) > 4 else "")
     return UserError(
-        f"hydra.run.dir is {run_dir}, which exists and holds {shown}; nothing was written; set resume=auto to continue "
-        "the run that it holds, or choose another hydra.run.dir"
+        f"the folder of this run is {run_dir}, which exists and holds {shown}; nothing was written; set resume=auto to "
+        f"continue the run that it holds, or choose another {FOLDER_KEY}"
     )
 
 

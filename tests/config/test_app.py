@@ -23,7 +23,10 @@ def task(config: DictConfig) -> Any:
     """Behave as the configuration's name says."""
     failures = {
         "one": UserError("one problem"),
-        "two": UserError("first", "second"),
+        "two": UserError("first", "second", "first"),
+        "rows": UserError("row 1", "row 2", remedy="mend these rows"),
+        "row": UserError("row 1", remedy="mend this row"),
+        "space": UserError("a there, b here", summary="another space", remedy="write the same"),
         "bug": RuntimeError("a bug"),
         "value": ValueError("a bug --too"),
         "full": OSError(errno.ENOSPC, "No space left on device", "runs/weights.bin"),
@@ -111,7 +114,7 @@ def test_of_several_jobs_the_largest_exit_code_counts_and_all_of_them_run(run):
     assert code == 2
     assert [line for line in out.splitlines() if line.startswith("ran")] == ["ran 1", "ran one", "ran fine"]
     assert err.splitlines() == [
-        "nlu: error: job 1 (name=one,task=tag): one problem", "nlu: 2 of 3 jobs were refused or failed: 0, 1",
+        "nlu: error: job 1 (name=one): one problem", "nlu: 2 of 3 jobs were refused or failed: 0, 1",
     ]  # fmt: skip
     assert "nlu.report" not in out, "no job left a run"
     assert "jobs were" not in run("-m", "task=tag", "name=fine,metric")[2]
@@ -120,6 +123,18 @@ def test_of_several_jobs_the_largest_exit_code_counts_and_all_of_them_run(run):
 def test_a_users_error_is_printed_without_a_traceback(run):
     assert run("task=tag", "name=one")[::2] == (2, "nlu: error: one problem\n")
     assert run("task=tag", "name=two")[2] == "nlu: error: 2 problems\n  - first\n  - second\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("rows", "2 problems\n  - row 1\n  - row 2\n  mend these rows"),
+        ("row", "row 1; mend this row"),
+        ("space", "another space\n  - a there, b here\n  write the same"),
+    ],
+)
+def test_what_problems_have_in_common_is_said_once_and_not_counted(run, name: str, told: str):
+    assert run("task=tag", f"name={name}")[2] == f"nlu: error: {told}\n"
 
 
 def test_an_invalid_value_is_refused_before_the_task_does_anything(run):

@@ -75,6 +75,10 @@ def test_keys_of_a_group_whose_choice_was_refused_are_not_held_against_the_user(
         ),
         ("hydra.sweeper.zzz=1", "hydra/sweeper=basic has no such key; valid: hydra.sweeper."),
         ("task={a: 1}", "task is not chosen"),
+        ("hydra.sweeper.params={seed: 1}", "add them with +hydra.sweeper.params={seed: 1}"),
+        ("+name={a=b: {c: 1}, d=e: 2}", "a key has \\= for =: '+name={a\\=b: {c: 1}, d\\=e: 2}'"),
+        ("+name={a: b~c}", "as in '+name={name: \"a=b\"}'"),
+        ("seed=choice(null,/a)", "choice() takes no null; list the values alone: 'seed=null,/a'"),
         ("seed=${trainer.batchsize}", "seed is ${trainer.batchsize} but interpolation key"),
         ("model.name=${oc.env:SURELY_NOT_SET}", "Environment variable 'SURELY_NOT_SET' not found"),
     ],
@@ -96,6 +100,13 @@ def test_every_value_of_a_sweep_is_tried(find):
         "task=clasify: there is no such choice; nearest: classify; all: classify, tag",
         "task=tga: there is no such choice; nearest: tag; all: classify, tag",
     ]
+
+
+def test_an_interval_without_a_search_names_the_search_and_the_list(find):
+    (problem,) = find(*VALID, "seed=interval(1,3)", is_multirun=True)
+    assert problem.endswith("for a search set hydra/sweeper=hyperband, for a grid list the values: seed=VALUE,VALUE")
+    (problem,) = find(*VALID, "seed=interval(1,3)", "trainer.batchsize=3", "hydra/sweeper=hyperband", is_multirun=True)
+    assert problem.startswith("trainer.batchsize")
 
 
 def test_an_unknown_configuration_is_refused_with_the_nearest(find):

@@ -120,12 +120,12 @@ def test_what_only_chooses_among_the_rows_opens_the_same_store(write, open_files
 def test_bad_rows_are_all_listed_by_file_row_field_and_value_and_leave_no_store(write, open_files, empty_cache):
     train = write("train.tsv", "good\t1\n \t0\nbad\t0\t0\nfine\t\n")
     error = refused(open_files, train=train, dev=write("dev.tsv", DEV))
-    assert error.problems[:3] == [
+    assert error.problems == [
         f"{train}:2: field text (column 0): ' ' is empty",
         f"{train}:3: field (row): 'bad\\t0\\t0' makes 3 columns where the first row of the file has 2",
         f"{train}:4: field label (column 1): '' is an empty label",
     ]
-    assert "data.on_bad_row=skip" in error.problems[3]
+    assert "data.on_bad_row=skip" in error.remedy
     assert stores() == [] and list((empty_cache / "staging").iterdir()) == []
 
 

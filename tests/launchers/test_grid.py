@@ -7,23 +7,50 @@ from tests.training.runs import QUICK, TINY, files, run
 OPTIONS = (*TINY, *(option for option in QUICK if not option.startswith("optimizer.lr")))
 
 
+def grid(folder, *overrides: str, status: int = 0) -> str:
+    return run("--multirun", f"hydra.sweep.dir={folder}", *OPTIONS, *overrides, status=status)
+
+
 @pytest.mark.parametrize("launcher", [(), ("hydra/launcher=submitit_local",)], ids=["here", "submitit_local"])
 def test_refused_jobs_are_counted_at_the_end_and_the_report_is_named(tmp_path, launcher):
     folder = tmp_path / "grid"
-    said = run(
-        "--multirun", f"hydra.sweep.dir={folder}", *OPTIONS, *files(tmp_path), "optimizer.lr=-1,3e-3,-2", *launcher,
-        status=2,
-    )  # fmt: skip
-    assert f"1 of 3 jobs left a run in {folder}" in said and f"python -m nlu.report {folder}" in said
-    assert "nlu: 2 of 3 jobs were refused or failed: 0, 2" in said
+    (tmp_path / "neither.tsv").write_text("w1 w2\tneither\n")
+    train, dev, fields = files(tmp_path)[1:]
+    own = ("data=files", train, fields, f"{dev},{tmp_path}/neither.tsv", "seed=1", *launcher)
+    said = grid(folder, *own, status=2)
+    assert f"1 of 2 jobs left a run in {folder}" in said and f"python -m nlu.report {folder}" in said
+    assert "nlu: 1 of 2 jobs were refused or failed: 1" in said
     if launcher:
         assert f"what they said is in {folder}/.submitit" in said
-        logs = "".join(path.read_text() for path in (folder / ".submitit").rglob("*.err"))
-        assert "optimizer.lr is -1" in logs and "optimizer.lr is -2" in logs
-    else:
-        assert "optimizer.lr is -1" in said
+        said = "".join(path.read_text() for path in (folder / ".submitit").rglob("*.err"))
+    assert f"job 1 (data.dev={tmp_path}/neither.tsv): " in said and "'neither' is not in the label map" in said
 
 
-def test_a_grid_that_only_checks_names_no_report(tmp_path):
-    said = run("--multirun", f"hydra.sweep.dir={tmp_path}/grid", *OPTIONS, *files(tmp_path), "seed=1,2", "dry_run=true")
-    assert "nlu.report" not in said and "jobs were" not in said
+def test_runs_of_an_earlier_command_are_not_counted(tmp_path):
+    own = (tmp_path / "grid", *files(tmp_path), "trainer.max_duration=2st", "seed=1,2")
+    assert "2 of 2 jobs left a run" in grid(*own)
+    again = grid(*own, status=2)
+    assert "nlu: 2 of 2 jobs were refused or failed: 0, 1" in again and "left a run" not in again
+
+
+def test_every_job_is_checked_before_the_first_one_starts(tmp_path):
+    folder = tmp_path / "grid"
+    said = grid(
+        folder, *files(tmp_path), "optimizer.lr=1e-3,-1", "seed=1,2", "optimizer.weight_decay=-1", status=2
+    )  # fmt: skip
+    assert said.count("optimizer.weight_decay is -1") == 1
+    assert "jobs 2, 3: optimizer.lr is -1 but" in said and "2 problems" in said
+    assert not folder.exists()
+    assert "job 1 (seed=-2): seed is -2 but" in grid(folder, *files(tmp_path), "seed=1,-2", status=2)
+    assert "set hydra.sweep.dir=mine" in grid(folder, *files(tmp_path), "seed=1,2", "hydra.run.dir=mine", status=2)
+
+
+def test_a_value_that_a_job_gets_from_hydra_is_known_when_it_is_checked(tmp_path):
+    own = ("seed='${hydra:job.num}'", "optimizer.lr=1e-3,2e-3", "dry_run=true")
+    assert "holds" in grid(tmp_path / "grid", *files(tmp_path), *own)
+
+
+def test_a_grid_that_only_checks_has_a_line_for_each_job_and_names_no_report(tmp_path):
+    said = grid(tmp_path / "grid", *files(tmp_path), "seed=1,2", "dry_run=true")
+    assert said.splitlines()[:2] == ["# job 0 (seed=1)", "# job 1 (seed=2)"] and len(said.splitlines()) == 4
+    assert "nlu.report" not in said and "jobs were" not in said and not (tmp_path / "grid").exists()

@@ -43,9 +43,18 @@ def refused(folder, *overrides: str) -> str:
         ([LR, "hydra.sweeper.n_jobs=0", "hydra.sweeper.on_failure=maybe"], "2 problems"),
         ([LR, 'hydra.sweeper.storage="sqlite:///x.db"', "hydra.sweeper.n_jobs=2"], "sqlite locks up"),
         ([LR, 'hydra.sweeper.storage="postgresql://a:b@c/d"'], "PGPASSWORD"),
+        ([LR, "hydra.sweeper.storage=/proc/x/journal.log", "dry_run=true"], "cannot be written"),
+        ([LR, "hydra.sweeper.sampler=random"], "is the choice of a group; write hydra/sweeper/sampler=random"),
+        ([LR, "hydra.sweeper.sampler=null"], "hydra.sweeper.sampler is null"),
+        ([LR, "hydra.sweeper.pruner={name: wilcoxon, p_threshold: 7}", "dry_run=true"], "pruner.p_threshold is 7 but"),
+        ([LR, "hydra.sweeper.reduction_factor=1", "dry_run=true"], "reduction_factor is 1 but must be >= 2"),
+        ([LR, "hydra.sweeper.n_trials=0", "hydra.sweeper.on_failure=stopp", "optimizer.weight_decay=-1"], "3 problems"),
+        ([LR, "hydra.run.dir=mine"], "a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir=mine"),
         ([LR, "hydra.sweep.subdir=x"], "a trial's folder must be found by its number"),
         (["seed=3"], "nothing is drawn"),
         (["optimizer.lr=choice(0.1,-1)"], "optimizer.lr is -1 but must be a number > 0"),
+        (["model=choice(bert_tiny,bert_tniy)"], "model=bert_tniy: there is no such choice; nearest: bert_tiny"),
+        (["+hydra.sweeper.params={scheduler: 'choice(one_cycle,exponentl)'}"], "no such choice; nearest: exponential"),
         (["model=choice(bert_tiny,textcnn)", "model.heads=choice(1,2)"], "model.heads: there is no such key"),
     ],
 )
@@ -65,8 +74,10 @@ def test_every_swept_group_is_tried_with_every_other(tmp_path):
 
 def test_a_dry_run_of_a_search_reads_nothing_and_says_what_is_worth_a_thought(tmp_path):
     drawn = ("trainer.batch_size=choice(8,32)", "trainer.max_duration=90st", "dry_run=true")
-    done = started(tmp_path / "s", *files(tmp_path), *TINY[:1], *drawn)
+    done = started(tmp_path / "s", *files(tmp_path), *TINY[:1], *drawn, "hydra.sweeper.max_resource=1st")
     assert done.returncode == 0 and not (tmp_path / "s").exists(), done.stderr
     assert "# Drawn for each trial: trainer.batch_size" in done.stdout and "Nothing was run or read" in done.stdout
     assert "# warning: trainer.max_duration is 90st and trials differ in trainer.batch_size" in done.stdout
     assert "data store" not in done.stderr
+    assert "whether the storage answers" in done.stdout
+    assert "# warning: hydra.sweeper.max_resource is 1st, but trials are first scored after" in done.stdout

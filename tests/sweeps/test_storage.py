@@ -40,11 +40,37 @@ def test_sqlite_is_for_one_trial_at_a_time():
         # The driver is an extra: without it, that is what must be said.
         ("postgresql://localhost:1/none", "cannot be reached" if find_spec("psycopg2") else "driver is not installed"),
         ("postgress://localhost/none", "is no storage that is known"),
-        ("journal:///proc/none/journal.log", "cannot be reached"),
+        ("journal:///proc/none/journal.log", "cannot be written"),
     ],
 )
 def test_a_storage_that_is_not_there_is_one_clear_error(url, reason):
     with pytest.raises(UserError) as caught:
         open_storage(url)
     (problem,) = caught.value.problems
-    assert problem.startswith(f"hydra.sweeper.storage is {url}, wh") and reason in problem
+    shown = url.removeprefix("journal://")
+    assert problem.startswith(f"hydra.sweeper.storage is {shown}, wh") and reason in problem
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://", "a journal file (null or a path), postgresql://"),
+        ("mysql://h/d", "whose driver is not installed"),
+        ("postgress://localhost/none", "is no storage that is known"),
+        ("journal:///proc/none/journal.log", "cannot be written: No such file"),
+        ("journal:///proc", "cannot be written: Is a directory"),
+    ],
+)
+def test_what_cannot_work_is_seen_without_opening_it(url, reason):
+    (problem,) = url_problems(url, 1)
+    assert reason in problem and ("pip install psycopg2" not in problem)
+
+
+def test_whether_a_journal_can_be_written_is_tried_without_a_trace(tmp_path):
+    (tmp_path / "held.log").write_text("held")
+    assert url_problems(f"journal://{tmp_path}/new/folder/journal.log", 1) == []
+    assert url_problems(f"journal://{tmp_path}/held.log", 1) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["held.log"]
+    assert (tmp_path / "held.log").read_text() == "held"
+    (problem,) = url_problems(f"journal://{tmp_path}/held.log/journal.log", 1)
+    assert "cannot be written" in problem

@@ -13,7 +13,16 @@ from nlu.training import run_folder
 from nlu.training.checkpoint import COMPLETE
 from nlu.training.run_folder import LOCK, checkpoint_to_continue, hold, write_config
 
-CONFIG: dict[str, Any] = {"seed": 1, "resume": "never", "dry_run": False, "trainer": {"batch_size": 8}, "data": {}}
+CONFIG: dict[str, Any] = {
+    "seed": 1,
+    "resume": "never",
+    "dry_run": False,
+    "trainer": {"batch_size": 8},
+    "data": {},
+    "seeds": 1,
+    "folds": {"count": None},
+    "fold": None,
+}
 
 
 def saved_run(run_dir: Path, **changes: Any) -> Path:
@@ -45,6 +54,10 @@ def test_another_configuration_is_refused_with_every_difference(tmp_path: Path) 
         checkpoint_to_continue(tmp_path, changed)
     for difference in ("seed: 1 there, 2 here", "trainer.batch_size: 8 there, 16 here", "data.max_len: absent there"):
         assert difference in str(refused.value)
+    assert f"start from its state there with resume={tmp_path}" in refused.value.remedy
+    with pytest.raises(UserError) as refused:
+        checkpoint_to_continue(tmp_path, changed | {"folds": {"count": 2}})
+    assert "resume=" not in refused.value.remedy
 
 
 def test_another_attempt_at_a_trial_or_another_way_to_its_storage_is_the_same_run(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from omegaconf import DictConfig
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from nlu.config.errors import UserError, print_problems
+from nlu.config.errors import UserError, print_error
 from nlu.config.words import counted
-from nlu.sweeps import preflight
+from nlu.sweeps import preflight, resources
 from nlu.sweeps.channel import COMPLETE, OUTCOME, PRUNED, STOPPED, last_line
 from nlu.sweeps.storage import patiently
 
@@ -128,7 +128,7 @@ class Search:
         plan = self.plan
         say(f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, "
             f"{plan.sampler_name}, {plan.direction} ({plan.folder})")  # fmt: skip
-        for line in preflight.announced(self.plan.spec, self.plan.n_trials, self.plan.sampler_name):
+        for line in resources.announced(self.plan.spec, self.plan.n_trials, self.plan.sampler_name):
             say(line, style="yellow" if line.startswith("warning") else None)
         sentence = self.plan.slots.sentence(self.plan.n_jobs)
         for warning in [*plan.warnings, *([sentence] if sentence else [])]:
@@ -385,8 +385,8 @@ class Search:
         """End with status 1 where no trial ever came to a value: a script that goes on with the best one has none."""
         trials = self._trials()
         if not any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials):
-            print_problems(
-                [f"of {counted(len(trials), 'trial')} none completed or was pruned, so there is no best one"]
+            print_error(
+                UserError(f"of {counted(len(trials), 'trial')} none completed or was pruned, so there is no best one")
             )
             raise SystemExit(1)
 

@@ -8,24 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from hydra.core.object_type import ObjectType
 from hydra.types import HydraContext, TaskFunction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from optuna.samplers import RandomSampler
 
 from nlu.config.app import prepare
+from nlu.config.check import show
 from nlu.config.errors import UserError
+from nlu.config.grid import run_dir_problems
 from nlu.config.nearest import hint
+from nlu.config.resolve import without_hydra
 from nlu.config.words import counted
-from nlu.sweeps import preflight, pruning
+from nlu.sweeps import preflight, pruning, resources
 from nlu.sweeps.channel import PRUNER
 from nlu.sweeps.sampling import SeededByTrial
-from nlu.sweeps.space import overrides_of, read_space, require_grid, space_differences
+from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space, space_differences
 from nlu.sweeps.storage import open_storage, storage_url, url_problems
 
 from . import _folder
 from ._slots import Slots
 
+SAMPLERS = "hydra/sweeper/sampler"
 SPACE, SHARED, FOLDER, SAMPLER = "space", "shared", "folder", "sampler"
 """user attributes of a study: what is drawn, the values that all trials share, the sweep folder, name and parameters of
 the sampler"""
@@ -59,65 +64,86 @@ class Plan:
 
     def prepare(self) -> None:
         """Settle everything that can be settled without a trial. Raises UserError with all problems of a step."""
-        self._check_settings()
         _folder.require_same_study(self.folder, self.name)
-        self.space = read_space(self.settings["params"], self.settings["when"], self.arguments)
-        if not self.space.names:
-            raise UserError("nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'")
         compose = partial(self.context.config_loader.load_sweep_config, self.config)
         is_group = preflight.is_group_of(self.context.config_loader)
-        if found := preflight.composition_problems(
-            self.space, lambda extra: compose(list(extra)), is_group, self.is_run
-        ):
+        found = self._setting_problems()
+        try:
+            self.space = read_space(self.settings["params"], self.settings["when"], self.arguments)
+        except UserError as error:
+            raise UserError(*found, *error.problems) from error
+        if not self.space.names:
+            found.append("nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'")
+        elif self._is_grid:
+            found += grid_problems(self.space)
+        loader = self.context.config_loader
+        found += preflight.composition_problems(self.space, lambda extra: compose(list(extra)), loader, self.is_run)
+        if found:
             raise UserError(*found)
         self.base = compose(list(self.space.fixed))
         probes = self._probes(is_group)
         configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
-        self.direction: Any = (
-            preflight.direction_of(configs, self.settings["direction"]) if configs
-            else self.settings["direction"] or "minimize"
-        )  # fmt: skip
+        found = resources.order_problems(self.settings, configs)
+        try:
+            asked = self.settings["direction"]
+            self.direction: Any = preflight.direction_of(configs, asked) if configs else asked or "minimize"
+        except UserError as error:
+            found = [*error.problems, *found]
+        if found:
+            raise UserError(*found)
         self._build_sampler()
-        if self.is_run:
-            preflight.require_order(self.settings, configs)
-            self.warnings += preflight.unlike_lengths(configs)
-            if self.base.dry_run:
-                self._end_dry_run(len(preflight.combinations(self.space, is_group)))
+        self.warnings += resources.unlike_lengths(configs)
+        if self.is_run and self.base.dry_run:
+            self._end_dry_run(configs, len(preflight.combinations(self.space, is_group)))
         self.slots = Slots(self.config, self.context, self.task, self.n_jobs)
         storage = open_storage(self.url)
         examples = self._count_examples(probes[0], configs[0]) if configs else None
-        self.spec = preflight.pruner_spec(self.settings, configs, examples)
+        self.spec = resources.pruner_spec(self.settings, configs, examples)
+        self.warnings += resources.too_short(self.settings, configs, examples) or resources.without_rungs(self.spec)
         self._open_study(storage)
 
-    def _end_dry_run(self, tried: int) -> None:
+    def _end_dry_run(self, configs: list[dict[str, Any]], tried: int) -> None:
         print(f"# Drawn for each trial: {', '.join(self.space.names)}")
         print(f"# {counted(tried, 'combination')} of groups, valid at both ends of every interval and with every "
-              "choice. Nothing was run or read.")  # fmt: skip
-        for warning in self.warnings:
+              "choice.")  # fmt: skip
+        print("# Nothing was run or read: whether the storage answers and holds another search of this name, and the")
+        print("# pruner's rungs, which hang on how many rows the data have, show when the search begins.")
+        for warning in [*self.warnings, *resources.too_short(self.settings, configs, None)]:
             print(f"# warning: {warning}")
         raise SystemExit(0)
 
-    def _check_settings(self) -> None:
+    def _setting_problems(self) -> list[str]:
         found = []
         for key, low in (("n_trials", 1), ("n_jobs", 1), ("retries", 0), ("stop_after_same_failures", 0)):
             if self.settings[key] < low:
-                found.append(f"hydra.sweeper.{key} is {self.settings[key]} but must be >= {low}")
-        if self.settings["on_failure"] not in ("continue", "stop"):
-            found.append(f"hydra.sweeper.on_failure is {self.settings['on_failure']!r} but must be continue or stop")
-        if self.settings["direction"] not in (None, "maximize", "minimize"):
-            found.append(
-                f"hydra.sweeper.direction is {self.settings['direction']!r}; "
-                f"{hint(str(self.settings['direction']), ['maximize', 'minimize'])}"
-            )
+                found.append(f"hydra.sweeper.{key} is {self.settings[key]} but must be >= {low}; set it to {low}")
+        for key, valid in (("on_failure", ["continue", "stop"]), ("direction", ["maximize", "minimize"])):
+            value = self.settings[key]
+            if value not in valid and not (key == "direction" and value is None):
+                found.append(
+                    f"hydra.sweeper.{key} is {value!r} but must be {' or '.join(valid)}; {hint(str(value), valid)}"
+                )
         subdir = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)["subdir"]  # type: ignore[index, call-overload]
         if "hydra:job.num" not in subdir and "hydra.job.num" not in subdir:
             found.append(
                 f"hydra.sweep.subdir is {subdir}, but a trial's folder must be found by its number; leave it out"
             )
+        found += run_dir_problems(self.config)
         found += url_problems(self.url, self.n_jobs)
-        if found:
-            raise UserError(*found)
-        preflight.require_durations(self.settings)
+        return found + self._sampler_problems() + resources.setting_problems(self.settings)
+
+    def _sampler_problems(self) -> list[str]:
+        sampler = self.settings["sampler"]
+        if isinstance(sampler, dict):
+            return []
+        names = self.context.config_loader.get_group_options(SAMPLERS, ObjectType.CONFIG)
+        remedy = f"{SAMPLERS}={sampler}" if sampler in names else f"{SAMPLERS}=NAME; {hint(str(sampler), names)}"
+        return [f"hydra.sweeper.sampler is {show(sampler)}, but a sampler is the choice of a group; write {remedy}"]
+
+    @property
+    def _is_grid(self) -> bool:
+        sampler = self.settings["sampler"]
+        return isinstance(sampler, dict) and sampler["_target_"].endswith(".GridSampler")
 
     def _probes(self, is_group: Callable[[str], bool]) -> list[list[str]]:
         """Return what trials may hold: of each combination of groups both ends of what is drawn, and all choices."""
@@ -127,7 +153,7 @@ class Plan:
 
     @staticmethod
     def _plain(composed: DictConfig) -> dict[str, Any]:
-        return prepare(preflight.without_hydra(composed))
+        return prepare(without_hydra(composed))
 
     def _build_sampler(self) -> None:
         node = self.settings["sampler"]
@@ -140,9 +166,8 @@ class Plan:
             composed = OmegaConf.select(self.base, "seed")
             seed = composed if isinstance(composed, int) else 0
         kind = node["_target_"].rpartition(".")[2]
-        is_grid = kind == "GridSampler"
-        if is_grid:
-            values = require_grid(self.space)
+        if self._is_grid:
+            values = grid_values(self.space)
             size = 1
             for choices in values.values():
                 size *= len(choices)
@@ -151,7 +176,7 @@ class Plan:
         self.sampler_name = kind.removesuffix("Sampler").lower()
         is_quasi_random = kind == "QMCSampler"
         self.sampler = SeededByTrial(
-            lambda own_seed: build(seed=own_seed), seed, one_sequence=is_grid or is_quasi_random,
+            lambda own_seed: build(seed=own_seed), seed, one_sequence=self._is_grid or is_quasi_random,
             alone=(lambda own_seed: RandomSampler(seed=own_seed)) if is_quasi_random else None,
         )  # fmt: skip
 
@@ -204,9 +229,9 @@ class Plan:
         named = " and hydra.sweeper.study_name" if self.settings["study_name"] else ""
         remedy = f"write the same to go on with it, or choose another hydra.sweep.dir{named}"
         if found := space_differences(before[SPACE], now[SPACE]):
-            raise UserError(f"{where} draws from another space; {remedy}", *found)
+            raise UserError(*found, summary=f"{where} draws from another space", remedy=remedy)
         if found := space_differences(before[SHARED], now[SHARED], absent="absent"):
-            raise UserError(f"{where} has other values that all its trials share; {remedy}", *found)
+            raise UserError(*found, summary=f"{where} has other values that all its trials share", remedy=remedy)
 
     def _described_sampler(self) -> dict[str, Any]:
         parameters = {key: value for key, value in self.settings["sampler"].items() if not key.startswith("_")}

@@ -1,0 +1,224 @@
+"""How long trials are, in examples seen: what the pruner decides by, what a search costs, and what cannot be."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from nlu.config.check import broken_rule
+from nlu.config.durations import Clock, parse_duration, parse_interval
+from nlu.config.errors import UserError
+from nlu.config.words import counted
+from nlu.sweeps import pruning
+from nlu.sweeps.repeats import count_parts
+
+
+def setting_problems(settings: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the pruner and its resources by themselves, whatever the trials are."""
+    found = [
+        broken_rule(f"hydra.sweeper.{key}", ast.Constant("Duration | None"), settings[key])
+        for key in ("min_resource", "max_resource")
+    ]
+    if settings["reduction_factor"] < 2:
+        found.append(f"hydra.sweeper.reduction_factor is {settings['reduction_factor']} but must be >= 2; set it to 3")
+    try:
+        pruning.read(settings["pruner"])
+    except UserError as error:
+        found += error.problems
+    return [problem for problem in found if problem]
+
+
+def order_problems(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a problem where no trial is as long as the first decision, as far as that shows without the data.
+
+    Resources of two units are compared only when the number of examples is known.
+    """
+    if not configs or settings["min_resource"] is None or not _has_rungs(settings):
+        return []
+    key = "trainer.max_duration" if settings["max_resource"] is None else "hydra.sweeper.max_resource"
+    low = parse_duration(settings["min_resource"])
+    highs = [(parse_duration(end), parts) for end, parts in _ends(settings, configs)]
+    if not all(high.unit == low.unit and low.exact > high.exact * parts for high, parts in highs):
+        return []
+    high, parts = max(highs, key=lambda held: held[0].exact * held[1])
+    times = f" times {parts} folds and seeds" if parts > 1 else ""
+    return [f"hydra.sweeper.min_resource is {low}, more than {key}, {high}{times}; set it lower"]
+
+
+def too_short(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[str]:
+    """Return a warning where max_resource has passed before any trial is scored; else nothing.
+
+    Without `num_examples` only resources of one unit are compared.
+    """
+    written = settings["max_resource"]
+    if written is None or not configs or not _has_rungs(settings):
+        return []
+    firsts = [first_evaluation(config["trainer"]) for config in configs]
+    if num_examples is None:
+        most = parse_duration(written)
+        is_over = all(first.unit == most.unit and most.exact < first.exact for first in map(parse_duration, firsts))
+    else:
+        ends = _lengths("hydra.sweeper.max_resource", written, configs, num_examples)
+        scored = _lengths("trainer.eval_interval", first_evaluation, configs, num_examples)
+        is_over = max(ends) < min(scored)
+    if not is_over:
+        return []
+    return [
+        f"hydra.sweeper.max_resource is {written}, but trials are first scored after {firsts[0]} "
+        "(trainer.eval_interval), so none is stopped by then; set it higher, or score more often"
+    ]
+
+
+def _has_rungs(settings: Mapping[str, Any]) -> bool:
+    return pruning.read(settings["pruner"])[0] in pruning.WITH_RUNGS
+
+
+def _ends(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[tuple[Any, int]]:
+    """The longest resource of each configuration as it is written, and how many runs of that length it has."""
+    if settings["max_resource"] is not None:
+        return [(settings["max_resource"], 1)]
+    return [(config["trainer"]["max_duration"], count_parts(config)) for config in configs]
+
+
+def unlike_lengths(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a warning where trials of one length in steps see different numbers of examples; else nothing."""
+    in_steps = [config["trainer"] for config in configs if config["trainer"]["max_duration"].endswith("st")]
+    sizes = {trainer["batch_size"] * trainer["accumulation"] for trainer in in_steps}
+    if len(sizes) < 2:
+        return []
+    keys = [key for key in ("batch_size", "accumulation") if len({trainer[key] for trainer in in_steps}) > 1]
+    named = " and ".join(f"trainer.{key}" for key in keys)
+    return [
+        f"trainer.max_duration is {in_steps[0]['max_duration']} and trials differ in {named}, so some see "
+        f"{max(sizes) / min(sizes):.3g} times the examples of others; write it in ep or ex, which are the same for all"
+    ]
+
+
+def pruner_spec(
+    settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None
+) -> dict[str, Any]:
+    """Return the pruner as `nlu.sweeps.pruning.build` takes it, with every resource in examples seen.
+
+    `configs` are configurations that trials may have, of a run of ours: where they differ in how many examples a
+    duration is, the least counts for the first decision and the most for the end.
+    """
+    name, parameters = pruning.read(settings["pruner"])
+    spec: dict[str, Any] = {"name": name}
+    for key, value in parameters.items():
+        if key in pruning.RESOURCES and not isinstance(value, int):
+            value = min(_lengths(f"hydra.sweeper.pruner.{key}", value, configs, num_examples))
+        spec[key] = value
+    if name in pruning.WITH_RUNGS:
+        spec |= _resources(settings, configs, num_examples)
+    return spec
+
+
+def _resources(
+    settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None
+) -> dict[str, int]:
+    low, high, factor = settings["min_resource"], settings["max_resource"], settings["reduction_factor"]
+    if not configs and (low is None or high is None):
+        raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
+    least = min(_lengths("hydra.sweeper.min_resource", low or first_evaluation, configs, num_examples))
+    most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples))
+    if low is None:
+        # A trial that is scored at its end alone is never stopped.
+        least = min(least, most)
+    if least > most:
+        raise UserError(
+            f"hydra.sweeper.min_resource is {least:,} examples, more than max_resource, {most:,}; set it lower"
+        )
+    least = min(least, most // factor ** _rungs_meant(settings, configs, least, most))
+    return {"min_resource": least, "max_resource": most, "reduction_factor": factor}
+
+
+def _rungs_meant(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], least: int, most: int) -> int:
+    """Return how often min_resource, times the factor again and again, goes into max_resource as they are written.
+
+    A run is a little shorter in examples than in steps, and min_resource a little longer, wherever an epoch ends in a
+    short step: what is 1 to 27 as written, or in examples but for one step, must not lose its last rung by that.
+    """
+    factor = settings["reduction_factor"]
+    step = max((config["trainer"]["batch_size"] * config["trainer"]["accumulation"] for config in configs), default=0)
+    ratios = [Fraction(most, least)]
+    # A slack of one step may not make a rung of a run that is hardly longer than a step.
+    ratios += [Fraction(most + step, least)] if step * factor <= least else []
+    for config in configs:
+        low = parse_duration(settings["min_resource"] or first_evaluation(config["trainer"]))
+        for end, parts in _ends(settings, [config]):
+            high = parse_duration(end)
+            ratios += [high.exact * parts / low.exact] if high.unit == low.unit else []
+    return max(_powers(ratio, factor) for ratio in ratios)
+
+
+def _powers(ratio: Fraction, factor: int) -> int:
+    count = 0
+    while ratio >= factor:
+        ratio, count = ratio / factor, count + 1
+    return count
+
+
+def first_evaluation(trainer: Mapping[str, Any]) -> Any:
+    interval = trainer["eval_interval"]
+    return interval if parse_interval(interval) is not None else trainer["max_duration"]
+
+
+def whole_run(trainer: Mapping[str, Any]) -> Any:
+    return trainer["max_duration"]
+
+
+def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[int]:
+    """Return a duration in examples seen, under each of the configurations."""
+    if not configs or num_examples is None:
+        duration = parse_duration(value)
+        if duration.unit != "ex":
+            raise UserError(f"{key} is {value}, but only a run of nlu has epochs and steps; write 1000ex, for example")
+        return [int(duration.amount)]
+    found = []
+    for config in configs:
+        trainer = config["trainer"]
+        clock = Clock(num_examples, trainer["batch_size"] * trainer["accumulation"])
+        written = value(trainer) if callable(value) else value
+        parts = count_parts(config) if value is whole_run else 1
+        found.append(parts * clock.examples(clock.steps(parse_duration(written))))
+    return found
+
+
+def without_rungs(spec: Mapping[str, Any]) -> list[str]:
+    """Return a warning where a pruner with rungs has none to stop a trial at; else nothing."""
+    if spec["name"] not in pruning.WITH_RUNGS or spec["min_resource"] < spec["max_resource"]:
+        return []
+    return [
+        f"no trial is stopped early, since min_resource is max_resource, {spec['min_resource']:,} examples; score more "
+        "often by trainer.eval_interval, set hydra.sweeper.min_resource lower or max_resource higher"
+    ]
+
+
+def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]:
+    """Return the lines that say what a search will cost: brackets, rungs, full-run units, and a warning."""
+    found = pruning.brackets(spec, n_trials)
+    if not found:
+        return [f"pruner: {spec['name']}; at most {counted(n_trials, 'full run')}"]
+    lines = [
+        f"pruner: {spec['name']}, {spec['min_resource']:,} to {spec['max_resource']:,} examples, 1 in "
+        f"{spec['reduction_factor']} passes a rung"
+    ]
+    for bracket in found:
+        stops = ", ".join(f"{rung:,}" for rung in bracket.rungs)
+        where = f"{'rung' if len(bracket.rungs) == 1 else 'rungs'} at {stops} examples" if stops else "never stopped"
+        lines.append(
+            f"  bracket {bracket.number}: about {bracket.share * n_trials:.1f} trials, {where}; "
+            f"{bracket.cost:.2f} full runs each"
+        )
+    cost = sum(bracket.share * bracket.cost for bracket in found) * n_trials
+    lines.append(f"  expected cost: {cost:.1f} full runs instead of {n_trials}")
+    wanted = pruning.trials_wanted(found)
+    if sampler == "tpe" and n_trials < wanted:
+        each = f"of each of the {len(found)} brackets " if len(found) > 1 else ""
+        lines.append(
+            f"warning: TPE draws its first {pruning.TRIALS_PER_BRACKET} trials {each}at random, so with "
+            f"n_trials={n_trials} it hardly learns; hydra.sweeper.n_trials={wanted} would do"
+        )
+    return lines

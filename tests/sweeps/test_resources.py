@@ -1,0 +1,118 @@
+"""Resources in examples seen, what is announced of them, and what is said of those that cannot be."""
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.sweeps import pruning, resources
+from tests.sweeps.composed import config
+
+SETTINGS = {"pruner": "hyperband", "min_resource": None, "max_resource": None, "reduction_factor": 3}
+
+
+def spec(configs, **settings) -> dict:
+    return resources.pruner_spec({**SETTINGS, **settings}, configs, 1000)
+
+
+def test_resources_are_the_first_evaluation_and_the_whole_run():
+    found = spec([config()])
+    assert (found["min_resource"], found["max_resource"]) == (500, 2000)
+
+
+def test_steps_count_by_every_batch_size_that_is_drawn():
+    found = spec([config(size, max_duration="40st", eval_interval="5st") for size in (10, 20)])
+    assert (found["min_resource"], found["max_resource"]) == (50, 800)
+
+
+def test_what_is_a_power_as_written_keeps_its_last_rung_though_epochs_end_in_short_steps():
+    # 83 examples in steps of 8: the last of an epoch has 3, so that 30 steps see 230 examples, not 240.
+    found = resources.pruner_spec(SETTINGS, [config(8, max_duration="30st", eval_interval="10st")], 83)
+    assert [bracket.rungs for bracket in pruning.brackets(found, 10)] == [(76,), ()]
+    assert (found["min_resource"], found["max_resource"]) == (76, 230)
+    # 200 examples are 7 steps of 30, so 210; 9 times as much is more than the 1,810 of 1.8 epochs.
+    found = resources.pruner_spec(SETTINGS, [config(30, max_duration="1.8ep", eval_interval="0.2ep")], 1000)
+    assert len(pruning.brackets(found, 10)) == 3 and found["min_resource"] * 9 <= 1810
+    # Of different units one step is forgiven, and more is not.
+    assert len(pruning.brackets(spec([config(max_duration="0.29ep")], min_resource="100ex"), 10)) == 2
+    assert len(pruning.brackets(spec([config(max_duration="0.28ep")], min_resource="100ex"), 10)) == 1
+
+
+def test_steps_are_warned_of_where_batches_differ():
+    unlike = [config(size, max_duration="500st") for size in (16, 64)]
+    (warning,) = resources.unlike_lengths(unlike)
+    assert "differ in trainer.batch_size, so some see 4 times" in warning and "write it in ep or ex" in warning
+    assert resources.unlike_lengths(unlike[:1]) == resources.unlike_lengths([config(16), config(64)]) == []
+    assert (
+        resources.unlike_lengths([config(16, max_duration="5st"), config(8, max_duration="5st", accumulation=2)]) == []
+    )
+
+
+def test_resources_of_one_unit_are_compared_without_the_data():
+    def told(folds=None, **settings):
+        return resources.order_problems({**SETTINGS, **settings}, [config(folds=folds)])
+
+    assert told(min_resource="3ep") == [
+        "hydra.sweeper.min_resource is 3ep, more than trainer.max_duration, 2ep; set it lower"
+    ]
+    assert "more than hydra.sweeper.max_resource, 50ex" in told(min_resource="60ex", max_resource="50ex")[0]
+    for fine in ({"min_resource": "300st"}, {"min_resource": "2ep"}, {"min_resource": "3ep", "pruner": "median"}, {}):
+        assert told(**fine) == []
+    assert told(folds=2, min_resource="3ep") == []
+
+
+@pytest.mark.parametrize(
+    ("max_resource", "num_examples", "warned"),
+    [("0.2ep", None, True), ("1ep", None, False), ("1st", None, False), ("1st", 1000, True), ("60st", 1000, False)],
+)
+def test_an_end_before_the_first_score_is_warned_of(max_resource, num_examples, warned):
+    found = resources.too_short({**SETTINGS, "max_resource": max_resource}, [config()], num_examples)
+    assert [f"max_resource is {max_resource}, but trials are first scored after 0.5ep" in text for text in found] == (
+        [True] if warned else []
+    )
+
+
+def test_settings_are_checked_without_the_trials():
+    found = resources.setting_problems(
+        {"pruner": "medain", "min_resource": "3", "max_resource": "x", "reduction_factor": 1}
+    )
+    assert [problem.split()[0] for problem in found] == [
+        f"hydra.sweeper.{key}" for key in ("min_resource", "max_resource", "reduction_factor", "pruner")
+    ]
+    assert resources.setting_problems(SETTINGS) == []
+
+
+def test_folds_and_seeds_lengthen_the_trial():
+    found = spec([config(folds=5, seeds=2)])
+    assert (found["min_resource"], found["max_resource"]) == (500, 20_000)
+
+
+def test_a_trial_scored_only_at_its_end_has_no_rung():
+    found = spec([config(eval_interval=0)])
+    assert found["min_resource"] == found["max_resource"] == 2000
+    told = "\n".join(resources.announced(found, 5, "tpe"))
+    assert "about 5.0 trials, never stopped; 1.00 full runs each" in told
+    assert "TPE draws its first 10 trials at random" in told
+    (warning,) = resources.without_rungs(found)
+    assert "no trial is stopped early, since min_resource is max_resource, 2,000 examples" in warning
+    assert resources.without_rungs(spec([config()])) == resources.without_rungs({"name": "median"}) == []
+
+
+def test_resources_that_cannot_be_are_refused():
+    with pytest.raises(UserError, match="more than max_resource"):
+        spec([config()], min_resource="3ep")
+    with pytest.raises(UserError, match="only a run of nlu has epochs"):
+        resources.pruner_spec({**SETTINGS, "min_resource": "1ep", "max_resource": "2ep"}, [], None)
+    with pytest.raises(UserError, match="are not set"):
+        resources.pruner_spec(SETTINGS, [], None)
+
+
+def test_examples_may_be_given_for_any_program():
+    found = resources.pruner_spec({**SETTINGS, "min_resource": "10ex", "max_resource": "90ex"}, [], None)
+    assert (found["min_resource"], found["max_resource"]) == (10, 90)
+
+
+@pytest.mark.parametrize(
+    ("n_trials", "sampler", "warned"), [(10, "tpe", True), (20, "tpe", False), (10, "random", False)]
+)
+def test_tpe_with_too_few_trials_is_warned_of_with_the_number_that_would_do(n_trials, sampler, warned):
+    lines = resources.announced(spec([config()]), n_trials, sampler)
+    assert any("hydra.sweeper.n_trials=20 would do" in line for line in lines) == warned
