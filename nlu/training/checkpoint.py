@@ -24,6 +24,8 @@ from nlu.training.state import Best, State
 log = logging.getLogger(__name__)
 
 COMPLETE = "COMPLETE"
+SCORE = "score.json"
+"""in the folder of a best checkpoint: which evaluation it is"""
 
 
 class Checkpoints:
@@ -51,21 +53,21 @@ class Checkpoints:
     def save_best(self, weights: dict[str, Tensor], best: list[Best]) -> None:
         """Write the newest of `best` and put `best-1` ... in the order of the list; what is not in it goes."""
         newest = max(best, key=lambda entry: entry.step)
-        score = {"step": newest.step, "value": newest.value, "metrics": newest.metrics}
-        self._write(f".best-step-{newest.step}", {"model": weights}, {"score.json": score})
+        self._write(f".best-step-{newest.step}", {"model": weights}, {SCORE: _score(newest)})
         arrange_best(self.folder, [entry.step for entry in best])
 
-    def take_over(self, checkpoints: Path, steps: list[int]) -> list[int]:
-        """Copy the best checkpoints of these steps from another run's folder; returns the steps that it has.
+    def take_over(self, checkpoints: Path, best: list[Best]) -> list[int]:
+        """Copy the weights of these evaluations from another run's folder; returns the steps that it has.
 
         Raises CheckpointError where the disk does not take them; nothing of them then stays.
         """
         held = _held_steps(checkpoints)
-        taken = [step for step in steps if step in held]
+        taken = [entry for entry in best if entry.step in held]
         try:
-            for step in taken:
-                aside = self.folder / f".best-step-{step}"
-                shutil.copytree(held[step], aside)
+            for entry in taken:
+                aside = self.folder / f".best-step-{entry.step}"
+                shutil.copytree(held[entry.step], aside)
+                (aside / SCORE).write_text(json.dumps(_score(entry), ensure_ascii=False, indent=1), encoding="utf-8")
                 _sync(aside)
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -73,7 +75,7 @@ class Checkpoints:
                 f"{checkpoints} could not be copied to {self.folder}: {error}; free some space, or choose another "
                 "hydra.run.dir"
             ) from error
-        return taken
+        return [entry.step for entry in taken]
 
     def _write(self, name: str, tensors: dict[str, dict[str, Tensor]], documents: dict[str, Any]) -> None:
         new, final = self.folder / f".{name}.new", self.folder / name
@@ -134,6 +136,10 @@ def find_last(run_dir: Path) -> Path | None:
     return None
 
 
+def _score(entry: Best) -> dict[str, Any]:
+    return {"step": entry.step, "value": entry.value, "metrics": entry.metrics}
+
+
 def arrange_best(folder: Path, steps: list[int]) -> None:
     """Name the best checkpoints of these steps best-1, best-2, ... and delete all others.
 
@@ -160,7 +166,7 @@ def _held_steps(folder: Path) -> dict[int, Path]:
     held: dict[int, Path] = {}
     for path in [*folder.glob("best-*"), *folder.glob(".best-step-*")]:
         if (path / COMPLETE).is_file():
-            held.setdefault(json.loads((path / "score.json").read_text())["step"], path)
+            held.setdefault(json.loads((path / SCORE).read_text())["step"], path)
     return held
 
 

@@ -78,6 +78,16 @@ class Training:
     def eval_batch_size(self) -> int:
         return max(self.trainer.eval_batch_size or 2 * self.trainer.batch_size, self.trainer.batch_size)
 
+    def value_of(self, metrics: dict[str, dict[str, float]]) -> float:
+        """Return by what an evaluation is compared: the run's metric on the first of its sets."""
+        return metrics[self.eval_sets[0]][self.metric]
+
+    def ranked(self, evaluations: list[Best]) -> list[Best]:
+        """Return as many evaluations as the run keeps, best first, the older of equal ones before; none is NaN."""
+        sign = -1 if self.higher_is_better else 1
+        known = [entry for entry in evaluations if not math.isnan(entry.value)]
+        return sorted(known, key=lambda entry: (sign * entry.value, entry.step))[: self.trainer.keep_best]
+
     def global_batches(self, step: int) -> list[np.ndarray]:
         """Return the examples, over all ranks, of each micro-batch of the step with this number, counted from 0."""
         return self._batches(step, 0, 1)
@@ -223,7 +233,7 @@ def evaluate(run: Training) -> None:
         metrics = ranks.from_first({name: part.metrics for name, part in scores.items() if part})
         entry = Best(
             step=state.step, examples=run.clock.examples(state.step), epoch=run.clock.epoch(state.step),
-            value=metrics[run.eval_sets[0]][run.metric], metrics=metrics,
+            value=run.value_of(metrics), metrics=metrics,
         )  # fmt: skip
         state.last_metrics = metrics
         run.progress.metric(f"{run.eval_sets[0]} {run.metric}", entry.value)
@@ -240,7 +250,7 @@ def is_to_be_pruned(run: Training) -> bool:
     if run.report is None:
         return False
     ranks = run.stepper.ranks
-    value = run.state.last_metrics[run.eval_sets[0]][run.metric]
+    value = run.value_of(run.state.last_metrics)
     return ranks.from_first(run.report(run.clock.examples(run.state.step), value) if ranks.is_first else None)
 
 
@@ -273,19 +283,13 @@ def keep_predictions(run: Training, name: str, scores: Scores | None) -> None:
 
 
 def enters_best(run: Training, entry: Best) -> bool:
-    """Insert an evaluation into the list of the best; an equal one does not displace an older one, NaN never enters."""
+    """Insert an evaluation into the list of the best; returns whether it is one of them."""
     state = run.state
-    before = state.best[0].value if state.best else None
-    sign = 1 if run.higher_is_better else -1
-    if math.isnan(entry.value):
-        return False
-    ranked = sorted(
-        [*(old for old in state.best if old.step != entry.step), entry], key=lambda e: (-sign * e.value, e.step)
-    )
-    if before is None or sign * entry.value > sign * before:
+    best = run.ranked([*(old for old in state.best if old.step != entry.step), entry])
+    if best and best[0] is entry:
         state.improved_at = entry.step
-    state.best = ranked[: run.trainer.keep_best]
-    return entry in state.best
+    state.best = best
+    return entry in best
 
 
 def out_of_patience(run: Training) -> bool:

@@ -66,11 +66,15 @@ def run_single(
 def take_over(run: Training, checkpoints: Path) -> None:
     """Make another run's state this folder's own, with the weights and predictions of its best evaluations.
 
-    From then on the run goes on from here alone, and its best is there even if nothing better comes.
+    From then on the run goes on from here alone, and its best is there even if nothing better comes. That run's metric
+    may have been another; what is best is judged anew.
     """
     ranks, state, held = run.stepper.ranks, run.state, None
+    for entry in state.best:
+        entry.value = run.value_of(entry.metrics)
+    state.best = run.ranked(state.best)
     if ranks.is_first:
-        held = run.checkpoints.take_over(checkpoints, [entry.step for entry in state.best])
+        held = run.checkpoints.take_over(checkpoints, state.best)
         for name in run.eval_sets:
             known = read_json(checkpoints.parent / "predictions" / f"{name}.json")
             if known is not None and state.best and known.get("step") == state.best[0].step:

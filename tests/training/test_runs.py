@@ -110,6 +110,23 @@ def test_the_state_of_another_run_scores_a_new_test_set_or_goes_on_to_the_same_b
     assert weights(tmp_path / "longer") == weights(tmp_path / "whole")
 
 
+def test_what_is_best_is_judged_anew_where_a_state_is_taken_over_under_another_metric(tmp_path: Path) -> None:
+    options = (*TINY, *QUICK, *files(tmp_path), "trainer.eval_interval=2st", "trainer.keep_best=9")
+    run(*options, "trainer.major_metric=recall_macro", f"hydra.run.dir={tmp_path}/first")
+    run(*options, "trainer.major_metric=loss", f"resume={tmp_path}/first", f"hydra.run.dir={tmp_path}/second")
+    by_step = {}
+    for row in read_rows(tmp_path / "first" / "valid.tsv"):
+        if row["metric"] == "loss":
+            by_step[int(row["step"])] = float(row["value"])
+    best = result(tmp_path / "second")["best"]
+    assert best["value"] == pytest.approx(min(by_step.values())) and by_step[best["step"]] == min(by_step.values())
+    scores = [
+        json.loads((tmp_path / "second" / "checkpoints" / f"best-{place}" / "score.json").read_text())["value"]
+        for place in range(1, len(by_step) + 1)
+    ]
+    assert scores == sorted(scores) and scores[0] == best["value"]
+
+
 def test_a_state_is_refused_where_the_rows_that_it_knows_are_others(tmp_path: Path) -> None:
     options = (*TINY, *QUICK, *files(tmp_path), f"resume={tmp_path}/first", f"hydra.run.dir={tmp_path}/second")
     run(*options, "resume=never", f"hydra.run.dir={tmp_path}/first")
