@@ -42,7 +42,7 @@ figures depend on the machine and on what else it does. Real tokens are tokens w
 the faster of two matrix products (2048 x 2048 x 2048, and one of BERT-base's shape) timed between the turns in the same
 precision; a share is the work of a whole encoder's weights for the real tokens, 3 x 2 x weights in training, over it.
 Rows without a target are there for orientation, measured in one turn each. What is compared, and how, stands at the top
-of each script in this folder.
+of each script in this folder. Where a target is missed, SPEED.md says what the time goes to and what was tried.
 """
 
 

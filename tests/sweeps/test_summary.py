@@ -163,6 +163,7 @@ def test_the_best_trial_of_a_real_run_composes_to_the_same_configuration(tmp_pat
     assert command == f"python -m nlu.train --config-dir={tmp_path} experiment=best"
     composed = yaml.safe_load(run(*command.split()[3:], "--cfg=job", "--resolve"))
     ran = yaml.safe_load((tmp_path / "0" / "config.yaml").read_text())
+    assert ran.pop("choices")["model"] == "bert_tiny"
     assert flat(composed) == flat(ran)
 
 
