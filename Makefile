@@ -19,7 +19,7 @@ test: $(VENV)/.dev ## run the test-suite
 test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3 server, which it starts and stops
 	$(BIN)/python tests/services/run.py
 
-bench: $(VENV)/.bench ## measure speed against peers, in full (half an hour), and write benchmarks/RESULTS.md
+bench: $(VENV)/.bench ## measure speed against peers, in full (three quarters of an hour), and write benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py --write benchmarks/RESULTS.md
 
 bench-quick: $(VENV)/.bench ## print the main ratios (less than 3 minutes on 2 cores)
