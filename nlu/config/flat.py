@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+WITHOUT_EFFECT = ("resume", "dry_run", "trial", "choices")
+"""Keys that do not change what a run computes, with all below them; no comparison of runs looks at them."""
+
 
 def flat(config: dict[str, Any]) -> dict[str, Any]:
     """Return `{dotted key: value}`; lists are values, tuples become lists, an empty mapping is a value too."""

@@ -200,7 +200,7 @@ def _refusal(alternative: _Alternative, error: Exception, config: DictConfig, sc
     if _is_about_key(error):
         return _unknown_key(alternative, config, schema)
     if "does not exist" in message or "No match in the defaults list" in message:
-        return f"{alternative.text}: there is no {key}; {_few(hint(key, known_keys(resolve(config)[0], schema)))}"
+        return f"{alternative.text}: there is no {key}; {few(hint(key, known_keys(resolve(config)[0], schema)))}"
     if message.startswith("Could not append to config. An item is already at"):
         return f"{alternative.text}: {key} is there already; write {key}={alternative.value}"
     if message.startswith("Error merging") and error.__cause__ is not None:
@@ -236,7 +236,7 @@ def _unknown_key(alternative: _Alternative, config: DictConfig, schema: str) -> 
     groups = [group for group in _groups() if group != "hydra"]
     if "." not in key and _is_option(alternative.value, groups):
         return f"{alternative.text}: there is no such group; {hint(key, groups)}"
-    return f"{key}: there is no such key; {_few(hint(key, valid))}"
+    return f"{key}: there is no such key; {few(hint(key, valid))}"
 
 
 def _sweep_problem(override: str, key: str) -> str:
@@ -254,7 +254,8 @@ def _interval_problem(override: str) -> str:
     )
 
 
-def _few(text: str) -> str:
+def few(text: str) -> str:
+    """Return a hint as it is, or where all keys are to be seen if it lists too many."""
     return text if len(text) <= 200 else "see --cfg job for all keys"
 
 

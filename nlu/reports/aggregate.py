@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nlu.config.errors import UserError
+from nlu.config.flat import WITHOUT_EFFECT
 from nlu.config.nearest import hint
 from nlu.config.tables import path_text
 from nlu.config.words import counted
 from nlu.reports.runs import STATES, Run, State, task_constants
 from nlu.sweeps.repeats import join_folds
 
-NOT_IDENTITY = ("seed", "seeds", "fold", "resume", "dry_run", "trial", "choices")
+NOT_IDENTITY = (*WITHOUT_EFFECT, "seed", "seeds", "fold")
 """Keys in which runs of one configuration may differ, with all below them."""
 
 

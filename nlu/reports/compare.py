@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError, UserError
+from nlu.config.flat import WITHOUT_EFFECT
 from nlu.config.tables import metric_text, path_text, print_table, table_of, value_text
 from nlu.reports.aggregate import Row, Spread, lower_is_better, rows_of, spread_of
 from nlu.reports.predictions import Flip, Flips, compare, prediction_of, sets_of, texts_of
 from nlu.reports.runs import Run, find_runs
 from nlu.storage.files import plain
 
-NOT_COMPARED = ("resume", "dry_run", "trial", "choices")
 MAX_TEXT = 100
 
 
@@ -63,7 +63,7 @@ def _one_row(folder: Path) -> Row:
 def _config(row: Row) -> dict[str, Any]:
     """The configuration, with seed and fold only where there is a single run."""
     config = row.runs[0].config if len(row.runs) == 1 else row.config
-    return {key: value for key, value in config.items() if key.partition(".")[0] not in NOT_COMPARED}
+    return {key: value for key, value in config.items() if key.partition(".")[0] not in WITHOUT_EFFECT}
 
 
 def _provenance(run: Run) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from nlu.config.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.flat import flat
 from nlu.config.nearest import hint
-from nlu.config.overrides import USER_MISTAKES, choice_problem
+from nlu.config.overrides import USER_MISTAKES, choice_problem, few
 from nlu.config.resolve import first_line, resolve, without_hydra
 from nlu.config.signature import read_constants
 from nlu.config.validate import known_keys
@@ -93,10 +93,6 @@ def ends(distribution: BaseDistribution) -> list[Any]:
     return [low] if low == high else [low, high]
 
 
-def _few(text: str) -> str:
-    return text if len(text) <= 200 else "see --cfg job for all keys"
-
-
 def composition_problems(space: Space, compose: Compose, loader: ConfigLoader, is_run: bool) -> list[str]:
     """Compose and, of a run of ours, validate every combination of groups with the ends of what is drawn.
 
@@ -156,7 +152,7 @@ def _one_by_one(good: Sequence[str], suspects: Sequence[str], compose: Compose, 
         except USER_MISTAKES as own:
             is_found = True
             if str(own).startswith("Could not override"):
-                yield f"{key}: there is no such key; {_few(hint(key, known_keys(resolve(without_hydra(base))[0])))}"
+                yield f"{key}: there is no such key; {few(hint(key, known_keys(resolve(without_hydra(base))[0])))}"
             else:
                 yield f"{suspect}: {_composition_problem(own)}"
     if not is_found:

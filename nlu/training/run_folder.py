@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from nlu.config.errors import CheckpointError, UserError
-from nlu.config.flat import flat
+from nlu.config.flat import WITHOUT_EFFECT, flat
 from nlu.storage.files import write_text
 from nlu.sweeps.repeats import count_parts
 from nlu.training.checkpoint import COMPLETE, find_last
@@ -23,8 +23,6 @@ CONFIG = "config.yaml"
 """makes the folder a run's"""
 LOGS = "log*.txt"
 """may be all that is left of a run that failed before it began"""
-MAY_DIFFER = ("resume", "dry_run", "trial", "choices")
-"""Keys that do not change what a run computes, with all below them."""
 LOCK_WAIT_S = 10.0
 """A killed parent's workers take a moment to follow it."""
 
@@ -114,7 +112,7 @@ def _exists(run_dir: Path, contents: list[str]) -> UserError:
 
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     flat_old, flat_new = (
-        flat({key: value for key, value in config.items() if key not in MAY_DIFFER}) for config in (old, new)
+        flat({key: value for key, value in config.items() if key not in WITHOUT_EFFECT}) for config in (old, new)
     )
     absent = object()
     return [
