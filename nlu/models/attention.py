@@ -1,164 +1,257 @@
 """Self-attention over packed sequences.
 
-Axes: T tokens of all sequences, Q queries (T, or B where only first tokens ask), B sequences, L the length of one,
-H heads, E width of a head, D = H * E.
+Axes: T tokens of all sequences, B sequences, L the length of one, H heads, E width of a head, D = H * E. In products
+also R rows of all sequences and heads, each E wide; N = sequences of a group * H, Q the queries of a sequence: L, or 1
+where only first tokens ask.
 """
 
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nlu.data.collate import to_device
+from nlu.data.ragged import ranges, starts_of
 from nlu.models.dropout import dropout_mask
 from nlu.models.linear import with_rows
 
-MIN_QUERIES = 4
+LENGTH_STEP = 8
+MIN_MATRICES = 2
 
 
-def attend(
-    query_QD: Tensor, key_value_T2D: Tensor, *, lengths: list[int], heads: int, dropout_p: float, first_only: bool
-) -> Tensor:
-    """Return softmax(q k / sqrt(E)) v of every sequence with itself; (Q, D).
+class Attention(Protocol):
+    """softmax(q k / sqrt(E)) v of every sequence of a batch with itself.
 
-    `lengths` must ascend, as `collate` lays batches out: sequences of equal length are neighbours and are computed
-    together at exactly their length. So nothing is padded, no mask is needed, and no sequence can influence
-    another's result, not even its rounding. With `first_only` there is one query for each sequence, its first token.
-    Rows after those of the last sequence belong to none; they take no part and come out as zeros.
+    No sequence can influence another's result, not even its rounding. Rows after those of the last sequence belong to
+    none; they take no part and come out as zeros.
     """
-    if query_QD.is_cuda:
-        return _attend_padded(query_QD, key_value_T2D, lengths, heads, dropout_p, first_only)
-    groups = _groups(lengths)
-    if dropout_p or query_QD.dtype != torch.float32:
-        return _AttendInProducts.apply(query_QD, key_value_T2D, groups, heads, dropout_p, first_only)
-    queries = _by_heads(query_QD, groups, heads, 1, first_only)
-    keys_values = _by_heads(key_value_T2D, groups, heads, 2)
-    outputs = [_attend_to_equals(query[0], key_value) for query, key_value in zip(queries, keys_values, strict=True)]
-    mixed_QD = torch.cat([mixed.transpose(1, 2).reshape(-1, query_QD.shape[1]) for mixed in outputs])
-    return with_rows(mixed_QD, len(query_QD))
+
+    def among_all(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
+        """Return what every token finds; (T, D)."""
+
+    def from_first(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
+        """Return what the first token of each sequence finds; (B, D)."""
 
 
-def _groups(lengths: list[int]) -> list[tuple[int, int]]:
-    """Return (length, sequences of that length) in the order of the batch."""
-    return [(length, len(list(same))) for length, same in groupby(lengths)]
+def attention_over(lengths: list[int], heads: int, device: torch.device) -> Attention:
+    """Return the attention of a batch, for all of its layers; `lengths` must ascend, as `collate` lays them out."""
+    if device.type == "cuda":
+        return AttentionInOneKernel(lengths, heads, device)
+    return AttentionInProducts(lengths, heads)
 
 
-def _attend_to_equals(query_BHLE: Tensor, key_2BHLE: Tensor) -> Tensor:
-    """Attention among sequences of one length.
-
-    With three queries or fewer the matrix library's order of summation depends on the number of threads, so there are
-    always MIN_QUERIES.
-    """
-    rows = query_BHLE.shape[2]
-    if rows < MIN_QUERIES:
-        query_BHLE = F.pad(query_BHLE, (0, 0, 0, MIN_QUERIES - rows))
-    return F.scaled_dot_product_attention(query_BHLE, key_2BHLE[0], key_2BHLE[1])[:, :, :rows]
-
-
-class _AttendInProducts(torch.autograd.Function):
-    """Attention group by group in plain matrix products, for a CPU.
+class AttentionInProducts:
+    """Attention in plain matrix products, for a CPU: those in the input's precision, softmax and dropout in fp32.
 
     The library's call there has no fast kernel with dropout, and none in bf16: its fused one takes several times as
-    long as these products. They are in the input's precision, softmax and dropout in fp32. N = sequences of a group
-    * H.
+    long as these products.
+
+    A sequence is filled up to the next multiple of LENGTH_STEP, which hangs on its own length alone, and sequences of
+    one filled length are computed together: kernels are compiled anew for every shape that the library meets, so it
+    shall meet few. What fills up repeats the sequence's first token and weighs nothing.
     """
+
+    def __init__(self, lengths: list[int], heads: int):
+        lengths_B = np.array(lengths, dtype=np.int64)
+        filled_B = -(-lengths_B // LENGTH_STEP) * LENGTH_STEP
+        self._groups = _groups(lengths_B, filled_B, heads)
+        self._tokens = _Rows(lengths_B, filled_B, heads)
+        ones_B = np.ones_like(lengths_B)
+        self._firsts = _Rows(ones_B, ones_B, heads)
+
+    def among_all(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
+        """Return what every token finds; (T, D)."""
+        return _Products.apply(None, qkv_T3D, self._groups, self._tokens, self._tokens, dropout_p)
+
+    def from_first(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
+        """Return what the first token of each sequence finds; (B, D)."""
+        return _Products.apply(query_BD, key_value_T2D, self._groups, self._firsts, self._tokens, dropout_p)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Sequences of one filled length."""
+
+    tokens: slice
+    """their rows, where every token has one for each head"""
+    firsts: slice
+    """their rows, where only first tokens have them"""
+    length: int
+    bias_B11L: Tensor
+    """what is added to scores: 0, or minus infinity for keys that only fill up"""
+
+    def all(self, rows_RE: Tensor) -> Tensor:
+        """Return its matrices of all tokens; (N, L, E)."""
+        return rows_RE[self.tokens].view(-1, self.length, rows_RE.shape[1])
+
+    def asking(self, rows_RE: Tensor, first_only: bool) -> Tensor:
+        """Return its matrices of those tokens that have queries; (N, Q, E)."""
+        return rows_RE[self.firsts][:, None] if first_only else self.all(rows_RE)
+
+
+def _groups(lengths_B: np.ndarray, filled_B: np.ndarray, heads: int) -> list[_Group]:
+    groups = []
+    start = row = 0
+    for length, same in groupby(filled_B.tolist()):
+        stop = start + len(list(same))
+        last_row = row + (stop - start) * heads * length
+        is_filling_BL = np.arange(length) >= lengths_B[start:stop, None]
+        bias_BL = torch.from_numpy(np.where(is_filling_BL, np.float32(-np.inf), np.float32(0)))
+        groups.append(_Group(slice(row, last_row), slice(start * heads, stop * heads), length, bias_BL[:, None, None]))
+        start, row = stop, last_row
+    return groups
+
+
+class _Rows:
+    """How packed rows, the heads side by side, become rows of one head each, and back.
+
+    Those lie by sequence, then by head, then by place. Where the columns have several parts (query, key, value), all
+    rows of one part lie before those of the next.
+    """
+
+    def __init__(self, lengths_B: np.ndarray, filled_B: np.ndarray, heads: int):
+        """`filled_B`: how many places each sequence is to have, at least as many as are packed."""
+        sizes_B = filled_B * heads
+        self._heads, self._count = heads, int(lengths_B.sum())
+        self._head_R, place_R = np.divmod(ranges(np.zeros_like(sizes_B), sizes_B), np.repeat(filled_B, sizes_B))
+        is_filling_R = place_R >= np.repeat(lengths_B, sizes_B)
+        self._source_R = np.repeat(starts_of(lengths_B), sizes_B) + np.where(is_filling_R, 0, place_R)
+        self._row_TH = np.empty((self._count, heads), dtype=np.int64)
+        self._row_TH[self._source_R[~is_filling_R], self._head_R[~is_filling_R]] = np.flatnonzero(~is_filling_R)
+        self._filling = torch.from_numpy(np.flatnonzero(is_filling_R))
+        self._sources: dict[int, Tensor] = {}
+        self._rows: dict[int, Tensor] = {}
+
+    def by_head(self, packed_TC: Tensor, parts: int) -> Tensor:
+        """Return (parts, R, E) of rows whose columns are parts * H * E; what fills up repeats a sequence's first."""
+        if parts not in self._sources:
+            part_P1 = np.arange(parts)[:, None] * self._heads
+            source_PR = self._source_R * (parts * self._heads) + self._head_R + part_P1
+            self._sources[parts] = torch.from_numpy(source_PR.reshape(-1))
+        packed_RE = packed_TC.reshape(-1, packed_TC.shape[1] // (parts * self._heads))
+        return packed_RE.index_select(0, self._sources[parts]).view(parts, len(self._source_R), -1)
+
+    def gradient_by_head(self, gradient_TD: Tensor) -> Tensor:
+        """Return (R, E); what fills up is zero, since nobody reads it."""
+        return self.by_head(gradient_TD, 1)[0].index_fill_(0, self._filling, 0)
+
+    def packed(self, rows_PRE: Tensor, count: int) -> Tensor:
+        """Return (count, parts * H * E); rows after those of the last sequence are zero."""
+        parts, rows, width = rows_PRE.shape
+        if parts not in self._rows:
+            self._rows[parts] = torch.from_numpy((self._row_TH[:, None] + np.arange(parts)[:, None] * rows).reshape(-1))
+        out = rows_PRE.new_empty((count, parts * self._heads * width))
+        own = out[: self._count].view(-1, width)
+        torch.index_select(rows_PRE.view(-1, width), 0, self._rows[parts], out=own)
+        out[self._count :] = 0
+        return out
+
+
+class _Products(torch.autograd.Function):
+    """Attention group by group; without `query_BD` the query is the first part of what was projected."""
 
     @staticmethod
     def forward(
-        ctx: Any, query_QD: Tensor, key_value_T2D: Tensor, groups: list[tuple[int, int]], heads: int, dropout_p: float,
-        first_only: bool,
+        ctx: Any, query_BD: Tensor | None, projected_TC: Tensor, groups: list[_Group], asking: _Rows, tokens: _Rows,
+        dropout_p: float,
     ) -> Tensor:  # fmt: skip
-        low, scale = query_QD.dtype, (query_QD.shape[1] // heads) ** -0.5
-        mixed_QD = _empty(query_QD.shape, groups, first_only, low)
+        ctx.first_only, ctx.groups, ctx.asking, ctx.tokens = query_BD is not None, groups, asking, tokens
+        ctx.counts = len(projected_TC if query_BD is None else query_BD), len(projected_TC)
+        parts_PRE = tokens.by_head(projected_TC, 3 if query_BD is None else 2)
+        query_RE = parts_PRE[0] if query_BD is None else asking.by_head(query_BD, 1)[0]
+        low, scale = query_RE.dtype, query_RE.shape[1] ** -0.5
+        mixed_RE = torch.empty_like(query_RE)
         saved: list[Tensor | None] = []
-        for query, key_value, mixed in zip(
-            _by_heads(query_QD, groups, heads, 1, first_only), _by_heads(key_value_T2D, groups, heads, 2),
-            _by_heads(mixed_QD, groups, heads, 1, first_only), strict=True,
-        ):  # fmt: skip
-            query_NLE, key_NLE, value_NLE = (part.flatten(0, 1) for part in (query[0], *key_value))
-            weights_NLL = (torch.bmm(query_NLE, key_NLE.transpose(1, 2)).float() * scale).softmax(-1)
-            mask_NLL = dropout_mask(weights_NLL, dropout_p) if dropout_p else None
-            dropped_NLL = (weights_NLL if mask_NLL is None else weights_NLL * mask_NLL).to(low)
-            mixed.copy_(torch.bmm(dropped_NLL, value_NLE).view(mixed.shape))
-            saved += [query_NLE, key_NLE, value_NLE, weights_NLL, mask_NLL, dropped_NLL]
-        ctx.save_for_backward(*saved)
-        ctx.layout, ctx.key_value_shape = (groups, heads, first_only), key_value_T2D.shape
-        return mixed_QD
+        for group in groups:
+            query_NQE, mixed_NQE = (group.asking(rows, ctx.first_only) for rows in (query_RE, mixed_RE))
+            key_NLE, value_NLE = (group.all(rows) for rows in parts_PRE[-2:])
+            scores_NQL = _product(query_NQE, key_NLE.mT)
+            scores_BHQL = scores_NQL.view(len(group.bias_B11L), -1, *scores_NQL.shape[1:])
+            weights_NQL = torch.add(group.bias_B11L, scores_BHQL, alpha=scale).softmax(-1).view(scores_NQL.shape)
+            mask_NQL = dropout_mask(weights_NQL, dropout_p) if dropout_p else None
+            dropped_NQL = (weights_NQL if mask_NQL is None else weights_NQL * mask_NQL).to(low)
+            _product(dropped_NQL, value_NLE, out=mixed_NQE)
+            saved += [weights_NQL, mask_NQL, dropped_NQL]
+        ctx.save_for_backward(query_RE, parts_PRE, *saved)
+        return asking.packed(mixed_RE[None], ctx.counts[0])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient_QD,) = gradients
-        groups, heads, first_only = ctx.layout
-        low, scale = gradient_QD.dtype, (gradient_QD.shape[1] // heads) ** -0.5
-        to_query_QD = _empty(gradient_QD.shape, groups, first_only, low)
-        to_key_value_T2D = _empty(ctx.key_value_shape, groups, False, low)
-        saved_by_group = zip(*[iter(ctx.saved_tensors)] * 6, strict=True)
-        for gradient, to_query, to_key_value, saved in zip(
-            _by_heads(gradient_QD, groups, heads, 1, first_only), _by_heads(to_query_QD, groups, heads, 1, first_only),
-            _by_heads(to_key_value_T2D, groups, heads, 2), saved_by_group, strict=True,
-        ):  # fmt: skip
-            query_NLE, key_NLE, value_NLE, weights_NLL, mask_NLL, dropped_NLL = saved
-            gradient_NLE = gradient[0].flatten(0, 1)
-            to_weights_NLL = torch.bmm(gradient_NLE, value_NLE.transpose(1, 2)).float()
-            if mask_NLL is not None:
-                to_weights_NLL *= mask_NLL
-            to_scores_NLL = torch._softmax_backward_data(to_weights_NLL, weights_NLL, -1, torch.float32)
-            low_NLL = (to_scores_NLL * scale).to(low)
-            to_query.copy_(torch.bmm(low_NLL, key_NLE).view(to_query.shape))
-            to_key_value[0].copy_(torch.bmm(low_NLL.transpose(1, 2), query_NLE).view(to_key_value[0].shape))
-            to_key_value[1].copy_(torch.bmm(dropped_NLL.transpose(1, 2), gradient_NLE).view(to_key_value[1].shape))
-        return to_query_QD, to_key_value_T2D, None, None, None, None
+        query_RE, parts_PRE, *saved = ctx.saved_tensors
+        gradient_RE = ctx.asking.gradient_by_head(gradients[0])
+        low, scale = query_RE.dtype, query_RE.shape[1] ** -0.5
+        to_parts_PRE = torch.empty_like(parts_PRE)
+        to_query_RE = torch.empty_like(query_RE) if ctx.first_only else to_parts_PRE[0]
+        for group, (weights_NQL, mask_NQL, dropped_NQL) in zip(
+            ctx.groups, zip(*[iter(saved)] * 3, strict=True), strict=True
+        ):
+            query_NQE, gradient_NQE, to_query_NQE = (
+                group.asking(rows, ctx.first_only) for rows in (query_RE, gradient_RE, to_query_RE)
+            )
+            key_NLE, value_NLE = (group.all(rows) for rows in parts_PRE[-2:])
+            to_key_NLE, to_value_NLE = (group.all(rows) for rows in to_parts_PRE[-2:])
+            to_weights_NQL = _product(gradient_NQE, value_NLE.mT).float()
+            if mask_NQL is not None:
+                to_weights_NQL *= mask_NQL
+            to_scores_NQL = torch._softmax_backward_data(to_weights_NQL, weights_NQL, -1, torch.float32)
+            low_NQL = (to_scores_NQL * scale).to(low)
+            _product(low_NQL, key_NLE, out=to_query_NQE)
+            _product(low_NQL.mT, query_NQE, out=to_key_NLE)
+            _product(dropped_NQL.mT, gradient_NQE, out=to_value_NLE)
+        asking_rows, token_rows = ctx.counts
+        to_query_BD = ctx.asking.packed(to_query_RE[None], asking_rows) if ctx.first_only else None
+        return to_query_BD, ctx.tokens.packed(to_parts_PRE, token_rows), None, None, None, None
 
 
-def _empty(shape: torch.Size, groups: list[tuple[int, int]], first_only: bool, dtype: torch.dtype) -> Tensor:
-    """Return memory for the rows of all groups; rows after them are zero."""
-    out = torch.empty(shape, dtype=dtype)
-    out[sum(count if first_only else length * count for length, count in groups) :] = 0
-    return out
+def _product(left_NIJ: Tensor, right_NJK: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the product of every two matrices.
 
-
-def _by_heads(
-    rows_RC: Tensor, groups: list[tuple[int, int]], heads: int, parts: int, first_only: bool = False
-) -> list[Tensor]:
-    """Return a view (parts, B, H, L, E) of each group's rows, whose columns are `parts` * H * E."""
-    sizes = [(1 if first_only else length, count) for length, count in groups]
-    rows = [length * count for length, count in sizes]
-    pieces = rows_RC[: sum(rows)].split(rows)
-    return [
-        piece.view(count, length, parts, heads, -1).permute(2, 0, 3, 1, 4)
-        for (length, count), piece in zip(sizes, pieces, strict=True)
-    ]
-
-
-def _attend_padded(
-    query_QD: Tensor, key_value_T2D: Tensor, lengths: list[int], heads: int, dropout_p: float, first_only: bool
-) -> Tensor:
-    """The same in one kernel call, padded to the longest sequence inside attention only.
-
-    On an accelerator one masked call costs less than a call for each length.
+    The library shares a lone matrix out among threads, which changes its order of summation; so there are always two.
     """
-    device = query_QD.device
-    count, longest, tokens = len(lengths), max(lengths), sum(lengths)
-    key_value_T2D = key_value_T2D[:tokens]
-    lengths_B = to_device(torch.tensor(lengths), device)
-    real_BL = torch.arange(longest, device=device) < lengths_B[:, None]
-    ends_B = lengths_B.cumsum(0)
-    padding_before_B = torch.arange(count, device=device) * longest - (ends_B - lengths_B)
-    # The number of tokens is known, so that nothing here waits for the device.
-    padding_before_T = torch.repeat_interleave(padding_before_B, lengths_B, output_size=len(key_value_T2D))
-    place_T = torch.arange(len(key_value_T2D), device=device) + padding_before_T
-    width = key_value_T2D.shape[-1]
-    padded = key_value_T2D.new_zeros(count * longest, width).index_copy(0, place_T, key_value_T2D)
-    key_2BHLE = padded.view(count, longest, 2, heads, -1).permute(2, 0, 3, 1, 4)
-    if first_only:
-        query_BHLE = query_QD.view(count, 1, heads, -1).transpose(1, 2)
-    else:
-        query = query_QD.new_zeros(count * longest, width // 2).index_copy(0, place_T, query_QD[:tokens])
-        query_BHLE = query.view(count, longest, heads, -1).transpose(1, 2)
-    mixed = F.scaled_dot_product_attention(
-        query_BHLE, key_2BHLE[0], key_2BHLE[1], attn_mask=real_BL[:, None, None, :], dropout_p=dropout_p
-    )
-    flat = mixed.transpose(1, 2).reshape(-1, width // 2)
-    return flat if first_only else with_rows(flat.index_select(0, place_T), len(query_QD))
+    if len(left_NIJ) >= MIN_MATRICES:
+        return torch.bmm(left_NIJ, right_NJK) if out is None else torch.bmm(left_NIJ, right_NJK, out=out)
+    found = torch.bmm(left_NIJ.expand(MIN_MATRICES, -1, -1), right_NJK.expand(MIN_MATRICES, -1, -1))[:1]
+    return found if out is None else out.copy_(found)
+
+
+class AttentionInOneKernel:
+    """Attention in one call, padded to the longest sequence inside it only, for an accelerator.
+
+    One masked call costs less there than a call for each length.
+    """
+
+    def __init__(self, lengths: list[int], heads: int, device: torch.device):
+        self._heads, self._count, self._longest, self._tokens = heads, len(lengths), max(lengths), sum(lengths)
+        lengths_B = np.array(lengths, dtype=np.int64)
+        first_rows_B = np.arange(len(lengths)) * self._longest
+        real_BL = torch.from_numpy(np.arange(self._longest) < lengths_B[:, None])
+        # Everything is known on the host, so that nothing here waits for the device.
+        self._mask_B11L = to_device(real_BL[:, None, None], device)
+        self._place_T = to_device(torch.from_numpy(ranges(first_rows_B, lengths_B)), device)
+
+    def among_all(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
+        """Return what every token finds; (T, D)."""
+        query_BHLE, key_BHLE, value_BHLE = self._padded(qkv_T3D, 3)
+        mixed_BHLE = self._mix(query_BHLE, key_BHLE, value_BHLE, dropout_p)
+        mixed_TD = mixed_BHLE.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, self._place_T)
+        return with_rows(mixed_TD, len(qkv_T3D))
+
+    def from_first(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
+        """Return what the first token of each sequence finds; (B, D)."""
+        key_BHLE, value_BHLE = self._padded(key_value_T2D, 2)
+        return self._mix(query_BD.view(self._count, self._heads, 1, -1), key_BHLE, value_BHLE, dropout_p).flatten(1)
+
+    def _padded(self, packed_TC: Tensor, parts: int) -> Tensor:
+        """Return (parts, B, H, L, E); padding is zero."""
+        padded = packed_TC.new_zeros(self._count * self._longest, packed_TC.shape[1])
+        padded = padded.index_copy(0, self._place_T, packed_TC[: self._tokens])
+        return padded.view(self._count, self._longest, parts, self._heads, -1).permute(2, 0, 3, 1, 4)
+
+    def _mix(self, query_BHQE: Tensor, key_BHLE: Tensor, value_BHLE: Tensor, dropout_p: float) -> Tensor:
+        return F.scaled_dot_product_attention(
+            query_BHQE, key_BHLE, value_BHLE, attn_mask=self._mask_B11L, dropout_p=dropout_p
+        )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.types import PositiveFloat, PositiveInt, Probability
 from nlu.data.collate import Batch, to_device
-from nlu.models.attention import attend
+from nlu.models.attention import Attention, attention_over
 from nlu.models.dropout import Dropout
 from nlu.models.embedding import Embedding
 from nlu.models.linear import Linear, padding_rows, with_rows
@@ -159,8 +159,9 @@ class Bert(nn.Module):
         tokens = len(hidden_TD)
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
         layers: nn.ModuleList = self.encoder["layer"]  # type: ignore[assignment]
+        attention = attention_over(batch.lengths, self.sizes["heads"], hidden_TD.device)
         for number, layer in enumerate(layers, 1):
-            hidden_TD = layer(hidden_TD, batch, first_only=first_only and number == len(layers))
+            hidden_TD = layer(hidden_TD, attention, batch.starts_B if first_only and number == len(layers) else None)
         # Of first tokens alone there are never more than that.
         return hidden_TD[:tokens]
 
@@ -245,17 +246,18 @@ class Layer(nn.Module):
 
     def __init__(self, sizes: dict[str, Any]):
         super().__init__()
-        self.attention = Attention(sizes)
+        self.attention = SelfAttention(sizes)
         self.intermediate = nn.ModuleDict({"dense": Linear(sizes["hidden_size"], sizes["intermediate_size"])})
         self.output = Output(sizes["intermediate_size"], sizes)
         self.activation = ACTIVATIONS[sizes["activation"]]
 
-    def forward(self, hidden_TD: Tensor, batch: Batch, *, first_only: bool) -> Tensor:
-        hidden = self.attention(hidden_TD, batch, first_only)
+    def forward(self, hidden_TD: Tensor, attention: Attention, starts_B: Tensor | None) -> Tensor:
+        """Return (T, D), or (B, D) of the tokens at `starts_B` alone."""
+        hidden = self.attention(hidden_TD, attention, starts_B)
         return self.output(self.activation(self.intermediate["dense"](hidden)), hidden)
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Self-attention with its output projection, residual and norm."""
 
     def __init__(self, sizes: dict[str, Any]):
@@ -263,24 +265,17 @@ class Attention(nn.Module):
         width = sizes["hidden_size"]
         self.self = nn.ModuleDict({"qkv": Linear(width, 3 * width)})
         self.output = Output(width, sizes)
-        self.heads = sizes["heads"]
         self.dropout = sizes["attention_dropout"]
 
-    def forward(self, hidden_TD: Tensor, batch: Batch, first_only: bool) -> Tensor:
+    def forward(self, hidden_TD: Tensor, attention: Attention, starts_B: Tensor | None) -> Tensor:
         qkv: Linear = self.self["qkv"]  # type: ignore[assignment]
         width = hidden_TD.shape[1]
-        if first_only:
-            residual = hidden_TD.index_select(0, batch.starts_B)
-            query = qkv(residual, slice(width))
-            key_value_T2D = qkv(hidden_TD, slice(width, None))
-        else:
-            residual = hidden_TD
-            query, key_value_T2D = qkv(hidden_TD).split([width, 2 * width], dim=1)
-        mixed = attend(
-            query, key_value_T2D, lengths=batch.lengths, heads=self.heads,
-            dropout_p=self.dropout if self.training else 0.0, first_only=first_only,
-        )  # fmt: skip
-        return self.output(mixed, residual)
+        dropout_p = self.dropout if self.training else 0.0
+        if starts_B is None:
+            return self.output(attention.among_all(qkv(hidden_TD), dropout_p), hidden_TD)
+        first_BD = hidden_TD.index_select(0, starts_B)
+        query_BD, key_value_T2D = qkv(first_BD, slice(width)), qkv(hidden_TD, slice(width, None))
+        return self.output(attention.from_first(query_BD, key_value_T2D, dropout_p), first_BD)
 
 
 class Output(nn.Module):

@@ -3,11 +3,26 @@
 import pytest
 import torch
 
-from nlu.models.attention import _attend_padded, attend
+from nlu.models.attention import AttentionInOneKernel, attention_over
 from nlu.models.dropout import dropout_mask
 
 LENGTHS = [1, 2, 2, 2, 5, 9, 9, 17]
 HEADS, WIDTH = 3, 12
+CPU = torch.device("cpu")
+WAYS = {
+    "products": lambda lengths: attention_over(lengths, HEADS, CPU),
+    "one kernel": lambda lengths: AttentionInOneKernel(lengths, HEADS, CPU),
+}
+
+
+def attend(
+    query: torch.Tensor, key_value: torch.Tensor, lengths: list[int], *, first_only: bool, dropout_p: float = 0.0,
+    way: str = "products",
+) -> torch.Tensor:  # fmt: skip
+    attention = WAYS[way](lengths)
+    if first_only:
+        return attention.from_first(query, key_value, dropout_p)
+    return attention.among_all(torch.cat([query, key_value], dim=1), dropout_p)
 
 
 def inputs(lengths: list[int], first_only: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,14 +51,13 @@ def reference(
 
 @pytest.mark.parametrize("first_only", [False, True])
 @pytest.mark.parametrize("lengths", [LENGTHS, [7], [3, 3, 3]])
-def test_both_paths_give_the_formulas_values_and_gradients(lengths, first_only):
+def test_both_ways_give_the_formulas_values_and_gradients(lengths, first_only):
     query, key_value = inputs(lengths, first_only)
     expected = reference(query, key_value, lengths, first_only)
     weights = torch.randn(expected.shape)
     gradients = torch.autograd.grad((expected * weights).sum(), [query, key_value])
-    by_length = attend(query, key_value, lengths=lengths, heads=HEADS, dropout_p=0.0, first_only=first_only)
-    padded = _attend_padded(query, key_value, lengths, HEADS, 0.0, first_only)
-    for found in (by_length, padded):
+    for way in WAYS:
+        found = attend(query, key_value, lengths, first_only=first_only, way=way)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
         own = torch.autograd.grad((found * weights).sum(), [query, key_value])
         torch.testing.assert_close(own, gradients, atol=1e-6, rtol=1e-5)
@@ -52,12 +66,24 @@ def test_both_paths_give_the_formulas_values_and_gradients(lengths, first_only):
 @pytest.mark.parametrize("first_only", [False, True])
 def test_a_sequence_has_the_same_bits_alone_and_among_others(first_only):
     query, key_value = inputs(LENGTHS, first_only)
-    together = attend(query, key_value, lengths=LENGTHS, heads=HEADS, dropout_p=0.0, first_only=first_only)
+    together = attend(query, key_value, LENGTHS, first_only=first_only)
     counts = [1] * len(LENGTHS) if first_only else LENGTHS
     parts = zip(LENGTHS, query.split(counts), key_value.split(LENGTHS), together.split(counts), strict=True)
     for length, q, kv, expected in parts:
-        alone = attend(q, kv, lengths=[length], heads=HEADS, dropout_p=0.0, first_only=first_only)
+        alone = attend(q, kv, [length], first_only=first_only)
         assert torch.equal(alone, expected)
+
+
+def test_a_lone_head_of_a_lone_sequence_has_the_same_bits_with_any_number_of_threads(threads):
+    length, width = 40, 26
+    torch.manual_seed(0)
+    qkv = torch.randn(2 * length, 3 * width)
+    found = []
+    for count in (1, 4):
+        threads(count)
+        for lengths in ([length], [length, length]):
+            found.append(attention_over(lengths, 1, CPU).among_all(qkv[: sum(lengths)], 0.0)[:length])
+    assert all(torch.equal(rows, found[0]) for rows in found)
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.5])
@@ -69,7 +95,7 @@ def test_rows_after_the_last_sequence_take_no_part_and_come_out_as_zeros(first_o
     results = []
     for given in ([query, key_value], longer):
         torch.manual_seed(0)
-        mixed = attend(*given, lengths=LENGTHS, heads=HEADS, dropout_p=dropout_p, first_only=first_only)
+        mixed = attend(*given, LENGTHS, dropout_p=dropout_p, first_only=first_only)
         gradients = torch.autograd.grad(mixed.square().sum(), [query, key_value])
         results.append((mixed, *gradients))
     (mixed, *gradients), (longer_mixed, *longer_gradients) = results
@@ -77,28 +103,27 @@ def test_rows_after_the_last_sequence_take_no_part_and_come_out_as_zeros(first_o
     assert not longer_mixed[len(mixed) :].any()
     assert all(map(torch.equal, gradients, longer_gradients))
     if not first_only:
-        padded = _attend_padded(*longer, LENGTHS, HEADS, 0.0, first_only)
+        padded = attend(*longer, LENGTHS, first_only=first_only, way="one kernel")
         assert padded.shape == longer[0].shape and not padded[len(mixed) :].any()
 
 
-def test_padding_takes_no_part_even_where_it_would_weigh_most():
+@pytest.mark.parametrize("way", WAYS)
+def test_padding_takes_no_part_even_where_it_would_weigh_most(way):
     query, key_value = inputs([1, 30], False)
     # A padded key is zero, so it scores 0; all real scores of the short sequence are far below.
     with torch.no_grad():
         query[0], key_value[0] = 5.0, -5.0
-    found = _attend_padded(query, key_value, [1, 30], HEADS, 0.0, False)
+    found = attend(query, key_value, [1, 30], first_only=False, way=way)
     torch.testing.assert_close(found[0], torch.full((WIDTH,), -5.0))
 
 
 def test_dropout_drops_weights_and_keeps_their_mean():
     torch.manual_seed(0)
     query, key_value = torch.zeros(400 * 20, WIDTH), torch.ones(400 * 20, 2 * WIDTH)
-    for path in (
-        attend(query, key_value, lengths=[20] * 400, heads=HEADS, dropout_p=0.5, first_only=False),
-        _attend_padded(query, key_value, [20] * 400, HEADS, 0.5, False),
-    ):
-        assert path.std() > 0.1
-        assert abs(path.mean() - 1) < 0.01
+    for way in WAYS:
+        found = attend(query, key_value, [20] * 400, dropout_p=0.5, first_only=False, way=way)
+        assert found.std() > 0.1
+        assert abs(found.mean() - 1) < 0.01
 
 
 @pytest.mark.parametrize("first_only", [False, True])
@@ -111,19 +136,20 @@ def test_attention_with_dropout_has_the_values_and_gradients_of_the_weights_it_d
         return masks[-1]
 
     monkeypatch.setattr("nlu.models.attention.dropout_mask", mask)
-    ours = attend(query, key_value, lengths=LENGTHS, heads=HEADS, dropout_p=0.4, first_only=first_only)
+    ours = attend(query, key_value, LENGTHS, dropout_p=0.4, first_only=first_only)
     by_sequence = [row for group in masks for row in group.view(-1, HEADS, *group.shape[1:])]
-    plain = reference(query, key_value, LENGTHS, first_only, by_sequence)
+    own = [mask[:, :length, :length] for mask, length in zip(by_sequence, LENGTHS, strict=True)]
+    plain = reference(query, key_value, LENGTHS, first_only, own)
     torch.testing.assert_close(ours, plain)
     weights = torch.randn_like(ours)
-    own, expected = (torch.autograd.grad((output * weights).sum(), [query, key_value]) for output in (ours, plain))
-    torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
+    found, expected = (torch.autograd.grad((output * weights).sum(), [query, key_value]) for output in (ours, plain))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("first_only", [False, True])
 def test_in_bf16_attention_is_that_of_fp32_as_closely_as_bf16_can_say(first_only):
     query, key_value = (tensor.detach().bfloat16().requires_grad_() for tensor in inputs(LENGTHS, first_only))
-    ours = attend(query, key_value, lengths=LENGTHS, heads=HEADS, dropout_p=0.0, first_only=first_only)
+    ours = attend(query, key_value, LENGTHS, first_only=first_only)
     assert ours.dtype == torch.bfloat16
     wide = [tensor.detach().float().requires_grad_() for tensor in (query, key_value)]
     plain = reference(*wide, LENGTHS, first_only)
