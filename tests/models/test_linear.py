@@ -23,13 +23,14 @@ def test_gradients_are_those_of_the_linear_map():
     torch.testing.assert_close(own, torch.autograd.grad(plain, [inputs, layer.weight, layer.bias]))
 
 
+@pytest.mark.parametrize("is_low", [False, True])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize(("inputs", "outputs"), [(312, 936), (1200, 312), (256, 3), (768, 64)])
-def test_a_row_has_the_same_bits_among_any_number_of_others(threads, count, inputs, outputs):
+def test_a_row_has_the_same_bits_among_any_number_of_others(threads, count, inputs, outputs, is_low):
     threads(count)
     torch.manual_seed(inputs)
     layer, rows = Linear(inputs, outputs), torch.randn(300, inputs)
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=is_low):
         together = layer(rows)
         for number in (1, 2, 3, 5, 7, 9, 15, 17, 33, 65, 200):
             assert torch.equal(layer(rows[50 : 50 + number]), together[50 : 50 + number]), f"{number} rows"
@@ -77,6 +78,19 @@ def test_the_kept_copy_follows_every_change_of_the_weight():
     torch.testing.assert_close(updated.float(), F.linear(inputs, layer.weight, layer.bias), rtol=0.05, atol=0.05)
     layer.load_state_dict(Linear(8, 6).state_dict())
     assert not torch.equal(low_precision(layer, inputs), updated)
+
+
+def test_where_no_gradient_is_asked_for_the_values_are_the_same_and_follow_the_weight():
+    torch.manual_seed(0)
+    layer, inputs = Linear(40, 24), torch.randn(50, 40)
+    for _ in range(2):
+        trained = low_precision(layer, inputs)
+        with torch.inference_mode():
+            torch.testing.assert_close(low_precision(layer, inputs), trained)
+            part = low_precision(lambda rows: layer(rows, slice(8, 24)), inputs)
+        torch.testing.assert_close(part, trained[:, 8:])
+        with torch.no_grad():
+            layer.weight.neg_()
 
 
 def test_a_frozen_weight_gets_no_gradient_under_autocast():
