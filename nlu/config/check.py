@@ -159,6 +159,8 @@ def _expected_in_range(base: type, limits: Range, value: Any) -> str | None:
     if expected is None and _is_within(limits, value):
         return None
     noun = expected or _PLAIN[base.__name__][1]
+    if limits.odd:
+        noun = noun.replace("an integer", "an odd integer")
     low = None if limits.min is None else f"{'>' if limits.open_min else '>='} {limits.min}"
     high = None if limits.max is None else f"{'<' if limits.open_max else '<='} {limits.max}"
     return f"{noun} {' and '.join(filter(None, [low, high]))}"
@@ -167,7 +169,7 @@ def _expected_in_range(base: type, limits: Range, value: Any) -> str | None:
 def _is_within(limits: Range, value: float) -> bool:
     above = limits.min is None or value > limits.min or (value == limits.min and not limits.open_min)
     below = limits.max is None or value < limits.max or (value == limits.max and not limits.open_max)
-    return above and below
+    return above and below and not (limits.odd and value % 2 == 0)
 
 
 def _last_name(annotation: ast.expr) -> str:

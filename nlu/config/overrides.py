@@ -190,6 +190,8 @@ def composition_problem(error: Exception, config_name: str) -> str:
         return f"{first_line(error)}; {_options_hint(name, list(error.options))}"
     if isinstance(error, yaml.YAMLError):
         return f"a configuration file is not valid YAML: {' '.join(str(error).split())}; correct it"
+    if str(error).startswith("Additional config directory"):
+        return f"{first_line(error)}; give --config-dir a folder that is there"
     reason = error if str(error) or error.__cause__ is None else error.__cause__
     key = getattr(reason, "full_key", None)
     return f"{key}: {first_line(reason)}" if key else first_line(reason)
@@ -204,7 +206,7 @@ def _refusal(alternative: _Alternative, error: Exception, config: DictConfig, sc
     if message.startswith("Could not append to config. An item is already at"):
         return f"{alternative.text}: {key} is there already; write {key}={alternative.value}"
     if message.startswith("Error merging") and error.__cause__ is not None:
-        return f"{alternative.text}: {first_line(error.__cause__)}"
+        return f"{alternative.text}: {first_line(error.__cause__)}; set {key} to a value that fits"
     return f"{alternative.text}: {' '.join(message.split())}"
 
 
@@ -220,11 +222,11 @@ def _unknown_hydra_key(alternative: _Alternative, composed: DictConfig) -> str:
         return f"{alternative.text}: {key} has no such keys yet; add them with +{alternative.text}"
     group = key.rpartition(".")[0]
     choice = composed.runtime.choices.get(group.replace(".", "/"))
-    whose = f"hydra/{group.partition('.')[2]}={choice}" if choice else "Hydra"
+    whose = f"{group.replace('.', '/')}={choice}" if choice else "Hydra"
     siblings = [name for name in valid if name.rpartition(".")[0] == group] if choice else []
-    close = hint(key, valid)
-    if not close.startswith("nearest"):
-        close = hint(key, siblings) if siblings else "see --hydra-help"
+    close = hint(key, siblings or valid)
+    if not siblings and not close.startswith("nearest"):
+        close = "see --hydra-help"
     return f"{key}: {whose} has no such key; {close}"
 
 
@@ -274,9 +276,11 @@ def grammar_problem(override: str, error: OverrideParseException) -> str:
     if value.startswith("choice(") and "NoneType is incompatible" in error.message:
         listed = value.removeprefix("choice(").removesuffix(")")
         return f"{override} cannot be read: choice() takes no null; list the values alone: '{key}={listed}'"
+    if value == "choice()":
+        return f"{override} cannot be read: there is nothing to choose from; write '{key}=choice(VALUE,VALUE)'"
     where = f"a character that cannot stand there: {_at_caret(override, carets[0])}" if carets else " ".join(details)
     if any(value.count(opening) != value.count(closing) for opening, closing in ("{}", "[]", "()")):
-        remedy = f"its brackets do not close; close them, and quote the whole for the shell: '{key}={{...}}'"
+        remedy = "its brackets do not close; close them, and quote the whole for the shell"
     elif value.startswith("{") and (escaped := _KEY_WITH_EQUALS.sub(r"\1\\=", value)) != value:
         remedy = f"inside the brackets a key has \\= for =: '{key}={escaped}'"
     elif value.startswith(("{", "[")):

@@ -10,12 +10,16 @@ from typing import Annotated
 
 @dataclass(frozen=True)
 class Range:
-    """A numeric range, both ends included unless `open_min` or `open_max`; `None` means unbounded."""
+    """A numeric range, both ends included unless `open_min` or `open_max`; `None` means unbounded.
+
+    With `odd` even numbers are none of it.
+    """
 
     min: float | None = None
     max: float | None = None
     open_min: bool = False
     open_max: bool = False
+    odd: bool = False
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Written:
 
 
 PositiveInt = Annotated[int, Range(min=1)]
+OddPositiveInt = Annotated[int, Range(min=1, odd=True)]
 FoldCount = Annotated[int, Range(min=2)]
 NonNegativeInt = Annotated[int, Range(min=0)]
 PositiveFloat = Annotated[float, Range(min=0, open_min=True)]

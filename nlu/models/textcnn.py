@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.config.types import PositiveInt, Probability
+from nlu.config.types import OddPositiveInt, PositiveInt, Probability
 from nlu.data.collate import Batch
 from nlu.models.dropout import Dropout
 from nlu.models.embedding import Embedding
@@ -33,7 +33,7 @@ class TextCnn(nn.Module):
         embedding_size: PositiveInt = 128,
         hidden_size: PositiveInt = 256,
         layers: PositiveInt = 1,
-        kernel_sizes: list[int] = [3, 5],  # noqa: B006 - read as a schema, never changed
+        kernel_sizes: list[OddPositiveInt] = [3, 5],  # noqa: B006 - read as a schema, never changed
         dropout: Probability = 0.2,
         head_dropout: Probability = 0.2,
     ):
@@ -42,8 +42,6 @@ class TextCnn(nn.Module):
         super().__init__()
         if not kernel_sizes:
             raise UserError("model.kernel_sizes is empty, but there must be at least one; e.g. [3,5]")
-        if wrong := [size for size in kernel_sizes if size < 1 or size % 2 == 0]:
-            raise UserError(f"model.kernel_sizes holds {wrong[0]}, but each must be odd and >= 1; e.g. [3,5]")
         self._settings: dict[str, Any] = {
             "model_type": "textcnn", "embedding_size": embedding_size, "hidden_size": hidden_size, "layers": layers,
             "kernel_sizes": list(kernel_sizes),

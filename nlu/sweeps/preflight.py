@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from nlu.config.app import prepare
 from nlu.config.errors import UserError
@@ -105,12 +106,24 @@ def composition_problems(space: Space, compose: Compose, loader: ConfigLoader, i
     found: dict[str, list[str]] = {}
     for combination in tried:
         context = " ".join(f"{name}={choice}" for name, choice in combination.items())
-        for problem in dict.fromkeys(_problems_of(space, combination, compose, is_run)):
+        problems = (_of_fractions(space, problem) for problem in _problems_of(space, combination, compose, is_run))
+        for problem in dict.fromkeys(problems):
             found.setdefault(problem, []).append(context)
     return [*wrong.values()] + [
         problem if len(contexts) == len(tried) else f"{problem} (with {contexts[0]}, where it is chosen; {_ONLY_THERE})"
         for problem, contexts in found.items()
     ]
+
+
+def _of_fractions(space: Space, problem: str) -> str:
+    """Return a problem or, where a key of whole numbers is drawn from an interval, what draws them."""
+    for params in (space.params, *(branch.params for branch in space.branches)):
+        for name, drawn in params.items():
+            if isinstance(drawn, FloatDistribution) and problem.startswith(f"{name} is ") and "an integer" in problem:
+                values = f"int(interval({math.ceil(drawn.low)},{math.floor(drawn.high)}))"
+                written_whole = f"'{name}={f'tag(log,{values})' if drawn.log else values}'"
+                return f"{name} is drawn from an interval of fractions, but must be an integer; write {written_whole}"
+    return problem
 
 
 _ONLY_THERE = "what one choice alone has goes under hydra.sweeper.when"

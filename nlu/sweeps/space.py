@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.errors import OverrideParseException
 from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl, create_optuna_distribution_from_override
 from optuna.distributions import (
@@ -162,6 +162,13 @@ def _distribution(override: Override, where: str, problems: list[str]) -> BaseDi
         if "log" in value.tags and value.start <= 0:
             problems.append(f"{where}: a logarithmic interval begins at {value.start}; let it begin above 0")
             return None
+    if isinstance(value, RangeSweep) and "log" in value.tags:
+        key = override.get_key_element()
+        last = max(value.range())
+        problems.append(
+            f"{where}: a range is never logarithmic; write '{key}=tag(log,int(interval({value.start},{last})))'"
+        )
+        return None
     try:
         return create_optuna_distribution_from_override(override)
     except (ValueError, AssertionError, NotImplementedError) as error:

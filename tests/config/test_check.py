@@ -62,6 +62,8 @@ def test_a_fitting_value_is_accepted(annotation: str, value: Any):
         ("bool", 1, "must be true or false"),
         ("str", 1, "must be a text"),
         ("PositiveInt", 0, "must be an integer >= 1"),
+        ("OddPositiveInt", 4, "must be an odd integer >= 1"),
+        ("list[OddPositiveInt]", [3, 4], "must be a list of which item 1 is an odd integer >= 1, not 4"),
         ("PositiveInt | None", -1, "must be an integer >= 1 or null"),
         ("PositiveFloat", 0, "must be a number > 0"),
         ("Probability", 1, "must be a number >= 0 and < 1"),

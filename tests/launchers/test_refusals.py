@@ -45,6 +45,10 @@ def refused(folder, *overrides: str) -> str:
         ([LR, 'hydra.sweeper.storage="postgresql://a:b@c/d"'], "PGPASSWORD"),
         ([LR, "hydra.sweeper.storage=/proc/x/journal.log", "dry_run=true"], "cannot be written"),
         ([LR, "hydra.sweeper.sampler=random"], "is the choice of a group; write hydra/sweeper/sampler=random"),
+        ([LR, "hydra/sweeper/sampler=motpe", "dry_run=true"], "sampler is motpe, which cannot be made: The 'motpe'"),
+        ([LR, "hydra.sweeper.sampler.n_startup_trials=-3"], "n_startup_trials is -3 but must be >= 0"),
+        ([LR, "hydra.sweeper.sampler.foo=3"], "hydra/sweeper/sampler=tpe has no such key; valid: "),
+        (["trainer.batch_size=interval(8,17)"], "write 'trainer.batch_size=int(interval(8,17))'"),
         ([LR, "hydra.sweeper.sampler=null"], "hydra.sweeper.sampler is null"),
         ([LR, "hydra.sweeper.pruner={name: wilcoxon, p_threshold: 7}", "dry_run=true"], "pruner.p_threshold is 7 but"),
         ([LR, "hydra.sweeper.reduction_factor=1", "dry_run=true"], "reduction_factor is 1 but must be >= 2"),
@@ -61,6 +65,17 @@ def refused(folder, *overrides: str) -> str:
 def test_a_wrong_search_is_refused(tmp_path, overrides, said):
     told = refused(tmp_path / "s", *files(tmp_path), *TINY[:1], *overrides)
     assert told.startswith("nlu: error: ") and said in told
+
+
+@pytest.mark.parametrize("place", ["", "1"])
+def test_a_search_stays_out_of_a_folder_of_runs(tmp_path, place):
+    folder = tmp_path / "s"
+    (folder / place).mkdir(parents=True)
+    (folder / place / "config.yaml").write_text("seed: 1\n")
+    before = sorted(folder.rglob("*"))
+    done = started(folder, *files(tmp_path), *TINY[:1], LR, "dry_run=true")
+    assert done.returncode == 2 and f"hydra.sweep.dir is {folder}, which holds a run" in done.stderr
+    assert sorted(folder.rglob("*")) == before
 
 
 def test_every_swept_group_is_tried_with_every_other(tmp_path):

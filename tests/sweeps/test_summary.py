@@ -8,6 +8,7 @@ import numpy as np
 import optuna
 import pytest
 import yaml
+from optuna.distributions import FloatDistribution
 from PIL import Image
 
 from nlu.config.flat import flat
@@ -88,6 +89,27 @@ def test_failures_of_one_kind_are_one_line(tmp_path, capsys):
 def test_the_best_trial_is_the_one_of_the_direction(maximize):
     study = study_of(mixed, 18, maximize=maximize)
     assert read_summary(study).best.number == study.best_trial.number
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_pruned_trial_has_the_best_value_that_it_reported(maximize):
+    study = optuna.create_study(direction="maximize" if maximize else "minimize")
+    reports = {160: 0.6, 320: 0.63, 480: 0.47}
+    study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.PRUNED, intermediate_values=reports))
+    (trial,) = read_summary(study).trials
+    assert trial.value == (0.63 if maximize else 0.47)
+
+
+def test_the_best_of_today_keeps_its_own_file_when_another_is_better_tomorrow(tmp_path):
+    study = study_of("COMPLETE", 1)
+    write_best(read_summary(study), tmp_path / "experiment" / "best.yaml")
+    first = (tmp_path / "experiment" / "trial_0.yaml").read_text()
+    better = optuna.trial.create_trial(value=0.99, params={"a": 2.0}, distributions={"a": FloatDistribution(0, 3)})
+    assert "experiment=trial_0" in first and "experiment=best" not in first
+    study.add_trial(better)
+    write_best(read_summary(study), tmp_path / "experiment" / "best.yaml")
+    assert (tmp_path / "experiment" / "trial_0.yaml").read_text() == first
+    assert yaml.safe_load((tmp_path / "experiment" / "best.yaml").read_text())["a"] == 2.0
 
 
 class References(HTMLParser):

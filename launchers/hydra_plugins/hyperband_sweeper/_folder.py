@@ -14,6 +14,8 @@ LOCK = ".sweep.lock"
 HELD = "search.json"
 """study and storage of the search that the folder holds, and the id that its study has as a user attribute"""
 ID = "id"
+RUN_FILE = "config.yaml"
+"""what every run of ours writes into its folder"""
 
 
 @contextlib.contextmanager
@@ -45,6 +47,16 @@ def held_search(folder: Path) -> dict[str, str] | None:
     """Return study, storage and id of the search that the folder holds; None where it holds none yet."""
     path = folder / HELD
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def require_no_run(folder: Path) -> None:
+    """Raise UserError where the folder holds a run or the runs of a grid, and no search to go on with."""
+    if held_search(folder) is not None:
+        return
+    found = [folder, *(path for path in folder.glob("*") if path.name.isdigit())]
+    if run := next((path for path in found if (path / RUN_FILE).is_file()), None):
+        what = "a run" if run == folder else f"a run in {run.name}, and no search"
+        raise UserError(f"hydra.sweep.dir is {folder}, which holds {what}; choose another hydra.sweep.dir")
 
 
 def require_same_study(folder: Path, name: str) -> None:

@@ -26,7 +26,7 @@ from nlu.sweeps.channel import COMPLETE, OUTCOME, PRUNED, STOPPED, last_line
 from nlu.sweeps.storage import patiently
 
 from ._board import Board, Idle, parameters
-from ._folder import hold
+from ._folder import hold, require_no_run
 from ._plan import Plan
 from ._slots import Ended, quiet_launchers, terminate_jobs
 
@@ -48,6 +48,7 @@ def sweep(
     warnings.simplefilter("ignore", ExperimentalWarning)
     quiet_launchers()
     plan = Plan(settings, arguments, context, task, config)
+    require_no_run(plan.folder)
     with hold(plan.folder):
         plan.prepare()
         search = Search(plan)
@@ -382,12 +383,12 @@ class Search:
         sys.stdout.flush()
 
     def require_an_end(self) -> None:
-        """End with status 1 where no trial ever came to a value: a script that goes on with the best one has none."""
+        """End with status 1 where no trial ran to its end: a script that goes on with the best one has none."""
         trials = self._trials()
-        if not any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials):
-            print_error(
-                UserError(f"of {counted(len(trials), 'trial')} none completed or was pruned, so there is no best one")
-            )
+        if not any(trial.state == TrialState.COMPLETE for trial in trials):
+            pruned = sum(trial.state == TrialState.PRUNED for trial in trials)
+            told = f" ({pruned} pruned)" if pruned else ""
+            print_error(UserError(f"of {counted(len(trials), 'trial')} none completed{told}, so there is no best one"))
             raise SystemExit(1)
 
 

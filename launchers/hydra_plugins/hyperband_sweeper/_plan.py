@@ -23,7 +23,7 @@ from nlu.config.resolve import without_hydra
 from nlu.config.words import counted
 from nlu.sweeps import preflight, pruning, resources
 from nlu.sweeps.channel import PRUNER
-from nlu.sweeps.sampling import SeededByTrial
+from nlu.sweeps.sampling import SEEDS, SeededByTrial
 from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space, space_differences
 from nlu.sweeps.storage import open_storage, storage_url, url_problems
 
@@ -135,7 +135,11 @@ class Plan:
     def _sampler_problems(self) -> list[str]:
         sampler = self.settings["sampler"]
         if isinstance(sampler, dict):
-            return []
+            return [
+                f"hydra.sweeper.sampler.{key} is {value} but must be >= 0; set it to such a number"
+                for key, value in sampler.items()
+                if key.startswith("n_") and isinstance(value, int) and value < 0
+            ]
         names = self.context.config_loader.get_group_options(SAMPLERS, ObjectType.CONFIG)
         remedy = f"{SAMPLERS}={sampler}" if sampler in names else f"{SAMPLERS}=NAME; {hint(str(sampler), names)}"
         return [f"hydra.sweeper.sampler is {show(sampler)}, but a sampler is the choice of a group; write {remedy}"]
@@ -173,6 +177,15 @@ class Plan:
                 size *= len(choices)
             self.n_trials = min(self.n_trials, size)
             build = partial(build, values)
+        try:
+            build(seed=seed % SEEDS)
+        except (TypeError, ValueError) as error:
+            chosen = self.config.hydra.runtime.choices[SAMPLERS]
+            reason = " ".join(str(error).split()).removesuffix(".")
+            raise UserError(
+                f"{SAMPLERS} is {chosen}, which cannot be made: {reason}; correct what hydra.sweeper.sampler sets, or "
+                f"choose another by {SAMPLERS}=NAME"
+            ) from error
         self.sampler_name = kind.removesuffix("Sampler").lower()
         is_quasi_random = kind == "QMCSampler"
         self.sampler = SeededByTrial(

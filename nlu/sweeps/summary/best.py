@@ -24,7 +24,8 @@ NOT_KEPT = ("trial", "resume", "dry_run", "hydra")
 def write_best(summary: Summary, path: Path, shared: Sequence[str] = ()) -> bool:
     """Write the best trial as an experiment, FOLDER/experiment/NAME.yaml; returns whether there is one.
 
-    Its first lines tell the command that runs it. Without a best trial an older file goes.
+    Its first lines tell the command that runs it. Without a best trial an older file goes. The same stands in
+    trial_NUMBER.yaml, which another best trial does not replace.
     """
     trial = summary.best
     if trial is None:
@@ -57,18 +58,19 @@ def write_best(summary: Summary, path: Path, shared: Sequence[str] = ()) -> bool
     overridden += [entry for entry in late_choices if not spoken & entry.keys()]
     content = yaml.safe_dump({"defaults": [*added, *overridden, "_self_"], **body}, allow_unicode=True, sort_keys=False)
     value = f"{summary.metric} {metric_text(trial.value)}"
-    command = best_command("python -m nlu.train", path.parent.parent, summary, shared)
-    header = f"# @package _global_\n# {command}\n# The best of {summary.counts}: trial {trial.number}, {value}.\n"
-    write_text(path, header + content)
+    for name in (path.stem, f"trial_{trial.number}"):
+        command = best_command("python -m nlu.train", path.parent.parent, summary, shared, name)
+        header = f"# @package _global_\n# {command}\n# The best of {summary.counts}: trial {trial.number}, {value}.\n"
+        write_text(path.with_stem(name), header + content)
     return True
 
 
-def best_command(program: str, folder: Path, summary: Summary, shared: Sequence[str] = ()) -> str:
+def best_command(program: str, folder: Path, summary: Summary, shared: Sequence[str] = (), name: str = "best") -> str:
     """Return the command that runs best.yaml, with what a file cannot say: folders of choices, deleted keys."""
     assert summary.best is not None, "there is a best trial"
     flags, overrides = _spoken(summary.best, shared)
     deleted = [str(override.input_line) for override in overrides if override.is_delete()]
-    parts = [f"--config-dir={path_text(folder)}", "experiment=best", *deleted]
+    parts = [f"--config-dir={path_text(folder)}", f"experiment={name}", *deleted]
     # Hydra takes one --config-dir; further places are searched too.
     if places := [os.path.abspath(flag.partition("=")[2]) for flag in flags]:
         parts.append(f"hydra.searchpath=[{','.join(f'file://{place}' for place in places)}]")

@@ -34,7 +34,7 @@ class TrialRow:
     number: int
     state: str
     value: float | None
-    """of a pruned one the last that it reported"""
+    """of one that did not complete the best that it reported"""
     sd: float | None
     """over folds and seeds, where the trial had several"""
     examples: int | None
@@ -102,10 +102,10 @@ def read_summary(study: optuna.Study, metric: str | None = None) -> Summary:
     from optuna.study import StudyDirection
 
     trials = study.get_trials(deepcopy=False)
-    rows = [_row(trial) for trial in trials]
+    maximize = study.direction == StudyDirection.MAXIMIZE
+    rows = [_row(trial, maximize) for trial in trials]
     return Summary(
-        name=study.study_name, metric=metric or _metric_of(rows) or "value",
-        maximize=study.direction == StudyDirection.MAXIMIZE, trials=rows,
+        name=study.study_name, metric=metric or _metric_of(rows) or "value", maximize=maximize, trials=rows,
         params=list(_parameters(trials)),
     )  # fmt: skip
 
@@ -121,12 +121,14 @@ def _metric_of(rows: list[TrialRow]) -> str | None:
     return None
 
 
-def _row(trial: FrozenTrial) -> TrialRow:
+def _row(trial: FrozenTrial, maximize: bool) -> TrialRow:
     outcome: dict[str, Any] = trial.user_attrs.get(OUTCOME) or {}
     steps = [(step, value) for step, value in sorted(trial.intermediate_values.items()) if math.isfinite(value)]
-    last_step, last_value = steps[-1] if steps else (None, None)
+    last_step = steps[-1][0] if steps else None
     state = STATES[trial.state.name]
-    value = trial.values[0] if state == "complete" and trial.values else last_value if state != "failed" else None
+    value = trial.values[0] if state == "complete" and trial.values else None
+    if value is None and steps and state != "failed":
+        value = (max if maximize else min)(value for _, value in steps)
     wall_s = outcome.get("wall_s") or (trial.duration.total_seconds() if trial.duration else None)
     return TrialRow(
         number=trial.number, state=state, value=value, sd=outcome.get("sd"),
