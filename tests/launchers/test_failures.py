@@ -63,6 +63,14 @@ def test_a_search_without_any_value_ends_with_1_and_says_so(tmp_path):
     search(tmp_path / "t", "lr=choice(0.1)", "hydra/sweeper/sampler=grid", "fail=choice(true,false)")
 
 
+def test_a_search_of_pruned_trials_alone_has_no_best_one(tmp_path):
+    said = search(
+        tmp_path / "s", DRAWN, "hydra.sweeper.pruner={name: threshold, lower: 2}", "hydra.sweeper.n_trials=2", status=1
+    )
+    assert said.rstrip().endswith("of 2 trials none completed (2 pruned), so there is no best one")
+    assert states(tmp_path / "s") == ["PRUNED"] * 2 and not (tmp_path / "s/experiment").exists()
+
+
 def test_a_job_that_dies_goes_on_from_its_checkpoint(tmp_path):
     said = search(tmp_path / "s", DRAWN, *LOCAL, "die_once=true", "hydra.sweeper.n_trials=2")
     assert states(tmp_path / "s") == ["COMPLETE", "COMPLETE"]

@@ -39,7 +39,7 @@ def test_a_hopeless_trial_is_pruned_at_a_rung_and_the_cost_is_announced(tmp_path
 
 @pytest.mark.parametrize(
     "pruner",
-    ["successive_halving", "{name: threshold, lower: 0.2}", "wilcoxon", "{name: median, n_startup_trials: 1}"],
+    ["successive_halving", "{name: threshold, lower: 0.01}", "wilcoxon", "{name: median, n_startup_trials: 1}"],
 )
 def test_every_pruner_runs(tmp_path, pruner):
     search(
