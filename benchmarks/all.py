@@ -29,11 +29,11 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "resume": resume.measure, "memory": memory.measure,
 }  # fmt: skip
 QUICK = (
-    ("train", "--sizes", "4 x 312", "--turns", "3", "--steps", "15", "--no-weaker"),
-    ("train", "--sizes", "BERT-base", "--turns", "3", "--steps", "2", "--no-weaker"),
-    ("predict", "--sizes", "4 x 312", "--turns", "3", "--rows", "1000", "--first-peer-only"),
-    ("preprocess", "--files", "afqmc.json", "--turns", "3", "--rows", "50000"),
-    ("start", "--turns", "3", "--no-peer"),
+    ("train", "--sizes", "4 x 312", "--turns", "2", "--steps", "10", "--no-weaker"),
+    ("train", "--sizes", "BERT-base", "--turns", "2", "--steps", "1", "--no-weaker"),
+    ("predict", "--sizes", "4 x 312", "--turns", "2", "--rows", "600", "--first-peer-only"),
+    ("preprocess", "--files", "afqmc.json", "--turns", "2", "--rows", "20000"),
+    ("start", "--turns", "2", "--no-peer"),
 )
 WITHOUT_THREADS = {"memory"}
 NOTES = """\

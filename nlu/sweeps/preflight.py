@@ -120,9 +120,10 @@ def _of_fractions(space: Space, problem: str) -> str:
     for params in (space.params, *(branch.params for branch in space.branches)):
         for name, drawn in params.items():
             if isinstance(drawn, FloatDistribution) and problem.startswith(f"{name} is ") and "an integer" in problem:
-                values = f"int(interval({math.ceil(drawn.low)},{math.floor(drawn.high)}))"
-                written_whole = f"'{name}={f'tag(log,{values})' if drawn.log else values}'"
-                return f"{name} is drawn from an interval of fractions, but must be an integer; write {written_whole}"
+                low, high = math.ceil(drawn.low), math.floor(drawn.high)
+                values = f"int(interval({low},{max(low, high)}))"
+                remedy = f"'{name}={f'tag(log,{values})' if drawn.log else values}'"
+                return f"{name} is drawn from an interval of fractions, but must be an integer; write {remedy}"
     return problem
 
 

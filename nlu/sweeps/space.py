@@ -162,11 +162,10 @@ def _distribution(override: Override, where: str, problems: list[str]) -> BaseDi
         if "log" in value.tags and value.start <= 0:
             problems.append(f"{where}: a logarithmic interval begins at {value.start}; let it begin above 0")
             return None
-    if isinstance(value, RangeSweep) and "log" in value.tags:
-        key = override.get_key_element()
-        last = max(value.range())
+    if isinstance(value, RangeSweep) and "log" in value.tags and (numbers := list(value.range())):
+        ends = f"{min(numbers)},{max(numbers)}"
         problems.append(
-            f"{where}: a range is never logarithmic; write '{key}=tag(log,int(interval({value.start},{last})))'"
+            f"{where}: a range is never logarithmic; write '{override.get_key_element()}=tag(log,int(interval({ends})))'"
         )
         return None
     try:

@@ -66,7 +66,7 @@ def write_best(summary: Summary, path: Path, shared: Sequence[str] = ()) -> bool
 
 
 def best_command(program: str, folder: Path, summary: Summary, shared: Sequence[str] = (), name: str = "best") -> str:
-    """Return the command that runs best.yaml, with what a file cannot say: folders of choices, deleted keys."""
+    """Return the command that runs NAME.yaml, with what a file cannot say: folders of choices, deleted keys."""
     assert summary.best is not None, "there is a best trial"
     flags, overrides = _spoken(summary.best, shared)
     deleted = [str(override.input_line) for override in overrides if override.is_delete()]
