@@ -163,10 +163,8 @@ def _distribution(override: Override, where: str, problems: list[str]) -> BaseDi
             problems.append(f"{where}: a logarithmic interval begins at {value.start}; let it begin above 0")
             return None
     if isinstance(value, RangeSweep) and "log" in value.tags and (numbers := list(value.range())):
-        ends = f"{min(numbers)},{max(numbers)}"
-        problems.append(
-            f"{where}: a range is never logarithmic; write '{override.get_key_element()}=tag(log,int(interval({ends})))'"
-        )
+        drawn = f"tag(log,int(interval({min(numbers)},{max(numbers)})))"
+        problems.append(f"{where}: a range is never logarithmic; write '{override.get_key_element()}={drawn}'")
         return None
     try:
         return create_optuna_distribution_from_override(override)
