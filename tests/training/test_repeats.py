@@ -203,7 +203,7 @@ def test_a_trial_that_is_bad_is_pruned_after_a_fold(data: tuple[str, ...], tmp_p
     run(
         "--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.n_trials=1", "hydra/sweeper/sampler=random",
         "hydra.sweeper.pruner={name: threshold, lower: 2, n_warmup_steps: 100ex}", *OPTIONS, *data, "folds=3",
-        "optimizer.lr=interval(1e-3,3e-3)", f"hydra.sweep.dir={tmp_path}/sweep",
+        "optimizer.lr=interval(1e-3,3e-3)", f"hydra.sweep.dir={tmp_path}/sweep", status=1,
     )  # fmt: skip
     trial = tmp_path / "sweep" / "0"
     assert not result(trial / "fold-0")["pruned"]
