@@ -40,7 +40,8 @@ class Linear(nn.Linear):
         if torch.is_autocast_enabled(device):
             used_weight, used_bias = self._low_precision(torch.get_autocast_dtype(device))
             if device == "cpu" and not torch.is_grad_enabled() and _reads_blocks(used_weight.dtype):
-                return _with_min_rows(input, lambda rows: self._product_of_blocks(rows, outputs))
+                laid_out = self._in_blocks(used_weight, used_bias, outputs)
+                return _with_min_rows(input, lambda rows: _product_of_blocks(rows, *laid_out))
         memory = self._memory if device == "cpu" and outputs is None else None
         operands = [weight, bias, used_weight, used_bias]
         if outputs is not None:
@@ -56,15 +57,16 @@ class Linear(nn.Linear):
             self._laid_out = {}
         return self._kept[1], self._kept[2]
 
-    def _product_of_blocks(self, rows_RI: Tensor, outputs: slice | None) -> Tensor:
-        assert self._kept is not None
-        _, weight, bias = self._kept
+    def _in_blocks(self, weight: Tensor, bias: Tensor, outputs: slice | None) -> tuple[Tensor, Tensor]:
         start, stop, _ = (outputs or slice(None)).indices(self.out_features)
         if (start, stop) not in self._laid_out:
             blocks = torch.ops.mkldnn._reorder_linear_weight(weight[start:stop], None)
             self._laid_out[start, stop] = blocks, bias[start:stop]
-        blocks, bias = self._laid_out[start, stop]
-        return torch.ops.mkldnn._linear_pointwise(rows_RI.to(weight.dtype), blocks, bias, "none", [], "")  # type: ignore[no-any-return]
+        return self._laid_out[start, stop]
+
+
+def _product_of_blocks(rows_RI: Tensor, blocks: Tensor, bias: Tensor) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(rows_RI.to(bias.dtype), blocks, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 class _Product(torch.autograd.Function):

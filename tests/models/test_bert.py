@@ -110,7 +110,7 @@ def test_computing_only_first_tokens_in_the_last_layer_is_exact(corpus, spread, 
         torch.autograd.grad((whole * weights).sum(), parameters),
         strict=True,
     ):
-        torch.testing.assert_close(found, expected, atol=5e-5, rtol=1e-3)
+        torch.testing.assert_close(found, expected, atol=3e-5, rtol=1e-4)
 
 
 def test_the_residual_sums_and_the_mean_stay_fp32_under_autocast(corpus, spread):

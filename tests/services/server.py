@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,7 +15,7 @@ STOP_TIMEOUT_S = 5
 POLL_S = 0.1
 
 
-class Server:
+class Server(ABC):
     """A context: `start` on entering, and on leaving an end of the process that cannot be refused.
 
     A subclass says how it starts, when it is ready, and what the tests need in their `environment`.
@@ -53,13 +54,13 @@ class Server:
     ) -> None:
         self.stop()
 
+    @abstractmethod
     def start(self) -> None:
         """Prepare the data and launch the process."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_ready(self) -> bool:
         """Whether it answers; called until it does."""
-        raise NotImplementedError
 
     def launch(self, command: list[str], **options: object) -> None:
         """Start the process, in a session of its own: a Ctrl-C on the terminal is for the tests."""

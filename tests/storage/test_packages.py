@@ -97,7 +97,7 @@ def test_two_processes_at_once_both_get_the_member(digest, cache):
         f"pypi://toydata>=1.0/a.txt#sha256={'0' * 64}",
         f"pypi://toydata==1.0#sha256={'0' * 64}",
         f"pypi://toydata==1.0/a/../../b#sha256={'0' * 64}",
-        f"pypi://--index-url==1.0/a#sha256={'0' * 64}",
+        f"pypi://--pre==1.0/a#sha256={'0' * 64}",
     ],
 )
 def test_a_reference_without_version_member_or_sha256_is_refused(reference):

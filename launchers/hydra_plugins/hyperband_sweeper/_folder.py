@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nlu.config.errors import UserError
+from nlu.config.grid import RECORD
 from nlu.storage.files import write_json
 
 LOCK = ".sweep.lock"
 HELD = "search.json"
 """study and storage of the search that the folder holds, and the id that its study has as a user attribute"""
 ID = "id"
-RUN_FILE = "config.yaml"
-"""what every run of ours writes into its folder"""
 
 
 @contextlib.contextmanager
@@ -54,7 +53,7 @@ def require_no_run(folder: Path) -> None:
     if held_search(folder) is not None:
         return
     found = [folder, *(path for path in folder.glob("*") if path.name.isdigit())]
-    if run := next((path for path in found if (path / RUN_FILE).is_file()), None):
+    if run := next((path for path in found if (path / RECORD).is_file()), None):
         what = "a run" if run == folder else f"a run in {run.name}, and no search"
         raise UserError(f"hydra.sweep.dir is {folder}, which holds {what}; choose another hydra.sweep.dir")
 

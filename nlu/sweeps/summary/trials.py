@@ -127,8 +127,10 @@ def _row(trial: FrozenTrial, maximize: bool) -> TrialRow:
     last_step = steps[-1][0] if steps else None
     state = STATES[trial.state.name]
     value = trial.values[0] if state == "complete" and trial.values else None
-    if value is None and steps and state != "failed":
-        value = (max if maximize else min)(value for _, value in steps)
+    if value is None and state != "failed":
+        # Its job has told it, unless it still runs.
+        best = (max if maximize else min)((value for _, value in steps), default=None)
+        value = outcome.get("value", best)
     wall_s = outcome.get("wall_s") or (trial.duration.total_seconds() if trial.duration else None)
     return TrialRow(
         number=trial.number, state=state, value=value, sd=outcome.get("sd"),
