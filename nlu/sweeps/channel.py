@@ -37,7 +37,6 @@ STOPPED = (75, 130)
 """Exit statuses of a run that saved its state and is to be continued."""
 LOCKS = ".jobs"
 """folder beside the trials' own, with a file for each that its job has locked"""
-_RUNG = "completed_rung_"
 
 
 class Trial:
@@ -72,8 +71,7 @@ class Trial:
         """Report a value after so many examples seen; returns whether the trial is to be pruned.
 
         A job that was continued from a checkpoint reports again what it had reported: it gets the same answers, since
-        the pruner is asked once for each number of examples. Asked twice, successive halving would let a trial pass
-        the rung at which it had stopped it.
+        the pruner is asked once for each number of examples.
         """
         return patiently(lambda: self._report(examples, value))
 
@@ -87,23 +85,12 @@ class Trial:
             if examples == decision.get("examples"):
                 return bool(decision["pruned"])
             self._storage.set_trial_intermediate_value(self._id, examples, value)
-            pruned, rungs = self._ask(decision.get("rungs", 0))
-            self._set(DECISION, {"examples": examples, "pruned": pruned, "rungs": rungs, "wall_s": self.wall_s})
+            pruned = bool(self._study.pruner.prune(self._study, self._storage.get_trial(self._id)))
+            self._set(DECISION, {"examples": examples, "pruned": pruned, "wall_s": self.wall_s})
         except UpdateFinishedTrialError:
             log.warning("trial %d was closed by the sweep; this job leaves", self.number)
             return True
         return pruned
-
-    def _ask(self, rungs: int) -> tuple[bool, int]:
-        """Ask the pruner as if no more than `rungs` rungs were passed, which is what the last recorded answer left."""
-        frozen = self._storage.get_trial(self._id)
-        frozen.system_attrs = {
-            key: entry for key, entry in frozen.system_attrs.items()
-            if not (key.startswith(_RUNG) and int(key.removeprefix(_RUNG)) >= rungs)
-        }  # fmt: skip
-        pruned = bool(self._study.pruner.prune(self._study, frozen))
-        after = self._storage.get_trial_system_attrs(self._id)
-        return pruned, sum(key.startswith(_RUNG) for key in after)
 
     def finish(
         self, state: str, folder: Path, *, value: float | None = None, examples: int | None = None, error: str = "",

@@ -1,20 +1,15 @@
-"""Pruners by name, in examples seen; the brackets of HyperBand and what they are expected to cost.
-
-HyperBand: Li et al., JMLR 18 (2018), 185. As optuna does it: rungs are passed one trial at a time (ASHA, Li et al.,
-MLSys 2020), and a trial's bracket is a hash of study name and number, weighted by the brackets' budgets.
-"""
+"""Pruners by name, with what is asked of each of their parameters; resources are examples seen."""
 
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nlu.config.check import broken_rule, show
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+from nlu.sweeps.brackets import WITH_RUNGS, brackets
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -39,11 +34,8 @@ PARAMETERS: dict[str, dict[str, tuple[Any, str]]] = {
     "none": {},
 }
 """The parameters of each pruner beside the resources: default, and type as `nlu.config.types` names it."""
-WITH_RUNGS = ("hyperband", "successive_halving")
 RESOURCES = ("n_warmup_steps", "interval_steps")
 """Parameters that count examples seen, and may be written as durations."""
-TRIALS_PER_BRACKET = 10
-"""Trials that TPE draws at random in each bracket before it learns anything (its n_startup_trials)."""
 
 
 def read(written: Any) -> tuple[str, dict[str, Any]]:
@@ -95,12 +87,11 @@ def build(spec: Mapping[str, Any] | None) -> BasePruner:
     from optuna import pruners
 
     spec = dict(spec or {"name": "none"})
+    if spec["name"] in WITH_RUNGS:
+        from nlu.sweeps.halving import HalvingPruner
+
+        return HalvingPruner(brackets(spec), spec["reduction_factor"], spec["bootstrap_count"])
     name = spec.pop("name")
-    if name == "hyperband":
-        return pruners.HyperbandPruner(**spec)
-    if name == "successive_halving":
-        spec.pop("max_resource")
-        return pruners.SuccessiveHalvingPruner(**spec)
     if name == "median":
         return pruners.MedianPruner(**spec)
     if name == "threshold":
@@ -108,65 +99,3 @@ def build(spec: Mapping[str, Any] | None) -> BasePruner:
     if name == "wilcoxon":
         return pruners.WilcoxonPruner(**spec)
     return pruners.NopPruner()
-
-
-@dataclass(frozen=True)
-class Bracket:
-    """A bracket of HyperBand, or successive halving's only one."""
-
-    number: int
-    rungs: tuple[int, ...]
-    """examples seen at which all but the best 1 / reduction_factor of the trials are stopped"""
-    share: float
-    """expected share of the trials"""
-    cost: float
-    """expected examples of a trial, as a share of a full run's, if values are as good as random and stopped trials stop
-    at their rung"""
-
-
-def brackets(spec: Mapping[str, Any], n_trials: int) -> list[Bracket]:
-    """Return the brackets of a search by so many trials; none for a pruner without rungs."""
-    if spec["name"] not in WITH_RUNGS:
-        return []
-    low, high, factor = spec["min_resource"], spec["max_resource"], spec["reduction_factor"]
-    count = math.floor(math.log(high / low, factor)) + 1 if spec["name"] == "hyperband" else 1
-    budgets = [math.ceil(count * factor ** (count - 1 - number) / (count - number)) for number in range(count)]
-    found = []
-    for number, budget in enumerate(budgets):
-        rate = number if spec["name"] == "hyperband" else spec["min_early_stopping_rate"]
-        rungs = _rungs(low, low * factor**rate, high, factor)
-        share = budget / sum(budgets)
-        found.append(Bracket(number, rungs, share, _cost(rungs, high, factor, share * n_trials)))
-    return found
-
-
-def _rungs(low: int, first: int, high: int, factor: int) -> tuple[int, ...]:
-    found = []
-    # A rung that would be the end, had `low` not been rounded down to an integer, is none.
-    while first + first // low <= high:
-        found.append(first)
-        first *= factor
-    return tuple(found)
-
-
-def _cost(rungs: tuple[int, ...], high: int, factor: int, trials: float) -> float:
-    alive, examples, before = trials, 0.0, 0
-    for at in (*rungs, high):
-        examples += alive * (at - before)
-        alive, before = _passing(alive, factor), at
-    return examples / high / trials
-
-
-def _passing(trials: float, factor: int) -> float:
-    """Return how many are expected to pass a rung at which they arrive one by one, in no order.
-
-    The nth passes if it is among the best n / factor so far, and while that is less than one, if it is the best. So
-    more pass than of trials that wait for one another.
-    """
-    whole = round(trials)
-    return sum(max(1, nth // factor) / nth for nth in range(1, whole + 1)) * trials / whole if whole else trials
-
-
-def trials_wanted(found: list[Bracket]) -> int:
-    """Return how many trials TPE wants before it has learned something in every bracket."""
-    return TRIALS_PER_BRACKET * len(found)

@@ -12,7 +12,11 @@ from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.errors import UserError
 from nlu.config.words import counted
 from nlu.sweeps import pruning
+from nlu.sweeps.brackets import WITH_RUNGS, brackets, cost
 from nlu.sweeps.repeats import count_parts
+
+RANDOM_TRIALS = 10
+"""Trials that TPE draws at random before it learns anything (its n_startup_trials)."""
 
 
 def setting_problems(settings: Mapping[str, Any]) -> list[str]:
@@ -72,7 +76,7 @@ def too_short(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]],
 
 
 def _has_rungs(settings: Mapping[str, Any]) -> bool:
-    return pruning.read(settings["pruner"])[0] in pruning.WITH_RUNGS
+    return pruning.read(settings["pruner"])[0] in WITH_RUNGS
 
 
 def _ends(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[tuple[Any, int]]:
@@ -110,7 +114,7 @@ def pruner_spec(
         if key in pruning.RESOURCES and not isinstance(value, int):
             value = min(_lengths(f"hydra.sweeper.pruner.{key}", value, configs, num_examples))
         spec[key] = value
-    if name in pruning.WITH_RUNGS:
+    if name in WITH_RUNGS:
         spec |= _resources(settings, configs, num_examples)
     return spec
 
@@ -188,7 +192,7 @@ def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_exa
 
 def without_rungs(spec: Mapping[str, Any]) -> list[str]:
     """Return a warning where a pruner with rungs has none to stop a trial at; else nothing."""
-    if spec["name"] not in pruning.WITH_RUNGS or spec["min_resource"] < spec["max_resource"]:
+    if spec["name"] not in WITH_RUNGS or spec["min_resource"] < spec["max_resource"]:
         return []
     return [
         f"no trial is stopped early, since min_resource is max_resource, {spec['min_resource']:,} examples; score more "
@@ -198,27 +202,25 @@ def without_rungs(spec: Mapping[str, Any]) -> list[str]:
 
 def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]:
     """Return the lines that say what a search will cost: brackets, rungs, full-run units, and a warning."""
-    found = pruning.brackets(spec, n_trials)
+    found = brackets(spec)
     if not found:
         return [f"pruner: {spec['name']}; at most {counted(n_trials, 'full run')}"]
-    lines = [
-        f"pruner: {spec['name']}, {spec['min_resource']:,} to {spec['max_resource']:,} examples, 1 in "
-        f"{spec['reduction_factor']} passes a rung"
-    ]
+    low, high, factor = spec["min_resource"], spec["max_resource"], spec["reduction_factor"]
+    lines = [f"pruner: {spec['name']}, {low:,} to {high:,} examples, 1 in {factor} passes a rung"]
+    total = 0.0
     for bracket in found:
         stops = ", ".join(f"{rung:,}" for rung in bracket.rungs)
         where = f"{'rung' if len(bracket.rungs) == 1 else 'rungs'} at {stops} examples" if stops else "never stopped"
-        lines.append(
-            f"  bracket {bracket.number}: about {bracket.share * n_trials:.1f} trials, {where}; "
-            f"{bracket.cost:.2f} full runs each"
-        )
-    cost = sum(bracket.share * bracket.cost for bracket in found) * n_trials
-    lines.append(f"  expected cost: {cost:.1f} full runs instead of {n_trials}")
-    wanted = pruning.trials_wanted(found)
+        trials = n_trials * bracket.budget / sum(each.budget for each in found)
+        each_cost = cost(bracket, trials, high, factor)
+        total += trials * each_cost
+        lines.append(f"  bracket {bracket.number}: about {trials:.1f} trials, {where}; {each_cost:.2f} full runs each")
+    lines.append(f"  expected cost: {total:.1f} full runs instead of {n_trials}")
+    wanted = RANDOM_TRIALS * len(found)
     if sampler == "tpe" and n_trials < wanted:
-        each = f"of each of the {len(found)} brackets " if len(found) > 1 else ""
+        apart = f", and {len(found)} brackets judge theirs apart" if len(found) > 1 else ""
         lines.append(
-            f"warning: TPE draws its first {pruning.TRIALS_PER_BRACKET} trials {each}at random, so with "
-            f"n_trials={n_trials} it hardly learns; hydra.sweeper.n_trials={wanted} would do"
+            f"warning: TPE draws its first {RANDOM_TRIALS} trials at random{apart}, so with n_trials={n_trials} little "
+            f"is learned; hydra.sweeper.n_trials={wanted} would do"
         )
     return lines

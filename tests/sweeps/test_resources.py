@@ -3,7 +3,8 @@
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.sweeps import pruning, resources
+from nlu.sweeps import resources
+from nlu.sweeps.brackets import brackets
 from tests.sweeps.composed import config
 
 SETTINGS = {"pruner": "hyperband", "min_resource": None, "max_resource": None, "reduction_factor": 3}
@@ -26,14 +27,14 @@ def test_steps_count_by_every_batch_size_that_is_drawn():
 def test_what_is_a_power_as_written_keeps_its_last_rung_though_epochs_end_in_short_steps():
     # 83 examples in steps of 8: the last of an epoch has 3, so that 30 steps see 230 examples, not 240.
     found = resources.pruner_spec(SETTINGS, [config(8, max_duration="30st", eval_interval="10st")], 83)
-    assert [bracket.rungs for bracket in pruning.brackets(found, 10)] == [(76,), ()]
+    assert [bracket.rungs for bracket in brackets(found)] == [(76,), ()]
     assert (found["min_resource"], found["max_resource"]) == (76, 230)
     # 200 examples are 7 steps of 30, so 210; 9 times as much is more than the 1,810 of 1.8 epochs.
     found = resources.pruner_spec(SETTINGS, [config(30, max_duration="1.8ep", eval_interval="0.2ep")], 1000)
-    assert len(pruning.brackets(found, 10)) == 3 and found["min_resource"] * 9 <= 1810
+    assert len(brackets(found)) == 3 and found["min_resource"] * 9 <= 1810
     # Of different units one step is forgiven, and more is not.
-    assert len(pruning.brackets(spec([config(max_duration="0.29ep")], min_resource="100ex"), 10)) == 2
-    assert len(pruning.brackets(spec([config(max_duration="0.28ep")], min_resource="100ex"), 10)) == 1
+    assert len(brackets(spec([config(max_duration="0.29ep")], min_resource="100ex"))) == 2
+    assert len(brackets(spec([config(max_duration="0.28ep")], min_resource="100ex"))) == 1
 
 
 def test_steps_are_warned_of_where_batches_differ():

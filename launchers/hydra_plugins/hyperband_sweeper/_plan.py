@@ -21,7 +21,7 @@ from nlu.config.grid import run_dir_problems
 from nlu.config.nearest import hint
 from nlu.config.resolve import without_hydra
 from nlu.config.words import counted
-from nlu.sweeps import preflight, pruning, resources
+from nlu.sweeps import preflight, resources
 from nlu.sweeps.channel import PRUNER
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
 from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space, space_differences
@@ -204,7 +204,6 @@ class Plan:
         _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
         self.study = optuna.create_study(
             study_name=self.name, storage=storage, direction=self.direction, load_if_exists=True, sampler=self.sampler,
-            pruner=pruning.build(self.spec),
         )  # fmt: skip
         self.storage = storage
         attributes = self.study.user_attrs
