@@ -70,16 +70,16 @@ def bracket_of(found: Sequence[Bracket], study: str, number: int) -> Bracket:
 def places(came: int, passed: int, factor: int) -> int:
     """Return among how many of the best at a rung a trial must be to pass it: the best 1 / factor, or the best alone.
 
-    The latter where as many have passed already. Without this bound far more than 1 in `factor` would pass of trials
-    that get better and better, as they do under a sampler that learns, and a search cost more than it announced.
+    The latter where 1 / factor of them and one more have passed, about as many as of trials that come in no order, the
+    first of which passes whatever it is. Without this bound far more pass of trials that get better and better, as they
+    do under a sampler that learns, and a search costs more than it announced.
 
     Args:
         came: trials of the bracket that came to this rung, the one in question included.
         passed: how many of them passed it.
         factor: the reduction factor.
     """
-    most = max(1, came // factor)
-    return most if passed < most else 1
+    return max(1, came // factor) if passed <= came // factor else 1
 
 
 def cost(bracket: Bracket, trials: float, high: int, factor: int) -> float:
