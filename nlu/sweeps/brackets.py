@@ -1,7 +1,7 @@
-"""The brackets of HyperBand (Li et al., JMLR 18 (2018), 185): where trials are judged, and what that should cost.
+"""The brackets of HyperBand (Li et al., JMLR 18 (2018), 185): where trials are judged, who passes, what it should cost.
 
 Trials are dealt to brackets one by one, by a hash, in proportion to the brackets' budgets, and judged as they come
-(ASHA, Li et al., MLSys 2020), so that none waits for another. Where we differ: see `places`. Successive halving is a
+(ASHA, Li et al., MLSys 2020), so that none waits for another. Where we differ: see `Rung`. Successive halving is a
 search with one bracket.
 """
 
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import binascii
 import math
-from collections.abc import Mapping, Sequence
+import random
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 WITH_RUNGS = ("hyperband", "successive_halving")
-
-FOLLOWED = 500
-"""Trials at a rung after which the share of those that pass hardly changes any more."""
+"""the pruners that judge trials at rungs"""
+SIMULATED_TRIALS = 3000
+"""trials that `cost` follows, over as many searches as that takes"""
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,37 @@ class Bracket:
 
     number: int
     rungs: tuple[int, ...]
-    """examples seen at which all but the best 1 / reduction_factor of the trials are stopped"""
+    """examples seen at which trials are judged"""
     budget: int
     """trials dealt to it out of the sum of all budgets"""
+
+
+class Rung:
+    """What the trials of a bracket had when they came to one of its rungs, where more is better.
+
+    A trial passes if it is among the best 1 / factor so far, or the best. Once that share of all have passed and one
+    more, only what is better than everything before passes. That is about as many as pass of trials that come in no
+    order. Without this bound far more would of trials that get better and better, as they do under a sampler that
+    learns, and a search would cost more than it announced.
+    """
+
+    def __init__(self, values: Iterable[float] = (), passed: int = 0):
+        self._values, self._passed = sorted(values), passed
+
+    def lets_pass(self, value: float, factor: int, bootstrap_count: int) -> bool:
+        """Return whether a trial passes, which comes after these. The first `bootstrap_count` never do."""
+        came = len(self._values)
+        if came < bootstrap_count:
+            return False
+        share = (came + 1) // factor
+        if self._passed > share:
+            return bisect_left(self._values, value) == came
+        return came - bisect_right(self._values, value) < max(1, share)
+
+    def add(self, value: float, passed: bool) -> None:
+        """Count a trial that came."""
+        insort(self._values, value)
+        self._passed += passed
 
 
 def brackets(spec: Mapping[str, Any]) -> list[Bracket]:
@@ -37,7 +67,9 @@ def brackets(spec: Mapping[str, Any]) -> list[Bracket]:
     low, high, factor = spec["min_resource"], spec["max_resource"], spec["reduction_factor"]
     if spec["name"] == "successive_halving":
         return [Bracket(0, _rungs(low, low * factor ** spec["min_early_stopping_rate"], high, factor), 1)]
-    count = math.floor(math.log(high / low, factor)) + 1
+    count = 1
+    while low * factor**count <= high:
+        count += 1
     return [
         Bracket(
             number,
@@ -67,49 +99,26 @@ def bracket_of(found: Sequence[Bracket], study: str, number: int) -> Bracket:
     raise AssertionError("a number below the sum of all budgets falls into one of them")
 
 
-def places(came: int, passed: int, factor: int) -> int:
-    """Return among how many of the best at a rung a trial must be to pass it: the best 1 / factor, or the best alone.
+def cost(bracket: Bracket, trials: float, spec: Mapping[str, Any]) -> float:
+    """Return the expected examples of a trial, as a share of a full run's, where so many are dealt to its bracket.
 
-    The latter where 1 / factor of them and one more have passed, about as many as of trials that come in no order, the
-    first of which passes whatever it is. Without this bound far more pass of trials that get better and better, as they
-    do under a sampler that learns, and a search costs more than it announced.
-
-    Args:
-        came: trials of the bracket that came to this rung, the one in question included.
-        passed: how many of them passed it.
-        factor: the reduction factor.
+    By simulation: trials come in no order, are as good at one rung as at the next, and stop at the rung that they do
+    not pass.
     """
-    return max(1, came // factor) if passed <= came // factor else 1
+    draw = random.Random(0).random
+    at_a_time = min(max(1, round(trials)), SIMULATED_TRIALS)
+    searches = math.ceil(SIMULATED_TRIALS / at_a_time)
+    examples = 0
+    for _ in range(searches):
+        rungs = {at: Rung() for at in bracket.rungs}
+        examples += sum(_simulated_end(draw(), rungs, spec) for _ in range(at_a_time))
+    return examples / spec["max_resource"] / (searches * at_a_time)
 
 
-def cost(bracket: Bracket, trials: float, high: int, factor: int) -> float:
-    """Return the expected examples of a trial, as a share of a full run's `high`, of so many trials in a bracket.
-
-    Values are taken to come in no order at any rung, and stopped trials to stop at their rung.
-    """
-    if not trials:
-        return 1.0
-    alive, examples, before = trials, 0.0, 0
-    for at in (*bracket.rungs, high):
-        examples += alive * (at - before)
-        alive, before = _expected_to_pass(alive, factor), at
-    return examples / high / trials
-
-
-def _expected_to_pass(trials: float, factor: int) -> float:
-    """Return how many of the trials at a rung are expected to pass it, where they arrive in no order.
-
-    The place of the nth among those before it hangs on nothing but chance, so that how many have passed is a chain.
-    """
-    whole = min(round(trials), FOLLOWED)
-    if not whole:
-        return trials
-    chances = [1.0]
-    for came in range(1, whole + 1):
-        after = [0.0] * (came + 1)
-        for passed, chance in enumerate(chances):
-            passes = chance * places(came, passed, factor) / came
-            after[passed + 1] += passes
-            after[passed] += chance - passes
-        chances = after
-    return sum(passed * chance for passed, chance in enumerate(chances)) * trials / whole
+def _simulated_end(value: float, rungs: Mapping[int, Rung], spec: Mapping[str, Any]) -> int:
+    for at, rung in rungs.items():
+        passed = rung.lets_pass(value, spec["reduction_factor"], spec["bootstrap_count"])
+        rung.add(value, passed)
+        if not passed:
+            return at
+    return int(spec["max_resource"])

@@ -70,8 +70,8 @@ class Trial:
     def report(self, examples: int, value: float) -> bool:
         """Report a value after so many examples seen; returns whether the trial is to be pruned.
 
-        A job that was continued from a checkpoint reports again what it had reported: it gets the same answers, since
-        the pruner is asked once for each number of examples.
+        A job that was continued from a checkpoint reports again what it had reported: it gets the same answers, as far
+        as they were recorded.
         """
         return patiently(lambda: self._report(examples, value))
 

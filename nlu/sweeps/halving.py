@@ -1,60 +1,61 @@
 """The pruner of HyperBand and of successive halving, which keeps to the cost that was announced.
 
 optuna's own passes a trial that is among the best 1 / reduction_factor of those before it, however many have passed.
-This one also counts those (`nlu.sweeps.brackets.places`), and has no part in what a sampler sees.
+This one counts those too (`nlu.sweeps.brackets.Rung`). Nor does it keep from a sampler what other brackets found.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from optuna.pruners import BasePruner
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial
 
-from nlu.sweeps.brackets import Bracket, bracket_of, places
+from nlu.sweeps.brackets import Bracket, Rung, bracket_of, brackets
 
-RUNG = "rung_"
-"""prefix of the system attribute that a trial gets at a rung: a mapping of its `value` there and whether it `passed`"""
+ATTRIBUTE = "rung_{examples}"
+"""system attribute of a trial that came to a rung: a mapping of its `bracket` (that one's first rung), its `value`
+there, and whether it `passed`"""
 
 
 class HalvingPruner(BasePruner):
     """Stops a trial at the first rung of its bracket that it does not pass.
 
-    What happened at a rung is an attribute of the trial and stands, so that any process of a search decides alike, and
-    a job that was killed before it heard the answer hears the same one. A value that is not a number does not pass.
-    With `bootstrap_count`, neither do the first so many trials at each rung.
+    What happened at a rung is an attribute of the trial and stands, so that a job that was killed before it heard the
+    answer hears the same one. Jobs that come to a rung at the same moment do not see one another there. A value that
+    is not a number does not pass.
     """
 
-    def __init__(self, brackets: Sequence[Bracket], reduction_factor: int, bootstrap_count: int = 0):
-        self._brackets, self._factor, self._bootstrap_count = brackets, reduction_factor, bootstrap_count
+    def __init__(self, spec: Mapping[str, Any]):
+        self._brackets = brackets(spec)
+        self._factor, self._bootstrap_count = spec["reduction_factor"], spec["bootstrap_count"]
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Return whether a trial stops, by the value that it reported last."""
+        """Return whether a trial stops, by its value at the most examples that it reported."""
         examples = trial.last_step
         if examples is None:
             return False
         bracket = bracket_of(self._brackets, study.study_name, trial.number)
-        reached = [f"{RUNG}{rung}" for rung, at in enumerate(bracket.rungs) if at <= examples]
-        return not all(self._passed(study, bracket, key, trial, trial.intermediate_values[examples]) for key in reached)
+        reached = [at for at in bracket.rungs if at <= examples]
+        return not all(self._passed(study, bracket, at, trial, trial.intermediate_values[examples]) for at in reached)
 
-    def _passed(self, study: Study, bracket: Bracket, key: str, trial: FrozenTrial, value: float) -> bool:
-        if key not in trial.system_attrs:
-            passed = not math.isnan(value) and self._passes(study, bracket, key, trial.number, value)
-            study._storage.set_trial_system_attr(trial._trial_id, key, {"value": value, "passed": passed})
-            return passed
-        return bool(trial.system_attrs[key]["passed"])
+    def _passed(self, study: Study, bracket: Bracket, at: int, trial: FrozenTrial, value: float) -> bool:
+        name = ATTRIBUTE.format(examples=at)
+        if name in trial.system_attrs:
+            return bool(trial.system_attrs[name]["passed"])
+        first = bracket.rungs[0]
+        attributes = [other.system_attrs.get(name) for other in study.get_trials(deepcopy=False)]
+        others = [found for found in attributes if found and found["bracket"] == first]
+        goodness = _more_is_better(study.direction)
+        rung = Rung((goodness(other["value"]) for other in others), sum(other["passed"] for other in others))
+        passed = not math.isnan(value) and rung.lets_pass(goodness(value), self._factor, self._bootstrap_count)
+        study._storage.set_trial_system_attr(
+            trial._trial_id, name, {"bracket": first, "value": value, "passed": passed}
+        )
+        return passed
 
-    def _passes(self, study: Study, bracket: Bracket, key: str, number: int, value: float) -> bool:
-        others = [
-            other.system_attrs[key]
-            for other in study.get_trials(deepcopy=False)
-            if other.number != number
-            and key in other.system_attrs
-            and bracket_of(self._brackets, study.study_name, other.number) == bracket
-        ]
-        if len(others) < self._bootstrap_count:
-            return False
-        sign = 1 if study.direction == StudyDirection.MAXIMIZE else -1
-        better = sum(sign * other["value"] > sign * value for other in others)
-        passed = sum(other["passed"] for other in others)
-        return better < places(len(others) + 1, passed, self._factor)
+
+def _more_is_better(direction: StudyDirection) -> Callable[[float], float]:
+    sign = 1 if direction == StudyDirection.MAXIMIZE else -1
+    return lambda value: -math.inf if math.isnan(value) else sign * value

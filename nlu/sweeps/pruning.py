@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nlu.config.check import broken_rule, show
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.sweeps.brackets import WITH_RUNGS, brackets
+from nlu.sweeps.brackets import WITH_RUNGS
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -90,7 +90,7 @@ def build(spec: Mapping[str, Any] | None) -> BasePruner:
     if spec["name"] in WITH_RUNGS:
         from nlu.sweeps.halving import HalvingPruner
 
-        return HalvingPruner(brackets(spec), spec["reduction_factor"], spec["bootstrap_count"])
+        return HalvingPruner(spec)
     name = spec.pop("name")
     if name == "median":
         return pruners.MedianPruner(**spec)

@@ -86,18 +86,25 @@ def _ends(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> 
     return [(config["trainer"]["max_duration"], count_parts(config)) for config in configs]
 
 
-def unlike_lengths(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning where trials of one length in steps see different numbers of examples; else nothing."""
-    in_steps = [config["trainer"] for config in configs if config["trainer"]["max_duration"].endswith("st")]
+def unlike_lengths(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return warnings where a length in steps is another number of examples in some trials than in others."""
+    found = [_unlike("max_duration", configs, "see")]
+    if _has_rungs(settings):
+        found.append(_unlike("eval_interval", configs, "are judged after"))
+    return [warning for warning in found if warning]
+
+
+def _unlike(key: str, configs: Sequence[Mapping[str, Any]], what_some_do: str) -> str | None:
+    in_steps = [config["trainer"] for config in configs if str(config["trainer"][key]).endswith("st")]
     sizes = {trainer["batch_size"] * trainer["accumulation"] for trainer in in_steps}
     if len(sizes) < 2:
-        return []
-    keys = [key for key in ("batch_size", "accumulation") if len({trainer[key] for trainer in in_steps}) > 1]
-    named = " and ".join(f"trainer.{key}" for key in keys)
-    return [
-        f"trainer.max_duration is {in_steps[0]['max_duration']} and trials differ in {named}, so some see "
+        return None
+    differing = [key for key in ("batch_size", "accumulation") if len({trainer[key] for trainer in in_steps}) > 1]
+    named = " and ".join(f"trainer.{key}" for key in differing)
+    return (
+        f"trainer.{key} is {in_steps[0][key]} and trials differ in {named}, so some {what_some_do} "
         f"{max(sizes) / min(sizes):.3g} times the examples of others; write it in ep or ex, which are the same for all"
-    ]
+    )
 
 
 def pruner_spec(
@@ -205,22 +212,23 @@ def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]
     found = brackets(spec)
     if not found:
         return [f"pruner: {spec['name']}; at most {counted(n_trials, 'full run')}"]
-    low, high, factor = spec["min_resource"], spec["max_resource"], spec["reduction_factor"]
-    lines = [f"pruner: {spec['name']}, {low:,} to {high:,} examples, 1 in {factor} passes a rung"]
+    lines = [
+        f"pruner: {spec['name']}, {spec['min_resource']:,} to {spec['max_resource']:,} examples, 1 in "
+        f"{spec['reduction_factor']} passes a rung"
+    ]
     total = 0.0
     for bracket in found:
         stops = ", ".join(f"{rung:,}" for rung in bracket.rungs)
         where = f"{'rung' if len(bracket.rungs) == 1 else 'rungs'} at {stops} examples" if stops else "never stopped"
         trials = n_trials * bracket.budget / sum(each.budget for each in found)
-        each_cost = cost(bracket, trials, high, factor)
+        each_cost = cost(bracket, trials, spec)
         total += trials * each_cost
         lines.append(f"  bracket {bracket.number}: about {trials:.1f} trials, {where}; {each_cost:.2f} full runs each")
     lines.append(f"  expected cost: {total:.1f} full runs instead of {n_trials}")
     wanted = RANDOM_TRIALS * len(found)
     if sampler == "tpe" and n_trials < wanted:
-        apart = f", and {len(found)} brackets judge theirs apart" if len(found) > 1 else ""
         lines.append(
-            f"warning: TPE draws its first {RANDOM_TRIALS} trials at random{apart}, so with n_trials={n_trials} little "
-            f"is learned; hydra.sweeper.n_trials={wanted} would do"
+            f"warning: {counted(n_trials, 'trial')} are few for {counted(len(found), 'bracket')} and TPE, which draws "
+            f"its first {RANDOM_TRIALS} at random; hydra.sweeper.n_trials={wanted} would do"
         )
     return lines

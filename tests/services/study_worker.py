@@ -8,9 +8,14 @@ import sys
 
 import optuna
 
+from nlu.sweeps import pruning
 from nlu.sweeps.storage import open_storage
 
 STEPS = 8
+HALVING = {
+    "name": "successive_halving", "min_resource": 2, "max_resource": STEPS, "reduction_factor": 2,
+    "min_early_stopping_rate": 0, "bootstrap_count": 0,
+}  # fmt: skip
 
 
 def main(storage_url: str, study_name: str, trials: str) -> None:
@@ -20,7 +25,7 @@ def main(storage_url: str, study_name: str, trials: str) -> None:
         study_name=study_name,
         storage=open_storage(storage_url),
         sampler=optuna.samplers.RandomSampler(),
-        pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=2, reduction_factor=2),
+        pruner=pruning.build(HALVING),
     )
     for _ in range(int(trials)):
         trial = study.ask()

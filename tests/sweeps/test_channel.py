@@ -48,13 +48,13 @@ def test_a_continued_job_gets_the_answers_that_it_got_before(handed):
     Trial(**handed(0)).report(100, 0.9)
     assert Trial(**handed(1)).report(100, 0.2)
     again = Trial(**handed(1))
-    assert again.report(100, 0.2)
+    assert not again.report(50, 0.95) and again.report(100, 0.95)
+    assert frozen(handed, 1).intermediate_values == {100: 0.2}
     good = Trial(**handed(0))
     assert not good.report(50, 0.1) and not good.report(100, 0.9)
 
 
-def test_a_job_killed_between_report_and_answer_asks_again(handed, monkeypatch):
-    Trial(**handed(0)).report(100, 0.9)
+def test_a_job_killed_between_the_answer_and_its_record_hears_the_same_one(handed, monkeypatch):
     killed = Trial(**handed(1))
 
     def die(name, value):
@@ -63,7 +63,8 @@ def test_a_job_killed_between_report_and_answer_asks_again(handed, monkeypatch):
     monkeypatch.setattr(killed, "_set", die)
     with pytest.raises(KeyboardInterrupt):
         killed.report(100, 0.2)
-    assert Trial(**handed(1)).report(100, 0.2)
+    Trial(**handed(0)).report(100, 0.9)
+    assert not Trial(**handed(1)).report(100, 0.2), "it was the best when it came"
 
 
 def test_a_closed_trial_is_told_to_leave_and_stays_as_it_is(handed, tmp_path):

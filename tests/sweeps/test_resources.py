@@ -39,12 +39,19 @@ def test_what_is_a_power_as_written_keeps_its_last_rung_though_epochs_end_in_sho
 
 def test_steps_are_warned_of_where_batches_differ():
     unlike = [config(size, max_duration="500st") for size in (16, 64)]
-    (warning,) = resources.unlike_lengths(unlike)
+    (warning,) = resources.unlike_lengths(SETTINGS, unlike)
     assert "differ in trainer.batch_size, so some see 4 times" in warning and "write it in ep or ex" in warning
-    assert resources.unlike_lengths(unlike[:1]) == resources.unlike_lengths([config(16), config(64)]) == []
-    assert (
-        resources.unlike_lengths([config(16, max_duration="5st"), config(8, max_duration="5st", accumulation=2)]) == []
-    )
+    alike = [config(16, max_duration="5st"), config(8, max_duration="5st", accumulation=2)]
+    for configs in (unlike[:1], [config(16), config(64)], alike):
+        assert resources.unlike_lengths(SETTINGS, configs) == []
+
+
+def test_evaluations_in_steps_are_warned_of_where_rungs_compare_them():
+    unlike = [config(size, eval_interval="250st") for size in (16, 32)]
+    (warning,) = resources.unlike_lengths(SETTINGS, unlike)
+    assert "trainer.eval_interval is 250st" in warning and "some are judged after 2 times the examples" in warning
+    assert resources.unlike_lengths({**SETTINGS, "pruner": "none"}, unlike) == []
+    assert resources.unlike_lengths(SETTINGS, [config(size, eval_interval=0) for size in (16, 32)]) == []
 
 
 def test_resources_of_one_unit_are_compared_without_the_data():
@@ -91,7 +98,7 @@ def test_a_trial_scored_only_at_its_end_has_no_rung():
     assert found["min_resource"] == found["max_resource"] == 2000
     told = "\n".join(resources.announced(found, 5, "tpe"))
     assert "about 5.0 trials, never stopped; 1.00 full runs each" in told
-    assert "TPE draws its first 10 trials at random" in told
+    assert "5 trials are few for 1 bracket and TPE, which draws its first 10 at random" in told
     (warning,) = resources.without_rungs(found)
     assert "no trial is stopped early, since min_resource is max_resource, 2,000 examples" in warning
     assert resources.without_rungs(spec([config()])) == resources.without_rungs({"name": "median"}) == []

@@ -92,7 +92,7 @@ class Plan:
         if found:
             raise UserError(*found)
         self._build_sampler()
-        self.warnings += resources.unlike_lengths(configs)
+        self.warnings += resources.unlike_lengths(self.settings, configs)
         if self.is_run and self.base.dry_run:
             self._end_dry_run(configs, len(preflight.combinations(self.space, is_group)))
         self.slots = Slots(self.config, self.context, self.task, self.n_jobs)
