@@ -4,8 +4,8 @@
     python benchmarks/sweep_hyperband.py --seeds 1 --folder outputs/hyperband     # given again, it goes on
 
 Both search four parameters of SimBERT-tiny on the same 8,000 rows of TNEWS (2,000 for dev), at most two epochs
-a trial, scored every 0.13 epochs: the first rung lies there, and when it lay at 0.25 HyperBand saw 46 % of the
-examples. Its best dev accuracy should lie within 0.3 points of random search's, for 40 % of the examples.
+a trial, scored every 0.13 epochs, where the first rung lies. HyperBand's best dev accuracy should lie within 0.3
+points of random search's, for 40 % of the examples.
 """
 
 import argparse
