@@ -99,8 +99,9 @@ def _unlike(key: str, configs: Sequence[Mapping[str, Any]], what_some_do: str) -
     sizes = {trainer["batch_size"] * trainer["accumulation"] for trainer in in_steps}
     if len(sizes) < 2:
         return None
-    differing = [key for key in ("batch_size", "accumulation") if len({trainer[key] for trainer in in_steps}) > 1]
-    named = " and ".join(f"trainer.{key}" for key in differing)
+    factors = ("batch_size", "accumulation")
+    differing = [factor for factor in factors if len({trainer[factor] for trainer in in_steps}) > 1]
+    named = " and ".join(f"trainer.{factor}" for factor in differing)
     return (
         f"trainer.{key} is {in_steps[0][key]} and trials differ in {named}, so some {what_some_do} "
         f"{max(sizes) / min(sizes):.3g} times the examples of others; write it in ep or ex, which are the same for all"
@@ -216,11 +217,11 @@ def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]
         f"pruner: {spec['name']}, {spec['min_resource']:,} to {spec['max_resource']:,} examples, 1 in "
         f"{spec['reduction_factor']} passes a rung"
     ]
-    total = 0.0
+    budget, total = sum(bracket.budget for bracket in found), 0.0
     for bracket in found:
         stops = ", ".join(f"{rung:,}" for rung in bracket.rungs)
         where = f"{'rung' if len(bracket.rungs) == 1 else 'rungs'} at {stops} examples" if stops else "never stopped"
-        trials = n_trials * bracket.budget / sum(each.budget for each in found)
+        trials = n_trials * bracket.budget / budget
         each_cost = cost(bracket, trials, spec)
         total += trials * each_cost
         lines.append(f"  bracket {bracket.number}: about {trials:.1f} trials, {where}; {each_cost:.2f} full runs each")

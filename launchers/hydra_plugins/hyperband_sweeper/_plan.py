@@ -202,6 +202,7 @@ class Plan:
 
     def _open_study(self, storage: Any) -> None:
         _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
+        # Its pruner is asked by the jobs alone.
         self.study = optuna.create_study(
             study_name=self.name, storage=storage, direction=self.direction, load_if_exists=True, sampler=self.sampler,
         )  # fmt: skip
