@@ -1,9 +1,11 @@
 """Rows of the store to one packed batch: tokens side by side, no padding.
 
-Axes: B examples of the batch, T tokens of all of them together, U units of all of them (tagging only).
+Axes: B examples of the batch, S sequences, each of tokens that attend to one another, K sequences of an example (1, or
+2 where the texts of a pair are encoded apart), T tokens of all sequences together, U units of all of them (tagging
+only).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -16,27 +18,35 @@ from nlu.data.store import Examples
 
 @dataclass
 class Batch:
-    """A packed batch; examples stand in order of length, so that equal lengths are neighbours."""
+    """A packed batch; sequences stand in order of length, so that equal lengths are neighbours."""
 
     examples_B: np.ndarray
     """index of each example in its set; stays on the host"""
     lengths: list[int]
-    """tokens of each example, ascending; stays on the host, so that shapes cost no device sync"""
+    """tokens of each sequence, ascending; stays on the host, so that shapes cost no device sync"""
     tokens_T: Tensor
     segments_T: Tensor
-    """0, or 1 in the second text of a pair"""
+    """0, or 1 in the second text of a pair that is one sequence"""
     positions_T: Tensor
-    """place of each token in its own example"""
-    starts_B: Tensor
-    """place in T of each example's first token"""
-    labels: Tensor
-    """(B,) class numbers, or (U,) tag numbers"""
+    """place of each token in its own sequence"""
+    starts_S: Tensor
+    """place in T of each sequence's first token"""
+    sequences_KB: Tensor
+    """place in S of each sequence of each example"""
+    targets: dict[str, Tensor] = field(default_factory=dict)
+    """what the examples are to give, by name; axes as the target says"""
     units_U: Tensor | None = None
     """place in T of each unit's first token"""
     unit_counts_B: np.ndarray | None = None
     """units of each example that fit; stays on the host"""
+    key: tuple[int, int] | None = None
+    """(seed, epoch) of a training batch: with `examples_B`, what its random numbers hang on"""
 
     def __len__(self) -> int:
+        return len(self.examples_B)
+
+    @property
+    def num_sequences(self) -> int:
         return len(self.lengths)
 
     @property
@@ -51,6 +61,7 @@ class Batch:
         for item in fields(self):
             value = getattr(self, item.name)
             moved[item.name] = to_device(value, device) if isinstance(value, Tensor) else value
+        moved["targets"] = {name: to_device(value, device) for name, value in self.targets.items()}
         return type(self)(**moved)
 
 
@@ -64,23 +75,24 @@ def collate(part: Examples, examples_B: np.ndarray, *, units: bool) -> Batch:
     examples_B = examples_B[np.argsort(part.lengths_N[examples_B], kind="stable")]
     rows_B = part.rows_N[examples_B]
     stored = part.stored
-    lengths_B = part.lengths_N[examples_B].astype(np.int64)
-    starts_B = starts_of(lengths_B)
-    positions_T = ranges(np.zeros_like(lengths_B), lengths_B)
-    segments_T = positions_T >= np.repeat(stored.boundaries(rows_B), lengths_B)
+    lengths_S = part.lengths_N[examples_B].astype(np.int64)
+    starts_S = starts_of(lengths_S)
+    positions_T = ranges(np.zeros_like(lengths_S), lengths_S)
+    segments_T = positions_T >= np.repeat(stored.boundaries(rows_B), lengths_S)
     batch = Batch(
         examples_B,
-        lengths_B.tolist(),
+        lengths_S.tolist(),
         torch.from_numpy(stored.tokens(rows_B).astype(np.int64)),
         torch.from_numpy(segments_T.astype(np.int64)),
         torch.from_numpy(positions_T),
-        torch.from_numpy(starts_B),
-        torch.from_numpy(part.labels_N[examples_B].astype(np.int64)),
+        torch.from_numpy(starts_S),
+        torch.arange(len(examples_B))[None],
+        {"labels": torch.from_numpy(part.labels_N[examples_B].astype(np.int64))},
     )
     if units:
         places, counts_B = stored.words(rows_B)
         tags, tag_counts_B = stored.tags(rows_B)
-        batch.units_U = torch.from_numpy(places + np.repeat(starts_B, counts_B))
+        batch.units_U = torch.from_numpy(places + np.repeat(starts_S, counts_B))
         batch.unit_counts_B = counts_B
-        batch.labels = torch.from_numpy(tags[ranges(starts_of(tag_counts_B), counts_B)].astype(np.int64))
+        batch.targets = {"labels": torch.from_numpy(tags[ranges(starts_of(tag_counts_B), counts_B)].astype(np.int64))}
     return batch

@@ -4,7 +4,7 @@ Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3; Clark et al. 2
 appendix A, for the projected embeddings. Parameter names are those of Hugging Face checkpoints, except that query, key
 and value are one matrix, `attention.self.qkv`.
 
-Axes: T tokens of all examples, B examples, P asked-for places, D hidden width.
+Axes: T tokens of all sequences, B or S sequences, P asked-for places, D hidden width.
 """
 
 from typing import Any, Literal
@@ -118,9 +118,9 @@ class Bert(nn.Module):
         if self.pooling == "mean":
             hidden_TD = self._hidden(batch, first_only=False)
             lengths_B = to_device(torch.tensor(batch.lengths), hidden_TD.device)
-            examples_B = torch.arange(len(batch), device=hidden_TD.device)
+            examples_B = torch.arange(batch.num_sequences, device=hidden_TD.device)
             example_T = torch.repeat_interleave(examples_B, lengths_B, output_size=len(hidden_TD))
-            sums_BD = hidden_TD.new_zeros(len(batch), self.width).index_add(0, example_T, hidden_TD)
+            sums_BD = hidden_TD.new_zeros(batch.num_sequences, self.width).index_add(0, example_T, hidden_TD)
             return sums_BD / lengths_B[:, None]
         first_BD = self._hidden(batch, first_only=True)
         return first_BD if self.pooler is None else torch.tanh(self.pooler["dense"](first_BD))
@@ -161,7 +161,7 @@ class Bert(nn.Module):
         layers: nn.ModuleList = self.encoder["layer"]  # type: ignore[assignment]
         attention = attention_over(batch.lengths, self.sizes["heads"], hidden_TD.device)
         for number, layer in enumerate(layers, 1):
-            hidden_TD = layer(hidden_TD, attention, batch.starts_B if first_only and number == len(layers) else None)
+            hidden_TD = layer(hidden_TD, attention, batch.starts_S if first_only and number == len(layers) else None)
         # Of first tokens alone there are never more than that.
         return hidden_TD[:tokens]
 
@@ -251,9 +251,9 @@ class Layer(nn.Module):
         self.output = Output(sizes["intermediate_size"], sizes)
         self.activation = ACTIVATIONS[sizes["activation"]]
 
-    def forward(self, hidden_TD: Tensor, attention: Attention, starts_B: Tensor | None) -> Tensor:
-        """Return (T, D), or (B, D) of the tokens at `starts_B` alone."""
-        hidden = self.attention(hidden_TD, attention, starts_B)
+    def forward(self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None) -> Tensor:
+        """Return (T, D), or (B, D) of the tokens at `starts_S` alone."""
+        hidden = self.attention(hidden_TD, attention, starts_S)
         return self.output(self.activation(self.intermediate["dense"](hidden)), hidden)
 
 
@@ -267,13 +267,13 @@ class SelfAttention(nn.Module):
         self.output = Output(width, sizes)
         self.dropout = sizes["attention_dropout"]
 
-    def forward(self, hidden_TD: Tensor, attention: Attention, starts_B: Tensor | None) -> Tensor:
+    def forward(self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None) -> Tensor:
         qkv: Linear = self.self["qkv"]  # type: ignore[assignment]
         width = hidden_TD.shape[1]
         dropout_p = self.dropout if self.training else 0.0
-        if starts_B is None:
+        if starts_S is None:
             return self.output(attention.among_all(qkv(hidden_TD), dropout_p), hidden_TD)
-        first_BD = hidden_TD.index_select(0, starts_B)
+        first_BD = hidden_TD.index_select(0, starts_S)
         query_BD, key_value_T2D = qkv(first_BD, slice(width)), qkv(hidden_TD, slice(width, None))
         return self.output(attention.from_first(query_BD, key_value_T2D, dropout_p), first_BD)
 

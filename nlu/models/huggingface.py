@@ -93,7 +93,7 @@ class HuggingFace(nn.Module):
 
     def _hidden(self, batch: Batch) -> tuple[Tensor, Tensor]:
         device = batch.tokens_T.device
-        count, longest = len(batch), max(batch.lengths)
+        count, longest = batch.num_sequences, max(batch.lengths)
         real_BL = torch.arange(longest, device=device) < torch.tensor(batch.lengths, device=device)[:, None]
         place_T = real_BL.view(-1).nonzero().squeeze(1)
         tokens = torch.full((count * longest,), self._padding, device=device).index_copy(0, place_T, batch.tokens_T)

@@ -100,16 +100,16 @@ class TextCnn(nn.Module):
         """Return hidden (S, L, D), which places are tokens (S, L), and each token's place in S * L."""
         device = batch.tokens_T.device
         example_T = torch.repeat_interleave(
-            torch.arange(len(batch), device=device), torch.tensor(batch.lengths, device=device)
+            torch.arange(batch.num_sequences, device=device), torch.tensor(batch.lengths, device=device)
         )
         if pair:
             sequence_T = example_T * 2 + batch.segments_T
-            firsts_B = torch.zeros(len(batch), dtype=torch.long, device=device)
+            firsts_B = torch.zeros(batch.num_sequences, dtype=torch.long, device=device)
             firsts_B = firsts_B.index_add(0, example_T, 1 - batch.segments_T)
             column_T = batch.positions_T - batch.segments_T * firsts_B[example_T]
         else:
             sequence_T, column_T = example_T, batch.positions_T
-        count, longest = len(batch) * (2 if pair else 1), int(column_T.max()) + 1
+        count, longest = batch.num_sequences * (2 if pair else 1), int(column_T.max()) + 1
         place_T = sequence_T * longest + column_T
         embedded_TD = self.dropout(self.word_embeddings(batch.tokens_T))
         width = embedded_TD.shape[1]

@@ -139,7 +139,7 @@ class Stepper:
         batch = collate(part, examples_B, units=self.model.layout == "units").to(self.ranks.device)
         with self.precision.autocast(self.ranks.device):
             logits_NC = self.model(batch)
-        return self.loss(logits_NC, batch.labels)
+        return self.loss(logits_NC, batch.targets["labels"])
 
     @torch.no_grad()
     def _update(self, gradients: list[Tensor], divisor: Tensor, is_finite: Tensor) -> None:

@@ -31,7 +31,7 @@ def test_a_batch_holds_its_examples_side_by_side_shortest_first(pairs):
     assert len(batch) == 6 and batch.num_tokens == sum(batch.lengths)
     rows = plain_rows(part)
     for example, start, length, label in zip(
-        batch.examples_B, batch.starts_B, batch.lengths, batch.labels, strict=True
+        batch.examples_B, batch.starts_S, batch.lengths, batch.targets["labels"], strict=True
     ):
         tokens, boundary = rows[example]
         place = slice(int(start), int(start) + length)
@@ -39,7 +39,9 @@ def test_a_batch_holds_its_examples_side_by_side_shortest_first(pairs):
         assert batch.positions_T[place].tolist() == list(range(length))
         assert batch.segments_T[place].tolist() == [int(i >= boundary) for i in range(length)]
         assert label == part.labels_N[example]
-    assert {t.dtype for t in (batch.tokens_T, batch.segments_T, batch.positions_T, batch.labels)} == {torch.int64}
+    assert {t.dtype for t in (batch.tokens_T, batch.segments_T, batch.positions_T, batch.targets["labels"])} == {
+        torch.int64
+    }
 
 
 def test_the_first_text_with_its_separator_is_segment_0(pairs):
@@ -68,9 +70,9 @@ def test_units_and_their_tags_stay_aligned_where_max_len_cuts(write, open_files)
         first = len(found)
         units = sentences[example][:count]
         found += units
-        places, tags = batch.units_U[first : len(found)], batch.labels[first : len(found)]
+        places, tags = batch.units_U[first : len(found)], batch.targets["labels"][first : len(found)]
         assert [word(int(batch.tokens_T[place])) for place in places] == [unit[0] for unit, _ in units]
         assert [store.labels[int(tag)] for tag in tags] == [tag for _, tag in units]
-    assert len(batch.labels) == len(batch.units_U) == len(found)
+    assert len(batch.targets["labels"]) == len(batch.units_U) == len(found)
     counts = dict(zip(batch.examples_B.tolist(), batch.unit_counts_B.tolist(), strict=True))
     assert counts == {0: 4, 1: 2, 2: 0, 3: 7}

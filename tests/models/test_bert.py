@@ -101,7 +101,7 @@ def test_the_pooler_and_the_mean_are_those_of_transformers(corpus, spread, tmp_p
 def test_computing_only_first_tokens_in_the_last_layer_is_exact(corpus, spread, layout, layers):
     bert = spread(Bert(VOCAB_SIZE, None, pretrained=None, **{**OURS, "layers": layers}))
     batch = corpus(layout, LENGTHS).batch()
-    whole, first = bert.at(batch, batch.starts_B), bert.pooled(batch)
+    whole, first = bert.at(batch, batch.starts_S), bert.pooled(batch)
     assert (first - whole).abs().max() < 2e-6
     parameters = list(bert.parameters())
     weights = torch.randn(first.shape, generator=torch.Generator().manual_seed(1))
@@ -119,7 +119,7 @@ def test_the_residual_sums_and_the_mean_stay_fp32_under_autocast(corpus, spread)
         bert = spread(Bert(VOCAB_SIZE, None, pretrained=None, embedding_size=embedding_size, pooling="mean", **OURS))
         exact = bert.pooled(batch)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert bert.at(batch, batch.starts_B).dtype == torch.float32
+            assert bert.at(batch, batch.starts_S).dtype == torch.float32
             rounded = bert.pooled(batch)
         assert rounded.dtype == torch.float32
         assert 0 < (rounded - exact).abs().max() < 0.2

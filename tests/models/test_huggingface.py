@@ -84,7 +84,7 @@ def test_the_mean_is_taken_in_fp32_under_autocast(corpus, saved):
     backbone = load(saved("Electra", embedding_size=16)[1], pooling="mean")
     batch = corpus("single", [60]).batch()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert backbone.at(batch, batch.starts_B).dtype == torch.bfloat16, "or there is nothing to show"
+        assert backbone.at(batch, batch.starts_S).dtype == torch.bfloat16, "or there is nothing to show"
         assert backbone.pooled(batch).dtype == torch.float32
 
 

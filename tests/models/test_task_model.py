@@ -29,7 +29,7 @@ def test_logits_are_fp32_under_autocast(corpus, spread):
 def test_a_tagging_batch_has_a_row_of_logits_for_each_unit(corpus, spread):
     batch = corpus("units", [1, 4, 4, 30]).batch()
     logits = spread(model_of("units"))(batch)
-    assert logits.shape == (batch.unit_counts_B.sum(), 3) == (len(batch.labels), 3)
+    assert logits.shape == (batch.unit_counts_B.sum(), 3) == (len(batch.targets["labels"]), 3)
 
 
 def test_a_tagging_batch_without_units_has_no_rows(corpus, spread):
