@@ -9,6 +9,7 @@ import json
 from omegaconf import DictConfig
 
 from nlu.config.app import prepare, run_app
+from nlu.config.schema import Run
 
 
 def main(composed: DictConfig) -> int:
@@ -20,7 +21,7 @@ def main(composed: DictConfig) -> int:
         return show(config)
     from nlu.training.experiment import report_data
 
-    print(json.dumps(report_data(config), ensure_ascii=False))
+    print(json.dumps(report_data(Run.of(config)), ensure_ascii=False))
     return 0
 
 

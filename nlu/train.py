@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.app import prepare, run_app
 from nlu.config.errors import UserError
+from nlu.config.schema import Run
 from nlu.config.submitted import run_while_time_lasts
 
 BEGAN_S = time.time()
@@ -50,7 +51,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
             return show(config)
         from nlu.training.launch import launch
 
-        return launch(config | {"choices": choices_of(hydra)}, run_dir, command_line(hydra))
+        return launch(Run.of(config, choices_of(hydra)), run_dir, command_line(hydra))
     finally:
         if made_by_hydra and run_dir.is_dir() and not any(run_dir.iterdir()):
             run_dir.rmdir()

@@ -3,8 +3,9 @@
 This module imports nothing heavy: it is read before anything else of a run is built.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, Self
 
 from nlu.config.types import Duration, FoldCount, Interval, NonNegativeFloat, NonNegativeInt, PositiveInt, Probability
 
@@ -26,7 +27,7 @@ class Trainer:
     log_interval: Duration = "10st"
     """How often a row is added to train.tsv."""
     eval_batch_size: PositiveInt | None = None
-    """Examples per evaluation batch, over all devices; null = twice batch_size. Never below batch_size."""
+    """Examples per evaluation batch, over all devices; null = twice batch_size."""
     major_metric: str | None = None
     """The metric, on the first evaluation set, that decides which checkpoint is best; null = the task's own."""
     patience: Duration | None = None
@@ -55,9 +56,13 @@ class Folds:
     """Column of the training rows, by name or number from 0, whose equal values are never torn apart; null = none."""
 
 
+Node = dict[str, Any]
+"""A choice of a group: `_target_` and the keyword arguments of its constructor."""
+
+
 @dataclass(kw_only=True)
 class Run:
-    """The composed configuration of one run."""
+    """The validated configuration of one run, or of several that folds and seeds make of it."""
 
     seed: NonNegativeInt = 1
     """Seeds initialisation, order, dropout and folds, each through its own stable hash."""
@@ -73,13 +78,50 @@ class Run:
     """Your own packages whose classes a `_target_` may name."""
     trial: dict[str, Any] | None = None
     """Set by a search, never by hand: where its trial is reported, as {storage, study, number, attempt}."""
-    task: Any
-    model: Any
-    data: Any
-    tokenizer: Any
-    loss: Any
-    optimizer: Any
-    scheduler: Any
-    precision: Any
-    trainer: Any
-    folds: dict[str, Any]
+    task: Node
+    model: Node
+    head: Node
+    data: Node
+    tokenizer: Node
+    loss: Node
+    method: Node
+    optimizer: Node
+    scheduler: Node
+    precision: Node
+    trainer: Trainer
+    folds: Folds
+    choices: dict[str, str] = field(default_factory=dict, init=False)
+    """The chosen name of each group, for the run's records."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], choices: Mapping[str, str] | None = None) -> Self:
+        """Build from a validated configuration with all of its keys, as `nlu.config.app.prepare` returns it."""
+        known = {item.name: config[item.name] for item in fields(cls) if item.init}
+        run = cls(**known | {"trainer": Trainer(**config["trainer"]), "folds": Folds(**config["folds"])})
+        run.choices = dict(choices or config.get("choices") or {})
+        return run
+
+    def to_config(self) -> dict[str, Any]:
+        """Return plain containers, as config.yaml holds them."""
+        return asdict(self)
+
+    @property
+    def is_standalone(self) -> bool:
+        """Whether the run has the console to itself: it is no trial of a search."""
+        return self.trial is None
+
+    @property
+    def folds_to_run(self) -> list[int | None]:
+        """The folds that this configuration runs; [None] without folds."""
+        return list(range(self.folds.count)) if self.folds.count is not None and self.fold is None else [self.fold]
+
+    @property
+    def num_repeats(self) -> int:
+        """How many runs it consists of: its folds times its seeds."""
+        return self.seeds * len(self.folds_to_run)
+
+    def repeat(self, *, seed: int, fold: int | None) -> Self:
+        """Return the configuration of one of them."""
+        single = replace(self, seed=seed, seeds=1, fold=fold)
+        single.choices = self.choices
+        return single

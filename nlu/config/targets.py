@@ -28,9 +28,14 @@ def build(node: Mapping[str, Any] | DictConfig, *runtime_args: Any, trusted: Seq
     target = keywords.pop(TARGET, None)
     if not isinstance(target, str):
         raise UserError(f"{TARGET} is {target} but must name a class; set it to package.module.Class")
+    return import_target(target, trusted)(*runtime_args, **keywords)
+
+
+def import_target(target: str, trusted: Sequence[str] = ()) -> Callable[..., Any]:
+    """Return the class or function with this dotted name. Raises UserError as `build` does."""
     if not is_trusted(target, trusted):
         raise UserError(untrusted(target))
-    return _import(target)(*runtime_args, **keywords)
+    return _import(target)
 
 
 def untrusted(target: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
@@ -60,6 +61,13 @@ class SpanCounts:
         """Count one row's spans."""
         for counter, spans in ((self.right, found & gold), (self.predicted, found), (self.wanted, gold)):
             counter.update(kind for _, _, kind in spans)
+
+    def merge(self, other: Self) -> None:
+        """Count all rows that another was told."""
+        for counter, theirs in (
+            (self.right, other.right), (self.predicted, other.predicted), (self.wanted, other.wanted),
+        ):  # fmt: skip
+            counter.update(theirs)
 
     def scores(self, kind: str | None = None) -> dict[str, float]:
         """Return precision, recall and F1 over all types (micro) or of one type; 0 where there is nothing."""

@@ -1,11 +1,18 @@
 """Learning-rate schedules: the factor on the base rate as a function of (step, total), with nothing to save."""
 
 import math
-from typing import Literal
+from typing import Literal, Protocol
 
 from nlu.config import types
 from nlu.config.durations import Clock, Duration, parse_duration, parse_warmup
 from nlu.config.types import PositiveFloat, Warmup
+
+
+class Schedule(Protocol):
+    """A learning rate as a function of the step alone."""
+
+    def factor(self, step: int, total: int, clock: Clock) -> float:
+        """Return the factor on the base rate for the update that ends step `step`, counted from 1."""
 
 
 def warmup_steps(warmup: str | float, total: int, clock: Clock) -> int:

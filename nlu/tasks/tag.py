@@ -1,62 +1,101 @@
-"""Find spans: a BIO tag for each unit (word or character). Axes: R units of a set, C tags."""
+"""Find spans: a tag for each unit (word or character). Axes: B examples, U units, C tags."""
 
-import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
 
+from nlu.data.collate import Batch
 from nlu.data.ragged import starts_of
 from nlu.data.store import Examples
-from nlu.metrics.classification import log_probabilities
-from nlu.metrics.spans import SpanCounts, legal_tags, spans_of
-from nlu.tasks.outputs import Outputs, Scores, identities
+from nlu.metrics.classes import log_probabilities
+from nlu.metrics.spans import legal_tags, spans_of
+from nlu.metrics.tagging import SpanScorer
+from nlu.models.heads.crf import CrfHead
+from nlu.models.task_model import TaskModel
+from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
 
-class Tag:
+class Tag(RowsOfLogits):
     """Find typed spans in a text; scored by exact spans, micro-averaged over types."""
 
-    layout = "units"
+    layouts = ("units",)
+    target = "nlu.data.targets.Tags"
+    heads = ("nlu.models.heads.linear.LinearHead", "nlu.models.heads.crf.CrfHead")
+    losses = (
+        "nlu.losses.cross_entropy.CrossEntropy", "nlu.losses.focal.Focal", "nlu.losses.ghm_c.GhmC",
+        "nlu.losses.taylor.Taylor",
+    )  # fmt: skip
+    scores = "nlu.metrics.tagging.SpanScorer"
     metrics = ("span_f1", "span_precision", "span_recall", "tag_accuracy", "loss")
     binary_metrics = ()
     default_metric = "span_f1"
     lower_is_better = ("loss",)
 
-    def __init__(self, *, decode: Literal["legal", "greedy"] = "legal"):
-        """`decode`: the best legal BIO sequence, or the best tag of each unit by itself."""
+    def __init__(self, loss: Any, target: Any, *, decode: Literal["legal", "greedy"] = "legal"):
+        """`decode`: the best legal BIO sequence, or the best tag of each unit by itself; head=crf decodes by itself."""
+        super().__init__(loss, target)
         self.decode = decode
 
-    def scores(self, outputs: Outputs, part: Examples, labels: list[str]) -> Scores:
-        """Return the scores of a set and the spans found in each example.
+    def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """Return the loss over units; with head=crf the negative log likelihood of whole tag sequences, which takes
+        the place of the loss. Its count is units all the same."""
+        if not isinstance(model.head, CrfHead):
+            return super().terms(model, batch, outputs)
+        assert batch.unit_counts_B is not None
+        nll_B = model.head.negative_log_likelihood(outputs["logits"], batch.targets["labels"], batch.unit_counts_B)
+        return {"labels": nll_B.sum()}
 
-        Units that max_len cut off count as tagged O: a span among them is missed, not forgotten. The loss is the
-        mean over the units that fitted.
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        """Return the spans found in each example and the right ones.
+
+        Units that max_len cut off count as tagged O: a span among them is missed, not forgotten. The loss is the sum
+        over the units that fitted.
         """
-        log_probs_RC = log_probabilities(outputs.logits_RC)
-        counts = SpanCounts()
-        predictions = []
-        right = wanted = fitted = 0
-        loss = 0.0
-        flat, unit_counts_N = part.stored.tags(part.rows_N)
-        for identity, start, unit_start, units, count in zip(
-            identities(part), starts_of(outputs.counts_N), starts_of(unit_counts_N), unit_counts_N, outputs.counts_N,
-            strict=True,
-        ):  # fmt: skip
-            gold_U = flat[unit_start : unit_start + units]
-            scores_UC = log_probs_RC[start : start + count]
+        assert batch.unit_counts_B is not None
+        names, counts_B = self.target_.names, batch.unit_counts_B
+        gold, units_B = part.stored.tags(part.rows_N[batch.examples_B])
+        found, loss_B = self._decode(model, batch, outputs)
+        records = []
+        for gold_start, units, start, count, loss in zip(
+            starts_of(units_B), units_B, starts_of(counts_B), counts_B, loss_B, strict=True
+        ):
+            gold_U = gold[gold_start : gold_start + units]
             found_U = np.zeros(units, np.int64)
-            if count:
-                found_U[:count] = legal_tags(scores_UC, labels) if self.decode == "legal" else scores_UC.argmax(1)
-                loss -= float(scores_UC[np.arange(count), gold_U[:count]].sum())
-            found, gold = [labels[tag] for tag in found_U], [labels[tag] for tag in gold_U]
-            counts.add(found, gold)
-            right, wanted, fitted = right + int((found_U == gold_U).sum()), wanted + int(units), fitted + int(count)
-            predictions.append({**identity, "spans": spans_of(found), "label": spans_of(gold)})
-        total = counts.scores()
-        metrics = {f"span_{name}": total[name] for name in ("f1", "precision", "recall")}
-        metrics |= {"tag_accuracy": right / wanted, "loss": loss / fitted if fitted else math.nan}
-        kinds = sorted(counts.wanted | counts.predicted)
-        by_label = [
-            {"label": kind, "examples": counts.wanted[kind], "correct": counts.right[kind], **counts.scores(kind)}
-            for kind in kinds
+            found_U[:count] = found[start : start + count]
+            records.append(
+                {
+                    "label": spans_of([names[tag] for tag in gold_U]),
+                    "spans": spans_of([names[tag] for tag in found_U]),
+                    "units": int(units), "units_scored": int(count), "units_right": int((found_U == gold_U).sum()),
+                    "loss": float(loss),
+                }
+            )  # fmt: skip
+        return records
+
+    def _decode(self, model: TaskModel, batch: Batch, outputs: Outputs) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tag of each unit that fitted, (U,), and the negative log likelihood of each example, (B,)."""
+        counts_B = batch.unit_counts_B
+        assert counts_B is not None
+        if isinstance(model.head, CrfHead):
+            logits_UC = outputs["logits"]
+            nll_B = model.head.negative_log_likelihood(
+                logits_UC, batch.targets["labels"].to(logits_UC.device), counts_B
+            )
+            return to_host(model.head.decode(logits_UC, counts_B)), to_host(nll_B).astype(np.float64)
+        log_probs_UC = log_probabilities(to_host(outputs["logits"]))
+        labels_U = batch.targets["labels"].numpy()
+        nll_U = -log_probs_UC[np.arange(len(labels_U)), labels_U]
+        starts = starts_of(counts_B)
+        pieces = [slice(start, start + count) for start, count in zip(starts, counts_B, strict=True)]
+        loss_B = np.array([nll_U[piece].sum() for piece in pieces])
+        if self.decode == "greedy":
+            return log_probs_UC.argmax(1), loss_B
+        best = [
+            legal_tags(log_probs_UC[piece], self.target_.names) for piece in pieces if piece.stop > piece.start
         ]
-        return Scores(metrics, by_label, predictions)
+        return np.concatenate([np.zeros(0, np.int64), *best]), loss_B
+
+    def scorer(self, decided: Mapping[str, float]) -> SpanScorer:
+        return SpanScorer(self.target_.names)

@@ -1,53 +1,86 @@
-"""Scoring a set: every example once, whatever the batch size and the number of processes.
+"""Scoring a set: every example once, whatever the batch size and the number of processes."""
 
-Axes: N examples of the set, R rows of logits, C labels.
-"""
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-from collections.abc import Callable
-
-import numpy as np
 import torch
+from torch import nn
 
 from nlu.data.collate import collate
-from nlu.data.ragged import ranges, starts_of
 from nlu.data.sampler import evaluation_batches
 from nlu.data.store import Examples
+from nlu.metrics.scores import Scores
 from nlu.models.task_model import TaskModel
-from nlu.tasks.outputs import Outputs
-from nlu.training.distributed import Ranks
+from nlu.tasks.task import Task
 from nlu.training.precision import Precision
+from nlu.training.ranks import Ranks
+from nlu.training.spool import Spool
+
+
+@dataclass
+class Evaluator:
+    """What scoring needs that does not change from set to set."""
+
+    model: TaskModel
+    task: Task
+    ranks: Ranks
+    precision: Precision
+    batch_size: int
+    """examples of a batch, over all ranks"""
+    folder: Path
+    """where records lie while a set is scored"""
+
+
+@dataclass
+class Scored:
+    """A set, scored: its records lie on the ranks that made them."""
+
+    part: Examples
+    scores: Scores
+    """on every rank"""
+    spool: Spool
 
 
 @torch.inference_mode()
-def outputs_of(
-    model: TaskModel, part: Examples, *, batch_size: int, ranks: Ranks, precision: Precision,
-    advance: Callable[[int], None],
-) -> Outputs | None:  # fmt: skip
-    """Return the logits of every example of a set, in its order, on rank 0; None on the other ranks."""
+def score(
+    evaluator: Evaluator, part: Examples, decided: Mapping[str, float], advance: Callable[[int], None]
+) -> Scored:
+    """Score one set with the weights as they are; memory does not grow with its rows but for a number each.
+
+    `decided` are the metrics of the run's first set, from which a task may take a threshold.
+    """
+    task, ranks = evaluator.task, evaluator.ranks
+    scorer, spool = task.scorer(decided), Spool(len(part), evaluator.folder)
+    batches = evaluation_batches(
+        part.lengths_N, batch_size=evaluator.batch_size, rank=ranks.rank, world_size=ranks.world_size
+    )
+    with _scoring(evaluator.model):
+        for examples_B in batches:
+            batch = collate(part, examples_B)
+            with evaluator.precision.autocast(ranks.device):
+                outputs = task.forward(evaluator.model, batch.to(ranks.device))
+            records = task.records(part, batch, evaluator.model, outputs)
+            for example, record in zip(batch.examples_B.tolist(), records, strict=True):
+                scorer.add(record)
+                spool.add(example, record)
+            advance(len(batch))
+    total = ranks.sum_on_host([float(len(spool))])[0]
+    assert total == len(part), f"{total:.0f} of {len(part)} examples were scored"
+    scores = None
+    if (scorers := ranks.gather_to_first(scorer)) is not None:
+        for other in scorers[1:]:
+            scorer.merge(other)
+        scores = scorer.result()
+    return Scored(part, ranks.from_first(scores), spool)
+
+
+@contextmanager
+def _scoring(model: nn.Module) -> Iterator[None]:
     was_training = model.training
     model.eval()
-    examples, counts, logits = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
-    units = model.layout == "units"
-    batches = evaluation_batches(part.lengths_N, batch_size=batch_size, rank=ranks.rank, world_size=ranks.world_size)
-    for examples_B in batches:
-        batch = collate(part, examples_B, units=units).to(ranks.device)
-        with precision.autocast(ranks.device):
-            logits_RC = model(batch)
-        examples.append(batch.examples_B)
-        counts.append(batch.unit_counts_B if batch.unit_counts_B is not None else np.ones(len(batch), np.int64))
-        logits.append(logits_RC.cpu().numpy())
-        advance(len(batch))
-    model.train(was_training)
-    mine = np.concatenate(examples), np.concatenate(counts), logits
-    gathered = ranks.gather_to_first(mine)
-    return _in_order(gathered) if gathered is not None else None
-
-
-def _in_order(gathered: list[tuple[np.ndarray, np.ndarray, list[np.ndarray]]]) -> Outputs:
-    examples_N = np.concatenate([examples for examples, _, _ in gathered])
-    counts_N = np.concatenate([counts for _, counts, _ in gathered])
-    logits_RC = np.concatenate([rows for _, _, parts in gathered for rows in parts])
-    order_N = np.argsort(examples_N, kind="stable")
-    assert np.array_equal(examples_N[order_N], np.arange(len(order_N))), "an example was scored twice or never"
-    rows_R = ranges(starts_of(counts_N)[order_N], counts_N[order_N])
-    return Outputs(logits_RC[rows_R], counts_N[order_N])
+    try:
+        yield
+    finally:
+        model.train(was_training)

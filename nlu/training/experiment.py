@@ -6,19 +6,20 @@ from typing import Any
 
 import torch
 
+from nlu.config.schema import Run
 from nlu.data.report import describe, lines
 from nlu.training import logs
 from nlu.training.build import build_data
-from nlu.training.distributed import Ranks, process_group
 from nlu.training.loop import Report
 from nlu.training.progress import Progress
+from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import parts_of, run_parts
 from nlu.training.single import run_single
 
 log = logging.getLogger(__name__)
 
 
-def run_experiment(config: dict[str, Any], run_dir: Path, overrides: list[str]) -> int:
+def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
     """Run on this process's rank; returns the exit status: 0 when done, 75 or 130 when stopped with its state saved.
 
     The job of a search says nothing on the console. Raises UserError for whatever the user must change; a run folder
@@ -27,12 +28,12 @@ def run_experiment(config: dict[str, Any], run_dir: Path, overrides: list[str]) 
     try:
         return _run(config, run_dir, overrides)
     finally:
-        if not logs.is_alone(config):
+        if not config.is_standalone:
             logs.tear_down()
 
 
-def _run(config: dict[str, Any], run_dir: Path, overrides: list[str]) -> int:
-    with process_group(config["trainer"]["device"]) as ranks:
+def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
+    with process_group(config.trainer.device) as ranks:
         run_dir = Path(ranks.from_first(str(run_dir)))
         logs.begin(config, run_dir, ranks.rank)
         if ranks.device.type == "cuda":
@@ -47,38 +48,38 @@ def _run(config: dict[str, Any], run_dir: Path, overrides: list[str]) -> int:
             status = run_single(config, run_dir, overrides, ranks, report=report)
     if status:
         log.info("the command with hydra.run.dir=%s resume=auto goes on", run_dir)
-    elif ranks.is_first and logs.is_alone(config):
+    elif ranks.is_first and config.is_standalone:
         from nlu.training.finish import show_result
 
         show_result(run_dir)
     return status
 
 
-def report_of(config: dict[str, Any], ranks: Ranks) -> Report | None:
+def report_of(config: Run, ranks: Ranks) -> Report | None:
     """Return what tells the trial of a search about evaluations, on every rank; None where this is no trial's job."""
-    if config.get("trial") is None:
+    if config.trial is None:
         return None
     if not ranks.is_first:
         return _never_asked
     from nlu.sweeps.channel import open_trial
 
-    return open_trial(config["trial"]).report
+    return open_trial(config.trial).report
 
 
 def _never_asked(examples: int, value: float) -> bool:
     raise AssertionError("only rank 0 holds the trial")
 
 
-def report_data(config: dict[str, Any]) -> dict[str, Any]:
+def report_data(config: Run) -> dict[str, Any]:
     """Build or find the data store of a configuration, log what is in it and return it, as in data.json.
 
     Of several folds, what is told is that of the first.
     """
     logs.set_up(None, 0)
-    if config["folds"]["count"] is not None and config["fold"] is None:
-        config = {**config, "fold": 0}
+    if config.folds.count is not None and config.fold is None:
+        config = config.repeat(seed=config.seed, fold=0)
     with Progress() as progress:
-        _, store, _ = build_data(config, Ranks(0, 1, torch.device("cpu")), progress)
+        store = build_data(config, Ranks(0, 1, torch.device("cpu")), progress).store
     facts = describe(store)
     log.info("data store %s: %s tokens in the vocabulary", store.folder, f"{facts['vocab_size']:,}")
     for line in lines(facts):

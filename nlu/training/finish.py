@@ -10,7 +10,8 @@ from nlu.config.errors import UserError
 from nlu.data.report import length_histograms
 from nlu.storage.files import write_json
 from nlu.training.figures import draw_lengths, draw_run
-from nlu.training.loop import Training, keep_predictions, score
+from nlu.training.loop import Training, score_set
+from nlu.training.predictions import keep_predictions
 from nlu.training.report import print_parts, print_result
 
 
@@ -21,10 +22,11 @@ def finish(run: Training) -> None:
     metrics = dict(run.state.best[0].metrics)
     if "test" in run.store.sets:
         best = run.run_dir / "checkpoints" / "best-1" / "model.safetensors"
-        run.stepper.model.load_state_dict(load_file(best))
-        if (scores := score(run, "test")) is not None:
-            metrics["test"] = scores.metrics
-            keep_predictions(run, "test", scores)
+        run.stepper.parallel.load(run.stepper.model, load_file(best))
+        scored = score_set(run, "test", decided=metrics[run.eval_sets[0]])
+        metrics["test"] = scored.scores.metrics
+        keep_predictions(run.run_dir, "test", scored, run.task, run.stepper.ranks, step=run.state.best[0].step)
+        scored.spool.close()
     if run.stepper.ranks.is_first:
         draw(run)
         write_json(run.run_dir / "result.json", result_of(run, metrics))

@@ -16,26 +16,27 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nlu.config.errors import EXIT_USER_ERROR, UserError
-from nlu.training.distributed import launched_by_torchrun
+from nlu.config.schema import Run
 from nlu.training.experiment import run_experiment
+from nlu.training.ranks import launched_by_torchrun
 from nlu.training.stopping import EXIT_INTERRUPTED, EXIT_REQUEUE
 
 PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
-def launch(config: dict[str, Any], run_dir: Path, overrides: list[str]) -> int:
+def launch(config: Run, run_dir: Path, overrides: list[str]) -> int:
     """Run to the end and return the exit status. Raises the UserError of whichever worker had one."""
     # cuBLAS repeats its sums only with a fixed workspace, and reads this once.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    devices = config["trainer"]["devices"]
+    devices = config.trainer.devices
     if devices == 1 or launched_by_torchrun():
         return run_experiment(config, run_dir, overrides)
     return _Workers(config, run_dir, overrides, devices).wait()
 
 
 class _Workers:
-    def __init__(self, config: dict[str, Any], run_dir: Path, overrides: list[str], count: int):
+    def __init__(self, config: Run, run_dir: Path, overrides: list[str], count: int):
         context = multiprocessing.get_context("spawn")
         port = _free_port()
         self._processes = []
@@ -102,7 +103,7 @@ def _received(report: Connection) -> UserError | None:
 
 
 def _work(
-    parent: int, argv: list[str], environment: dict[str, str], report: Connection, config: dict[str, Any],
+    parent: int, argv: list[str], environment: dict[str, str], report: Connection, config: Run,
     run_dir: Path, overrides: list[str],
 ) -> None:  # fmt: skip
     """One worker, in a process of its own."""

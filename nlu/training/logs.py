@@ -5,11 +5,10 @@ Several processes that print, or handlers doubled by a second call, would make t
 
 import logging
 import sys
-from collections.abc import Mapping
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import Any
 
+from nlu.config.schema import Run
 from nlu.training.progress import console, on_terminal
 
 LOGGER_NAMES = ("nlu", "py.warnings")
@@ -59,19 +58,13 @@ def set_up(run_dir: Path | None, rank: int, *, on_console: bool = True) -> None:
         logger.propagate = False
 
 
-def begin(config: Mapping[str, Any], run_dir: Path, rank: int) -> None:
+def begin(config: Run, run_dir: Path, rank: int) -> None:
     """Set up for a run that may yet find its folder to be another's: what is logged waits for it.
 
     The job of a search says nothing on the console, where the search has a line for each event, and the folder is its
     own: whatever becomes of it is in the log file there.
     """
-    alone = is_alone(config)
-    set_up(None if alone else run_dir, rank, on_console=alone)
-
-
-def is_alone(config: Mapping[str, Any]) -> bool:
-    """Whether a run has the console to itself: it is no trial of a search."""
-    return config.get("trial") is None
+    set_up(None if config.is_standalone else run_dir, rank, on_console=config.is_standalone)
 
 
 def tear_down() -> None:

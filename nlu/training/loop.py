@@ -8,11 +8,10 @@ import gc
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,14 +23,15 @@ from nlu.data.prepare import Store
 from nlu.data.sampler import epoch_order, step_batches
 from nlu.data.store import Examples
 from nlu.optim.adamw import set_learning_rate
-from nlu.storage.files import write_json
-from nlu.tasks.outputs import Scores
-from nlu.training.checkpoint import Checkpoints
-from nlu.training.evaluation import outputs_of
+from nlu.optim.schedules import Schedule
+from nlu.tasks.task import Task
+from nlu.training.checkpoint import Checkpoints, OrderKey
+from nlu.training.evaluation import Evaluator, Scored, score
+from nlu.training.predictions import keep_predictions
 from nlu.training.progress import Progress
 from nlu.training.records import Table
 from nlu.training.state import Best, State, Window
-from nlu.training.step import Stepper, StepResult, Underway
+from nlu.training.step import PendingStep, Stepper, StepResult
 from nlu.training.stopping import StopSignals
 
 Report = Callable[[int, float], bool]
@@ -46,13 +46,13 @@ class Training:
 
     trainer: Trainer
     seed: int
-    task: Any
-    scheduler: Any
+    task: Task
+    scheduler: Schedule
     stepper: Stepper
     store: Store
     state: State
     clock: Clock
-    order_key: dict[str, Any]
+    order_key: OrderKey
     """what the order of examples hangs on; stored beside the state"""
     checkpoints: Checkpoints
     run_dir: Path
@@ -75,8 +75,12 @@ class Training:
         return self.store.sets["train"]
 
     @property
-    def eval_batch_size(self) -> int:
-        return max(self.trainer.eval_batch_size or 2 * self.trainer.batch_size, self.trainer.batch_size)
+    def evaluator(self) -> Evaluator:
+        stepper, trainer = self.stepper, self.trainer
+        return Evaluator(
+            stepper.model, self.task, stepper.ranks, stepper.precision,
+            trainer.eval_batch_size or 2 * trainer.batch_size, self.run_dir / "predictions",
+        )  # fmt: skip
 
     def value_of(self, metrics: dict[str, dict[str, float]]) -> float:
         """Return by what an evaluation is compared: the run's metric on the first of its sets."""
@@ -92,7 +96,7 @@ class Training:
         """Return the examples, over all ranks, of each micro-batch of the step with this number, counted from 0."""
         return self._batches(step, 0, 1)
 
-    def own_batches(self, step: int) -> list[np.ndarray]:
+    def rank_batches(self, step: int) -> list[np.ndarray]:
         """Return this rank's share of the same."""
         return self._batches(step, self.stepper.ranks.rank, self.stepper.ranks.world_size)
 
@@ -111,7 +115,7 @@ class Training:
 
 
 @contextmanager
-def what_exists_is_not_collected() -> Iterator[None]:
+def gc_frozen() -> Iterator[None]:
     """Leave the objects that exist now out of garbage collections.
 
     Going over all modules of a model and of the libraries again and again would take a tenth of a small model's steps.
@@ -123,7 +127,7 @@ def what_exists_is_not_collected() -> Iterator[None]:
         gc.unfreeze()
 
 
-@what_exists_is_not_collected()
+@gc_frozen()
 def train(run: Training) -> bool:
     """Train until the run's length, its patience or a signal ends it; returns whether a signal did.
 
@@ -134,14 +138,18 @@ def train(run: Training) -> bool:
     log_interval = parse_duration(trainer.log_interval)
     eval_interval, save_interval = parse_interval(trainer.eval_interval), parse_interval(trainer.save_interval)
     began_s = time.perf_counter() - state.train_s
-    underway: deque[Underway] = deque()
+    pending: deque[PendingStep] = deque()
+    stopping = False
     run.stepper.model.train()
     run.progress.start(run.total_steps, state.step)
     meter = Meter(run)
     while state.step < run.total_steps and not state.pruned and not out_of_patience(run):
         number = state.step + 1
         lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, run.total_steps, clock))
-        underway.append(run.stepper.step(run.train_set, run.own_batches(state.step), number, run.signals.asked))
+        epoch = state.step // clock.steps_per_epoch
+        step = run.stepper.step(run.train_set, run.rank_batches(state.step), number, run.signals.asked, epoch)
+        pending.append(step)
+        stopping |= step.stop
         state.step = number
 
         last_step = number == run.total_steps
@@ -150,18 +158,18 @@ def train(run: Training) -> bool:
         saving = evaluating or clock.is_time(save_interval, number)
         # An accelerator stays one step ahead of the host, save where its numbers are wanted now.
         ahead = 1 if run.stepper.is_asynchronous and not (logging or saving) else 0
-        while len(underway) > (0 if meter.stop else ahead):
-            meter.count(underway.popleft().result())
+        while len(pending) > (0 if stopping else ahead):
+            meter.count(pending.popleft().result())
         if logging:
             log_window(run, lr)
         if evaluating:
             evaluate(run)
             state.pruned = is_to_be_pruned(run) and not last_step
         state.train_s = time.perf_counter() - began_s
-        if saving or meter.stop:
+        if saving or stopping:
             save_last(run)
             meter.restart()
-        if meter.stop and not last_step:
+        if stopping and not last_step:
             return True
     return False
 
@@ -171,8 +179,6 @@ class Meter:
 
     def __init__(self, run: Training):
         self.run = run
-        self.stop = False
-        """whether a finished step says that some rank was asked to stop"""
         self._steps = 0
         self.restart()
 
@@ -184,13 +190,11 @@ class Meter:
         """Add a step to the window and, unless it is one of the first of this process, to the throughput."""
         run, now_s = self.run, time.perf_counter()
         elapsed_s, self._began_s = now_s - self._began_s, now_s
-        self.stop |= result.stop
         self._steps += 1
         window, throughput = run.state.window, run.state.throughput
         lengths = [run.train_set.lengths_N[examples_B] for examples_B in run.global_batches(result.number - 1)]
         examples, tokens = sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
-        window.loss_sum += result.loss_sum
-        window.count += result.count
+        window.add_terms(result.sums, result.counts)
         window.gnorm_sum += result.gnorm
         window.clipped += result.clipped
         window.steps += 1
@@ -210,16 +214,18 @@ def log_window(run: Training, lr: float) -> None:
     """Add a row to train.tsv: means over the steps since the last row."""
     state, window = run.state, run.state.window
     if "train" in run.tables:
+        means = window.means()
         run.tables["train"].append(
             step=state.step,
             epoch=run.clock.epoch(state.step),
             examples=run.clock.examples(state.step),
-            loss=window.loss_sum / max(1, window.count),
+            loss=sum(run.stepper.method.weight_of(name) * mean for name, mean in means.items()),
             gnorm=window.gnorm_sum / window.steps,
             clipped=window.clipped / window.steps,
             lr=lr,
             examples_per_s=window.examples_per_s,
             real_tokens_per_s=window.real_tokens_per_s,
+            **({f"loss_{name}": mean for name, mean in means.items()} if len(means) > 1 else {}),
         )
     state.window = Window()
 
@@ -229,8 +235,10 @@ def evaluate(run: Training) -> None:
     state, ranks = run.state, run.stepper.ranks
     state.evaluated_at = state.step
     with averaged_weights(run.stepper):
-        scores = {name: score(run, name) for name in run.eval_sets}
-        metrics = ranks.from_first({name: part.metrics for name, part in scores.items() if part})
+        scored: dict[str, Scored] = {}
+        for name in run.eval_sets:
+            scored[name] = score_set(run, name, decided=scored[run.eval_sets[0]].scores.metrics if scored else {})
+        metrics = {name: one.scores.metrics for name, one in scored.items()}
         entry = Best(
             step=state.step, examples=run.clock.examples(state.step), epoch=run.clock.epoch(state.step),
             value=run.value_of(metrics), metrics=metrics,
@@ -239,10 +247,11 @@ def evaluate(run: Training) -> None:
         run.progress.metric(f"{run.eval_sets[0]} {run.metric}", entry.value)
         log_evaluation(run, entry)
         if enters_best(run, entry) and ranks.is_first:
-            run.checkpoints.save_best(run.stepper.model.state_dict(), state.best)
-            if state.best[0] is entry:
-                for name, part in scores.items():
-                    keep_predictions(run, name, part)
+            run.checkpoints.save_best(run.stepper.parallel.state_dict(run.stepper.model), state.best)
+    for name, one in scored.items():
+        if state.best and state.best[0] is entry:
+            keep_predictions(run.run_dir, name, one, run.task, ranks, step=state.step)
+        one.spool.close()
 
 
 def is_to_be_pruned(run: Training) -> bool:
@@ -264,22 +273,11 @@ def log_evaluation(run: Training, entry: Best) -> None:
                 )
 
 
-def score(run: Training, name: str) -> Scores | None:
-    """Score one set with the weights as they are; None on ranks above 0."""
+def score_set(run: Training, name: str, decided: Mapping[str, float]) -> Scored:
+    """Score one set with the weights as they are; `decided` are the metrics of the first set, for later ones."""
     part = run.store.sets[name]
     with run.progress.task(f"scoring {name}", len(part)) as bar:
-        outputs = outputs_of(
-            run.stepper.model, part, batch_size=run.eval_batch_size, ranks=run.stepper.ranks,
-            precision=run.stepper.precision, advance=bar.advance,
-        )  # fmt: skip
-    return run.task.scores(outputs, part, run.store.labels) if outputs is not None else None
-
-
-def keep_predictions(run: Training, name: str, scores: Scores | None) -> None:
-    """Write predictions/SET.json: the scores by label and a record for each example."""
-    assert scores is not None, "only rank 0 has scores"
-    content = {"step": run.state.step, "by_label": scores.by_label, "rows": scores.predictions}
-    write_json(run.run_dir / "predictions" / f"{name}.json", content)
+        return score(run.evaluator, part, decided, bar.advance)
 
 
 def enters_best(run: Training, entry: Best) -> bool:

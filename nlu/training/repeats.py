@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nlu.config.schema import Run
 from nlu.storage.files import write_json
-from nlu.sweeps.repeats import OUT_OF_FOLD, count_parts, join_folds, summarise
+from nlu.sweeps.repeats import OUT_OF_FOLD, join_folds, summarise
 from nlu.training import logs
-from nlu.training.distributed import Ranks
 from nlu.training.loop import Report
+from nlu.training.ranks import Ranks
 from nlu.training.run_folder import checkpoint_to_continue, hold, write_config
 from nlu.training.single import run_single, write_command
 from nlu.training.stopping import StopSignals
@@ -30,17 +31,15 @@ class Part:
     """One fold of one seed: the name of its folder, its configuration, and the command line that makes it alone."""
 
     name: str
-    config: dict[str, Any]
+    config: Run
     overrides: list[str]
 
 
-def parts_of(config: dict[str, Any], overrides: list[str]) -> list[Part]:
+def parts_of(config: Run, overrides: list[str]) -> list[Part]:
     """Return the runs that a configuration consists of, fold within seed; none where it is a run by itself."""
-    if count_parts(config) == 1:
+    if config.num_repeats == 1:
         return []
-    count, fold = config["folds"]["count"], config["fold"]
-    folds = range(count) if count is not None and fold is None else [fold]
-    seeds = range(config["seed"], config["seed"] + config["seeds"])
+    folds, seeds = config.folds_to_run, range(config.seed, config.seed + config.seeds)
     parts = []
     for seed in seeds:
         for number in folds:
@@ -48,7 +47,7 @@ def parts_of(config: dict[str, Any], overrides: list[str]) -> list[Part]:
             name = "-".join(f"{key}-{value}" for key, value in named.items() if value is not None)
             own = {"seed": seed, "seeds": 1, "fold": number}
             written = [f"{key}={'null' if value is None else value}" for key, value in own.items()]
-            parts.append(Part(name, {**config, **own}, [*overrides, *written]))
+            parts.append(Part(name, config.repeat(seed=seed, fold=number), [*overrides, *written]))
     return parts
 
 
@@ -76,7 +75,7 @@ class RunningMean:
 
 
 def run_parts(
-    parts: list[Part], config: dict[str, Any], run_dir: Path, overrides: list[str], ranks: Ranks, report: Report | None
+    parts: list[Part], config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, report: Report | None
 ) -> int:
     """Run the parts that are not finished yet, then write what they make together; returns the exit status.
 
@@ -84,7 +83,7 @@ def run_parts(
     """
     mean = RunningMean(report) if report else None
     with hold(run_dir) if ranks.is_first else nullcontext(), ExitStack() as while_listening:
-        ranks.from_first(checkpoint_to_continue(run_dir, config) if ranks.is_first else None)
+        ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
         if ranks.from_first((run_dir / "result.json").is_file()):
             log.info("the runs in %s are finished; nothing was done", run_dir)
             return 0
@@ -96,7 +95,7 @@ def run_parts(
             if not begun:
                 while_listening.enter_context(signals)
                 if ranks.is_first:
-                    write_config(run_dir, config)
+                    write_config(run_dir, config.to_config())
                     write_command(run_dir, config, overrides, ranks)
             begun = True
 
@@ -109,7 +108,7 @@ def run_parts(
             if status:
                 return status
             done.append(part)
-            logs.set_up(run_dir, ranks.rank, on_console=logs.is_alone(config))
+            logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
             result = ranks.from_first(_result(run_dir / part.name) if ranks.is_first else None)
             log.info("%s", _line(part, result))
             if mean:
@@ -137,16 +136,16 @@ def _result(run_dir: Path) -> dict[str, Any]:
     return json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
 
 
-def _write_result(config: dict[str, Any], run_dir: Path, done: list[Part], wanted: int) -> None:
+def _write_result(config: Run, run_dir: Path, done: list[Part], wanted: int) -> None:
     """Write the joined predictions of each seed's folds, if all are there, and result.json last of all."""
     summary = summarise({part.name: _result(run_dir / part.name) for part in done})
-    summary |= {"pruned": len(done) < wanted or summary["pruned"], "seed": config["seed"], "seeds": config["seeds"]}
+    summary |= {"pruned": len(done) < wanted or summary["pruned"], "seed": config.seed, "seeds": config.seeds}
     joined: dict[str, Any] = {}
-    if config["folds"]["count"] is not None and config["fold"] is None and not summary["pruned"]:
-        for seed in dict.fromkeys(part.config["seed"] for part in done):
-            folders = [run_dir / part.name for part in done if part.config["seed"] == seed]
+    if config.folds.count is not None and config.fold is None and not summary["pruned"]:
+        for seed in dict.fromkeys(part.config.seed for part in done):
+            folders = [run_dir / part.name for part in done if part.config.seed == seed]
             content = join_folds(folders)
-            name = OUT_OF_FOLD if config["seeds"] == 1 else f"{OUT_OF_FOLD}-seed-{seed}"
+            name = OUT_OF_FOLD if config.seeds == 1 else f"{OUT_OF_FOLD}-seed-{seed}"
             write_json(run_dir / "predictions" / f"{name}.json", content)
             joined[str(seed)] = content["metrics"]
     write_json(run_dir / "result.json", {**summary, "out_of_fold": joined or None})

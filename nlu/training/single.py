@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from nlu.config.schema import Trainer
+from nlu.config.schema import Run
 from nlu.data.report import describe, lines
 from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.training import logs
 from nlu.training.build import build_run
 from nlu.training.checkpoint import arrange_best
-from nlu.training.distributed import Ranks
 from nlu.training.loop import Report, Training, save_last, train
 from nlu.training.progress import Progress
 from nlu.training.provenance import snapshot_code, write_overrides, write_provenance
+from nlu.training.ranks import Ranks
 from nlu.training.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from nlu.training.run_folder import checkpoint_to_continue, hold, write_config
 from nlu.training.stopping import StopSignals
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def run_single(
-    config: dict[str, Any], run_dir: Path, overrides: list[str], ranks: Ranks, *, report: Report | None = None,
+    config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, *, report: Report | None = None,
     signals: StopSignals | None = None, before_training: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
     """Run to the end, or find the run finished; returns the exit status: 0, or 75 or 130 when stopped and saved.
@@ -37,13 +37,13 @@ def run_single(
     change; a run folder that this command did not begin stays untouched.
     """
     logs.begin(config, run_dir, ranks.rank)
-    shown = Progress(enabled=ranks.is_first, on_console=logs.is_alone(config))
+    shown = Progress(enabled=ranks.is_first, on_console=config.is_standalone)
     with hold(run_dir) if ranks.is_first else nullcontext(), shown as progress:
-        checkpoint = ranks.from_first(checkpoint_to_continue(run_dir, config) if ranks.is_first else None)
+        checkpoint = ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
         if checkpoint is not None and (run_dir / "result.json").is_file():
             log.info("the run in %s is finished; nothing was done", run_dir)
             return 0
-        run = build_run(config, Trainer(**config["trainer"]), run_dir, ranks, progress, checkpoint)
+        run = build_run(config, run_dir, ranks, progress, checkpoint)
         run.report = report
         run.signals = signals or run.signals
         # Until here there is nothing to save, and a signal ends the process as usual.
@@ -88,20 +88,30 @@ def take_over(run: Training, checkpoints: Path) -> None:
     save_last(run)
 
 
-def begin_records(run: Training, config: dict[str, Any], overrides: list[str]) -> None:
-    """Make the folder this run's: configuration, provenance, code, tables; on a continued run, mend them."""
+def begin_records(run: Training, config: Run, overrides: list[str]) -> None:
+    """Make the folder this run's: configuration, provenance, code, tables; on a continued run, mend them.
+
+    All ranks leave together: rank 0 renames best checkpoints here, which the others may read from then on.
+    """
     ranks, run_dir = run.stepper.ranks, run.run_dir
     facts = describe(run.store) if ranks.is_first else {}
     if ranks.is_first:
-        write_config(run_dir, config)
+        write_config(run_dir, config.to_config())
     ranks.barrier()
-    logs.set_up(run_dir, ranks.rank, on_console=logs.is_alone(config))
-    if not ranks.is_first:
-        return
+    logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
+    if ranks.is_first:
+        _write_records(run, config, overrides, facts)
+    ranks.barrier()
+
+
+def _write_records(run: Training, config: Run, overrides: list[str], facts: dict[str, Any]) -> None:
+    ranks, run_dir = run.stepper.ranks, run.run_dir
     write_command(run_dir, config, overrides, ranks)
     write_json(run_dir / "data.json", facts)
+    terms = run.stepper.terms
+    columns = (*TRAIN_COLUMNS, *(f"loss_{name}" for name in terms if len(terms) > 1))
     run.tables = {
-        "train": Table(run_dir / "train.tsv", TRAIN_COLUMNS), "valid": Table(run_dir / "valid.tsv", VALID_COLUMNS),
+        "train": Table(run_dir / "train.tsv", columns), "valid": Table(run_dir / "valid.tsv", VALID_COLUMNS),
     }  # fmt: skip
     for table in run.tables.values():
         table.truncate_after(run.state.step)
@@ -119,9 +129,9 @@ def begin_records(run: Training, config: dict[str, Any], overrides: list[str]) -
     )  # fmt: skip
 
 
-def write_command(run_dir: Path, config: dict[str, Any], overrides: list[str], ranks: Ranks) -> None:
+def write_command(run_dir: Path, config: Run, overrides: list[str], ranks: Ranks) -> None:
     """Write what ran, so that it can be run again: overrides, provenance.json, code.zip."""
     write_overrides(run_dir, overrides)
     devices = [torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "cpu"]
-    write_provenance(run_dir, config, devices=devices * ranks.world_size, world_size=ranks.world_size)
-    snapshot_code(run_dir, config["trusted_packages"])
+    write_provenance(run_dir, config.to_config(), devices=devices * ranks.world_size, world_size=ranks.world_size)
+    snapshot_code(run_dir, config.trusted_packages)

@@ -23,14 +23,26 @@ class Best:
 class Window:
     """Sums since the last row of train.tsv."""
 
-    loss_sum: float = 0.0
-    count: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    """of each term of the loss"""
+    counts: dict[str, int] = field(default_factory=dict)
+    """rows of each term"""
     gnorm_sum: float = 0.0
     clipped: int = 0
     steps: int = 0
     examples: int = 0
     real_tokens: int = 0
     steps_s: float = 0.0
+
+    def add_terms(self, sums: dict[str, float], counts: dict[str, int]) -> None:
+        """Add a step's sums."""
+        for name, value in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + counts[name]
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each term over its rows."""
+        return {name: value / max(1, self.counts[name]) for name, value in self.sums.items()}
 
     @property
     def examples_per_s(self) -> float:

@@ -1,7 +1,8 @@
-"""One optimizer step: forward and backward over its micro-batches, sum over ranks, check, clip, update.
+"""One optimizer step: count, forward and backward over its micro-batches, sum over ranks, check, clip, update.
 
-The gradient is the sum over all rows of the step divided by their number, so accumulation, uneven ranks and a short
-last batch weigh every row alike.
+The loss of a step is the sum over its terms of weight * sum / count, both over all of its rows. The counts are known
+before the first forward pass, so accumulation, uneven ranks and a short last batch weigh every row alike, and nothing
+is divided afterwards.
 """
 
 import math
@@ -13,36 +14,34 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import UserError
-from nlu.data.collate import collate
+from nlu.data.collate import Batch, collate
 from nlu.data.seeds import stable_seed
 from nlu.data.store import Examples
-from nlu.losses.cross_entropy import CrossEntropy
+from nlu.methods.method import Method
 from nlu.models.task_model import TaskModel
-from nlu.training.distributed import Ranks
+from nlu.optim.adamw import update
+from nlu.tasks.task import Task
+from nlu.training.parallel import Parallel
 from nlu.training.precision import Precision
 
 
 @dataclass
 class StepResult:
-    """What one step did, summed over all ranks."""
+    """What one step did, over all ranks."""
 
     number: int
     """of the step, counted from 1"""
-    loss_sum: float
-    count: int
+    sums: dict[str, float]
+    """of each term"""
+    counts: dict[str, int]
+    loss: float
     gnorm: float
     """norm of the gradient before clipping"""
     clipped: bool
-    stop: bool
-    """whether any rank was asked to stop"""
-
-    @property
-    def loss(self) -> float:
-        return self.loss_sum / max(1, self.count)
 
 
 @dataclass
-class Underway:
+class PendingStep:
     """A step that was handed to the device; on an accelerator its numbers arrive later."""
 
     number: int
@@ -50,18 +49,24 @@ class Underway:
     """this rank's rows of the step, as numbered in their file"""
     set_name: str
     clip_norm: float
+    counts: dict[str, int]
+    scale: dict[str, float]
+    stop: bool
+    """whether any rank was asked to stop"""
     numbers: Tensor
-    """on the host: loss sum, rows of the loss, ranks asked to stop, gradient norm"""
+    """on the host: the sum of each term, then the gradient norm"""
     arrived: torch.cuda.Event | None
 
     def result(self) -> StepResult:
         """Wait for the numbers. Raises UserError where the loss or the gradient is not finite: nothing was updated."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        loss_sum, count, stops, gnorm = self.numbers.tolist()
-        self._require_finite("loss", loss_sum)
+        *values, gnorm = self.numbers.tolist()
+        sums = dict(zip(self.counts, values, strict=True))
+        loss = sum(self.scale[name] * value for name, value in sums.items())
+        self._require_finite("loss", loss)
         self._require_finite("gradient norm", gnorm)
-        return StepResult(self.number, loss_sum, int(count), gnorm, 0 < self.clip_norm < gnorm, stops > 0)
+        return StepResult(self.number, sums, self.counts, loss, gnorm, 0 < self.clip_norm < gnorm)
 
     def _require_finite(self, what: str, value: float) -> None:
         if math.isfinite(value):
@@ -81,49 +86,82 @@ class Stepper:
 
     model: TaskModel
     optimizer: torch.optim.Optimizer
-    loss: CrossEntropy
+    task: Task
+    method: Method
     precision: Precision
-    ranks: Ranks
+    parallel: Parallel
     seed: int
     clip_norm: float
     average: dict[str, Tensor] | None
+    """moving average of the weights, by parameter"""
     ema_decay: float
 
     def __post_init__(self) -> None:
+        self.ranks = self.parallel.ranks
+        self.device = self.ranks.device
         self.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self._names = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
-        self.is_asynchronous = self.ranks.device.type == "cuda"
-        self._failed = torch.zeros((), device=self.ranks.device)
+        self.is_asynchronous = self.device.type == "cuda"
+        self._failed = torch.zeros((), device=self.device) if self.is_asynchronous else None
 
-    def step(self, part: Examples, micro_batches: list[np.ndarray], number: int, stop: bool) -> Underway:
+    def step(
+        self, part: Examples, micro_batches: list[np.ndarray], number: int, stop: bool, epoch: int = 0
+    ) -> PendingStep:
         """Do step `number`, counted from 1, over this rank's share of each micro-batch.
 
         Nothing is updated where the loss or the gradient is not finite, nor from then on. The host never waits for an
         accelerator here; on a CPU a UserError is raised at once.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
-        sums[2] += float(stop)
-        for micro, examples_B in enumerate(micro_batches):
-            if len(examples_B):
+        batches = [
+            collate(part, examples_B, (self.seed, epoch)) if len(examples_B) else None for examples_B in micro_batches
+        ]
+        counts, stop = self._count(batches, stop)
+        scale = {name: self.method.weight_of(name) / max(1, count) for name, count in counts.items()}
+        totals = torch.zeros(len(counts), dtype=torch.float64, device=self.device)
+        for micro, batch in enumerate(batches):
+            if batch is not None:
                 torch.manual_seed(stable_seed(self.seed, "dropout", self.ranks.rank, number, micro))
-                total, count = self._forward(part, examples_B)
-                total.backward()
-                sums[0] += total.detach()
-                sums[1] += count
-        sums = self.ranks.sum_gradients(self.trained, sums)
+                totals += self._backward(batch, scale)
+        totals = self.parallel.reduce(self.trained, totals)
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
-        rows = sums[1].clamp(min=1)
-        gnorm = torch.nn.utils.get_total_norm(gradients) / rows
-        underway = self._underway(part, micro_batches, number, torch.cat([sums, gnorm.view(1)]))
+        gnorm = self.parallel.norm(gradients)
+        pending = self._pending(part, micro_batches, number, counts, scale, stop, torch.cat([totals, gnorm.view(1)]))
         if not self.is_asynchronous:
-            underway.result()
-        divisor = rows * (gnorm + 1e-6) / self.clip_norm if self.clip_norm else rows
-        self._update(gradients, torch.maximum(rows, divisor).float(), torch.isfinite(sums[0] + gnorm))
+            pending.result()
+        # The norm comes down to clip_norm where it is larger; the small number keeps a clipped one below.
+        divisor = ((gnorm + 1e-6) / self.clip_norm).clamp(min=1.0) if self.clip_norm else torch.ones_like(gnorm)
+        self._update(gradients, divisor.float(), torch.isfinite(totals.sum() + gnorm))
         self._update_average(number)
-        return underway
+        return pending
 
-    def _underway(self, part: Examples, micro_batches: list[np.ndarray], number: int, numbers: Tensor) -> Underway:
+    def _count(self, batches: list[Batch | None], stop: bool) -> tuple[dict[str, int], bool]:
+        """Return the rows of each term in the whole step, over all ranks, and whether any rank is asked to stop."""
+        own: dict[str, int] = {}
+        for batch in batches:
+            if batch is not None:
+                for name, count in self.method.counts(self.task, batch).items():
+                    own[name] = own.get(name, 0) + count
+        names = self.terms
+        *totals, stops = self.ranks.sum_on_host([*(float(own.get(name, 0)) for name in names), float(stop)])
+        return {name: int(total) for name, total in zip(names, totals, strict=True)}, stops > 0
+
+    @property
+    def terms(self) -> list[str]:
+        """The names of all terms of the loss; the same on a rank that has no rows."""
+        return self.method.terms(self.task)
+
+    def _backward(self, batch: Batch, scale: dict[str, float]) -> Tensor:
+        device = self.device
+        sums = self.method.backward(
+            self.task, self.model, batch.to(device), scale, lambda: self.precision.autocast(device)
+        )
+        return torch.stack([sums[name].double() for name in scale])
+
+    def _pending(
+        self, part: Examples, micro_batches: list[np.ndarray], number: int, counts: dict[str, int],
+        scale: dict[str, float], stop: bool, numbers: Tensor,
+    ) -> PendingStep:  # fmt: skip
         arrived = None
         if self.is_asynchronous:
             numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers, non_blocking=True)
@@ -133,28 +171,14 @@ class Stepper:
         def rows() -> np.ndarray:
             return part.stored.number_N[part.rows_N[np.concatenate(micro_batches)]]
 
-        return Underway(number, rows, part.name, self.clip_norm, numbers, arrived)
-
-    def _forward(self, part: Examples, examples_B: np.ndarray) -> tuple[Tensor, int]:
-        batch = collate(part, examples_B, units=self.model.layout == "units").to(self.ranks.device)
-        with self.precision.autocast(self.ranks.device):
-            logits_NC = self.model(batch)
-        return self.loss(logits_NC, batch.targets["labels"])
+        return PendingStep(number, rows, part.name, self.clip_norm, counts, scale, stop, numbers, arrived)
 
     @torch.no_grad()
     def _update(self, gradients: list[Tensor], divisor: Tensor, is_finite: Tensor) -> None:
-        if not getattr(self.optimizer, "_step_supports_amp_scaling", False):
-            torch._foreach_div_(gradients, divisor)
-            if self.is_asynchronous and not is_finite:
-                return
-        else:
-            # The fused kernel divides while it updates, which saves a pass over all gradients; on an accelerator it is
-            # told there whether to leave everything as it is.
-            self.optimizer.grad_scale = divisor  # type: ignore[attr-defined]
-            if self.is_asynchronous:
-                self._failed = torch.maximum(self._failed, (~is_finite).float())
-                self.optimizer.found_inf = self._failed  # type: ignore[attr-defined]
-        self.optimizer.step()
+        if self._failed is not None:
+            # Once a step has failed all later ones do, since the host may hear of it one step late.
+            self._failed = torch.maximum(self._failed, (~is_finite).float())
+        update(self.optimizer, gradients, divisor, self._failed)
         # Fused kernels do not say that they changed a weight, and its kept copies in lower precision must follow.
         torch.autograd.graph.increment_version(self.trained)
 

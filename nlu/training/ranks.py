@@ -1,7 +1,7 @@
-"""Ranks: who they are, how they add up gradients, how they pass rows to rank 0.
+"""Ranks: who they are, and what they tell one another on the host.
 
-One process for each device, gloo on CPU and nccl on CUDA. Ranks come from the environment that torchrun or
-`nlu.training.launch` sets.
+One process for each device. Messages between hosts' memories always go over gloo, so that no accelerator's memory is
+needed for them, and no message waits for an accelerator; gradients go over nccl where there are CUDA devices.
 """
 
 import os
@@ -28,6 +28,8 @@ class Ranks:
     rank: int
     world_size: int
     device: torch.device
+    host_group: dist.ProcessGroup | None = None
+    """over which messages between hosts go; None: over the default group"""
 
     @property
     def is_first(self) -> bool:
@@ -44,31 +46,22 @@ class Ranks:
 
     def barrier(self) -> None:
         if self.world_size > 1:
-            dist.barrier()
+            dist.barrier(group=self.host_group)
 
-    def sum_gradients(self, parameters: list[torch.nn.Parameter], extra: Tensor) -> Tensor:
-        """Add up all gradients over the ranks, in place, in one message; returns the sum of `extra` (a small vector).
-
-        A parameter without a gradient counts as zero, so that a rank without examples takes part.
-        """
+    def sum_on_host(self, numbers: list[float]) -> list[float]:
+        """Return the sum of every number over all ranks, in float64; all ranks get it."""
         if self.world_size == 1:
-            return extra
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        flat = torch.cat([extra.to(gradients[0].dtype), *(gradient.view(-1) for gradient in gradients)])
-        dist.all_reduce(flat)
-        pieces = flat[len(extra) :].split([gradient.numel() for gradient in gradients])
-        torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
-        return flat[: len(extra)]
+            return numbers
+        summed = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(summed, group=self.host_group)
+        return summed.tolist()
 
     def gather_to_first(self, value: Any) -> list[Any] | None:
         """Return every rank's value, by rank, on rank 0; None elsewhere."""
         if self.world_size == 1:
             return [value]
         gathered: list[Any] | None = [None] * self.world_size if self.is_first else None
-        dist.gather_object(value, gathered)
+        dist.gather_object(value, gathered, group=self.host_group)
         return gathered
 
     def from_first(self, value: Any) -> Any:
@@ -76,7 +69,7 @@ class Ranks:
         if self.world_size == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box)
+        dist.broadcast_object_list(box, group=self.host_group)
         return box[0]
 
 
@@ -113,9 +106,10 @@ def process_group(wanted_device: str) -> Iterator[Ranks]:
         share = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
         torch.set_num_threads(share)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+    host_group = dist.new_group(backend="gloo", timeout=TIMEOUT) if device.type == "cuda" else None
     try:
-        yield Ranks(rank, world_size, device)
+        yield Ranks(rank, world_size, device, host_group)
         # Rank 0 keeps the addresses: were it to leave first, another's last message could fail.
-        dist.barrier()
+        dist.barrier(group=host_group)
     finally:
         dist.destroy_process_group()

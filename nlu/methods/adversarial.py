@@ -1,0 +1,40 @@
+"""What adversarial methods share: gradients of word vectors, and norms over sequences.
+
+Axes: S sequences, T tokens of all of them, E width of a word vector.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlu.data.collate import Batch, to_device
+
+TINY = 1e-12
+"""keeps a sequence whose gradient vanishes in place"""
+
+
+class SequenceNorms:
+    """Norms over all word vectors of each sequence of a batch, which is packed, so that no padding takes part."""
+
+    def __init__(self, batch: Batch, device: torch.device):
+        self.lengths = np.array(batch.lengths)
+        self.count = len(self.lengths)
+        self._sequence_T = to_device(torch.from_numpy(np.repeat(np.arange(self.count), self.lengths)), device)
+
+    def l2(self, values_TE: Tensor) -> Tensor:
+        """Return the Euclidean norm of each sequence's vectors, for each token; (T, 1)."""
+        # In float64: the order in which an accelerator adds them up then does not show in float32.
+        squares_T = values_TE.double().square().sum(1)
+        norm_S = squares_T.new_zeros(self.count).index_add(0, self._sequence_T, squares_T).sqrt()
+        return norm_S.to(values_TE.dtype).index_select(0, self._sequence_T)[:, None]
+
+    def largest(self, values_TE: Tensor) -> Tensor:
+        """Return the largest magnitude among each sequence's vectors, for each token; (T, 1)."""
+        largest_T = values_TE.abs().amax(1)
+        largest_S = largest_T.new_zeros(self.count).scatter_reduce(0, self._sequence_T, largest_T, "amax")
+        return largest_S.index_select(0, self._sequence_T)[:, None]
+
+    def token_counts(self, values_TE: Tensor) -> Tensor:
+        """Return how many tokens the sequence of each token has; (T, 1)."""
+        counts_T = torch.from_numpy(np.repeat(self.lengths, self.lengths).astype(np.float32))
+        return to_device(counts_T, values_TE.device)[:, None]

@@ -1,0 +1,89 @@
+"""FreeLB: K passes in which the word vectors are moved against the prediction, each pass for the weights as well.
+
+Zhu et al. 2020 (https://arxiv.org/abs/1909.11764), algorithm 1.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nlu.config.types import NonNegativeFloat, PositiveFloat, PositiveInt
+from nlu.data.collate import Batch
+from nlu.methods.adversarial import TINY, SequenceNorms
+from nlu.methods.method import Autocast, detached, forward_terms, same_noise, weighted
+from nlu.models.task_model import TaskModel
+from nlu.tasks.task import Task
+
+
+class FreeLb:
+    """The mean gradient over K passes, at word vectors that climb the loss inside a ball around their own."""
+
+    def __init__(
+        self,
+        *,
+        steps: PositiveInt = 3,
+        lr: PositiveFloat = 0.1,
+        init_magnitude: NonNegativeFloat = 0.2,
+        max_norm: NonNegativeFloat = 0.6,
+        norm: Literal["l2", "linf"] = "l2",
+    ):
+        """`steps`: the paper's K, passes in all. `lr`: alpha, the length of a move, over a sequence's vectors in the
+        norm. `init_magnitude`: with l2 the start is uniform in +-init_magnitude / sqrt(tokens * width), so that its
+        norm does not hang on the length; with linf uniform in +-init_magnitude; 0 = start at the vectors themselves.
+        `max_norm`: epsilon, radius of the ball; 0 = no bound. The dropout masks are the same in all passes (section
+        3.3 of the paper).
+        """
+        self.steps, self.lr, self.init_magnitude, self.max_norm, self.norm = steps, lr, init_magnitude, max_norm, norm
+
+    def terms(self, task: Task) -> list[str]:
+        return list(task.term_names)
+
+    def weight_of(self, term: str) -> float:
+        return 1.0
+
+    def counts(self, task: Task, batch: Batch) -> dict[str, int]:
+        return task.counts(batch)
+
+    def backward(
+        self, task: Task, model: TaskModel, batch: Batch, scale: Mapping[str, float], autocast: Autocast
+    ) -> dict[str, Tensor]:
+        device = batch.tokens_T.device
+        norms = SequenceNorms(batch, device)
+        share = {name: value / self.steps for name, value in scale.items()}
+        sums: dict[str, Tensor] = {}
+        delta_TE: Tensor | None = None
+        for number in range(self.steps):
+            with autocast():
+                embedded_TE = model.backbone.embed(batch)
+            if delta_TE is None:
+                delta_TE = self._start(embedded_TE, norms)
+            delta_TE = delta_TE.detach().requires_grad_()
+            with same_noise(device):
+                terms = forward_terms(task, model, batch, autocast, embedded_TE + delta_TE)
+            weighted(terms, share).backward()
+            for name, value in detached(terms, 1 / self.steps).items():
+                sums[name] = sums[name] + value if name in sums else value
+            if number + 1 < self.steps:
+                assert delta_TE.grad is not None, "every encoder starts from its word vectors"
+                delta_TE = self._moved(delta_TE.detach(), delta_TE.grad, norms)
+        return sums
+
+    def _start(self, embedded_TE: Tensor, norms: SequenceNorms) -> Tensor:
+        """Return where the climb begins; (T, E). Drawn on the host, so that every device starts at the same place."""
+        shape = embedded_TE.shape
+        uniform_TE = torch.empty(shape).uniform_(-1, 1).to(embedded_TE.device, embedded_TE.dtype)
+        if self.norm == "linf":
+            return uniform_TE * self.init_magnitude
+        return uniform_TE * self.init_magnitude / (norms.token_counts(uniform_TE) * shape[1]).sqrt()
+
+    def _moved(self, delta_TE: Tensor, gradient_TE: Tensor, norms: SequenceNorms) -> Tensor:
+        """Climb by `lr` along the gradient of each sequence, then go back to the ball."""
+        if self.norm == "linf":
+            moved_TE = delta_TE + self.lr * gradient_TE / norms.largest(gradient_TE).clamp(min=TINY)
+            return moved_TE.clamp(-self.max_norm, self.max_norm) if self.max_norm else moved_TE
+        moved_TE = delta_TE + self.lr * gradient_TE / norms.l2(gradient_TE).clamp(min=TINY)
+        if not self.max_norm:
+            return moved_TE
+        return moved_TE * (self.max_norm / norms.l2(moved_TE).clamp(min=TINY)).clamp(max=1.0)

@@ -1,0 +1,50 @@
+"""R-Drop: two passes with different dropout, whose predictions are drawn together.
+
+Liang et al. 2021 (https://arxiv.org/abs/2106.14448), equations 2-4.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from nlu.config.types import NonNegativeFloat
+from nlu.data.collate import Batch
+from nlu.methods.method import Autocast, detached, weighted
+from nlu.models.task_model import TaskModel
+from nlu.tasks.task import Task
+
+CONSISTENCY = "consistency"
+
+
+class RDrop:
+    """The mean loss of two passes, plus how much their predictions differ."""
+
+    def __init__(self, *, alpha: NonNegativeFloat = 1.0):
+        """`alpha`: the paper's weight of the divergence, 1 to 5 there for text; 0 = two passes without it.
+
+        The loss is half of the paper's equation 4, so that a step is as large as one of plain training: the mean of
+        the two losses plus alpha / 2 times half the sum of both KL divergences.
+        """
+        self.alpha = alpha
+
+    def terms(self, task: Task) -> list[str]:
+        return [*task.term_names, CONSISTENCY]
+
+    def weight_of(self, term: str) -> float:
+        return self.alpha / 2 if term == CONSISTENCY else 1.0
+
+    def counts(self, task: Task, batch: Batch) -> dict[str, int]:
+        counts = task.counts(batch)
+        return {**counts, CONSISTENCY: max(counts.values())}
+
+    def backward(
+        self, task: Task, model: TaskModel, batch: Batch, scale: Mapping[str, float], autocast: Autocast
+    ) -> dict[str, Tensor]:
+        with autocast():
+            passes = [task.forward(model, batch) for _ in range(2)]
+        first, second = (task.terms(model, batch, outputs) for outputs in passes)
+        terms = {name: torch.stack([first[name], second[name]]).mean() for name in first}
+        terms[CONSISTENCY] = task.divergence(batch, *passes)
+        weighted(terms, scale).backward()
+        return detached(terms)

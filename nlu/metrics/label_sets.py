@@ -1,0 +1,106 @@
+"""Scores of predicted sets of labels. Axes: N examples, C labels."""
+
+from array import array
+from typing import Any, Self
+
+import numpy as np
+
+from nlu.metrics.scores import ExactSum, Record, Scores, ratio
+
+METRICS = (
+    "f1_micro", "f1_macro", "f1_samples", "precision_micro", "recall_micro", "average_precision", "exact_match",
+    "threshold", "loss",
+)  # fmt: skip
+
+
+class LabelSetScorer:
+    """Micro, macro and sample F1, exact match and average precision of predicted sets of labels.
+
+    A record holds `label`, the list of those that are right, `probabilities` of all labels and `loss`. What is
+    predicted are the labels whose probability is at least `threshold`; with None it is the threshold whose micro F1 on
+    this very set is highest, and the metric `threshold` says which. Sample F1 of an example without labels is 1 where
+    none is predicted; so it is with exact match. Macro averages run over labels that occur or are predicted, average
+    precision over those that occur. Memory: 5 bytes for each example and label, which the exact area under a curve
+    needs.
+    """
+
+    def __init__(self, names: list[str], threshold: float | None):
+        self.names, self.threshold = names, threshold
+        self._number = {name: number for number, name in enumerate(names)}
+        self._probabilities, self._is_label = array("f"), bytearray()
+        self._loss = ExactSum()
+
+    def add(self, record: Record) -> None:
+        own = bytearray(len(self.names))
+        for name in record["label"]:
+            own[self._number[name]] = 1
+        self._is_label += own
+        self._probabilities.extend(record["probabilities"][name] for name in self.names)
+        self._loss.add(record["loss"])
+
+    def merge(self, other: Self) -> None:
+        self._is_label += other._is_label
+        self._probabilities.extend(other._probabilities)
+        self._loss.merge(other._loss)
+
+    def result(self) -> Scores:
+        from sklearn import metrics
+
+        label_NC = np.frombuffer(bytes(self._is_label), np.uint8).reshape(-1, len(self.names)).astype(bool)
+        probability_NC = np.frombuffer(self._probabilities.tobytes(), np.float32).reshape(label_NC.shape)
+        threshold = best_threshold(label_NC, probability_NC) if self.threshold is None else self.threshold
+        predicted_NC = probability_NC >= np.float32(threshold)
+        right_C, predicted_C, wanted_C = (
+            mask_NC.sum(0) for mask_NC in (label_NC & predicted_NC, predicted_NC, label_NC)
+        )
+        f1_C = [ratio(2 * r, p + w) for r, p, w in zip(right_C, predicted_C, wanted_C, strict=True)]
+        takes_part_C = (predicted_C + wanted_C) > 0
+        sizes_N = label_NC.sum(1) + predicted_NC.sum(1)
+        right_N = (label_NC & predicted_NC).sum(1)
+        f1_N = np.where(sizes_N > 0, 2 * right_N / np.maximum(sizes_N, 1), 1.0)
+        occurs_C = np.flatnonzero(wanted_C)
+        precisions = [metrics.average_precision_score(label_NC[:, c], probability_NC[:, c]) for c in occurs_C]
+        scores = {
+            "f1_micro": ratio(2 * right_C.sum(), predicted_C.sum() + wanted_C.sum()),
+            "f1_macro": float(np.mean(np.array(f1_C)[takes_part_C])) if takes_part_C.any() else 0.0,
+            # Few values occur, so that a sum by value does not hang on the order of examples.
+            "f1_samples": _mean_by_value(f1_N),
+            "precision_micro": ratio(right_C.sum(), predicted_C.sum()),
+            "recall_micro": ratio(right_C.sum(), wanted_C.sum()),
+            "average_precision": float(np.mean(precisions)) if precisions else float("nan"),
+            "exact_match": float((label_NC == predicted_NC).all(1).sum() / len(label_NC)),
+            "threshold": threshold,
+            "loss": self._loss.value / len(label_NC),
+        }
+        by_label: list[dict[str, Any]] = [
+            {
+                "label": name, "examples": int(wanted_C[i]), "correct": int(right_C[i]),
+                "precision": ratio(int(right_C[i]), int(predicted_C[i])),
+                "recall": ratio(int(right_C[i]), int(wanted_C[i])), "f1": float(f1_C[i]),
+            }
+            for i, name in enumerate(self.names)
+        ]  # fmt: skip
+        return Scores({name: float(value) for name, value in scores.items()}, by_label)
+
+
+def best_threshold(label_NC: np.ndarray, probability_NC: np.ndarray) -> float:
+    """Return the threshold whose micro F1 is highest, between two probabilities that occur; the lowest of equal ones.
+
+    Every cut between neighbouring probabilities is tried, so no grid hides a better one.
+    """
+    probability_M, label_M = probability_NC.reshape(-1), label_NC.reshape(-1)
+    order_M = np.argsort(-probability_M, kind="stable")
+    probability_M, right_M = probability_M[order_M], np.cumsum(label_M[order_M])
+    # A cut lies only where the probability changes.
+    is_last_M = np.append(probability_M[1:] != probability_M[:-1], True)
+    predicted_M = np.arange(1, len(probability_M) + 1)
+    f1_M = np.where(is_last_M, 2 * right_M / (predicted_M + max(1, int(label_M.sum()))), -1.0)
+    best = len(f1_M) - 1 - int(f1_M[::-1].argmax())
+    above, below = float(probability_M[best]), float(probability_M[best + 1]) if best + 1 < len(f1_M) else 0.0
+    middle = float(np.float32((above + below) / 2))
+    return middle if below < middle <= above else above
+
+
+def _mean_by_value(values_N: np.ndarray) -> float:
+    value_V, count_V = np.unique(values_N, return_counts=True)
+    return float((value_V * count_V).sum() / len(values_N))

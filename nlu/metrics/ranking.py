@@ -1,0 +1,74 @@
+"""Scores of retrieval: for each query all candidates of the set are ranked. Axes: Q queries, K candidates, D width."""
+
+import math
+from collections.abc import Iterable
+from typing import Self
+
+import numpy as np
+
+from nlu.metrics.scores import Record, Scores
+
+METRICS = ("mrr", "ndcg_10", "recall_1", "recall_5", "recall_10")
+
+
+class RankingScorer:
+    """Recall at k, mean reciprocal rank and NDCG at 10 over the set's candidates.
+
+    A record holds `query` and `candidate`, which name two texts, their vectors `query_vector` and `candidate_vector`
+    (of length 1), and `relevant`, whether this candidate answers this query. Candidates are all texts of the set that
+    some record names as such. A candidate that scores like another ranks after it if its name comes later. Queries
+    without a relevant candidate are left out. Recall at k is the share of a query's relevant candidates among its first
+    k; NDCG is that of Jarvelin and Kekalainen 2002 with gain 1. Memory: the vectors of all different texts.
+    """
+
+    def __init__(self, names: list[str]):
+        self._queries: dict[str, np.ndarray] = {}
+        self._candidates: dict[str, np.ndarray] = {}
+        self._relevant: dict[str, set[str]] = {}
+
+    def add(self, record: Record) -> None:
+        self._queries.setdefault(record["query"], np.asarray(record["query_vector"], np.float32))
+        self._candidates.setdefault(record["candidate"], np.asarray(record["candidate_vector"], np.float32))
+        if record["relevant"]:
+            self._relevant.setdefault(record["query"], set()).add(record["candidate"])
+
+    def merge(self, other: Self) -> None:
+        self._queries = other._queries | self._queries
+        self._candidates = other._candidates | self._candidates
+        for query, relevant in other._relevant.items():
+            self._relevant.setdefault(query, set()).update(relevant)
+
+    def result(self) -> Scores:
+        queries = sorted(self._relevant)
+        ranks_of = list(self._ranks(queries))
+        if not ranks_of:
+            return Scores(dict.fromkeys(METRICS, math.nan))
+        metrics = {
+            "mrr": _mean(1 / ranks[0] for ranks in ranks_of),
+            "ndcg_10": _mean(_ndcg(ranks, 10) for ranks in ranks_of),
+        }
+        for k in (1, 5, 10):
+            metrics[f"recall_{k}"] = _mean(sum(rank <= k for rank in ranks) / len(ranks) for ranks in ranks_of)
+        return Scores(metrics)
+
+    def _ranks(self, queries: list[str]) -> Iterable[list[int]]:
+        """Yield the ranks, from 1, of each query's relevant candidates, best first."""
+        names = sorted(self._candidates)
+        place = {name: number for number, name in enumerate(names)}
+        candidates_KD = np.stack([self._candidates[name] for name in names]).astype(np.float64)
+        for query in queries:
+            # One query at a time: the rounding of a matrix product may hang on how many rows it has.
+            score_K = candidates_KD @ self._queries[query].astype(np.float64)
+            rank_K = np.empty(len(names), np.int64)
+            rank_K[np.argsort(-score_K, kind="stable")] = np.arange(1, len(names) + 1)
+            yield sorted(int(rank_K[place[name]]) for name in self._relevant[query])
+
+
+def _ndcg(ranks: list[int], k: int) -> float:
+    gain = sum(1 / math.log2(rank + 1) for rank in ranks if rank <= k)
+    return gain / sum(1 / math.log2(rank + 1) for rank in range(1, min(k, len(ranks)) + 1))
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return math.fsum(listed) / len(listed)

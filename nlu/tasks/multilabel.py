@@ -1,0 +1,68 @@
+"""Give a text, or a pair of texts, any number of labels. Axes: B examples, C labels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from nlu.config.types import Fraction
+from nlu.data.collate import Batch
+from nlu.data.store import Examples
+from nlu.metrics.label_sets import LabelSetScorer
+from nlu.models.task_model import TaskModel
+from nlu.tasks.task import Outputs, RowsOfLogits, to_host
+
+
+class Multilabel(RowsOfLogits):
+    """Give a text all labels that apply, each decided by itself."""
+
+    layouts = ("single", "pair")
+    target = "nlu.data.targets.LabelSet"
+    heads = ("nlu.models.heads.linear.LinearHead",)
+    losses = ("nlu.losses.bce_multilabel.BceMultilabel",)
+    scores = "nlu.metrics.label_sets.LabelSetScorer"
+    metrics = (
+        "f1_micro", "f1_macro", "f1_samples", "precision_micro", "recall_micro", "average_precision", "exact_match",
+        "threshold", "loss",
+    )  # fmt: skip
+    binary_metrics = ()
+    default_metric = "f1_micro"
+    lower_is_better = ("loss",)
+
+    def __init__(self, loss: Any, target: Any, *, threshold: Fraction | None = None):
+        """`threshold`: the probability from which on a label is predicted; null = the one whose micro F1 is highest on
+        the first evaluation set, anew at each evaluation; it stands among the metrics, and other sets, the test set
+        too, are scored with it."""
+        super().__init__(loss, target)
+        self.threshold = threshold
+
+    def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
+        """Half of both KL divergences of each label's own yes or no."""
+        p, q = first["logits"], second["logits"]
+        # KL(p || q) + KL(q || p) of two Bernoulli distributions is (p - q) (logit p - logit q).
+        return 0.5 * ((p.sigmoid() - q.sigmoid()) * (p - q)).sum()
+
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        names = self.target_.names
+        logits_BC, is_label_BC = outputs["logits"].float().cpu(), batch.targets["labels"]
+        probs_BC = to_host(logits_BC.sigmoid())
+        loss_B = F.binary_cross_entropy_with_logits(logits_BC.double(), is_label_BC.double(), reduction="none").mean(1)
+        return [
+            {
+                "label": [names[i] for i in np.flatnonzero(is_label_BC[row].numpy())],
+                "probabilities": dict(zip(names, probs_BC[row].tolist(), strict=True)),
+                "loss": float(loss_B[row]),
+            }
+            for row in range(len(batch))
+        ]
+
+    def scorer(self, decided: Mapping[str, float]) -> LabelSetScorer:
+        return LabelSetScorer(self.target_.names, decided.get("threshold", self.threshold))
+
+    def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Add what is predicted at the set's threshold."""
+        at_least = np.float32(metrics["threshold"])
+        predicted = [name for name, p in record["probabilities"].items() if np.float32(p) >= at_least]
+        return {"label": record["label"], "prediction": predicted, **record}

@@ -1,0 +1,56 @@
+"""Give a text, or a pair of texts, a number. Axes: B examples."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from nlu.data.collate import Batch
+from nlu.data.store import Examples
+from nlu.metrics.numbers import NumberScorer
+from nlu.models.task_model import TaskModel
+from nlu.tasks.task import Outputs, RowsOfLogits, to_host
+
+
+class Regress(RowsOfLogits):
+    """Predict a number; the model learns it scaled to mean 0 and deviation 1, scores are in its own unit."""
+
+    layouts = ("single", "pair")
+    target = "nlu.data.targets.Number"
+    heads = ("nlu.models.heads.linear.LinearHead",)
+    losses = ("nlu.losses.mse.Mse",)
+    scores = "nlu.metrics.numbers.NumberScorer"
+    metrics = ("pearson", "spearman", "r2", "mae", "rmse", "loss")
+    binary_metrics = ()
+    default_metric = "spearman"
+    lower_is_better = ("mae", "rmse", "loss")
+
+    def __init__(self, loss: Any, target: Any):
+        """No options."""
+        super().__init__(loss, target)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"labels": len(batch)}
+
+    def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
+        return {"logits": model(batch, x_TD)[:, 0]}
+
+    def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        return {"labels": self.loss(outputs["logits"], batch.targets["numbers"])}
+
+    def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
+        """Half the squared difference: the divergence of two normal distributions of deviation 1."""
+        return 0.5 * (first["logits"] - second["logits"]).square().sum()
+
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        scaled_B = to_host(outputs["logits"]).astype(np.float64)
+        error_B = scaled_B - batch.targets["numbers"].numpy()
+        label_B = part.stored.numbers(part.rows_N[batch.examples_B])
+        return [
+            {"label": float(label), "prediction": float(prediction), "loss": float(error**2)}
+            for label, prediction, error in zip(label_B, self.target_.unscaled(scaled_B), error_B, strict=True)
+        ]
+
+    def scorer(self, decided: Mapping[str, float]) -> NumberScorer:
+        return NumberScorer([])

@@ -1,0 +1,114 @@
+"""What a task is: where its examples' targets come from, which terms its loss has, and how it is scored.
+
+The one loop knows nothing else of it. Axes: B examples, S sequences, U units, N rows of logits (examples or units),
+C labels, T tokens, D width.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from nlu.data.collate import Batch
+from nlu.data.store import Examples
+from nlu.metrics.scores import Scorer
+from nlu.models.task_model import TaskModel
+
+Outputs = dict[str, Tensor]
+"""what a forward pass gives, by name; `logits` is always among them"""
+
+
+class Loss(Protocol):
+    """A loss over rows of logits."""
+
+    by_row: ClassVar[bool]
+    """whether it is a sum over rows, whatever stands beside them"""
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum over rows, a float32 scalar."""
+
+
+class Task(Protocol):
+    """Class constants are literals, read from source before anything heavy is imported."""
+
+    layouts: ClassVar[tuple[str, ...]]
+    """how the texts of a row may become sequences; the first whose fields are there is taken"""
+    target: ClassVar[str]
+    """dotted name of its nlu.data.targets.Target"""
+    heads: ClassVar[tuple[str, ...]]
+    """dotted names of the heads that fit; the first is what head=auto means"""
+    losses: ClassVar[tuple[str, ...]]
+    """dotted names of the losses that fit"""
+    scores: ClassVar[str]
+    """dotted name of its nlu.metrics.scores.Scorer"""
+    metrics: ClassVar[tuple[str, ...]]
+    binary_metrics: ClassVar[tuple[str, ...]]
+    """only with two classes"""
+    default_metric: ClassVar[str]
+    lower_is_better: ClassVar[tuple[str, ...]]
+
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        """The terms of the loss."""
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Return how many rows each term of the loss sums over; the batch is on the host."""
+
+    def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
+        """Run the model; `x_TD` stands in for the vectors that it would look up."""
+
+    def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """Return the sum of each term over this batch, float32 scalars; never a mean."""
+
+    def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
+        """Return how much two predictions for the same rows differ, summed over rows, symmetric; for R-Drop."""
+
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        """Return a record for each example of the batch, in its order; arrays in it are for the scorer alone.
+
+        `batch` is on the host, `outputs` where the model is.
+        """
+
+    def scorer(self, decided: Mapping[str, float]) -> Scorer:
+        """Return a scorer for one set; `decided` are the metrics of the run's first set, {} while that is scored."""
+
+    def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Return a record as predictions/ holds it, once the metrics of its set are known."""
+
+
+class RowsOfLogits:
+    """What tasks share whose loss is one term over rows of logits."""
+
+    term_names = ("labels",)
+
+    def __init__(self, loss: Loss, target: Any):
+        self.loss, self.target_ = loss, target
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"labels": len(batch.targets["labels"])}
+
+    def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
+        return {"logits": model(batch, x_TD)}
+
+    def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        return {"labels": self.loss(outputs["logits"], batch.targets["labels"])}
+
+    def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
+        return symmetric_kl(first["logits"], second["logits"])
+
+    def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+        return record
+
+
+def symmetric_kl(first_NC: Tensor, second_NC: Tensor) -> Tensor:
+    """Return half of KL(p || q) + KL(q || p) of two softmax distributions, summed over rows; nats."""
+    p_NC, q_NC = F.log_softmax(first_NC, -1), F.log_softmax(second_NC, -1)
+    # KL(p || q) + KL(q || p) = sum (p - q) (log p - log q): one expression, symmetric to the bit.
+    return 0.5 * ((p_NC.exp() - q_NC.exp()) * (p_NC - q_NC)).sum()
+
+
+def to_host(values: Tensor) -> np.ndarray:
+    """Return a tensor of any device as an array."""
+    return values.detach().float().cpu().numpy() if values.is_floating_point() else values.cpu().numpy()

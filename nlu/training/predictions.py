@@ -1,0 +1,35 @@
+"""predictions/SET.jsonl: what a run predicts for each example of a set, with its text."""
+
+from collections.abc import Iterator
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+from nlu.runs.predictions import write_predictions
+from nlu.tasks.task import Task
+from nlu.training.evaluation import Scored
+from nlu.training.ranks import Ranks
+
+
+def keep_predictions(run_dir: Path, name: str, scored: Scored, task: Task, ranks: Ranks, *, step: int) -> None:
+    """Write the records of a scored set in the order of its rows; all ranks take part, rank 0 writes."""
+    scored.spool.gather(ranks)
+    if ranks.is_first:
+        header = {"step": step, "metrics": scored.scores.metrics, "by_label": scored.scores.by_label}
+        write_predictions(run_dir / "predictions" / f"{name}.jsonl", header, _records(scored, task))
+
+
+def _records(scored: Scored, task: Task) -> Iterator[dict[str, Any]]:
+    """Yield each example's record behind what names it.
+
+    `id` counts the usable rows of all files of the set from 0, in their order, and is the same in every fold; `file`
+    counts the files from 0, and `row` is the place in its file that errors name. The text is absent where its file is
+    no longer what it was.
+    """
+    part = scored.part
+    stored = part.stored
+    texts = chain(part.texts(), repeat(None))
+    for (example, record), text in zip(scored.spool, texts, strict=False):
+        row = int(part.rows_N[example])
+        identity = {"id": row, "file": int(stored.file_N[row]), "row": int(stored.number_N[row])}
+        yield {**identity, **(text or {}), **task.finished(record, scored.scores.metrics)}

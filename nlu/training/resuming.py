@@ -1,0 +1,101 @@
+"""Going on from a saved state: what must be the same for that, and what changes bytes where it is not."""
+
+import logging
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nlu.config.errors import CheckpointError
+from nlu.config.schema import Run
+from nlu.data.prepare import Store
+from nlu.training.checkpoint import load_last, read_order
+from nlu.training.ranks import Ranks
+from nlu.training.state import State
+from nlu.training.step import Stepper
+
+log = logging.getLogger(__name__)
+
+OrderKey = dict[str, Any]
+
+
+def order_key_of(config: Run, store: Store, ranks: Ranks) -> OrderKey:
+    """Return what the order of examples and the best evaluations hang on; stored beside the state."""
+    trainer = config.trainer
+    return {
+        "train": store.digests["train"],
+        # The best evaluations so far, which the state holds, are of these sets and of the first one's metric.
+        "evaluated": [[name, digest] for name, digest in store.digests.items() if name not in ("train", "test")],
+        "store": store.folder.name, "train_examples": len(store.sets["train"]), "seed": config.seed,
+        "folds": config.folds.count, "fold": config.fold,
+        "batch_size": trainer.batch_size, "accumulation": trainer.accumulation,
+        "bucket_batches": trainer.bucket_batches, "world_size": ranks.world_size,
+        "machine": asdict(machine_of(ranks)),
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the bytes of a run hang on beside its configuration."""
+
+    device: str
+    torch: str
+    threads: int
+    cpu: str
+    """instruction sets that the matrix kernels use"""
+
+
+def machine_of(ranks: Ranks) -> Machine:
+    """Return where this process computes; the number of threads counts on CPUs alone."""
+    cuda = ranks.device.type == "cuda"
+    device = torch.cuda.get_device_name(ranks.device) if cuda else f"cpu {platform.machine()}"
+    threads = 0 if cuda else torch.get_num_threads()
+    return Machine(device, torch.__version__, threads, torch.backends.cpu.get_cpu_capability())
+
+
+PASSED_OVER = {"world_size", "store", "machine"}
+"""differences that are told, or covered by others, and do not keep a run from going on"""
+
+
+def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey) -> State:
+    """Load a saved state. Raises CheckpointError where its position means another order of examples, or its best
+    evaluations are of other sets. The rows are compared before weights are read, since a vocabulary may hang on them.
+    """
+    step, saved = read_order(checkpoint)
+    if differences := [key for key in order_key if key not in PASSED_OVER and saved.get(key) != order_key[key]]:
+        raise CheckpointError(
+            *(_difference(key, saved.get(key), order_key[key]) for key in differences),
+            summary=f"{checkpoint} stands at step {step} of a run that this one cannot go on with",
+            remedy="write the values of its config.yaml, with the same files, to go on, or take only its weights with "
+            "model.pretrained=RUN/last",
+        )
+    state, _ = load_last(checkpoint, stepper.model, stepper.optimizer, stepper.average)
+    for change in changes(saved, order_key):
+        log.warning("%s, so the bytes will differ from an unbroken run", change)
+    log.info("continuing from %s at step %d", checkpoint, state.step)
+    return state
+
+
+def changes(saved: OrderKey, here: OrderKey) -> list[str]:
+    """Return a sentence for each thing by which sums round otherwise than where the state was saved."""
+    found = []
+    if saved["world_size"] != here["world_size"]:
+        found.append(f"saved by {saved['world_size']} processes, continued by {here['world_size']}")
+    before = saved.get("machine", {})
+    names = {"device": "device", "torch": "version of torch", "threads": "number of threads", "cpu": "CPU's kernels"}
+    return found + [
+        f"saved with another {what} ({before[key]}), continued with {here['machine'][key]}"
+        for key, what in names.items()
+        if key in before and before[key] != here["machine"][key]
+    ]
+
+
+def _difference(key: str, there: Any, here: Any) -> str:
+    """A sentence on a part of the order in which a saved state and this run differ."""
+    if key == "train":
+        return "the training rows, or what makes tokens and labels of them, are others than there"
+    if key == "evaluated":
+        return "the rows that are scored while training are others than there; those of data.test alone may differ"
+    return f"{key}: {there} there, {here} here"
