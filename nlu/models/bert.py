@@ -4,7 +4,7 @@ Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3; Clark et al. 2
 appendix A, for the projected embeddings. Parameter names are those of Hugging Face checkpoints, except that query, key
 and value are one matrix, `attention.self.qkv`.
 
-Axes: T tokens of all sequences, B or S sequences, P asked-for places, D hidden width.
+Axes: T tokens of all sequences, S sequences, D width.
 """
 
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from nlu.data.collate import Batch, to_device
 from nlu.models.attention import Attention, attention_over
 from nlu.models.dropout import Dropout
 from nlu.models.embedding import Embedding
+from nlu.models.encoder import Encoded
 from nlu.models.linear import Linear, padding_rows, with_rows
 from nlu.models.pretrained import Pretrained
 
@@ -83,7 +84,8 @@ class Bert(nn.Module):
         self.sizes = resolve_sizes(given, source.config if source else None)
         sizes = self.sizes
         self.width: int = sizes["hidden_size"]
-        self.max_positions: int = sizes["max_positions"]
+        self.max_positions: int | None = sizes["max_positions"]
+        self.layout = "single"
         self.head_dropout = head_dropout
         self.pooling = pooling
         self.pads = False
@@ -99,7 +101,7 @@ class Bert(nn.Module):
         return {"model_type": "bert", **{theirs: self.sizes[ours] for ours, theirs in CONFIG_KEYS.items()}}
 
     def width_of(self, layout: str) -> int:
-        """Return the width of what `pooled` and `at` give; the same for every layout.
+        """Return the width of what `encode` gives; the same for every layout.
 
         Raises UserError where the second text of a pair would have no segment of its own.
         """
@@ -110,24 +112,26 @@ class Bert(nn.Module):
             )
         return self.width
 
-    def pooled(self, batch: Batch) -> Tensor:
-        """Return one vector for each example; (B, D).
+    def embed(self, batch: Batch) -> Tensor:
+        """Return the word vector of each token, before position, segment, norm and dropout; (T, D)."""
+        return self.embeddings.word_embeddings(batch.tokens_T)
 
-        Unless all tokens are pooled, the last layer computes only what the first tokens need, which is exact.
+    def encode(self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False) -> Encoded:
+        """Return the vectors of tokens, of sequences or of both.
+
+        For sequences alone that are pooled by their first token, the last layer computes only what first tokens need,
+        which is exact.
         """
-        if self.pooling == "mean":
-            hidden_TD = self._hidden(batch, first_only=False)
-            lengths_B = to_device(torch.tensor(batch.lengths), hidden_TD.device)
-            examples_B = torch.arange(batch.num_sequences, device=hidden_TD.device)
-            example_T = torch.repeat_interleave(examples_B, lengths_B, output_size=len(hidden_TD))
-            sums_BD = hidden_TD.new_zeros(batch.num_sequences, self.width).index_add(0, example_T, hidden_TD)
-            return sums_BD / lengths_B[:, None]
-        first_BD = self._hidden(batch, first_only=True)
-        return first_BD if self.pooler is None else torch.tanh(self.pooler["dense"](first_BD))
-
-    def at(self, batch: Batch, places_P: Tensor) -> Tensor:
-        """Return the vectors of the tokens at the given places of the packed batch; (P, D)."""
-        return self._hidden(batch, first_only=False).index_select(0, places_P)
+        if not tokens and not (pooled and self.pooling == "mean"):
+            first_SD = self._hidden(x_TD, batch, first_only=True) if pooled else None
+            return Encoded(None, None if first_SD is None else self._pool_first(first_SD))
+        hidden_TD = self._hidden(x_TD, batch, first_only=False)
+        pooled_SD = None
+        if pooled and self.pooling == "mean":
+            pooled_SD = mean_of_sequences(hidden_TD, batch.lengths)
+        elif pooled:
+            pooled_SD = self._pool_first(hidden_TD.index_select(0, batch.starts_S))
+        return Encoded(hidden_TD if tokens else None, pooled_SD)
 
     def depth_of(self, name: str) -> int:
         """Return the layer that a parameter belongs to: 0 = embeddings, 1 = first layer, ..., layers + 1 = above."""
@@ -151,8 +155,12 @@ class Bert(nn.Module):
             tensors[name.replace("query", "qkv")] = torch.cat(parts)  # type: ignore[arg-type]
         return tensors
 
-    def _hidden(self, batch: Batch, *, first_only: bool) -> Tensor:
-        hidden_TD = self.embeddings(batch)
+    def _pool_first(self, first_SD: Tensor) -> Tensor:
+        return first_SD if self.pooler is None else torch.tanh(self.pooler["dense"](first_SD))
+
+    def _hidden(self, x_TD: Tensor, batch: Batch, *, first_only: bool) -> Tensor:
+        """Return the last layer's vectors of all tokens, (T, D), or of first tokens alone, (S, D)."""
+        hidden_TD = self.embeddings(x_TD, batch)
         if self.embeddings_project is not None:
             # Under autocast the projection gives bf16, and every residual sum above it would stay there.
             hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
@@ -162,7 +170,7 @@ class Bert(nn.Module):
         attention = attention_over(batch.lengths, self.sizes["heads"], hidden_TD.device)
         for number, layer in enumerate(layers, 1):
             hidden_TD = layer(hidden_TD, attention, batch.starts_S if first_only and number == len(layers) else None)
-        # Of first tokens alone there are never more than that.
+        # With first_only there are at most `tokens` rows.
         return hidden_TD[:tokens]
 
     def _initialize(self, module: nn.Module) -> None:
@@ -236,8 +244,8 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(width, eps=sizes["layer_norm_eps"])
         self.dropout = Dropout(sizes["dropout"])
 
-    def forward(self, batch: Batch) -> Tensor:
-        summed_TD = self.word_embeddings(batch.tokens_T) + self.position_embeddings(batch.positions_T)
+    def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        summed_TD = x_TD + self.position_embeddings(batch.positions_T)
         return self.dropout(self.LayerNorm(summed_TD + self.token_type_embeddings(batch.segments_T)))
 
 
@@ -252,7 +260,7 @@ class Layer(nn.Module):
         self.activation = ACTIVATIONS[sizes["activation"]]
 
     def forward(self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None) -> Tensor:
-        """Return (T, D), or (B, D) of the tokens at `starts_S` alone."""
+        """Return (T, D), or (S, D) of the tokens at `starts_S` alone."""
         hidden = self.attention(hidden_TD, attention, starts_S)
         return self.output(self.activation(self.intermediate["dense"](hidden)), hidden)
 
@@ -273,9 +281,9 @@ class SelfAttention(nn.Module):
         dropout_p = self.dropout if self.training else 0.0
         if starts_S is None:
             return self.output(attention.among_all(qkv(hidden_TD), dropout_p), hidden_TD)
-        first_BD = hidden_TD.index_select(0, starts_S)
-        query_BD, key_value_T2D = qkv(first_BD, slice(width)), qkv(hidden_TD, slice(width, None))
-        return self.output(attention.from_first(query_BD, key_value_T2D, dropout_p), first_BD)
+        first_SD = hidden_TD.index_select(0, starts_S)
+        query_SD, key_value_T2D = qkv(first_SD, slice(width)), qkv(hidden_TD, slice(width, None))
+        return self.output(attention.from_first(query_SD, key_value_T2D, dropout_p), first_SD)
 
 
 class Output(nn.Module):
@@ -290,6 +298,14 @@ class Output(nn.Module):
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
         # Under autocast the projection is in lower precision; the residual stream stays in fp32.
         return self.LayerNorm(self.dropout(self.dense(hidden).to(residual.dtype)) + residual)
+
+
+def mean_of_sequences(hidden_TD: Tensor, lengths: list[int]) -> Tensor:
+    """Return the mean of each sequence's tokens; (S, D)."""
+    device, count = hidden_TD.device, len(lengths)
+    lengths_S = to_device(torch.tensor(lengths), device)
+    sequence_T = torch.repeat_interleave(torch.arange(count, device=device), lengths_S, output_size=len(hidden_TD))
+    return hidden_TD.new_zeros(count, hidden_TD.shape[1]).index_add(0, sequence_T, hidden_TD) / lengths_S[:, None]
 
 
 def _strip_prefix(name: str) -> str:

@@ -1,18 +1,22 @@
 """Any encoder of the transformers library (extra `hf`), padded inside, packed outside.
 
-Axes: T tokens of all examples, B examples, L the longest, P asked-for places, D hidden width.
+Axes: T tokens of all sequences, S sequences, L the longest, D width.
 """
 
+import inspect
 import json
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.types import Probability
-from nlu.data.collate import Batch
+from nlu.data.collate import Batch, to_device
+from nlu.data.ragged import ranges
 from nlu.data.tokenizing import load_tokenizer
+from nlu.models.encoder import Encoded
 from nlu.models.pretrained import Pretrained
 
 
@@ -46,7 +50,7 @@ class HuggingFace(nn.Module):
         self.width: int = config.hidden_size
         self.max_positions: int | None = _max_positions(self.inner)
         self._has_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
-        self._padding = config.pad_token_id or 0
+        self.layout = "single"
         self.head_dropout = head_dropout
         self.pooling = pooling
         self.pads = True
@@ -56,24 +60,28 @@ class HuggingFace(nn.Module):
         return self._settings
 
     def width_of(self, layout: str) -> int:
-        """Return the width of what `pooled` and `at` give; the same for every layout."""
+        """Return the width of what `encode` gives; the same for every layout."""
         return self.width
 
-    def pooled(self, batch: Batch) -> Tensor:
-        """Return one vector for each example, its first token or the mean of its tokens; (B, D)."""
-        hidden_BLD, place_T = self._hidden(batch)
-        if self.pooling == "first":
-            return hidden_BLD[:, 0]
-        # Sums over many tokens, and their number, need more than bf16's 8 bits.
-        hidden_BLD = hidden_BLD.float()
-        real_BL = hidden_BLD.new_zeros(hidden_BLD.shape[0] * hidden_BLD.shape[1]).index_fill(0, place_T, 1.0)
-        real_BL1 = real_BL.view(*hidden_BLD.shape[:2], 1)
-        return (hidden_BLD * real_BL1).sum(1) / real_BL1.sum(1)
+    def embed(self, batch: Batch) -> Tensor:
+        """Return the word vector of each token; (T, D)."""
+        return self.inner.get_input_embeddings()(batch.tokens_T)  # type: ignore[operator]
 
-    def at(self, batch: Batch, places_P: Tensor) -> Tensor:
-        """Return the vectors of the tokens at the given places of the packed batch; (P, D)."""
-        hidden_BLD, place_T = self._hidden(batch)
-        return hidden_BLD.reshape(-1, self.width).index_select(0, place_T.index_select(0, places_P))
+    def encode(self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False) -> Encoded:
+        """Return the vectors of tokens, of sequences (the first token's, or the mean of all) or of both."""
+        if not tokens and not pooled:
+            return Encoded()
+        lengths_S, longest = np.array(batch.lengths, dtype=np.int64), max(batch.lengths)
+        # Places are computed on the host, so that nothing here waits for the device.
+        place_T = to_device(torch.from_numpy(ranges(np.arange(len(lengths_S)) * longest, lengths_S)), x_TD.device)
+        real_SL = to_device(torch.from_numpy(np.arange(longest) < lengths_S[:, None]), x_TD.device)
+        hidden_SLD = self._hidden(x_TD, batch, real_SL, place_T)
+        found = Encoded()
+        if tokens:
+            found.tokens_TD = hidden_SLD.flatten(0, 1).index_select(0, place_T)
+        if pooled:
+            found.pooled_SD = hidden_SLD[:, 0] if self.pooling == "first" else _mean(hidden_SLD, real_SL)
+        return found
 
     def depth_of(self, name: str) -> int:
         numbers = [int(part) for part in name.split(".") if part.isdigit()]
@@ -91,17 +99,20 @@ class HuggingFace(nn.Module):
         return {name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): value
                 for name, value in ours.items()}  # fmt: skip
 
-    def _hidden(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        device = batch.tokens_T.device
-        count, longest = batch.num_sequences, max(batch.lengths)
-        real_BL = torch.arange(longest, device=device) < torch.tensor(batch.lengths, device=device)[:, None]
-        place_T = real_BL.view(-1).nonzero().squeeze(1)
-        tokens = torch.full((count * longest,), self._padding, device=device).index_copy(0, place_T, batch.tokens_T)
-        inputs = {"input_ids": tokens.view(count, longest), "attention_mask": real_BL.long()}
+    def _hidden(self, x_TD: Tensor, batch: Batch, real_SL: Tensor, place_T: Tensor) -> Tensor:
+        count, longest = real_SL.shape
+        x_SLD = x_TD.new_zeros(count * longest, x_TD.shape[1]).index_copy(0, place_T, x_TD).view(count, longest, -1)
+        inputs = {"inputs_embeds": x_SLD, "attention_mask": real_SL.long()}
         if self._has_segments:
-            segments = torch.zeros_like(tokens).index_copy(0, place_T, batch.segments_T)
+            segments = batch.segments_T.new_zeros(count * longest).index_copy(0, place_T, batch.segments_T)
             inputs["token_type_ids"] = segments.view(count, longest)
-        return self.inner(**inputs).last_hidden_state, place_T
+        return self.inner(**inputs).last_hidden_state
+
+
+def _mean(hidden_SLD: Tensor, real_SL: Tensor) -> Tensor:
+    """Return the mean of each sequence's tokens in fp32, since sums over many need more than bf16's 8 bits; (S, D)."""
+    real_SL1 = real_SL[:, :, None].float()
+    return (hidden_SLD.float() * real_SL1).sum(1) / real_SL1.sum(1)
 
 
 def _architecture(source: Pretrained) -> Any:
@@ -111,9 +122,12 @@ def _architecture(source: Pretrained) -> Any:
     except ImportError:
         raise UserError("model=hf needs the transformers library; pip install -e '.[hf]' in the checkout") from None
     try:
-        return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise _not_usable(source, error) from error
+    if not hasattr(config, "vocab_size") or not hasattr(config, "hidden_size"):
+        raise _not_usable(source, "it has no vocabulary or no width")
+    return config
 
 
 def _random_model(config: Any, source: Pretrained) -> nn.Module:
@@ -124,12 +138,14 @@ def _random_model(config: Any, source: Pretrained) -> nn.Module:
         inner = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (ValueError, ImportError) as error:
         raise _not_usable(source, error) from error
+    if "inputs_embeds" not in inspect.signature(inner.forward).parameters:
+        raise _not_usable(source, "it cannot be given word vectors (inputs_embeds)")
     if getattr(inner, "pooler", None) is not None:
         inner.pooler = None
     return inner
 
 
-def _not_usable(source: Pretrained, error: Exception) -> CheckpointError:
+def _not_usable(source: Pretrained, error: Exception | str) -> CheckpointError:
     reason = str(error).partition("\n")[0]
     return CheckpointError(
         f"model.pretrained is {source.reference!r}, but transformers cannot build an encoder from the configuration in "

@@ -7,27 +7,34 @@ from torch import Tensor, nn
 
 from nlu.data.collate import Batch
 from nlu.models.dropout import Dropout
+from nlu.models.encoder import Encoder
 from nlu.models.linear import Linear
 
 
 class TaskModel(nn.Module):
-    """`backbone` (any encoder with `pooled` and `at`), dropout, `classifier`."""
+    """An encoder (`backbone`), dropout, `classifier`."""
 
-    def __init__(self, backbone: nn.Module, layout: str, num_labels: int):
+    backbone: Encoder
+
+    def __init__(self, backbone: Encoder, layout: str, num_labels: int):
         super().__init__()
         self.backbone = backbone
         self.layout = layout
-        # An encoder that reads pairs otherwise than single texts cannot tell them apart by every batch.
-        backbone.layout = layout  # type: ignore[assignment]
-        self.dropout = Dropout(backbone.head_dropout)  # type: ignore[arg-type]
-        self.classifier = Linear(backbone.width_of(layout), num_labels)  # type: ignore[operator]
+        # A batch does not show whether it holds pairs, so the layout is set once.
+        backbone.layout = layout
+        self.dropout = Dropout(backbone.head_dropout)
+        self.classifier = Linear(backbone.width_of(layout), num_labels)
         nn.init.normal_(self.classifier.weight, std=0.02)
         nn.init.zeros_(self.classifier.bias)
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits (N, C), float32: a row for each example, or for each unit of a tagging batch."""
-        if self.layout == "units":
-            features = self.backbone.at(batch, batch.units_U)  # type: ignore[operator]
+        units = self.layout == "units"
+        encoded = self.backbone.encode(self.backbone.embed(batch), batch, tokens=units, pooled=not units)
+        if units:
+            assert encoded.tokens_TD is not None and batch.units_U is not None
+            features_ND = encoded.tokens_TD.index_select(0, batch.units_U)
         else:
-            features = self.backbone.pooled(batch)  # type: ignore[operator]
-        return self.classifier(self.dropout(features)).float()
+            assert encoded.pooled_SD is not None
+            features_ND = encoded.pooled_SD
+        return self.classifier(self.dropout(features_ND)).float()

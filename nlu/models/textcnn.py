@@ -4,20 +4,23 @@ Kim 2014 (https://arxiv.org/abs/1408.5882), section 2, with several layers of sa
 a pair is encoded text by text and joined as [a, b, |a - b|, a * b] (Mou et al. 2016, https://arxiv.org/abs/1512.08422,
 section 3.3, plus the absolute difference).
 
-Axes: T tokens of all examples, B examples, S sequences (a pair has two), L the longest, P asked-for places, D width.
+Axes: T tokens of all sequences, S sequences, X texts (two where a sequence is a pair), L the longest, D width.
 """
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.types import OddPositiveInt, PositiveInt, Probability
-from nlu.data.collate import Batch
+from nlu.data.collate import Batch, to_device
+from nlu.data.ragged import ranges
 from nlu.models.dropout import Dropout
 from nlu.models.embedding import Embedding
+from nlu.models.encoder import Encoded
 from nlu.models.pretrained import Pretrained
 
 
@@ -66,25 +69,25 @@ class TextCnn(nn.Module):
         return self._settings
 
     def width_of(self, layout: str) -> int:
-        """Return the width of what `pooled` (single, pair) or `at` (units) gives."""
+        """Return the width of a sequence's vector, or with layout units of a token's."""
         return self.hidden_size * (4 if layout == "pair" else 1)
 
-    def pooled(self, batch: Batch) -> Tensor:
-        """Return one vector for each example: (B, D) for single texts, (B, 4D) for pairs."""
-        pair = self.layout == "pair"
-        hidden_SLD, real_SL, _ = self._encode(batch, pair)
-        best_SD = hidden_SLD.masked_fill(~real_SL[:, :, None], float("-inf")).amax(dim=1)
-        # A text of which no token is left has nothing to pool.
-        best_SD = best_SD.masked_fill(~real_SL.any(dim=1)[:, None], 0.0)
-        if not pair:
-            return best_SD
-        first, second = best_SD[0::2], best_SD[1::2]
-        return torch.cat([first, second, (first - second).abs(), first * second], dim=1)
+    def embed(self, batch: Batch) -> Tensor:
+        """Return the word vector of each token, before dropout; (T, D)."""
+        return self.word_embeddings(batch.tokens_T)
 
-    def at(self, batch: Batch, places_P: Tensor) -> Tensor:
-        """Return the vectors of the tokens at the given places of the packed batch; (P, D)."""
-        hidden_SLD, _, place_T = self._encode(batch, pair=False)
-        return hidden_SLD.reshape(-1, self.hidden_size).index_select(0, place_T.index_select(0, places_P))
+    def encode(self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False) -> Encoded:
+        """Return vectors of tokens, (T, D), and of sequences, (S, D), or (S, 4D) where each is a pair."""
+        if not tokens and not pooled:
+            return Encoded()
+        place_T, count, longest = self._places(batch)
+        hidden_XLD, real_XL = self._convolve(x_TD, place_T, count, longest)
+        found = Encoded()
+        if tokens:
+            found.tokens_TD = hidden_XLD.flatten(0, 1).index_select(0, place_T)
+        if pooled:
+            found.pooled_SD = self._pool(hidden_XLD, real_XL)
+        return found
 
     def depth_of(self, name: str) -> int:
         return 0 if name.startswith("word_embeddings") else int(name.split(".")[1]) + 1
@@ -96,32 +99,42 @@ class TextCnn(nn.Module):
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return tensors
 
-    def _encode(self, batch: Batch, pair: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return hidden (S, L, D), which places are tokens (S, L), and each token's place in S * L."""
-        device = batch.tokens_T.device
-        example_T = torch.repeat_interleave(
-            torch.arange(batch.num_sequences, device=device), torch.tensor(batch.lengths, device=device)
-        )
-        if pair:
-            sequence_T = example_T * 2 + batch.segments_T
-            firsts_B = torch.zeros(batch.num_sequences, dtype=torch.long, device=device)
-            firsts_B = firsts_B.index_add(0, example_T, 1 - batch.segments_T)
-            column_T = batch.positions_T - batch.segments_T * firsts_B[example_T]
-        else:
-            sequence_T, column_T = example_T, batch.positions_T
-        count, longest = batch.num_sequences * (2 if pair else 1), int(column_T.max()) + 1
-        place_T = sequence_T * longest + column_T
-        embedded_TD = self.dropout(self.word_embeddings(batch.tokens_T))
+    def _pool(self, hidden_XLD: Tensor, real_XL: Tensor) -> Tensor:
+        best_XD = hidden_XLD.masked_fill(~real_XL[:, :, None], float("-inf")).amax(dim=1)
+        # A text of which no token is left has nothing to pool.
+        best_XD = best_XD.masked_fill(~real_XL.any(dim=1)[:, None], 0.0)
+        if self.layout != "pair":
+            return best_XD
+        first_SD, second_SD = best_XD[0::2], best_XD[1::2]
+        return torch.cat([first_SD, second_SD, (first_SD - second_SD).abs(), first_SD * second_SD], dim=1)
+
+    def _places(self, batch: Batch) -> tuple[Tensor, int, int]:
+        """Return each token's place in X * L, the number of texts X and the length L that they are padded to."""
+        device, lengths_S = batch.tokens_T.device, np.array(batch.lengths, dtype=np.int64)
+        count, longest = len(lengths_S), max(batch.lengths)
+        if self.layout != "pair":
+            return to_device(torch.from_numpy(ranges(np.arange(count) * longest, lengths_S)), device), count, longest
+        sequence_T = to_device(torch.from_numpy(np.repeat(np.arange(count), lengths_S)), device)
+        firsts_S = batch.segments_T.new_zeros(count).index_add(0, sequence_T, 1 - batch.segments_T)
+        column_T = batch.positions_T - batch.segments_T * firsts_S[sequence_T]
+        if device.type == "cpu":
+            # An accelerator is not waited for: there the longest pair bounds its texts.
+            longest = int(column_T.max()) + 1
+        return (sequence_T * 2 + batch.segments_T) * longest + column_T, 2 * count, longest
+
+    def _convolve(self, x_TD: Tensor, place_T: Tensor, count: int, longest: int) -> tuple[Tensor, Tensor]:
+        """Return hidden (X, L, D), and which places are tokens, (X, L)."""
+        embedded_TD = self.dropout(x_TD)
         width = embedded_TD.shape[1]
         hidden = embedded_TD.new_zeros(count * longest, width).index_copy(0, place_T, embedded_TD)
-        real_SL = torch.zeros(count * longest, dtype=torch.bool, device=device).index_fill(0, place_T, True)
-        real_SL = real_SL.view(count, longest)
-        hidden_SDL = hidden.view(count, longest, width).transpose(1, 2)
+        real = torch.zeros(count * longest, dtype=torch.bool, device=place_T.device).index_fill(0, place_T, True)
+        real_XL = real.view(count, longest)
+        hidden_XDL = hidden.view(count, longest, width).transpose(1, 2)
         for convolutions in self.layers:
-            summed: Tensor = sum(conv(hidden_SDL) for conv in convolutions)  # type: ignore[attr-defined, assignment]
+            summed: Tensor = sum(conv(hidden_XDL) for conv in convolutions)  # type: ignore[attr-defined, assignment]
             # Padding must stay zero, or a longer neighbour would reach into the next layer's window.
-            hidden_SDL = self.dropout(F.gelu(summed)) * real_SL[:, None, :]
-        return hidden_SDL.transpose(1, 2), real_SL, place_T
+            hidden_XDL = self.dropout(F.gelu(summed)) * real_XL[:, None, :]
+        return hidden_XDL.transpose(1, 2), real_XL
 
 
 def require_same_sizes(settings: dict[str, Any], source: Pretrained | None) -> None:

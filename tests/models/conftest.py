@@ -1,5 +1,6 @@
 """Small stored sets and small foreign checkpoints for encoders to work on."""
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,14 +22,16 @@ VOCAB_SIZE = 50
 class Corpus:
     """Random examples of one layout in a real stored set, and batches of them.
 
-    A pair of length 1 has no second text.
+    A pair of length 1 has no second text. With the layout sides, the texts of a pair are a sequence each.
     """
 
     def __init__(self, folder: Path, layout: str, lengths: list[int], seed: int = 0):
         rng = np.random.default_rng(seed)
         tokens, lengths_N = flatten([rng.integers(1, VOCAB_SIZE, length).tolist() for length in lengths])
         boundary_N = (
-            np.array([int(rng.integers(1, max(2, length))) for length in lengths]) if layout == "pair" else lengths_N
+            np.array([int(rng.integers(1, max(2, length))) for length in lengths])
+            if layout in ("pair", "sides")
+            else lengths_N
         )
         words = [sorted(rng.choice(length, (length + 1) // 2, replace=False).tolist()) for length in lengths]
         flat_words, word_counts_N = flatten(words if layout == "units" else [[] for _ in lengths])
@@ -57,7 +60,8 @@ class Corpus:
     def batch(self, rows: Any = None) -> Batch:
         """Return the examples of these rows, or of all, as one batch."""
         rows_B = np.arange(len(self)) if rows is None else np.asarray(rows)
-        return collate(self.examples, rows_B, units=self.layout == "units")
+        batch = collate(self.examples, rows_B, units=self.layout == "units")
+        return apart(batch) if self.layout == "sides" else batch
 
     @torch.inference_mode()
     def logits(self, model: nn.Module, batch_size: int, order: Any = None) -> list[torch.Tensor]:
@@ -71,6 +75,23 @@ class Corpus:
             for row, part in zip(batch.examples_B, parts, strict=True):
                 found[row] = part
         return found
+
+
+def apart(batch: Batch) -> Batch:
+    """Return a batch of pairs with the texts of each as two sequences."""
+    rows = zip(batch.tokens_T.split(batch.lengths), batch.segments_T.split(batch.lengths), strict=True)
+    texts = [tokens[segments == side] for tokens, segments in rows for side in (0, 1)]
+    order_S = np.argsort([len(text) for text in texts], kind="stable")
+    lengths = [len(texts[text]) for text in order_S]
+    starts_S = torch.tensor([0, *lengths]).cumsum(0)[:-1]
+    place_X = torch.empty(len(texts), dtype=torch.int64)
+    place_X[torch.from_numpy(order_S)] = torch.arange(len(texts))
+    tokens_T = torch.cat([texts[text] for text in order_S])
+    positions_T = torch.cat([torch.arange(length) for length in lengths])
+    return dataclasses.replace(
+        batch, lengths=lengths, tokens_T=tokens_T, segments_T=torch.zeros_like(tokens_T), positions_T=positions_T,
+        starts_S=starts_S, sequences_KB=place_X.view(-1, 2).T.contiguous(),
+    )  # fmt: skip
 
 
 @pytest.fixture

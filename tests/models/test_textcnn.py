@@ -20,6 +20,14 @@ def model(spread: Any, layout: str = "single", **changes: Any) -> TaskModel:
     return spread(TaskModel(TextCnn(VOCAB_SIZE, None, pretrained=None, **{**SIZES, **changes}), layout, 2))
 
 
+def tokens_of(encoder: Any, batch: Any) -> torch.Tensor:
+    return encoder.encode(encoder.embed(batch), batch, tokens=True).tokens_TD
+
+
+def pooled_of(encoder: Any, batch: Any) -> torch.Tensor:
+    return encoder.encode(encoder.embed(batch), batch, pooled=True).pooled_SD
+
+
 def best_of(cnn: TextCnn, tokens: torch.Tensor) -> torch.Tensor:
     """The formula for one text: convolve, add up, activate, layer by layer; then the largest of each feature."""
     hidden = cnn.word_embeddings(tokens).T
@@ -34,7 +42,7 @@ def test_a_text_among_longer_ones_gives_what_the_formula_gives_for_it_alone(corp
     cnn: Any = model(spread, kernel_sizes=kernel_sizes).backbone
     batch = corpus("single", [1, 2, 2, 6, 40]).batch()
     expected = torch.stack([best_of(cnn, tokens) for tokens in batch.tokens_T.split(batch.lengths)])
-    torch.testing.assert_close(cnn.pooled(batch), expected)
+    torch.testing.assert_close(pooled_of(cnn, batch), expected)
 
 
 def test_a_pair_is_both_texts_their_distance_and_their_product(corpus, spread):
@@ -43,7 +51,7 @@ def test_a_pair_is_both_texts_their_distance_and_their_product(corpus, spread):
     rows = zip(batch.tokens_T.split(batch.lengths), batch.segments_T.split(batch.lengths), strict=True)
     texts = [(best_of(cnn, tokens[kind == 0]), best_of(cnn, tokens[kind == 1])) for tokens, kind in rows]
     expected = torch.stack([torch.cat([a, b, (a - b).abs(), a * b]) for a, b in texts])
-    torch.testing.assert_close(cnn.pooled(batch), expected)
+    torch.testing.assert_close(pooled_of(cnn, batch), expected)
 
 
 def test_a_pair_of_one_text_twice_has_equal_parts_and_no_distance(corpus, spread):
@@ -51,7 +59,7 @@ def test_a_pair_of_one_text_twice_has_equal_parts_and_no_distance(corpus, spread
     batch = corpus("pair", [8, 8]).batch()
     batch.tokens_T = torch.arange(4).repeat(4) + 1
     batch.segments_T = torch.tensor([0] * 4 + [1] * 4).repeat(2)
-    first, second, distance, product = cnn.pooled(batch).split(SIZES["hidden_size"], dim=1)
+    first, second, distance, product = pooled_of(cnn, batch).split(SIZES["hidden_size"], dim=1)
     assert torch.equal(first, second) and not distance.any()
     torch.testing.assert_close(product, first.square())
 
@@ -60,10 +68,10 @@ def test_exchanging_the_texts_of_a_pair_exchanges_their_parts_alone(corpus, spre
     cnn: Any = model(spread, "pair").backbone
     batch = corpus("pair", [8]).batch()
     batch.segments_T = torch.tensor([0] * 3 + [1] * 5)
-    first, second, distance, product = cnn.pooled(batch).chunk(4, dim=1)
+    first, second, distance, product = pooled_of(cnn, batch).chunk(4, dim=1)
     batch.tokens_T = torch.cat([batch.tokens_T[3:], batch.tokens_T[:3]])
     batch.segments_T = torch.tensor([0] * 5 + [1] * 3)
-    for found, expected in zip(cnn.pooled(batch).chunk(4, dim=1), (second, first, distance, product), strict=True):
+    for found, expected in zip(pooled_of(cnn, batch).chunk(4, dim=1), (second, first, distance, product), strict=True):
         torch.testing.assert_close(found, expected)
 
 
@@ -74,7 +82,7 @@ def test_a_pair_whose_second_text_is_empty_is_still_a_pair(corpus, spread):
     logits = matcher(alone)
     assert logits.shape == (1, 2) and logits.isfinite().all()
     torch.testing.assert_close(matcher(among)[:1], logits)
-    second = matcher.backbone.pooled(alone).chunk(4, dim=1)[1]
+    second = pooled_of(matcher.backbone, alone).chunk(4, dim=1)[1]
     assert not second.any()
 
 
@@ -87,10 +95,10 @@ def test_the_gradient_of_an_empty_text_is_finite(corpus, spread):
 def test_tags_are_read_off_at_the_units_places(corpus, spread):
     cnn: Any = model(spread, "units").backbone
     batch = corpus("units", [3, 7, 7, 20]).batch()
-    every = torch.cat([cnn.at(batch, torch.tensor([place])) for place in batch.units_U.tolist()])
-    torch.testing.assert_close(cnn.at(batch, batch.units_U), every)
+    every = torch.cat([tokens_of(cnn, batch)[torch.tensor([place])] for place in batch.units_U.tolist()])
+    torch.testing.assert_close(tokens_of(cnn, batch)[batch.units_U], every)
     alone = corpus("units", [3]).batch()
-    torch.testing.assert_close(cnn.at(batch, torch.arange(3)), cnn.at(alone, torch.arange(3)))
+    torch.testing.assert_close(tokens_of(cnn, batch)[:3], tokens_of(cnn, alone)[:3])
 
 
 def test_there_must_be_a_kernel():
