@@ -15,7 +15,7 @@ class RankingScorer:
     """Recall at k, mean reciprocal rank and NDCG at 10 over the set's candidates.
 
     A record holds `query` and `candidate`, which name two texts, their vectors `query_vector` and `candidate_vector`
-    (of length 1), and `relevant`, whether this candidate answers this query. Candidates are all texts of the set that
+    (of length 1), and `label`, whether this candidate answers this query. Candidates are all texts of the set that
     some record names as such. A candidate that scores like another ranks after it if its name comes later. Queries
     without a relevant candidate are left out. Recall at k is the share of a query's relevant candidates among its first
     k; NDCG is that of Jarvelin and Kekalainen 2002 with gain 1. Memory: the vectors of all different texts.
@@ -29,7 +29,7 @@ class RankingScorer:
     def add(self, record: Record) -> None:
         self._queries.setdefault(record["query"], np.asarray(record["query_vector"], np.float32))
         self._candidates.setdefault(record["candidate"], np.asarray(record["candidate_vector"], np.float32))
-        if record["relevant"]:
+        if record["label"]:
             self._relevant.setdefault(record["query"], set()).add(record["candidate"])
 
     def merge(self, other: Self) -> None:

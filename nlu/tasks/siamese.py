@@ -1,7 +1,7 @@
 """Compare two texts that are encoded apart, so that one of them can be encoded long before the other is known.
 
-Reimers and Gurevych 2019 (https://arxiv.org/abs/1908.10084). Axes: B examples, S sequences, K = 2 of them an example,
-C classes, D width.
+Reimers and Gurevych 2019 (https://arxiv.org/abs/1908.10084). Axes: B examples, S sequences, two of them an example,
+D width.
 """
 
 import hashlib
@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from nlu.config.errors import UserError
+from nlu.config.types import Probability
 from nlu.data.collate import Batch
-from nlu.data.ragged import starts_of
 from nlu.data.store import Examples
+from nlu.losses.info_nce import InfoNce
 from nlu.metrics.classes import ClassScorer
 from nlu.metrics.ranking import RankingScorer
+from nlu.metrics.similarity import SimilarityScorer
+from nlu.models.heads.sides import CosineHead
 from nlu.models.task_model import TaskModel
-from nlu.tasks.classify import Classify, class_records
+from nlu.tasks.classify import Classify
 from nlu.tasks.task import Outputs, to_host
 
 
@@ -30,3 +34,115 @@ class Siamese(Classify):
         "nlu.losses.cross_entropy.CrossEntropy", "nlu.losses.focal.Focal", "nlu.losses.contrastive.Contrastive",
         "nlu.losses.info_nce.InfoNce",
     )  # fmt: skip
+    head_of_loss = {
+        "nlu.losses.contrastive.Contrastive": "nlu.models.heads.sides.CosineHead",
+        "nlu.losses.info_nce.InfoNce": "nlu.models.heads.sides.CosineHead",
+    }
+    """of losses that need another head than the first"""
+    scores = "nlu.metrics.classes.ClassScorer"
+    metrics = (
+        "accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "threshold", "loss",
+    )  # fmt: skip
+
+    def __init__(self, loss: Any, target: Any, *, threshold: Probability | None = None):
+        """`threshold`, with losses over cosines alone: the cosine from which on two texts belong together; null = the
+        one whose accuracy is highest on the first evaluation set, anew at each evaluation; it stands among the metrics,
+        and other sets, the test set too, are scored with it."""
+        super().__init__(loss, target)
+        self.threshold = threshold
+        self.over_cosines = f"{type(loss).__module__}.{type(loss).__qualname__}" in self.head_of_loss
+        if self.over_cosines and len(target.names) not in (0, 2):
+            raise UserError(
+                f"the loss compares texts that belong together with those that do not, but the data has "
+                f"{len(target.names)} labels ({', '.join(target.names[:5])}, ...); set loss=cross_entropy"
+            )
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """Rows; with InfoNCE those pairs that belong together, of which each is told from the others of its batch."""
+        labels_B = batch.targets["labels"]
+        return {"labels": int((labels_B == 1).sum()) if isinstance(self.loss, InfoNce) else len(labels_B)}
+
+    def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
+        if not isinstance(model.head, CosineHead):
+            return super().forward(model, batch, x_TD)
+        first_BD, second_BD = model.head.vectors(model.encode(batch, x_TD), batch)
+        return {"logits": (first_BD * second_BD).sum(1), "first": first_BD, "second": second_BD}
+
+    def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        if isinstance(self.loss, InfoNce):
+            return {"labels": self.loss(outputs["first"], outputs["second"], batch.targets["labels"] == 1)}
+        return super().terms(model, batch, outputs)
+
+    def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
+        """Of cosines half the squared difference, of logits as for any classifier."""
+        if self.over_cosines:
+            return 0.5 * (first["logits"] - second["logits"]).square().sum()
+        return super().divergence(batch, first, second)
+
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        if not self.over_cosines:
+            return super().records(part, batch, model, outputs)
+        names = self.target_.names
+        return [
+            {"label": names[label], "similarity": float(cosine)}
+            for label, cosine in zip(
+                batch.targets["labels"].tolist(), to_host(outputs["logits"]).astype(np.float64), strict=True
+            )
+        ]
+
+    def scorer(self, decided: Mapping[str, float]) -> ClassScorer | SimilarityScorer:  # type: ignore[override]
+        if self.over_cosines:
+            return SimilarityScorer(self.target_.names, decided.get("threshold", self.threshold))
+        return super().scorer(decided)
+
+    def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Add what is predicted at the set's threshold."""
+        if "similarity" not in record:
+            return record
+        return {**record, "prediction": self.target_.names[int(record["similarity"] >= metrics["threshold"])]}
+
+
+class Retrieve(Siamese):
+    """Find the text that answers a query among all candidates of the set."""
+
+    target = "nlu.data.targets.Relevance"
+    heads = ("nlu.models.heads.sides.CosineHead",)
+    losses = ("nlu.losses.info_nce.InfoNce", "nlu.losses.contrastive.Contrastive")
+    scores = "nlu.metrics.ranking.RankingScorer"
+    metrics = ("mrr", "ndcg_10", "recall_1", "recall_5", "recall_10")
+    binary_metrics = ()
+    default_metric = "mrr"
+    lower_is_better = ()
+
+    def __init__(self, loss: Any, target: Any):
+        """No options."""
+        super().__init__(loss, target)
+
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        names = _names_of_sequences(batch)
+        first_BD, second_BD = to_host(outputs["first"]), to_host(outputs["second"])
+        cosines = to_host(outputs["logits"]).tolist()
+        pairs = zip(*batch.sequences_KB.tolist(), batch.targets["labels"].tolist(), cosines, strict=True)
+        return [
+            {
+                "label": bool(relevant), "similarity": cosine, "query": names[query], "candidate": names[candidate],
+                "query_vector": first_BD[row], "candidate_vector": second_BD[row],
+            }
+            for row, (query, candidate, relevant, cosine) in enumerate(pairs)
+        ]  # fmt: skip
+
+    def scorer(self, decided: Mapping[str, float]) -> RankingScorer:  # type: ignore[override]
+        return RankingScorer(self.target_.names)
+
+    def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+        return record
+
+
+def _names_of_sequences(batch: Batch) -> list[str]:
+    """Return a name for each sequence that equal texts share; (S,)."""
+    tokens_T = batch.tokens_T.numpy()
+    starts = batch.starts_S.tolist()
+    return [
+        hashlib.blake2b(tokens_T[start : start + length].tobytes(), digest_size=12).hexdigest()
+        for start, length in zip(starts, batch.lengths, strict=True)
+    ]
