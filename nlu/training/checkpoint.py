@@ -23,6 +23,9 @@ from nlu.training.state import Best, State
 
 log = logging.getLogger(__name__)
 
+OrderKey = dict[str, Any]
+"""what the order of examples and the best evaluations of a run hang on, by name"""
+
 COMPLETE = "COMPLETE"
 SCORE = "score.json"
 """in the folder of a best checkpoint: which evaluation it is"""
@@ -39,7 +42,7 @@ class Checkpoints:
 
     def save_last(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None,
-        state: State, order: dict[str, Any],
+        state: State, order: OrderKey,
     ) -> None:  # fmt: skip
         """Replace `last`: weights, optimizer, moving average, state, and `order`, what the order of examples hangs on.
 
@@ -51,10 +54,14 @@ class Checkpoints:
         self._write("last", tensors, {"state.json": {"state": state.to_json(), "order": order}})
 
     def save_best(self, weights: dict[str, Tensor], best: list[Best]) -> None:
-        """Write the newest of `best` and put `best-1` ... in the order of the list; what is not in it goes."""
+        """Write the newest of `best`, beside all that were there: `arrange` drops some once a state says so too."""
         newest = max(best, key=lambda entry: entry.step)
         self._write(f".best-step-{newest.step}", {"model": weights}, {SCORE: _score(newest)})
-        arrange_best(self.folder, [entry.step for entry in best])
+
+    def arrange(self, best: list[Best]) -> None:
+        """Put `best-1` ... in the order of the list; what is not in it goes, so the saved state must not want it."""
+        if self.folder.is_dir():
+            arrange_best(self.folder, [entry.step for entry in best])
 
     def take_over(self, checkpoints: Path, best: list[Best]) -> list[int]:
         """Copy the weights of these evaluations from another run's folder; returns the steps that it has.
@@ -170,9 +177,18 @@ def _held_steps(folder: Path) -> dict[int, Path]:
     return held
 
 
+def read_order(path: Path) -> tuple[int, OrderKey]:
+    """Return the step of a saved state and the `order` it was saved with. Raises CheckpointError where it is damaged."""
+    try:
+        saved = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        return saved["state"]["step"], saved["order"]
+    except (OSError, KeyError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
 def load_last(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None
-) -> tuple[State, dict[str, Any]]:
+) -> tuple[State, OrderKey]:
     """Put a saved state back in place; returns the state and the `order` it was saved with.
 
     Raises CheckpointError where a file is damaged or belongs to another model.
@@ -191,11 +207,15 @@ def load_last(
                 average[name].copy_(value)
         return State.from_json(saved["state"]), saved["order"]
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).partition("\n")[0].rstrip(": ") or type(error).__name__
-        raise CheckpointError(
-            f"{path} cannot be continued from ({reason}): it is damaged, or of another model or labels; give another "
-            "with resume=PATH, or start anew in another hydra.run.dir"
-        ) from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    reason = str(error).partition("\n")[0].rstrip(": ") or type(error).__name__
+    return CheckpointError(
+        f"{path} cannot be continued from ({reason}): it is damaged, or of another model or labels; give another "
+        "with resume=PATH, or start anew in another hydra.run.dir"
+    )
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -298,11 +298,15 @@ def out_of_patience(run: Training) -> bool:
 
 
 def save_last(run: Training) -> None:
-    """Replace checkpoints/last, on rank 0; the others wait, so that no rank runs ahead of a saved state."""
+    """Replace checkpoints/last, on rank 0; the others wait, so that no rank runs ahead of a saved state.
+
+    Only then do best checkpoints go that it no longer names: a run killed before goes on from a state that wants them.
+    """
     if run.stepper.ranks.is_first:
         run.checkpoints.save_last(
             run.stepper.model, run.stepper.optimizer, run.stepper.average, run.state, run.order_key
         )
+        run.checkpoints.arrange(run.state.best)
     run.stepper.ranks.barrier()
 
 

@@ -11,15 +11,12 @@ import torch
 from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
 from nlu.data.prepare import Store
-from nlu.training.checkpoint import load_last, read_order
+from nlu.training.checkpoint import OrderKey, load_last, read_order
 from nlu.training.ranks import Ranks
 from nlu.training.state import State
 from nlu.training.step import Stepper
 
 log = logging.getLogger(__name__)
-
-OrderKey = dict[str, Any]
-
 
 def order_key_of(config: Run, store: Store, ranks: Ranks) -> OrderKey:
     """Return what the order of examples and the best evaluations hang on; stored beside the state."""

@@ -14,7 +14,6 @@ from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.training import logs
 from nlu.training.build import build_run
-from nlu.training.checkpoint import arrange_best
 from nlu.training.loop import Report, Training, save_last, train
 from nlu.training.progress import Progress
 from nlu.training.provenance import snapshot_code, write_overrides, write_provenance
@@ -115,8 +114,7 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     }  # fmt: skip
     for table in run.tables.values():
         table.truncate_after(run.state.step)
-    if (run_dir / "checkpoints").is_dir():
-        arrange_best(run_dir / "checkpoints", [entry.step for entry in run.state.best])
+    run.checkpoints.arrange(run.state.best)
     log.info("run folder %s", run_dir)
     for line in lines(facts):
         log.info("%s", line)
