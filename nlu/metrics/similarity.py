@@ -47,7 +47,11 @@ def most_accurate_cut(similarity_N: np.ndarray, label_N: np.ndarray) -> float:
     order_N = np.argsort(-similarity_N, kind="stable")
     similarity_N, label_N = similarity_N[order_N], label_N[order_N]
     # With the first k said to be positive, those of label 1 among them and of label 0 after them are right.
-    right = np.concatenate([[0], np.cumsum(label_N)]) + (label_N == 0).sum() - np.concatenate([[0], np.cumsum(label_N == 0)])
+    right = (
+        np.concatenate([[0], np.cumsum(label_N)])
+        + (label_N == 0).sum()
+        - np.concatenate([[0], np.cumsum(label_N == 0)])
+    )
     is_cut = np.concatenate([[True], similarity_N[1:] != similarity_N[:-1], [True]])
     best = int(np.where(is_cut, right, -1).argmax())
     above = similarity_N[best - 1] if best else similarity_N[0] + 1.0

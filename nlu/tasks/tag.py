@@ -92,9 +92,7 @@ class Tag(RowsOfLogits):
         loss_B = np.array([nll_U[piece].sum() for piece in pieces])
         if self.decode == "greedy":
             return log_probs_UC.argmax(1), loss_B
-        best = [
-            legal_tags(log_probs_UC[piece], self.target_.names) for piece in pieces if piece.stop > piece.start
-        ]
+        best = [legal_tags(log_probs_UC[piece], self.target_.names) for piece in pieces if piece.stop > piece.start]
         return np.concatenate([np.zeros(0, np.int64), *best]), loss_B
 
     def scorer(self, decided: Mapping[str, float]) -> SpanScorer:

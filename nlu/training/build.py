@@ -44,9 +44,7 @@ class Data:
     source: Pretrained | None
 
 
-def build_run(
-    config: Run, run_dir: Path, ranks: Ranks, progress: Progress, checkpoint: Path | None
-) -> Training:
+def build_run(config: Run, run_dir: Path, ranks: Ranks, progress: Progress, checkpoint: Path | None) -> Training:
     """Build every part of the run and, from a checkpoint, put its state in place."""
     trainer, trusted = config.trainer, config.trusted_packages
     data = build_data(config, ranks, progress)

@@ -44,9 +44,7 @@ class Scored:
 
 
 @torch.inference_mode()
-def score(
-    evaluator: Evaluator, part: Examples, decided: Mapping[str, float], advance: Callable[[int], None]
-) -> Scored:
+def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], advance: Callable[[int], None]) -> Scored:
     """Score one set with the weights as they are; memory does not grow with its rows but for a number each.
 
     `decided` are the metrics of the run's first set, from which a task may take a threshold.

@@ -18,6 +18,7 @@ from nlu.training.step import Stepper
 
 log = logging.getLogger(__name__)
 
+
 def order_key_of(config: Run, store: Store, ranks: Ranks) -> OrderKey:
     """Return what the order of examples and the best evaluations hang on; stored beside the state."""
     trainer = config.trainer
