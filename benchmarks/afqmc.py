@@ -52,9 +52,10 @@ def native_config(size: str, *overrides: str) -> dict[str, Any]:
 
 def native_run(size: str, *overrides: str) -> Any:
     """Return nlu's run of a size, built by what its command builds it with, ready for `nlu.training.loop.train`."""
+    from nlu.training.distributed import Ranks, choose_device
+
     from nlu.config.schema import Trainer
     from nlu.training.build import build_run
-    from nlu.training.distributed import Ranks, choose_device
     from nlu.training.progress import Progress
     from nlu.training.records import TRAIN_COLUMNS, Table
 
@@ -71,9 +72,9 @@ def native_run(size: str, *overrides: str) -> Any:
 def stored_set(name: str, *overrides: str) -> Any:
     """Return the examples of an nlu set of AFQMC; its store is built where it does not exist yet."""
     import torch
+    from nlu.training.distributed import Ranks
 
     from nlu.training.build import build_data
-    from nlu.training.distributed import Ranks
     from nlu.training.progress import Progress
 
     ranks = Ranks(0, 1, torch.device("cpu"))

@@ -30,7 +30,7 @@ class FusedAdamW(torch.optim.AdamW):
 
 
 def update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None) -> None:
-    """Divide the gradients and let the optimizer step; nothing happens where `failed`, a number on its device, is not 0.
+    """Divide the gradients and let the optimizer step, save where `failed`, a number on its device, is not 0.
 
     The fused kernel divides while it updates, which saves a pass over all gradients, and looks at `failed` without the
     host's waiting for it.

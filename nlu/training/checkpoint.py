@@ -178,7 +178,7 @@ def _held_steps(folder: Path) -> dict[int, Path]:
 
 
 def read_order(path: Path) -> tuple[int, OrderKey]:
-    """Return the step of a saved state and the `order` it was saved with. Raises CheckpointError where it is damaged."""
+    """Return the step of a saved state and the `order` saved with it. Raises CheckpointError where it is damaged."""
     try:
         saved = json.loads((path / "state.json").read_text(encoding="utf-8"))
         return saved["state"]["step"], saved["order"]

@@ -1,4 +1,4 @@
-"""Records of examples on disk, written in any order and read in theirs, so that scoring holds none of them in memory."""
+"""Records of examples on disk, written in any order and read in theirs, so that scoring keeps none in memory."""
 
 import json
 import os

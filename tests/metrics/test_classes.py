@@ -6,7 +6,20 @@ import warnings
 import numpy as np
 import pytest
 
-from nlu.metrics.classification import classification_scores, log_probabilities, scores_by_class
+from nlu.metrics.classes import ClassScorer, log_probabilities
+from nlu.metrics.scores import Scores
+from nlu.tasks.classify import class_records
+
+
+def scored(logits_NC: np.ndarray, labels_N: np.ndarray, names: list[str]) -> Scores:
+    scorer = ClassScorer(names)
+    for record in class_records(None, names, labels_N, logits_NC):
+        scorer.add(record)
+    return scorer.result()
+
+
+def classification_scores(logits_NC: np.ndarray, labels_N: np.ndarray) -> dict[str, float]:
+    return scored(logits_NC, labels_N, [f"c{number}" for number in range(logits_NC.shape[1])]).metrics
 
 
 def logits_of(predictions, classes, sure=3.0):
@@ -80,7 +93,7 @@ def test_more_than_two_classes_have_no_scores_of_a_positive_one():
 
 
 def test_every_class_has_its_row_also_where_it_does_not_occur():
-    rows = scores_by_class(logits_of(np.array([0, 1, 1]), 3), np.array([0, 0, 1]), ["a", "b", "c"])
+    rows = scored(logits_of(np.array([0, 1, 1]), 3), np.array([0, 0, 1]), ["a", "b", "c"]).by_label
     assert [row["label"] for row in rows] == ["a", "b", "c"]
     assert [(row["examples"], row["correct"]) for row in rows] == [(2, 1), (1, 1), (0, 0)]
     assert [(row["precision"], row["recall"]) for row in rows] == [(1.0, 0.5), (0.5, 1.0), (0.0, 0.0)]

@@ -1,0 +1,74 @@
+"""Scores of sets of labels against values worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from nlu.metrics.label_sets import LabelSetScorer, best_threshold
+
+NAMES = ["a", "b", "c"]
+ROWS = [  # what is right, and the probabilities of a, b, c
+    (["a"], [0.9, 0.2, 0.1]),
+    (["a", "b"], [0.8, 0.4, 0.3]),
+    ([], [0.1, 0.2, 0.1]),
+    (["b"], [0.6, 0.7, 0.2]),
+]
+
+
+def scored(threshold: float | None, rows: list[tuple[list[str], list[float]]] = ROWS) -> LabelSetScorer:
+    scorer = LabelSetScorer(NAMES, threshold)
+    for label, probabilities in rows:
+        scorer.add({"label": label, "probabilities": dict(zip(NAMES, probabilities, strict=True)), "loss": 0.25})
+    return scorer
+
+
+def test_sets_of_labels_are_scored_as_by_hand() -> None:
+    # At 0.5: {a}, {a}, {}, {a, b}; right are a, a, b of 4 predicted and 4 wanted.
+    result = scored(0.5).result()
+    scores = result.metrics
+    assert scores["precision_micro"] == 3 / 4 and scores["recall_micro"] == 3 / 4 and scores["f1_micro"] == 3 / 4
+    # a: 2 of 3 predicted, 2 wanted; b: 1 of 1 predicted, 2 wanted; c occurs nowhere.
+    assert scores["f1_macro"] == pytest.approx((4 / 5 + 2 / 3) / 2)
+    assert scores["f1_samples"] == pytest.approx((1 + 2 / 3 + 1 + 2 / 3) / 4)
+    assert scores["exact_match"] == 2 / 4
+    assert scores["threshold"] == 0.5 and scores["loss"] == 0.25
+    assert [(row["label"], row["examples"], row["correct"]) for row in result.by_label] == [
+        ("a", 2, 2), ("b", 2, 1), ("c", 0, 0),
+    ]  # fmt: skip
+
+
+def test_average_precision_is_over_the_labels_that_occur() -> None:
+    # a is ranked 0.9, 0.8 before the others: 1. b: 0.7 right, 0.4 right, then the rest: 1.
+    assert scored(0.5).result().metrics["average_precision"] == pytest.approx(1.0)
+    swapped = [(["b"], [0.9, 0.1, 0.0]), *ROWS[1:]]
+    labels = np.array([[0, 1, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0]])
+    probabilities = np.array([row[1] for row in swapped], np.float32)
+    expected = np.mean([metrics.average_precision_score(labels[:, c], probabilities[:, c]) for c in (0, 1)])
+    assert scored(0.5, swapped).result().metrics["average_precision"] == pytest.approx(expected)
+
+
+def test_the_tuned_threshold_is_the_best_of_all() -> None:
+    rng = np.random.default_rng(0)
+    label_NC = rng.random((40, 3)) < 0.4
+    probability_NC = np.round(np.clip(label_NC * 0.3 + rng.random((40, 3)) * 0.7, 0, 1), 2).astype(np.float32)
+    chosen = best_threshold(label_NC, probability_NC)
+
+    def micro_f1(threshold: float) -> float:
+        return metrics.f1_score(label_NC, probability_NC >= np.float32(threshold), average="micro", zero_division=0)
+
+    assert micro_f1(chosen) == max(micro_f1(threshold) for threshold in np.unique(probability_NC))
+
+
+def test_a_tuned_threshold_lies_between_two_probabilities() -> None:
+    scores = scored(None).result().metrics
+    # 0.4 of the second row's b is the last right one; 0.6 of the last row's a is wrong but above it.
+    assert 0.3 < scores["threshold"] <= 0.4
+    assert scores["f1_micro"] == pytest.approx(2 * 4 / (5 + 4))
+
+
+def test_a_set_without_any_label_has_scores() -> None:
+    scores = scored(0.5, [([], [0.1, 0.1, 0.1])]).result().metrics
+    assert scores["f1_micro"] == 0.0 and scores["exact_match"] == scores["f1_samples"] == 1.0
+    assert math.isnan(scores["average_precision"])

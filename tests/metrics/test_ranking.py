@@ -1,0 +1,45 @@
+"""Scores of retrieval against values worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from nlu.metrics.ranking import RankingScorer
+
+
+def record(query: str, candidate: str, query_vector: list[float], vector: list[float], label: bool) -> dict:
+    return {
+        "query": query, "candidate": candidate, "query_vector": np.array(query_vector, np.float32),
+        "candidate_vector": np.array(vector, np.float32), "label": label,
+    }  # fmt: skip
+
+
+def test_retrieval_is_scored_as_by_hand() -> None:
+    scorer = RankingScorer([])
+    # Query p scores x 1.0, y 0.6, z 0.0 and wants y and z: ranks 2 and 3. Query q scores z 1.0 and wants z: rank 1.
+    scorer.add(record("p", "x", [1, 0], [1, 0], False))
+    scorer.add(record("p", "y", [1, 0], [0.6, 0.8], True))
+    scorer.add(record("p", "z", [1, 0], [0, 1], True))
+    scorer.add(record("q", "z", [0, 1], [0, 1], True))
+    scores = scorer.result().metrics
+    assert scores["mrr"] == pytest.approx((1 / 2 + 1) / 2)
+    assert scores["recall_1"] == pytest.approx((0 + 1) / 2) and scores["recall_5"] == 1.0
+    ideal = 1 / math.log2(2) + 1 / math.log2(3)
+    assert scores["ndcg_10"] == pytest.approx(((1 / math.log2(3) + 1 / math.log2(4)) / ideal + 1) / 2)
+
+
+def test_a_query_without_a_relevant_candidate_is_left_out() -> None:
+    scorer = RankingScorer([])
+    scorer.add(record("p", "x", [1, 0], [1, 0], False))
+    assert math.isnan(scorer.result().metrics["mrr"])
+    scorer.add(record("q", "x", [1, 0], [1, 0], True))
+    assert scorer.result().metrics["mrr"] == 1.0
+
+
+def test_all_texts_of_the_set_are_candidates_for_every_query() -> None:
+    scorer = RankingScorer([])
+    scorer.add(record("p", "x", [1, 0], [0.9, 0.1], True))
+    scorer.add(record("q", "y", [0, 1], [1, 0], True))
+    # For p the other query's candidate is nearer; for q its own is farther.
+    assert scorer.result().metrics["mrr"] == pytest.approx((1 / 2 + 1 / 2) / 2)
