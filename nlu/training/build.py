@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from nlu.data.dataset import Files
 from nlu.data.folds import Fold
 from nlu.data.prepare import Store, prepare
 from nlu.data.seeds import stable_seed
+from nlu.models.heads.linear import LinearHead
 from nlu.models.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.storage.resources import fetch
@@ -39,7 +41,8 @@ def build_run(
     require_metric(trainer, task, store)
     torch.manual_seed(stable_seed(config["seed"], "init"))
     backbone = build(config["model"], store.tokenizer.vocab_size, source, trusted=trusted)
-    model = TaskModel(backbone, task.layout, len(store.labels))
+    target = _Labels(store.labels, "tags" if task.layout == "units" else "classes")
+    model = TaskModel(backbone, LinearHead(backbone.width_of(task.layout), target), task.layout)
     if (limit := backbone.max_positions) and config["data"]["max_len"] > limit:
         raise UserError(
             f"data.max_len is {config['data']['max_len']}, but the model has {limit} positions; set it lower"
@@ -65,6 +68,18 @@ def build_run(
         trainer, config["seed"], task, scheduler, stepper, store, state, clock, order_key, checkpoints, run_dir,
         progress,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """The classes or tags that a head is built for."""
+
+    names: list[str]
+    kind: str
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.names)
 
 
 def build_stepper(config: dict[str, Any], trainer: Trainer, model: TaskModel, ranks: Ranks) -> Stepper:
