@@ -1,6 +1,6 @@
 """What an encoder is: it looks tokens up, and turns what was looked up into vectors of tokens and of sequences.
 
-Axes: T tokens of all sequences, S sequences, D width; x_TD has the width of the word embeddings, which may be narrower.
+Axes: T tokens of all sequences, S sequences, U units, D width; that of x_TD is the word embeddings', which may be less.
 """
 
 from dataclasses import dataclass
@@ -23,6 +23,8 @@ class Encoded:
     """one vector for each token"""
     pooled_SD: Tensor | None = None
     """one vector for each sequence"""
+    units_UD: Tensor | None = None
+    """one vector for each unit of the batch; TaskModel takes them from those of tokens"""
 
 
 class Encoder(Protocol):

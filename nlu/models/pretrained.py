@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nlu.config.errors import CheckpointError
 from nlu.models.names import encoder_names
+from nlu.models.task_model import TaskModel
 from nlu.models.tensorflow import find_checkpoint, read_checkpoint
 from nlu.storage.resources import fetch
 
@@ -53,7 +54,7 @@ class Pretrained:
         return (self.folder / "labels.json").is_file()
 
     def labels(self) -> dict[str, Any] | None:
-        """Return the layout and labels that a former run's classifier was trained for; None of other weights."""
+        """Return the layout and labels that a former run's head was trained for; None of other weights."""
         return json.loads((self.folder / "labels.json").read_text(encoding="utf-8")) if self.is_run else None
 
     def tensors(self) -> dict[str, Tensor]:
@@ -151,20 +152,30 @@ def _config(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def load_into(model: nn.Module, source: Pretrained, labels: list[str] | None = None) -> None:
+def current_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return a run's tensors under the names that TaskModel has now; runs before heads had names call theirs
+    `classifier`."""
+    former = "classifier."
+    return {
+        "head.linear." + name.removeprefix(former) if name.startswith(former) else name: value
+        for name, value in tensors.items()
+    }
+
+
+def load_into(model: TaskModel, source: Pretrained, labels: list[str] | None = None) -> None:
     """Copy every tensor that fits into `model.backbone` (or the whole model, from a former run), and log the rest.
 
-    With `labels`, a former run's classifier is taken only where it was trained for these, in this order, and for the
-    model's layout. Raises CheckpointError where the vocabulary differs or too little of the encoder fits.
+    With `labels`, a former run's head is taken only where it was trained for these, in this order, and for the model's
+    layout. Raises CheckpointError where the vocabulary differs or too little of the encoder fits.
     """
     own = model.state_dict()
     if source.is_run:
-        theirs = source.tensors()
+        theirs = current_names(source.tensors())
         if labels is not None and source.labels() != {"layout": model.layout, "labels": labels}:
             theirs = {name: value for name, value in theirs.items() if name.startswith("backbone.")}
-            log.info("pretrained %s: trained for other labels, so its classifier stays behind", source.reference)
+            log.info("pretrained %s: trained for other labels, so its head stays behind", source.reference)
     else:
-        named = model.backbone.checkpoint_names(source.tensors())  # type: ignore[operator, union-attr]
+        named = model.backbone.checkpoint_names(source.tensors())
         theirs = {f"backbone.{name}": value for name, value in named.items()}
     matched = {name: value for name, value in theirs.items() if name in own and own[name].shape == value.shape}
     mismatched = [name for name in theirs if name in own and name not in matched]

@@ -1,40 +1,45 @@
-"""An encoder with the one linear layer that a task puts on it.
+"""An encoder with the head that a task puts on it.
 
-Axes: N rows to be labelled (examples or units), C labels.
+Axes: T tokens, S sequences, U units, N rows to be labelled (examples or units), C outputs, D width.
 """
+
+import dataclasses
 
 from torch import Tensor, nn
 
 from nlu.data.collate import Batch
 from nlu.models.dropout import Dropout
-from nlu.models.encoder import Encoder
-from nlu.models.linear import Linear
+from nlu.models.encoder import Encoded, Encoder
+from nlu.models.head import Head
 
 
 class TaskModel(nn.Module):
-    """An encoder (`backbone`), dropout, `classifier`."""
+    """`backbone`, dropout, `head`."""
 
     backbone: Encoder
+    head: Head
 
-    def __init__(self, backbone: Encoder, layout: str, num_labels: int):
+    def __init__(self, backbone: Encoder, head: Head, layout: str):
         super().__init__()
         self.backbone = backbone
+        self.head = head
         self.layout = layout
         # A batch does not show whether it holds pairs, so the layout is set once.
         backbone.layout = layout
         self.dropout = Dropout(backbone.head_dropout)
-        self.classifier = Linear(backbone.width_of(layout), num_labels)
-        nn.init.normal_(self.classifier.weight, std=0.02)
-        nn.init.zeros_(self.classifier.bias)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Return logits (N, C), float32: a row for each example, or for each unit of a tagging batch."""
-        units = self.layout == "units"
-        encoded = self.backbone.encode(self.backbone.embed(batch), batch, tokens=units, pooled=not units)
-        if units:
-            assert encoded.tokens_TD is not None and batch.units_U is not None
-            features_ND = encoded.tokens_TD.index_select(0, batch.units_U)
-        else:
+    def encode(self, batch: Batch, x_TD: Tensor | None = None) -> Encoded:
+        """Return the vectors that the head wants, after dropout, from `x_TD` in place of the words' own vectors."""
+        x_TD = self.backbone.embed(batch) if x_TD is None else x_TD
+        if self.head.wants == "pooled":
+            encoded = self.backbone.encode(x_TD, batch, pooled=True)
             assert encoded.pooled_SD is not None
-            features_ND = encoded.pooled_SD
-        return self.classifier(self.dropout(features_ND)).float()
+            return dataclasses.replace(encoded, pooled_SD=self.dropout(encoded.pooled_SD))
+        encoded = self.backbone.encode(x_TD, batch, tokens=True)
+        assert encoded.tokens_TD is not None and batch.units_U is not None
+        # Dropout after the selection spends no random numbers on tokens that nobody reads.
+        return Encoded(units_UD=self.dropout(encoded.tokens_TD.index_select(0, batch.units_U)))
+
+    def forward(self, batch: Batch, x_TD: Tensor | None = None) -> Tensor:
+        """Return logits (N, C), float32: a row for each example, or for each unit of a tagging batch."""
+        return self.head(self.encode(batch, x_TD), batch)

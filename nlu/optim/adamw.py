@@ -59,7 +59,7 @@ class AdamW:
         freeze: list[str] = [],  # noqa: B006 - read as a schema, never changed
     ):
         """`lr`: the peak rate. `layer_lr_decay` d < 1 gives the layer n steps below the top lr * d^n, embeddings the
-        least; 1 = off. `top_lr_ratio` multiplies the rate of pooler and classifier. `freeze`: shell patterns of
+        least; 1 = off. `top_lr_ratio` multiplies the rate of pooler and head. `freeze`: shell patterns of
         parameter names that are not trained, e.g. ["backbone.embeddings.*"]; [] = none."""
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise UserError(f"optimizer.betas is {list(betas)}, but must be two numbers in [0, 1); e.g. [0.9,0.999]")
@@ -110,7 +110,7 @@ class AdamW:
         if inner == name:
             return self.top_lr_ratio
         backbone = model.backbone
-        below_top = backbone.depth - backbone.depth_of(inner)  # type: ignore[operator]
+        below_top = backbone.depth - backbone.depth_of(inner)
         ratio = self.layer_lr_decay ** max(0, below_top - 1)
         return ratio * self.top_lr_ratio if below_top == 0 else ratio
 

@@ -12,14 +12,16 @@ import numpy as np
 from torch import Tensor
 
 from nlu.config.errors import UserError
+from nlu.config.schema import Node
 from nlu.config.types import Probability
 from nlu.data.collate import Batch
 from nlu.data.store import Examples
+from nlu.losses.contrastive import Contrastive
 from nlu.losses.info_nce import InfoNce
 from nlu.metrics.classes import ClassScorer
 from nlu.metrics.ranking import RankingScorer
 from nlu.metrics.similarity import SimilarityScorer
-from nlu.models.heads.sides import CosineHead
+from nlu.models.heads.pairs import unit_vectors
 from nlu.models.task_model import TaskModel
 from nlu.tasks.classify import Classify
 from nlu.tasks.task import Outputs, to_host
@@ -29,16 +31,11 @@ class Siamese(Classify):
     """Say how two texts relate, each encoded by itself."""
 
     layouts = ("sides",)
-    heads = ("nlu.models.heads.sides.ConcatHead", "nlu.models.heads.sides.CosineHead")
+    heads = ("nlu.models.heads.pairs.SidesHead",)
     losses = (
         "nlu.losses.cross_entropy.CrossEntropy", "nlu.losses.focal.Focal", "nlu.losses.contrastive.Contrastive",
         "nlu.losses.info_nce.InfoNce",
     )  # fmt: skip
-    head_of_loss = {
-        "nlu.losses.contrastive.Contrastive": "nlu.models.heads.sides.CosineHead",
-        "nlu.losses.info_nce.InfoNce": "nlu.models.heads.sides.CosineHead",
-    }
-    """of losses that need another head than the first"""
     scores = "nlu.metrics.classes.ClassScorer"
     metrics = (
         "accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "threshold", "loss",
@@ -50,12 +47,16 @@ class Siamese(Classify):
         and other sets, the test set too, are scored with it."""
         super().__init__(loss, target)
         self.threshold = threshold
-        self.over_cosines = f"{type(loss).__module__}.{type(loss).__qualname__}" in self.head_of_loss
+        self.over_cosines = isinstance(loss, Contrastive | InfoNce)
         if self.over_cosines and len(target.names) not in (0, 2):
             raise UserError(
                 f"the loss compares texts that belong together with those that do not, but the data has "
                 f"{len(target.names)} labels ({', '.join(target.names[:5])}, ...); set loss=cross_entropy"
             )
+
+    def own_head(self) -> Node:
+        features = "cosine" if self.over_cosines else "concat"
+        return {"_target_": self.heads[0], "features": features}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Rows; with InfoNCE those pairs that belong together, of which each is told from the others of its batch."""
@@ -63,9 +64,9 @@ class Siamese(Classify):
         return {"labels": int((labels_B == 1).sum()) if isinstance(self.loss, InfoNce) else len(labels_B)}
 
     def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
-        if not isinstance(model.head, CosineHead):
+        if not self.over_cosines:
             return super().forward(model, batch, x_TD)
-        first_BD, second_BD = model.head.vectors(model.encode(batch, x_TD), batch)
+        first_BD, second_BD = unit_vectors(model.encode(batch, x_TD), batch)
         return {"logits": (first_BD * second_BD).sum(1), "first": first_BD, "second": second_BD}
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
@@ -106,7 +107,6 @@ class Retrieve(Siamese):
     """Find the text that answers a query among all candidates of the set."""
 
     target = "nlu.data.targets.Relevance"
-    heads = ("nlu.models.heads.sides.CosineHead",)
     losses = ("nlu.losses.info_nce.InfoNce", "nlu.losses.contrastive.Contrastive")
     scores = "nlu.metrics.ranking.RankingScorer"
     metrics = ("mrr", "ndcg_10", "recall_1", "recall_5", "recall_10")

@@ -11,6 +11,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from nlu.config.schema import Node
 from nlu.data.collate import Batch
 from nlu.data.store import Examples
 from nlu.metrics.scores import Scorer
@@ -38,7 +39,7 @@ class Task(Protocol):
     target: ClassVar[str]
     """dotted name of its nlu.data.targets.Target"""
     heads: ClassVar[tuple[str, ...]]
-    """dotted names of the heads that fit; the first is what head=auto means"""
+    """dotted names of the heads that fit"""
     losses: ClassVar[tuple[str, ...]]
     """dotted names of the losses that fit"""
     scores: ClassVar[str]
@@ -48,6 +49,9 @@ class Task(Protocol):
     """only with two classes"""
     default_metric: ClassVar[str]
     lower_is_better: ClassVar[tuple[str, ...]]
+
+    def own_head(self) -> Node:
+        """Return the choice that head=auto stands for."""
 
     @property
     def term_names(self) -> tuple[str, ...]:
@@ -81,10 +85,14 @@ class Task(Protocol):
 class RowsOfLogits:
     """What tasks share whose loss is one term over rows of logits."""
 
+    heads: ClassVar[tuple[str, ...]]
     term_names = ("labels",)
 
     def __init__(self, loss: Loss, target: Any):
         self.loss, self.target_ = loss, target
+
+    def own_head(self) -> Node:
+        return {"_target_": self.heads[0]}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"labels": len(batch.targets["labels"])}

@@ -11,7 +11,7 @@ import torch
 
 from nlu.config.durations import Clock
 from nlu.config.errors import UserError
-from nlu.config.schema import Node, Run
+from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
@@ -76,16 +76,12 @@ def build_model(config: Run, data: Data, task: Task) -> TaskModel:
     backbone = build(config.model, store.tokenizer.vocab_size, source, trusted=trusted)
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
         raise UserError(f"data.max_len is {config.data['max_len']}, but the model has {limit} positions; set it lower")
-    head = build(head_node(config.head, task), backbone.width_of(store.layout), store.target, trusted=trusted)
+    head_node = task.own_head() if config.head[TARGET] == AUTO_HEAD else config.head
+    head = build(head_node, backbone.width_of(store.layout), store.target, trusted=trusted)
     model = TaskModel(backbone, head, store.layout)
     if source is not None and not getattr(backbone, "random_weights", False):
         load_into(model, source, labels=store.labels)
     return model
-
-
-def head_node(node: Node, task: Task) -> Node:
-    """Return the choice of the group `head`, with the task's own where it is auto."""
-    return {TARGET: task.heads[0]} if node[TARGET] == AUTO_HEAD else node
 
 
 def build_stepper(config: Run, model: TaskModel, task: Task, ranks: Ranks) -> Stepper:

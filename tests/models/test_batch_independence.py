@@ -1,6 +1,6 @@
 """The logits of an example depend on that example alone: not on the batch, its size, its order or the threads.
 
-A new model is added to ENCODERS.
+A new encoder is added to ENCODERS, a new head to HEADS.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,13 @@ import torch
 from torch import nn
 
 from nlu.models.bert import Bert
+from nlu.models.heads.crf import CrfHead
+from nlu.models.heads.pairs import SidesHead
 from nlu.models.huggingface import HuggingFace
 from nlu.models.pretrained import open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.models.textcnn import TextCnn
+from tests.models.parts import Target, labels, task_model
 
 VOCAB_SIZE = 50
 LAYOUTS = ["single", "pair", "units"]
@@ -77,10 +80,38 @@ def spread_of_logits(model: nn.Module, corpus: Any) -> float:
     return largest / torch.cat(alone).abs().max().item()
 
 
+HEADS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
+    "crf": ("units", lambda width: CrfHead(width, Target(["O", "B-x", "I-x"], "tags"))),
+    "sides concat": ("sides", lambda width: SidesHead(width, labels(3), features="concat")),
+    "sides cosine": ("sides", lambda width: SidesHead(width, labels(3), features="cosine")),
+}
+"""Heads by name, each with the layout that it reads; the linear one has tests of its own."""
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_logits_of_every_head_on_every_encoder_do_not_depend_on_neighbours(corpus, spread, tmp_path, name, head):
+    layout, make = HEADS[head]
+    backbone: Any = ENCODERS[name](tmp_path / "weights")
+    model = spread(TaskModel(backbone, make(backbone.width_of(layout)), layout))
+    assert spread_of_logits(model, corpus(layout, lengths_of(6))) <= 1e-5
+
+
+@pytest.mark.parametrize("in_bf16", [False, True])
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("seed", range(len(EXACT)))
+def test_logits_of_every_head_on_bert_have_the_same_bits_among_any_neighbours(corpus, spread, seed, head, in_bf16):
+    layout, make = HEADS[head]
+    backbone = bert(**EXACT[seed])
+    model = spread(TaskModel(backbone, make(backbone.width_of(layout)), layout), seed)
+    with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
+        assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ENCODERS)
 def test_logits_of_every_encoder_do_not_depend_on_neighbours(corpus, spread, tmp_path, name, layout):
-    model = spread(TaskModel(ENCODERS[name](tmp_path / "weights"), layout, 3))
+    model = spread(task_model(ENCODERS[name](tmp_path / "weights"), layout, 3))
     assert spread_of_logits(model, corpus(layout, lengths_of(6))) <= 1e-5
 
 
@@ -90,21 +121,21 @@ def test_logits_of_every_encoder_do_not_depend_on_neighbours(corpus, spread, tmp
 )
 @pytest.mark.parametrize("seed", range(len(EXACT)))
 def test_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, seed, layout, pooling):
-    model = spread(TaskModel(bert(pooling=pooling, **EXACT[seed]), layout, 3), seed)
+    model = spread(task_model(bert(pooling=pooling, **EXACT[seed]), layout, 3), seed)
     assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(len(EXACT)))
 def test_in_bf16_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, seed, layout):
-    model = spread(TaskModel(bert(**EXACT[seed]), layout, 3), seed)
+    model = spread(task_model(bert(**EXACT[seed]), layout, 3), seed)
     with torch.autocast("cpu", torch.bfloat16):
         assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
 
 
 @pytest.mark.parametrize("layout", ["pair", "units"])
 def test_logits_of_bert_have_the_same_bits_with_one_thread_and_two(corpus, spread, threads, layout):
-    model = spread(TaskModel(bert(**SMALL), layout, 3))
+    model = spread(task_model(bert(**SMALL), layout, 3))
     examples = corpus(layout, lengths_of(4)[-9:])
     found = []
     for count, batch_size in [(1, 1), (1, 9), (2, 1), (2, 9)]:

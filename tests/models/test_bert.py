@@ -10,7 +10,7 @@ from torch import nn
 from nlu.config.errors import CheckpointError, UserError
 from nlu.models.bert import Bert
 from nlu.models.pretrained import Pretrained, load_into, open_pretrained
-from nlu.models.task_model import TaskModel
+from tests.models.parts import task_model
 
 VOCAB_SIZE = 50
 LENGTHS = [1, 2, 3, 3, 7, 12, 12, 30, 31]
@@ -42,7 +42,7 @@ def save(model: nn.Module, folder: Path, form: str) -> str:
 def load(reference: str, **keywords: Any) -> Bert:
     source = open_pretrained(reference)
     bert = Bert(VOCAB_SIZE, source, pretrained=reference, **keywords)
-    load_into(TaskModel(bert, "single", 2), source)
+    load_into(task_model(bert, "single", 2), source)
     return bert.eval()
 
 
@@ -210,7 +210,7 @@ def test_heads_must_divide_the_width():
 
 def test_a_pair_needs_two_segments():
     with pytest.raises(UserError, match="model.segment_types is 1, but"):
-        TaskModel(Bert(VOCAB_SIZE, None, pretrained=None, segment_types=1, **OURS), "pair", 2)
+        task_model(Bert(VOCAB_SIZE, None, pretrained=None, segment_types=1, **OURS), "pair", 2)
 
 
 def test_depth_counts_from_the_embeddings_to_what_lies_above_the_layers():

@@ -15,6 +15,7 @@ from nlu.models.pretrained import load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.training.checkpoint import Checkpoints
 from nlu.training.state import Best
+from tests.models.parts import task_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -42,7 +43,7 @@ def load(reference: str, vocab_size: int = VOCAB_SIZE, **keywords: Any) -> Huggi
     source = open_pretrained(reference)
     backbone = HuggingFace(vocab_size, source, pretrained=reference, **keywords)
     if not backbone.random_weights:
-        load_into(TaskModel(backbone, "single", 2), source)
+        load_into(task_model(backbone, "single", 2), source)
     return backbone.eval()
 
 
@@ -56,7 +57,7 @@ def pooled_of(encoder: Any, batch: Any) -> torch.Tensor:
 
 def run_of(backbone: HuggingFace, folder: Path, labels: int = 2) -> TaskModel:
     """Write a run's best and last checkpoint with this encoder, as training does."""
-    model = TaskModel(backbone, "single", labels)
+    model = task_model(backbone, "single", labels)
     names = {"layout": "single", "labels": [f"l{number}" for number in range(labels)]}
     tokenizer = wordpiece(WORDS, True, "the test")
     checkpoints = Checkpoints(folder, config=backbone.settings(), labels=names, tokenizer=tokenizer)
@@ -113,7 +114,7 @@ def test_a_former_run_gives_its_architecture_and_weights(saved, tmp_path, kind, 
     former = run_of(load(saved(kind)[1]), tmp_path / "run")
     reference = f"{tmp_path / 'run'}{part}"
     source = open_pretrained(reference)
-    again = TaskModel(HuggingFace(VOCAB_SIZE, source, pretrained=reference), "single", 2)
+    again = task_model(HuggingFace(VOCAB_SIZE, source, pretrained=reference), "single", 2)
     load_into(again, source)
     state = again.state_dict()
     assert all(torch.equal(state[name], value) for name, value in former.state_dict().items())
@@ -135,7 +136,7 @@ def test_random_weights_keep_the_architecture_and_take_the_tokenizers_vocabulary
 def test_weights_kept_in_half_precision_are_trained_in_fp32(saved, corpus):
     inner, folder = saved()
     inner.half().save_pretrained(folder)
-    model = TaskModel(load(folder), "single", 2)
+    model = task_model(load(folder), "single", 2)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert model(corpus("single", [3, 5]).batch()).dtype == torch.float32
 

@@ -20,6 +20,7 @@ from nlu.models.task_model import TaskModel
 from nlu.models.textcnn import TextCnn
 from nlu.training.checkpoint import Checkpoints
 from nlu.training.state import Best, State
+from tests.models.parts import task_model
 
 VOCAB_SIZE = 50
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(VOCAB_SIZE - 5))]
@@ -61,7 +62,7 @@ def write(folder: Path, tensors: Tensors | None, config: Any = CONFIG) -> str:
 
 def model_of(reference: str, layout: str = "single", labels: int = 2, vocab_size: int = VOCAB_SIZE) -> TaskModel:
     source = open_pretrained(reference)
-    return TaskModel(Bert(vocab_size, source, pretrained=reference), layout, labels)
+    return task_model(Bert(vocab_size, source, pretrained=reference), layout, labels)
 
 
 def loaded(reference: str, **keywords: Any) -> Tensors:
@@ -139,7 +140,7 @@ def test_what_is_missing_unexpected_or_of_another_shape_is_logged(tmp_path, mess
     loaded(write(tmp_path, tensors))
     assert messages() == [
         f"INFO pretrained {tmp_path}: 27 of 31 tensors of the model loaded",
-        "WARNING   missing: encoder.layer.1.output.dense.bias, classifier.weight, classifier.bias",
+        "WARNING   missing: encoder.layer.1.output.dense.bias, head.linear.weight, head.linear.bias",
         "INFO   unexpected: cls.predictions.bias, pooler.dense.bias",
         "WARNING   mismatched: backbone.embeddings.position_embeddings.weight is (32, 24), the model wants (64, 24)",
     ]
@@ -147,7 +148,7 @@ def test_what_is_missing_unexpected_or_of_another_shape_is_logged(tmp_path, mess
 
 def test_a_head_alone_that_is_missing_is_no_warning(tmp_path, messages):
     loaded(write(tmp_path, hub_tensors()))
-    assert messages()[1:] == ["INFO   missing: classifier.weight, classifier.bias"]
+    assert messages()[1:] == ["INFO   missing: head.linear.weight, head.linear.bias"]
 
 
 def test_weights_of_which_nothing_or_little_fits_are_refused(tmp_path):
@@ -225,7 +226,7 @@ def run(tmp_path: Path) -> Callable[..., tuple[TaskModel, TaskModel]]:
         models = []
         for seed in (1, 2):
             torch.manual_seed(seed)
-            models.append(TaskModel((backbone or small_bert)(), "single", len(labels)))
+            models.append(task_model((backbone or small_bert)(), "single", len(labels)))
         best, last = models
         written = Checkpoints(
             tmp_path / "run", config=best.backbone.settings(), labels={"layout": "single", "labels": labels},
@@ -289,16 +290,25 @@ def test_a_former_runs_classifier_is_taken_only_for_its_own_labels(tmp_path, run
         torch.manual_seed(9)
         model = model_of(str(tmp_path / "run"), layout, len(labels or "12"))
         load_into(model, source, labels)
-        assert same(best, model.state_dict(), but="classifier")
-        assert torch.equal(model.classifier.weight[:2], best.classifier.weight) == is_taken
-    assert sum("its classifier stays behind" in message for message in messages()) == 3
+        assert same(best, model.state_dict(), but="head")
+        assert torch.equal(model.head.linear.weight[:2], best.head.linear.weight) == is_taken
+    assert sum("its head stays behind" in message for message in messages()) == 3
+
+
+def test_a_run_from_before_heads_had_names_gives_its_classifier_to_the_head(tmp_path, run):
+    best, _ = run(["no", "yes"])
+    path = tmp_path / "run/checkpoints/best-1/model.safetensors"
+    save_file({name.replace("head.linear.", "classifier."): value for name, value in load_file(path).items()}, path)
+    model = model_of(str(tmp_path / "run"))
+    load_into(model, open_pretrained(str(tmp_path / "run")), ["no", "yes"])
+    assert same(best, model.state_dict())
 
 
 def test_a_run_of_textcnn_goes_on_as_textcnn_and_is_refused_elsewhere(tmp_path, run):
     sizes: dict[str, Any] = {"embedding_size": 8, "hidden_size": 12}
     best, _ = run(["no", "yes"], lambda: TextCnn(VOCAB_SIZE, None, pretrained=None, **sizes))
     source = open_pretrained(str(tmp_path / "run"))
-    again = TaskModel(TextCnn(VOCAB_SIZE, source, pretrained="run", **sizes), "single", 2)
+    again = task_model(TextCnn(VOCAB_SIZE, source, pretrained="run", **sizes), "single", 2)
     load_into(again, source)
     assert same(best, again.state_dict())
     with pytest.raises(CheckpointError, match="model_type textcnn,.* set model=textcnn"):

@@ -6,12 +6,13 @@ import torch
 
 from nlu.models.bert import Bert
 from nlu.models.task_model import TaskModel
+from tests.models.parts import task_model
 
 SIZES: dict[str, Any] = {"hidden_size": 24, "layers": 2, "heads": 4, "intermediate_size": 40, "max_positions": 64}
 
 
 def model_of(layout: str, **changes: Any) -> TaskModel:
-    return TaskModel(Bert(50, None, pretrained=None, **{**SIZES, **changes}), layout, 3)
+    return task_model(Bert(50, None, pretrained=None, **{**SIZES, **changes}), layout, 3)
 
 
 def test_logits_differ_between_examples_and_are_fp32(corpus, spread):
@@ -48,3 +49,25 @@ def test_the_head_drops_out_in_training_only(corpus, spread):
 
 def test_the_encoder_is_told_the_layout_of_its_batches():
     assert model_of("pair").backbone.layout == "pair"
+
+
+def test_encoding_hands_on_what_the_head_wants(corpus, spread):
+    for layout in ("single", "units"):
+        model, batch = spread(model_of(layout)), corpus(layout, [4, 9]).batch()
+        encoded = model.encode(batch)
+        assert torch.equal(model.head(encoded, batch), model(batch))
+        assert (encoded.pooled_SD is None, encoded.units_UD is None) == (layout == "units", layout == "single")
+
+
+def test_word_vectors_can_be_given_in_place_of_the_batchs_own(corpus, spread):
+    model, batch = spread(model_of("single")), corpus("single", [4, 9]).batch()
+    x_TD = model.backbone.embed(batch)
+    assert torch.equal(model.encode(batch, x_TD).pooled_SD, model.encode(batch).pooled_SD)
+    assert not torch.allclose(model.encode(batch, 2 * x_TD).pooled_SD, model.encode(batch).pooled_SD)
+
+
+def test_a_text_that_is_read_from_its_own_sequence_finds_it_wherever_it_stands(corpus, spread):
+    model, batch = spread(model_of("single")), corpus("single", [4, 9, 12]).batch()
+    logits = model(batch)
+    batch.sequences_KB = torch.tensor([[2, 0, 1]])
+    assert torch.equal(model(batch), logits[[2, 0, 1]])

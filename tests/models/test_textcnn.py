@@ -11,13 +11,14 @@ from nlu.config.errors import UserError
 from nlu.models.pretrained import Pretrained
 from nlu.models.task_model import TaskModel
 from nlu.models.textcnn import TextCnn
+from tests.models.parts import task_model
 
 VOCAB_SIZE = 50
 SIZES: dict[str, Any] = {"embedding_size": 8, "hidden_size": 12, "layers": 2, "kernel_sizes": [3, 5]}
 
 
 def model(spread: Any, layout: str = "single", **changes: Any) -> TaskModel:
-    return spread(TaskModel(TextCnn(VOCAB_SIZE, None, pretrained=None, **{**SIZES, **changes}), layout, 2))
+    return spread(task_model(TextCnn(VOCAB_SIZE, None, pretrained=None, **{**SIZES, **changes}), layout, 2))
 
 
 def tokens_of(encoder: Any, batch: Any) -> torch.Tensor:

@@ -5,8 +5,8 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.models.bert import Bert
-from nlu.models.task_model import TaskModel
 from nlu.optim.adamw import AdamW, set_learning_rate
+from tests.models.parts import task_model
 
 LAYERS = 2
 
@@ -18,7 +18,7 @@ def model():
         vocab_size=50, source=None, pretrained=None, hidden_size=16, layers=LAYERS, heads=2, intermediate_size=32,
         pooling="pooler",
     )  # fmt: skip
-    return TaskModel(backbone, "single", 3)
+    return task_model(backbone, "single", 3)
 
 
 def settings_of(model, optimizer):
@@ -46,7 +46,7 @@ def test_the_rate_falls_with_depth_and_the_top_has_its_own(model):
     settings = settings_of(model, AdamW(lr=1.0, layer_lr_decay=0.5, top_lr_ratio=10.0).build(model))
     rates = {
         "backbone.embeddings.": 0.5**LAYERS, "backbone.encoder.layer.0.": 0.5, "backbone.encoder.layer.1.": 1.0,
-        "backbone.pooler.": 10.0, "classifier.": 10.0,
+        "backbone.pooler.": 10.0, "head.": 10.0,
     }  # fmt: skip
     for name, (lr, _) in settings.items():
         assert lr == next(rate for prefix, rate in rates.items() if name.startswith(prefix)), name
@@ -77,9 +77,9 @@ def test_frozen_weights_do_not_move_and_all_others_do(model):
 
 def test_what_a_model_froze_itself_stays_frozen(model):
     model.backbone.embeddings.word_embeddings.weight.requires_grad_(False)
-    settings = settings_of(model, AdamW(freeze=["classifier.*"]).build(model))
+    settings = settings_of(model, AdamW(freeze=["head.*"]).build(model))
     assert [name for name, found in settings.items() if found is None] == [
-        "backbone.embeddings.word_embeddings.weight", "classifier.weight", "classifier.bias",
+        "backbone.embeddings.word_embeddings.weight", "head.linear.weight", "head.linear.bias",
     ]  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def test_betas_outside_their_range_are_refused(betas):
 
 def test_a_step_moves_by_the_rate_and_decays_apart_from_the_gradient(model):
     optimizer = AdamW(lr=0.1, weight_decay=0.5, eps=1e-12).build(model)
-    weight, bias = model.classifier.weight, model.classifier.bias
+    weight, bias = model.head.linear.weight, model.head.linear.bias
     before = weight.detach().clone(), bias.detach().clone()
     step(model, optimizer)
     torch.testing.assert_close(weight.detach(), before[0] * (1 - 0.1 * 0.5) - 0.1)

@@ -13,10 +13,10 @@ from nlu.data.encoding import Encoded
 from nlu.data.store import Examples, SetWriter, StoredSet
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.models.bert import Bert
-from nlu.models.task_model import TaskModel
 from nlu.training.distributed import Ranks
 from nlu.training.precision import Precision
 from nlu.training.step import Stepper
+from tests.models.parts import task_model
 
 ROWS = 12
 CPU = torch.device("cpu")
@@ -53,7 +53,7 @@ def stepper(
         30, None, pretrained=None, hidden_size=8, layers=1, heads=2, intermediate_size=16, dropout=dropout,
         attention_dropout=dropout, head_dropout=dropout,
     )  # fmt: skip
-    model = TaskModel(encoder, "single", 2).train()
+    model = task_model(encoder, "single", 2).train()
     average = {name: value.detach().clone() for name, value in model.named_parameters()} if ema_decay else None
     return Stepper(
         model, optimizer(model.parameters(), lr=lr), CrossEntropy(), Precision(dtype=dtype), Ranks(0, 1, CPU), 1,
@@ -96,7 +96,7 @@ def test_clipping_bounds_the_update_and_reports_the_norm_before(examples: Exampl
 def test_a_loss_that_is_not_a_number_changes_nothing_and_names_rows(examples: Examples) -> None:
     parts = stepper()
     with torch.no_grad():
-        parts.model.classifier.bias[0] = float("nan")
+        parts.model.head.linear.bias[0] = float("nan")
     before = vector(parts).clone()
     with pytest.raises(UserError, match=r"the loss is nan at step 3, rows 5, 6, 7 of train; nothing was updated"):
         parts.step(examples, [np.array([4, 5, 6])], 3, False).result()

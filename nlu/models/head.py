@@ -1,0 +1,55 @@
+"""What a head is: it turns an encoder's vectors into logits of what the examples are to give.
+
+Axes: N rows to be labelled (examples or units), C outputs.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from nlu.data.collate import Batch
+from nlu.models.encoder import Encoded
+
+Wanted = Literal["pooled", "units"]
+
+
+class Target(Protocol):
+    """What a head must know of the target it is built for."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Classes or tags in their order; none for a number."""
+
+    @property
+    def kind(self) -> str:
+        """classes, tags, label_set, number or none."""
+
+    @property
+    def num_outputs(self) -> int:
+        """C"""
+
+
+class Head(Protocol):
+    """An nn.Module. Its constructor takes the width of the encoder's vectors and the target by position, its options
+    by keyword. No row may influence another's logits."""
+
+    wants: Wanted
+    """which vectors of `Encoded` it reads: those of sequences, or those of units"""
+
+    def __call__(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Return logits (N, C), float32: a row for each example, or for each unit."""
+
+
+def wanted_by(target: Target) -> Wanted:
+    """Return which vectors a target is read from: tags belong to units, everything else to a sequence."""
+    return "units" if target.kind == "tags" else "pooled"
+
+
+def vectors_of(encoded: Encoded, batch: Batch, wants: Wanted) -> Tensor:
+    """Return the vectors that are labelled; (N, D). Each example must be one sequence."""
+    if wants == "units":
+        assert encoded.units_UD is not None
+        return encoded.units_UD
+    assert encoded.pooled_SD is not None and len(batch.sequences_KB) == 1
+    return encoded.pooled_SD.index_select(0, batch.sequences_KB[0])

@@ -1,0 +1,199 @@
+"""A linear-chain conditional random field over the tags of units.
+
+Lafferty et al. 2001 (https://repository.upenn.edu/cis_papers/159/), section 3; Lample et al. 2016
+(https://arxiv.org/abs/1603.01360), section 2.2, whose scores of beginning and end are vectors of their own here:
+
+    score(y) = start[y_1] + sum_t logits[t, y_t] + sum_t transitions[y_t-1, y_t] + end[y_n]
+    negative log-likelihood = log sum_y' exp score(y') - score(y)
+
+Axes: U units of all examples, B examples, C tags; P units of all examples in order of their place, first units first;
+A examples that reach a place.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nlu.config.errors import UserError
+from nlu.data.collate import Batch, to_device
+from nlu.data.ragged import starts_of
+from nlu.models.encoder import Encoded
+from nlu.models.head import Target, vectors_of
+from nlu.models.heads.linear import fresh_linear
+
+
+class CrfHead(nn.Module):
+    """Scores of tags, and of one tag after another; what the BIO scheme forbids is impossible."""
+
+    _forbidden_CC: Tensor
+    _forbidden_C: Tensor
+
+    def __init__(self, width: int, target: Target):
+        """No options. Raises UserError where the target has no tags."""
+        super().__init__()
+        if target.kind != "tags":
+            raise UserError("head=crf needs a tag for each unit, which this task does not give; set head=linear")
+        count = len(target.names)
+        self.wants = "units"
+        self.linear = fresh_linear(width, count)
+        self.transitions_CC = nn.Parameter(torch.zeros(count, count))
+        """score of a tag (column) after another (row)"""
+        self.start_C = nn.Parameter(torch.zeros(count))
+        self.end_C = nn.Parameter(torch.zeros(count))
+        follows_CC, begins_C = legal_steps(target.names)
+        self.register_buffer("_forbidden_CC", torch.from_numpy(~follows_CC), persistent=False)
+        self.register_buffer("_forbidden_C", torch.from_numpy(~begins_C), persistent=False)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Return the score of each tag for each unit, without its neighbours; (U, C), float32."""
+        return self.linear(vectors_of(encoded, batch, "units")).float()
+
+    def negative_log_likelihood(self, logits_UC: Tensor, tags_U: Tensor, counts_B: np.ndarray) -> Tensor:
+        """Return -log p(tags) of each example in nats; (B,), float32. An example without units has 0.
+
+        No example influences another's value, not even its rounding. Tags that the scheme forbids give infinity.
+        """
+        return _NegativeLogLikelihood.apply(
+            logits_UC.float(), tags_U, *self._scores(), _Places(counts_B, logits_UC.device)
+        )
+
+    @torch.no_grad()
+    def decode(self, logits_UC: Tensor, counts_B: np.ndarray) -> Tensor:
+        """Return the most probable tags of each example (Viterbi), where several are, those of lowest number; (U,)."""
+        transitions_CC, start_C, end_C = self._scores()
+        places = _Places(counts_B, logits_UC.device)
+        logits_PC = logits_UC.float().index_select(0, places.unit_P)
+        best_AC, came_from, ends = start_C, [], []
+        for number, (here, logits_AC) in enumerate(zip(places.sizes, logits_PC.split(places.sizes), strict=True)):
+            if number:
+                best_AC, from_AC = (best_AC[:here, :, None] + transitions_CC).max(1)
+                came_from.append(from_AC)
+            best_AC = best_AC + logits_AC
+            ends.append((best_AC[places.next_size(number) :] + end_C).argmax(1))
+        tag_A, parts = logits_PC.new_zeros(0, dtype=torch.int64), []
+        for number in reversed(range(len(places.sizes))):
+            tag_A = torch.cat([tag_A, ends[number]])
+            parts.append(tag_A)
+            if number:
+                tag_A = came_from[number - 1].gather(1, tag_A[:, None])[:, 0]
+        tags_P = torch.cat(parts[::-1]) if parts else tag_A
+        return torch.empty_like(tags_P).index_copy_(0, places.unit_P, tags_P)
+
+    def _scores(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return transitions, start and end with minus infinity for what the scheme forbids."""
+        transitions_CC = self.transitions_CC.masked_fill(self._forbidden_CC, -torch.inf)
+        return transitions_CC, self.start_C.masked_fill(self._forbidden_C, -torch.inf), self.end_C
+
+
+def legal_steps(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return which tag may follow which, (C, C), rows being what is followed, and which may come first, (C,).
+
+    An I- follows only a B- or I- of its own type; everything else may stand anywhere.
+    """
+    follows_CC = np.array(
+        [[not after.startswith("I-") or before[:2] in ("B-", "I-") and before[2:] == after[2:] for after in names]
+         for before in names], dtype=bool,
+    ).reshape(len(names), len(names))  # fmt: skip
+    return follows_CC, np.array([not name.startswith("I-") for name in names], dtype=bool)
+
+
+class _Places:
+    """Packed units by their place in their example, longest examples first, so that each place is one slice."""
+
+    def __init__(self, counts_B: np.ndarray, device: torch.device):
+        counts_B = np.asarray(counts_B, dtype=np.int64)
+        order_B = np.argsort(-counts_B, kind="stable")
+        place_L1 = np.arange(counts_B.max(initial=0))[:, None]
+        is_unit_LB = place_L1 < counts_B[order_B]
+        unit_P = (starts_of(counts_B)[order_B] + place_L1)[is_unit_LB]
+        self.sizes: list[int] = is_unit_LB.sum(1).tolist()
+        """examples that reach each place, descending"""
+        self.count = len(counts_B)
+        self.unit_P = to_device(torch.from_numpy(unit_P), device)
+        self.order_B = to_device(torch.from_numpy(order_B), device)
+
+    def next_size(self, number: int) -> int:
+        """Return how many examples reach the place after this one."""
+        return self.sizes[number + 1] if number + 1 < len(self.sizes) else 0
+
+
+class _NegativeLogLikelihood(torch.autograd.Function):
+    """The forward algorithm; its gradient is marginal probabilities less the given tags (forward-backward)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits_UC: Tensor, tags_U: Tensor, transitions_CC: Tensor, start_C: Tensor, end_C: Tensor,
+        places: _Places,
+    ) -> Tensor:  # fmt: skip
+        logits_PC, tags_P = logits_UC.index_select(0, places.unit_P), tags_U.index_select(0, places.unit_P)
+        own_P = logits_PC.gather(1, tags_P[:, None])[:, 0]
+        alphas: list[Tensor] = []
+        total_B, gold_B = logits_UC.new_zeros(places.count), logits_UC.new_zeros(places.count)
+        tag_A, start = tags_P[:0], 0
+        for number, here in enumerate(places.sizes):
+            before_A, tag_A = tag_A[:here], tags_P[start : start + here]
+            if number:
+                alpha_AC = _log_sum_exp(alphas[-1][:here, :, None] + transitions_CC, 1)
+                gold_B[:here] += transitions_CC[before_A, tag_A] + own_P[start : start + here]
+            else:
+                alpha_AC = start_C
+                gold_B[:here] += start_C[tag_A] + own_P[:here]
+            alphas.append(alpha_AC + logits_PC[start : start + here])
+            last = slice(places.next_size(number), here)
+            total_B[last] = _log_sum_exp(alphas[-1][last] + end_C, 1)
+            gold_B[last] += end_C[tag_A[last]]
+            start += here
+        ctx.places = places
+        ctx.save_for_backward(logits_PC, tags_P, transitions_CC, end_C, total_B, *alphas)
+        return torch.empty_like(total_B).index_copy_(0, places.order_B, total_B - gold_B)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        logits_PC, tags_P, transitions_CC, end_C, total_B, *alphas = ctx.saved_tensors
+        places: _Places = ctx.places
+        weight_B1 = gradients[0].index_select(0, places.order_B)[:, None]
+        to_logits_PC, to_transitions_CC = torch.empty_like(logits_PC), torch.zeros_like(transitions_CC)
+        to_start_C, to_end_C = torch.zeros_like(end_C), torch.zeros_like(end_C)
+        ahead_AC, stop = logits_PC[:0], len(logits_PC)
+        for number in reversed(range(len(places.sizes))):
+            here, further = places.sizes[number], places.next_size(number)
+            weight_A1, total_A1, tag_A = weight_B1[:here], total_B[:here, None], tags_P[stop - here : stop]
+            if further:
+                # What follows, seen from every tag here: (A, here, next).
+                steps_ACC = transitions_CC + ahead_AC[:, None, :]
+                both_ACC = (alphas[number][:further, :, None] + steps_ACC - total_A1[:further, :, None]).exp()
+                to_transitions_CC += (both_ACC * weight_A1[:further, :, None]).sum(0)
+                next_A = tags_P[stop : stop + further]
+                to_transitions_CC.index_put_((tag_A[:further], next_A), -weight_A1[:further, 0], accumulate=True)
+                beta_AC = torch.cat([_log_sum_exp(steps_ACC, 2), end_C.expand(here - further, -1)])
+            else:
+                beta_AC = end_C.expand(here, -1)
+            marginal_AC = (alphas[number] + beta_AC - total_A1).exp()
+            marginal_AC.scatter_add_(1, tag_A[:, None], marginal_AC.new_full((here, 1), -1.0))
+            marginal_AC *= weight_A1
+            to_end_C += marginal_AC[further:].sum(0)
+            to_logits_PC[stop - here : stop] = marginal_AC
+            ahead_AC, stop = logits_PC[stop - here : stop] + beta_AC, stop - here
+            if not number:
+                to_start_C += marginal_AC.sum(0)
+        to_logits_UC = torch.empty_like(to_logits_PC).index_copy_(0, places.unit_P, to_logits_PC)
+        return to_logits_UC, None, to_transitions_CC, to_start_C, to_end_C, None
+
+
+def _log_sum_exp(scores: Tensor, dim: int) -> Tensor:
+    """Return log sum exp over a dimension, added up in an order that hangs on its size alone.
+
+    The library's own order may hang on how many examples there are. Where all scores are minus infinity, so is it.
+    """
+    highest = scores.amax(dim, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
+    terms = (scores - highest).exp_()
+    while (size := terms.shape[dim]) > 1:
+        half = size // 2
+        folded = terms.narrow(dim, 0, half) + terms.narrow(dim, half, half)
+        if size % 2:
+            folded.narrow(dim, 0, 1).add_(terms.narrow(dim, size - 1, 1))
+        terms = folded
+    return (terms.log_() + highest).squeeze(dim)

@@ -1,0 +1,33 @@
+"""A linear layer on the vectors of examples or of units. Axes: N rows, C outputs."""
+
+from torch import Tensor, nn
+
+from nlu.data.collate import Batch
+from nlu.models.encoder import Encoded
+from nlu.models.head import Target, vectors_of, wanted_by
+from nlu.models.linear import Linear
+
+INITIAL_SPREAD = 0.02
+"""standard deviation of fresh weights, as in BERT (Devlin et al. 2019)"""
+
+
+class LinearHead(nn.Module):
+    """One output for each class, tag or label, or one number."""
+
+    def __init__(self, width: int, target: Target):
+        """No options."""
+        super().__init__()
+        self.wants = wanted_by(target)
+        self.linear = fresh_linear(width, target.num_outputs)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Return logits (N, C), float32."""
+        return self.linear(vectors_of(encoded, batch, self.wants)).float()
+
+
+def fresh_linear(width: int, outputs: int) -> Linear:
+    """Return a linear layer with small random weights and no bias yet."""
+    linear = Linear(width, outputs)
+    nn.init.normal_(linear.weight, std=INITIAL_SPREAD)
+    nn.init.zeros_(linear.bias)
+    return linear

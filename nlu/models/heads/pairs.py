@@ -1,0 +1,65 @@
+"""Two texts that are encoded apart (a siamese encoder), compared by their vectors.
+
+Reimers & Gurevych 2019 (https://arxiv.org/abs/1908.10084), section 3. Scores of a pair need each text encoded once,
+so vectors can be stored and searched.
+
+Axes: N examples, S sequences, D width, C classes.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlu.config.errors import UserError
+from nlu.data.collate import Batch
+from nlu.models.encoder import Encoded
+from nlu.models.head import Target
+from nlu.models.heads.linear import fresh_linear
+
+
+class SidesHead(nn.Module):
+    """Compares the texts of a pair by their vectors u and v."""
+
+    def __init__(self, width: int, target: Target, *, features: Literal["concat", "cosine"] = "concat"):
+        """`features`: concat puts a linear layer on [u; v; |u - v|]; cosine gives cos(u, v) as the one output.
+
+        Raises UserError where the target gives each unit a tag.
+        """
+        super().__init__()
+        if target.kind == "tags":
+            raise UserError("head=sides compares two texts, but this task gives each unit a tag; set head=linear")
+        self.wants = "pooled"
+        self.features = features
+        self.linear = fresh_linear(3 * width, target.num_outputs) if features == "concat" else None
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Return logits (N, C), or cosines (N, 1), float32."""
+        if self.linear is None:
+            first_ND, second_ND = unit_vectors(encoded, batch)
+            return (first_ND * second_ND).sum(1, keepdim=True)
+        first_ND, second_ND = sides_of(encoded, batch)
+        return self.linear(torch.cat([first_ND, second_ND, (first_ND - second_ND).abs()], dim=1)).float()
+
+    def similarities(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Return the cosine of each example's first text with every example's second text, float32; (N, N).
+
+        It is what a loss with in-batch negatives reads; row and column of a pair have the same number.
+        """
+        first_ND, second_ND = unit_vectors(encoded, batch)
+        with torch.autocast(first_ND.device.type, enabled=False):
+            return first_ND @ second_ND.T
+
+
+def sides_of(encoded: Encoded, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the vectors of the first and of the second text of each example; (N, D) each."""
+    assert encoded.pooled_SD is not None and len(batch.sequences_KB) == 2
+    first_N, second_N = batch.sequences_KB
+    return encoded.pooled_SD.index_select(0, first_N), encoded.pooled_SD.index_select(0, second_N)
+
+
+def unit_vectors(encoded: Encoded, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the same in fp32 with length 1; a vector of zeros stays one."""
+    first_ND, second_ND = sides_of(encoded, batch)
+    return F.normalize(first_ND.float(), dim=1), F.normalize(second_ND.float(), dim=1)
