@@ -18,8 +18,8 @@ from nlu.config.errors import UserError
 log = logging.getLogger(__name__)
 
 TOLD_AFTER_S = 1.0
-FIRST_PAUSE_S = 0.001
-LONGEST_PAUSE_S = 0.1
+PAUSES_S = 0.001, 0.1
+"""The shortest and the longest pause between two tries; in between a tenth of what was waited so far."""
 WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
@@ -75,7 +75,7 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
 
 
 def _taken(path: Path, wait_s: float, shared: bool, what: str) -> int:
-    began_s, pause_s, is_told = time.monotonic(), FIRST_PAUSE_S, False
+    began_s, is_told = time.monotonic(), False
     while True:
         descriptor = os.open(path, os.O_RDONLY if shared else os.O_CREAT | os.O_RDWR, 0o666)
         try:
@@ -92,8 +92,7 @@ def _taken(path: Path, wait_s: float, shared: bool, what: str) -> int:
             limit = "" if wait_s == math.inf else f", for at most {wait_s:g} s"
             log.info("%s is locked by another process; waiting for it%s", what, limit)
             is_told = True
-        time.sleep(min(pause_s, wait_s - waited_s))
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        time.sleep(min(max(PAUSES_S[0], waited_s / 10), PAUSES_S[1], wait_s - waited_s))
 
 
 def _lock(descriptor: int, shared: bool, path: Path, *, wait: bool) -> bool:

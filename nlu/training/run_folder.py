@@ -1,10 +1,7 @@
 """The folder of a run: one run each, held by a lock while it is written, continued only by the same run."""
 
-import fcntl
-import os
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import yaml
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.flat import WITHOUT_EFFECT, flat
 from nlu.storage.files import write_text
+from nlu.storage.locks import Locked, hold_lock
 from nlu.sweeps.repeats import count_parts
 from nlu.training.checkpoint import COMPLETE, find_last
 
@@ -35,39 +33,23 @@ def hold(run_dir: Path) -> Iterator[None]:
     """
     made_here = not run_dir.exists()
     run_dir.mkdir(parents=True, exist_ok=True)
-    descriptor = _lock(run_dir)
-    try:
-        yield
-    finally:
-        if not (run_dir / CONFIG).is_file():
-            (run_dir / LOCK).unlink(missing_ok=True)
-            if made_here and not any(run_dir.iterdir()):
-                run_dir.rmdir()
-        os.close(descriptor)
-
-
-def _lock(run_dir: Path) -> int:
-    deadline_s = time.monotonic() + LOCK_WAIT_S
-    while True:
-        descriptor = os.open(run_dir / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
-        if _is_ours(descriptor, run_dir / LOCK):
-            return descriptor
-        os.close(descriptor)
-        if time.monotonic() > deadline_s:
+    with ExitStack() as held:
+        try:
+            held.enter_context(
+                hold_lock(run_dir / LOCK, wait_s=LOCK_WAIT_S, what=f"the folder of this run, {run_dir},")
+            )
+        except Locked:
             raise UserError(
                 f"the folder of this run is {run_dir}, and another process is writing to it; wait for it, stop it, or "
                 f"choose another {FOLDER_KEY}"
-            )
-        time.sleep(0.2)
-
-
-def _is_ours(descriptor: int, path: Path) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    # Whoever held the lock before may have removed the file on its way out, and a third made another.
-    return path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
+            ) from None
+        try:
+            yield
+        finally:
+            if not (run_dir / CONFIG).is_file():
+                (run_dir / LOCK).unlink(missing_ok=True)
+                if made_here and not any(run_dir.iterdir()):
+                    run_dir.rmdir()
 
 
 def _contents(run_dir: Path) -> list[str]:
