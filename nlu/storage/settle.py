@@ -6,16 +6,19 @@ disk, marked COMPLETE, the mark synced, renamed into place, and the folder aroun
     settle(new, place)     where all would write the same: of several processes at once, the first one's stands
     replace(new, place)    where the newest stands; one process at a time
     find_whole(place)      what `replace` left, whatever killed it: the newest that is whole
+    copy_whole(place, to)  the same for readers, while `replace` may be at work; changes nothing there
 """
 
+import errno
 import glob
 import logging
 import math
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from nlu.storage.files import sync_folder
@@ -24,6 +27,9 @@ from nlu.storage.locks import hold_lock
 log = logging.getLogger(__name__)
 
 MARKER = "COMPLETE"
+COPY_TRIES, COPY_PAUSE_S = 20, 0.01
+"""A place has no whole folder for the instant between two renames."""
+COPY_BYTES = 1 << 20
 
 
 def is_whole(folder: Path) -> bool:
@@ -69,7 +75,7 @@ def settle(new: Path, place: Path, *, note: str = "", is_good: Callable[[Path], 
     for broken in place.parent.glob(f".{glob.escape(place.name)}.*.broken"):
         # It may be another user's, who alone can remove it.
         with suppress(OSError):
-            _remove(broken)
+            remove(broken)
     return True
 
 
@@ -87,20 +93,20 @@ def swap(new: Path, place: Path) -> None:
     """The second half of `replace`: rename a marked folder into a place that may be taken."""
     old = place.with_name(f".{place.name}.old")
     if is_whole(place):
-        _remove(old)
+        remove(old)
         os.rename(place, old)
     else:
-        _remove(place)
+        remove(place)
     os.rename(new, place)
     sync_folder(place.parent)
-    _remove(old)
+    remove(old)
 
 
 def aside(place: Path) -> Path:
     """Make the folder in which to write what `replace` is to put at the place: empty, whatever a kill left there."""
     find_whole(place)
     new = place.with_name(f".{place.name}.new")
-    _remove(new)
+    remove(new)
     new.mkdir(parents=True)
     return new
 
@@ -117,11 +123,62 @@ def find_whole(place: Path) -> Path | None:
     """
     found = next((path for path in candidates(place) if is_whole(path)), None)
     if found is not None and found != place:
-        _remove(place)
+        remove(place)
         os.rename(found, place)
         sync_folder(place.parent)
         log.info("%s was being replaced; %s is complete and stands for it", place, found.name)
     return None if found is None else place
+
+
+def copy_whole(place: Path, target: Path) -> bool:
+    """Copy the newest whole folder of a place, all files from the same one; returns whether there is one.
+
+    For whoever may not write there: another process may be replacing it meanwhile. The folder holds files alone.
+    """
+    for attempt in range(COPY_TRIES):
+        if attempt:
+            time.sleep(COPY_PAUSE_S)
+        if any(copy_files(path, target) for path in candidates(place)):
+            return True
+    return False
+
+
+def copy_files(folder: Path, target: Path) -> bool:
+    """Copy a whole folder of files, or nothing where it is none or is replaced or removed while its files are opened.
+
+    A folder keeps its identity when it is renamed, and `remove` takes its mark off first: so all files belong together.
+    """
+    try:
+        with ExitStack() as opened:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            opened.callback(os.close, descriptor)
+            files = {
+                name: opened.enter_context(open(os.open(name, os.O_RDONLY, dir_fd=descriptor), "rb"))
+                for name in os.listdir(descriptor)
+            }
+            os.stat(MARKER, dir_fd=descriptor)
+            target.mkdir(parents=True)
+            for name, file in files.items():
+                with open(target / name, "wb") as copy:
+                    shutil.copyfileobj(file, copy, COPY_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        # What another host removes is gone for a reader on NFS also where it is open.
+        if error.errno != errno.ESTALE:
+            raise
+        shutil.rmtree(target, ignore_errors=True)
+        return False
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, its mark first, so that no reader takes the rest of a folder for a whole one."""
+    if path.is_dir() and not path.is_symlink():
+        (path / MARKER).unlink(missing_ok=True)
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _sync_file(path: Path) -> None:
@@ -129,10 +186,3 @@ def _sync_file(path: Path) -> None:
         return
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

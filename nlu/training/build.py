@@ -19,7 +19,7 @@ from nlu.data.seeds import stable_seed
 from nlu.models.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.storage.resources import fetch
-from nlu.training.checkpoint import Checkpoints, load_last
+from nlu.training.checkpoint import Checkpoints, load_last, source_of
 from nlu.training.distributed import Ranks
 from nlu.training.loop import Training
 from nlu.training.progress import Progress
@@ -128,14 +128,14 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: dict[str, Any]) -> Sta
     if differences := [key for key in order_key if key not in passed_over and saved.get(key) != order_key[key]]:
         raise CheckpointError(
             *(_difference(key, saved.get(key), order_key[key]) for key in differences),
-            summary=f"{checkpoint} stands at step {state.step} of a run that this one cannot go on with",
+            summary=f"{source_of(checkpoint)} stands at step {state.step} of a run that this one cannot go on with",
             remedy="write the values of its config.yaml, with the same files, to go on, or take only its weights with "
             "model.pretrained=RUN/last",
         )
     if saved["world_size"] != order_key["world_size"]:
         log.warning("saved by %s processes, continued by %s: sums round otherwise, so the bytes will differ from an "
                     "unbroken run", saved["world_size"], order_key["world_size"])  # fmt: skip
-    log.info("continuing from %s at step %d", checkpoint, state.step)
+    log.info("continuing from %s at step %d", source_of(checkpoint), state.step)
     return state
 
 
