@@ -82,6 +82,7 @@ def make_own(run_dir: Path) -> None:
     """
     taken = run_dir / TAKEN
     if not is_whole(taken):
+        (run_dir / CHECKPOINTS / MARKER).unlink(missing_ok=True)
         return
     for path in (taken / PREDICTIONS).glob("*.json"):
         write_bytes(run_dir / PREDICTIONS / path.name, path.read_bytes())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nlu.storage.settle import MARKER, aside, find_whole, is_whole, mark_whole, replace, settle
+from nlu.storage.settle import MARKER, aside, copy_whole, find_whole, is_whole, mark_whole, replace, settle
 
 KILLED = 9
 NAMED_POINTS = ("open", "fsync", "rename", "unlink", "rmdir")
@@ -188,3 +188,62 @@ def test_a_place_that_is_not_whole_never_takes_the_older_whole_one_along(tmp_pat
     mark_whole(write(tmp_path / ".place.old", "old"))
     aside(tmp_path / "place")
     assert content(tmp_path / "place") == "old"
+
+
+def test_a_copy_of_what_is_being_replaced_is_always_of_one_folder(tmp_path: Path) -> None:
+    place, over = tmp_path / "place", threading.Event()
+    replace(write_flat(aside(place), "0"), place)
+
+    def go_on() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            replace(write_flat(aside(place), str(number)), place)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        copies = [copy_whole(place, tmp_path / f"copy-{number}") for number in range(100)]
+    finally:
+        over.set()
+        thread.join()
+    assert all(copies)
+    for number in range(100):
+        texts = [(tmp_path / f"copy-{number}" / f"{name}.txt").read_text() for name in range(5)]
+        assert len(set(texts)) == 1 and is_whole(tmp_path / f"copy-{number}")
+
+
+@pytest.mark.parametrize("opened_before", range(1, 8))
+def test_a_replacement_between_two_files_of_a_copy_does_not_mix_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened_before: int
+) -> None:
+    place, opened, real = tmp_path / "place", [], os.open
+    replace(write_flat(aside(place), "old"), place)
+
+    def replaced_meanwhile(path: Any, *arguments: Any, **named: Any) -> int:
+        opened.append(path)
+        if len(opened) == opened_before:
+            replace(write_flat(aside(place), "new"), place)
+        return real(path, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", replaced_meanwhile)
+        assert copy_whole(place, tmp_path / "copy")
+    texts = {(tmp_path / "copy" / f"{number}.txt").read_text() for number in range(5)}
+    assert len(texts) == 1 and (opened_before > 1 or texts == {"new"})
+
+
+def test_a_copy_of_what_is_no_whole_folder_is_refused_and_the_older_one_is_copied_instead(tmp_path: Path) -> None:
+    write_flat(tmp_path / "place", "half")
+    assert not copy_whole(tmp_path / "place", tmp_path / "copy") and not (tmp_path / "copy").exists()
+    mark_whole(write_flat(tmp_path / ".place.old", "old"))
+    assert copy_whole(tmp_path / "place", tmp_path / "copy") and (tmp_path / "copy" / "0.txt").read_text() == "old"
+    assert (tmp_path / ".place.old").exists() and (tmp_path / "place" / "0.txt").read_text() == "half"
+
+
+def write_flat(folder: Path, text: str) -> Path:
+    """Several files that tell the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(5):
+        (folder / f"{number}.txt").write_text(text)
+    return folder
