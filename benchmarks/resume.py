@@ -56,6 +56,8 @@ def command(folder: Path, run_dir: Path) -> list[str]:
 
 def prepare_native(folder: Path, environment: dict[str, str]) -> None:
     """Train 50 steps, and make the late state of a copy."""
+    from safetensors.torch import load_file, save_file
+
     early = folder / f"native-{EARLY}"
     until(command(folder, early), (early / "checkpoints" / "last" / "COMPLETE").is_file, environment)
     late = folder / f"native-{LATE}"
@@ -65,6 +67,10 @@ def prepare_native(folder: Path, environment: dict[str, str]) -> None:
     assert document["state"]["step"] == EARLY
     document["state"]["step"] = LATE
     path.write_text(json.dumps(document))
+    for file in path.parent.glob("*.safetensors"):
+        # Each names the step that it was saved at.
+        save_file(load_file(file), file.with_suffix(".new"), {"step": str(LATE)})
+        file.with_suffix(".new").replace(file)
 
 
 def native(folder: Path, step: int, environment: dict[str, str]) -> float:

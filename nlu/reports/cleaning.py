@@ -6,18 +6,17 @@ which only a longer training from there would want, and what saves that were cut
 ended, one that a process holds, and the parts of a command that has not ended stay as they are: a resume needs them.
 """
 
-import fcntl
-import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.config.tables import path_text, print_table, table_of
 from nlu.reports.runs import CONFIG, LOCK, RESULT, Run, is_run, parts
+from nlu.storage.locks import Locked, hold_lock
 
 ENDED = ("complete", "pruned")
 OPTIMIZER_FILES = ("optimizer.safetensors", "average.safetensors")
@@ -122,19 +121,12 @@ def clean_runs(runs: Sequence[Run], keep_best: int, keep_optimizer: bool, confir
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """Hold the lock of a run, and of the one that it is a part of, without waiting."""
-    descriptors = []
-    try:
+    with ExitStack() as held:
         for place in (folder, folder.parent):
-            path = place / LOCK
-            if place != folder and not path.exists():
+            if place != folder and not (place / LOCK).exists():
                 continue
-            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
-            descriptors.append(descriptor)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                held.enter_context(hold_lock(place / LOCK, wait_s=0))
+            except Locked:
                 raise UserError(f"{place} is held by a process; wait for it, then clean again") from None
         yield
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)

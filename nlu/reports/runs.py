@@ -1,6 +1,5 @@
 """Run folders as records, read without torch and without changing anything in them."""
 
-import fcntl
 import json
 import math
 import os
@@ -16,6 +15,7 @@ import yaml
 from nlu.config.errors import DataError, UserError
 from nlu.config.flat import flat
 from nlu.config.signature import read_constants
+from nlu.storage.locks import is_locked
 from nlu.training.records import Cell, read_rows
 
 State = Literal["complete", "pruned", "running", "failed", "unfinished"]
@@ -175,26 +175,12 @@ def read_overrides(folder: Path) -> dict[str, str]:
 
 def is_held(folder: Path) -> bool:
     """Whether another process writes to the run, or to the one that it is a part of. Changes nothing."""
-    return any(_is_locked(path / LOCK) for path in _with_whole(folder))
+    return any(is_locked(path / LOCK) for path in _with_whole(folder))
 
 
 def _with_whole(folder: Path) -> list[Path]:
     """The folder of a run and, where it is a fold or seed of a command, that of the command."""
     return [folder, folder.parent] if CHILD.fullmatch(folder.name) and is_run(folder.parent) else [folder]
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _open_state(folder: Path) -> tuple[State, str | None]:

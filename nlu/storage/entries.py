@@ -1,13 +1,12 @@
 """Entries of the cache: each is there as a whole or not at all, whatever kills the process that fills it.
 
-An entry is filled in a staging folder, marked COMPLETE and renamed into place; of two processes that fill the
-same entry at once, the first one's stands and the other uses it.
+An entry is filled in a staging folder and settled (`nlu.storage.settle`): of two processes that fill the same entry at
+once, the first one's stands and the other uses it.
 """
 
 import errno
 import json
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +14,13 @@ from pathlib import Path
 from nlu.config.errors import UserError
 from nlu.storage.cache import cache_dir, read_json, staging_folder, text_digest
 from nlu.storage.reference import Reference
+from nlu.storage.settle import MARKER, settle
 
 logger = logging.getLogger(__name__)
 
-MARKER = "COMPLETE"
 UNWRITABLE = {
     errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
 }  # fmt: skip
-OCCUPIED = {errno.ENOTEMPTY, errno.EEXIST}
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,8 @@ class Entry:
                 whole = staging / "entry"
                 (whole / "files").mkdir(parents=True)
                 path = write(whole / "files").relative_to(whole)
-                marker = {"source": reference.shown, "path": path.as_posix()}
-                (whole / MARKER).write_text(json.dumps(marker, ensure_ascii=False), encoding="utf-8")
-                self._settle(whole)
+                mark = json.dumps({"source": reference.shown, "path": path.as_posix()}, ensure_ascii=False)
+                settle(whole, self.folder, note=mark, is_good=lambda folder: Entry(folder).find() is not None)
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise
@@ -69,22 +66,3 @@ class Entry:
         found = self.find()
         assert found is not None, f"{self.folder} was filled but is not complete"
         return found
-
-    def _settle(self, whole: Path) -> None:
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        while self.find() is None:
-            try:
-                os.rename(whole, self.folder)
-            except OSError as error:
-                if error.errno not in OCCUPIED:
-                    raise
-                self._move_broken_aside()
-
-    def _move_broken_aside(self) -> None:
-        if self.find() is not None:
-            return
-        with staging_folder() as broken:
-            try:
-                os.rename(self.folder, broken / "broken")
-            except FileNotFoundError:
-                logger.debug("%s was moved aside by another process", self.folder)

@@ -6,7 +6,6 @@ storage, asks the pruner itself, and leaves its outcome there. The sweeper alone
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import math
@@ -22,6 +21,7 @@ from typing import Any
 
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.submitted import is_submitted, time_signal
+from nlu.storage.locks import hold_lock
 from nlu.sweeps.storage import open_storage, patiently
 
 log = logging.getLogger(__name__)
@@ -173,12 +173,8 @@ def only_job(run_dir: Path) -> Iterator[None]:
     """
     locks = run_dir.parent / LOCKS
     locks.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(locks / f"{run_dir.name}.lock", os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with hold_lock(locks / f"{run_dir.name}.lock", wait_s=math.inf, what=f"the trial in {run_dir}"):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _run(trial: Trial, run_dir: Path, run: Callable[[], int]) -> int:

@@ -5,11 +5,14 @@ Optuna's own locks are files: one that a killed process leaves behind blocks eve
 its holder, and whoever comes next removes the cut line.
 """
 
-import fcntl
+import math
 import os
 import threading
+from contextlib import ExitStack
 
 from optuna.storages.journal import JournalFileBackend
+
+from nlu.storage.locks import hold_lock
 
 _BLOCK_BYTES = 4096
 
@@ -26,18 +29,14 @@ class KernelLock:
         self._held = threading.local()
 
     def acquire(self) -> bool:
-        descriptor = os.open(f"{self._path}.flock", os.O_CREAT | os.O_RDWR, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with ExitStack() as held:
+            held.enter_context(hold_lock(f"{self._path}.flock", wait_s=math.inf, what=self._path))
             remove_cut_line(self._path)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._held.descriptor = descriptor
+            self._held.stack = held.pop_all()
         return True
 
     def release(self) -> None:
-        os.close(self._held.descriptor)
+        self._held.stack.close()
 
 
 def remove_cut_line(path: str) -> None:

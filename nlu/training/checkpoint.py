@@ -1,24 +1,27 @@
 """Checkpoints: folders that are whole or not there.
 
-Each is written aside, synced to disk, marked COMPLETE and only then renamed into place. `last` is for going on,
-`best-1` to `best-k` are for use; neither ever stands in for the other.
+Each is settled as `nlu.storage.settle` does it. `last` is for going on, `best-1` to `best-k` are for use; neither ever
+stands in for the other.
 """
 
 import json
 import logging
 import os
 import shutil
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError
 from nlu.data.tokenizing import Tokenizer
-from nlu.storage.files import sync_folder
+from nlu.storage.cache import read_json
+from nlu.storage.files import sync_folder, write_json
+from nlu.storage.settle import MARKER, aside, candidates, find_whole, is_whole, remove, replace
 from nlu.training.state import Best, State
 
 log = logging.getLogger(__name__)
@@ -26,7 +29,13 @@ log = logging.getLogger(__name__)
 OrderKey = dict[str, Any]
 """what the order of examples and the best evaluations of a run hang on, by name"""
 
-COMPLETE = "COMPLETE"
+COMPLETE = MARKER
+TAKEN = ".taken"
+"""in a run's folder: the checkpoints of another run, until they are this one's"""
+ORIGIN = "taken_from.json"
+"""in a folder of checkpoints that began as another run's: `path`, as it was written, and `place`, where that lay"""
+STEP = "step"
+"""in the metadata of each file of tensors of `last`: the step that it was saved at"""
 SCORE = "score.json"
 """in the folder of a best checkpoint: which evaluation it is"""
 
@@ -51,7 +60,8 @@ class Checkpoints:
         tensors = {"model": model.state_dict(), "optimizer": optimizer_tensors(model, optimizer)}
         if average is not None:
             tensors["average"] = average
-        self._write("last", tensors, {"state.json": {"state": state.to_json(), "order": order}})
+        document = {"state": state.to_json(), "order": order, "parts": sorted(tensors)}
+        self._write("last", tensors, {"state.json": document}, step=state.step)
 
     def save_best(self, weights: dict[str, Tensor], best: list[Best]) -> None:
         """Write the newest of `best`, beside all that were there: `arrange` drops some once a state says so too."""
@@ -63,53 +73,47 @@ class Checkpoints:
         if self.folder.is_dir():
             arrange_best(self.folder, [entry.step for entry in best])
 
-    def take_over(self, checkpoints: Path, best: list[Best]) -> list[int]:
-        """Copy the weights of these evaluations from another run's folder; returns the steps that it has.
+    def at(self, folder: Path) -> Self:
+        """The same checkpoints in another folder."""
+        elsewhere = copy(self)
+        elsewhere.folder = folder
+        return elsewhere
 
-        Raises CheckpointError where the disk does not take them; nothing of them then stays.
-        """
-        held = _held_steps(checkpoints)
-        taken = [entry for entry in best if entry.step in held]
-        try:
-            for entry in taken:
-                aside = self.folder / f".best-step-{entry.step}"
-                shutil.copytree(held[entry.step], aside)
-                (aside / SCORE).write_text(json.dumps(_score(entry), ensure_ascii=False, indent=1), encoding="utf-8")
-                _sync(aside)
-        except OSError as error:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise CheckpointError(
-                f"{checkpoints} could not be copied to {self.folder}: {error}; free some space, or choose another "
-                "hydra.run.dir"
-            ) from error
-        return [entry.step for entry in taken]
+    def judge_anew(self, best: list[Best]) -> None:
+        """Write down what these evaluations count for by now, and name their checkpoints by it; the others go."""
+        held = held_steps(self.folder)
+        for entry in best:
+            write_json(held[entry.step] / SCORE, _score(entry))
+        arrange_best(self.folder, [entry.step for entry in best])
 
-    def _write(self, name: str, tensors: dict[str, dict[str, Tensor]], documents: dict[str, Any]) -> None:
-        new, final = self.folder / f".{name}.new", self.folder / name
+    def _write(
+        self, name: str, tensors: dict[str, dict[str, Tensor]], documents: dict[str, Any], step: int | None = None
+    ) -> None:  # fmt: skip
+        final = self.folder / name
+        new = None
         try:
-            shutil.rmtree(new, ignore_errors=True)
-            new.mkdir(parents=True)
+            new = aside(final)
+            metadata = None if step is None else {STEP: str(step)}
             for part, values in tensors.items():
-                save_file(_contiguous(values), new / f"{part}.safetensors")
+                save_file(_separate(values), new / f"{part}.safetensors", metadata)
                 # The library makes files for their owner alone; a run folder may be shared.
                 (new / f"{part}.safetensors").chmod(0o666 & ~_umask())
             for document, content in {"config.json": self._config, "labels.json": self._labels, **documents}.items():
                 (new / document).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
             self._tokenizer.save(new)
-            _sync(new)
-            (new / COMPLETE).touch()
-            _sync(new)
+            replace(new, final)
         except (OSError, SafetensorError) as error:
-            shutil.rmtree(new, ignore_errors=True)
+            if new is not None:
+                shutil.rmtree(new, ignore_errors=True)
             raise self._failure(final, error) from error
-        replace_folder(new, final)
 
     def _failure(self, final: Path, error: Exception) -> CheckpointError:
-        free_mb = shutil.disk_usage(self.folder).free / 1e6
-        stands = "the older one stands" if (final / COMPLETE).is_file() else "there is no older one"
+        free_mb = shutil.disk_usage(self.folder.parent).free / 1e6
+        stands = "the older one stands" if any(map(is_whole, candidates(final))) else "there is no older one"
+        again = "again" if self.folder.name == TAKEN else "with resume=auto"
         return CheckpointError(
             f"{final} could not be saved: {error}; {free_mb:.0f} MB are free there and {stands}; free some space, "
-            "then run the same command with resume=auto"
+            f"then run the same command {again}"
         )
 
 
@@ -119,28 +123,15 @@ def _umask() -> int:
     return mask
 
 
-def replace_folder(new: Path, final: Path) -> None:
-    """Put `new` in the place of `final`; at every instant one of `final`, `.NAME.new`, `.NAME.old` is complete."""
-    old = final.with_name(f".{final.name}.old")
-    if final.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        final.rename(old)
-    new.rename(final)
-    shutil.rmtree(old, ignore_errors=True)
-    sync_folder(final.parent)
-
-
 def find_last(run_dir: Path) -> Path | None:
     """Return the newest complete state of a run, mending the names that a kill between two renames leaves."""
-    folder = run_dir / "checkpoints"
-    for name in ("last", ".last.new", ".last.old"):
-        if (folder / name / COMPLETE).is_file():
-            if name != "last":
-                shutil.rmtree(folder / "last", ignore_errors=True)
-                (folder / name).rename(folder / "last")
-                log.info("checkpoint %s was being replaced; %s is complete and stands for it", folder / "last", name)
-            return folder / "last"
-    return None
+    return find_whole(run_dir / "checkpoints" / "last")
+
+
+def source_of(path: Path) -> Path:
+    """Where a checkpoint came from: of one that was just taken from another run, its place there."""
+    known = read_json(path.parent / ORIGIN) if path.parent.name == TAKEN else None
+    return Path(known["place"]) if known else path
 
 
 def _score(entry: Best) -> dict[str, Any]:
@@ -152,27 +143,27 @@ def arrange_best(folder: Path, steps: list[int]) -> None:
 
     Safe to repeat after a kill at any instant: folders are known by the step they hold, not by their name.
     """
-    held = _held_steps(folder)
+    held = held_steps(folder)
     for path in [*folder.glob("best-*"), *folder.glob(".best-step-*")]:
         if path not in held.values():
-            shutil.rmtree(path)
+            remove(path)
     for step, path in held.items():
-        aside = folder / f".best-step-{step}"
-        if path != aside:
-            path.rename(aside)
+        unnamed = folder / f".best-step-{step}"
+        if path != unnamed:
+            path.rename(unnamed)
         if step not in steps:
-            shutil.rmtree(aside)
+            remove(unnamed)
     for place, step in enumerate(steps, 1):
         if step in held:
             (folder / f".best-step-{step}").rename(folder / f"best-{place}")
     sync_folder(folder)
 
 
-def _held_steps(folder: Path) -> dict[int, Path]:
+def held_steps(folder: Path) -> dict[int, Path]:
     """The complete best checkpoints of a folder, whatever they are named, by step."""
     held: dict[int, Path] = {}
     for path in [*folder.glob("best-*"), *folder.glob(".best-step-*")]:
-        if (path / COMPLETE).is_file():
+        if is_whole(path):
             held.setdefault(json.loads((path / SCORE).read_text())["step"], path)
     return held
 
@@ -193,29 +184,58 @@ def load_last(
 
     Raises CheckpointError where a file is damaged or belongs to another model.
     """
+    shown = source_of(path)
     if not (path / "optimizer.safetensors").is_file():
         raise CheckpointError(
-            f"{path} holds no state of the optimizer, which nlu.report clean removes from runs that have ended; start "
-            f"anew from its weights with model.pretrained={path.parent.parent}/best"
+            f"{shown} holds no state of the optimizer, which nlu.report clean removes from runs that have ended; start "
+            f"anew from its weights with model.pretrained={shown.parent.parent}/best"
         )
     try:
         saved = json.loads((path / "state.json").read_text())
-        model.load_state_dict(load_file(path / "model.safetensors"))
-        load_optimizer_tensors(model, optimizer, load_file(path / "optimizer.safetensors"))
-        if average is not None:
-            for name, value in load_file(path / "average.safetensors").items():
+        state = State.from_json(saved["state"])
+        model.load_state_dict(_load(path, "model", state))
+        load_optimizer_tensors(model, optimizer, _load(path, "optimizer", state))
+        if average is not None and _has_average(path, saved):
+            for name, value in _load(path, "average", state).items():
                 average[name].copy_(value)
-        return State.from_json(saved["state"]), saved["order"]
+        elif average is not None:
+            begin_average(model, average)
+            log.info("%s was saved without a moving average of the weights; it begins with them", shown)
+        return state, saved["order"]
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-        raise _damaged(path, error) from error
+        raise _damaged(shown, error) from error
 
 
-def _damaged(path: Path, error: Exception) -> CheckpointError:
+def _damaged(path: object, error: Exception) -> CheckpointError:
     reason = str(error).partition("\n")[0].rstrip(": ") or type(error).__name__
     return CheckpointError(
         f"{path} cannot be continued from ({reason}): it is damaged, or of another model or labels; give another "
         "with resume=PATH, or start anew in another hydra.run.dir"
     )
+
+
+def _load(path: Path, part: str, state: State) -> dict[str, Tensor]:
+    """Read the tensors of a part. Raises ValueError where they were saved at another step than the state."""
+    file = path / f"{part}.safetensors"
+    with safe_open(file, "pt") as opened:
+        step = (opened.metadata() or {}).get(STEP)
+    # Older ones do not say.
+    if step is not None and step != str(state.step):
+        raise ValueError(f"{file.name} is of step {step}, state.json of step {state.step}")
+    return load_file(file)
+
+
+def _has_average(path: Path, saved: dict[str, Any]) -> bool:
+    # Older states do not say what they consist of.
+    return "average" in saved["parts"] if "parts" in saved else (path / "average.safetensors").is_file()
+
+
+def begin_average(model: nn.Module, average: dict[str, Tensor]) -> None:
+    """Set a moving average to the weights as they are."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in average:
+                average[name].copy_(parameter)
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -237,12 +257,14 @@ def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, t
         optimizer.state[parameter][key] = value.to(parameter.device)
 
 
-def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.iterdir():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-    sync_folder(folder)
+def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors on the CPU, each with memory of its own: the format knows no two names for one tensor."""
+    separate: dict[str, Tensor] = {}
+    seen = set()
+    for name, value in tensors.items():
+        value = value.detach().cpu().contiguous()
+        if value.numel() and value.untyped_storage().data_ptr() in seen:
+            value = value.clone()
+        seen.add(value.untyped_storage().data_ptr())
+        separate[name] = value
+    return separate

@@ -11,7 +11,7 @@ import torch
 from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
 from nlu.data.prepare import Store
-from nlu.training.checkpoint import OrderKey, load_last, read_order
+from nlu.training.checkpoint import OrderKey, load_last, read_order, source_of
 from nlu.training.ranks import Ranks
 from nlu.training.state import State
 from nlu.training.step import Stepper
@@ -65,14 +65,14 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey) -> State:
     if differences := [key for key in order_key if key not in PASSED_OVER and saved.get(key) != order_key[key]]:
         raise CheckpointError(
             *(_difference(key, saved.get(key), order_key[key]) for key in differences),
-            summary=f"{checkpoint} stands at step {step} of a run that this one cannot go on with",
+            summary=f"{source_of(checkpoint)} stands at step {step} of a run that this one cannot go on with",
             remedy="write the values of its config.yaml, with the same files, to go on, or take only its weights with "
             "model.pretrained=RUN/last",
         )
     state, _ = load_last(checkpoint, stepper.model, stepper.optimizer, stepper.average)
     for change in changes(saved, order_key):
         log.warning("%s, so the bytes will differ from an unbroken run", change)
-    log.info("continuing from %s at step %d", checkpoint, state.step)
+    log.info("continuing from %s at step %d", source_of(checkpoint), state.step)
     return state
 
 

@@ -1,24 +1,23 @@
 """The folder of a run: one run each, held by a lock while it is written, continued only by the same run."""
 
-import fcntl
-import os
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from nlu.config.errors import CheckpointError, UserError
+from nlu.config.errors import UserError
 from nlu.config.flat import WITHOUT_EFFECT, flat
 from nlu.storage.files import write_text
+from nlu.storage.locks import Locked, hold_lock
+from nlu.storage.settle import remove
 from nlu.sweeps.repeats import count_parts
-from nlu.training.checkpoint import COMPLETE, find_last
+from nlu.training.checkpoint import TAKEN, find_last
+from nlu.training.takeover import LOCK, make_own, take, taken_from
 
 FOLDER_KEY = "hydra.run.dir (hydra.sweep.dir of a --multirun)"
-LOCK = ".lock"
 CONFIG = "config.yaml"
 """makes the folder a run's"""
 LOGS = "log*.txt"
@@ -35,61 +34,43 @@ def hold(run_dir: Path) -> Iterator[None]:
     """
     made_here = not run_dir.exists()
     run_dir.mkdir(parents=True, exist_ok=True)
-    descriptor = _lock(run_dir)
-    try:
-        yield
-    finally:
-        if not (run_dir / CONFIG).is_file():
-            (run_dir / LOCK).unlink(missing_ok=True)
-            if made_here and not any(run_dir.iterdir()):
-                run_dir.rmdir()
-        os.close(descriptor)
-
-
-def _lock(run_dir: Path) -> int:
-    deadline_s = time.monotonic() + LOCK_WAIT_S
-    while True:
-        descriptor = os.open(run_dir / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
-        if _is_ours(descriptor, run_dir / LOCK):
-            return descriptor
-        os.close(descriptor)
-        if time.monotonic() > deadline_s:
+    with ExitStack() as held:
+        try:
+            held.enter_context(
+                hold_lock(run_dir / LOCK, wait_s=LOCK_WAIT_S, what=f"the folder of this run, {run_dir},")
+            )
+        except Locked:
             raise UserError(
                 f"the folder of this run is {run_dir}, and another process is writing to it; wait for it, stop it, or "
                 f"choose another {FOLDER_KEY}"
-            )
-        time.sleep(0.2)
-
-
-def _is_ours(descriptor: int, path: Path) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    # Whoever held the lock before may have removed the file on its way out, and a third made another.
-    return path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
+            ) from None
+        try:
+            yield
+        finally:
+            if not (run_dir / CONFIG).is_file():
+                remove(run_dir / TAKEN)
+                (run_dir / LOCK).unlink(missing_ok=True)
+                if made_here and not any(run_dir.iterdir()):
+                    run_dir.rmdir()
 
 
 def _contents(run_dir: Path) -> list[str]:
-    return sorted(path.name for path in run_dir.iterdir() if path.name != LOCK)
+    return sorted(path.name for path in run_dir.iterdir() if path.name not in (LOCK, TAKEN))
 
 
 def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None:
-    """Return the state that `resume` asks for, or None to start at step 0.
+    """Return the state that `resume` asks for, or None to start at step 0; a path's is copied into this folder.
 
     Raises UserError where the folder holds something that this command must not write over: a run without
-    `resume=auto`, a run with another configuration, anything that is no run.
+    `resume=auto`, a run with another configuration, anything that is no run. A run that began with the state of the
+    same path goes on: its command was queued again.
     """
     resume, contents = config["resume"], _contents(run_dir)
-    if resume not in ("never", "auto"):
-        if contents:
-            raise _exists(run_dir, contents)
-        return state_folder(resume)
-    if not contents or (resume == "auto" and all(fnmatch(name, LOGS) for name in contents)):
-        return None
+    if not contents or (resume != "never" and all(fnmatch(name, LOGS) for name in contents)):
+        return None if resume in ("never", "auto") else take(resume, run_dir)
     if not (run_dir / CONFIG).is_file():
         raise UserError(f"{run_dir} holds {contents[0]!r} but no run; choose another {FOLDER_KEY}")
-    if resume == "never":
+    if resume not in ("auto", taken_from(run_dir)):
         raise _exists(run_dir, contents)
     if differences := _differences(yaml.safe_load((run_dir / CONFIG).read_text()), config):
         # The state of one run is no start for several.
@@ -99,6 +80,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
             summary=f"{run_dir} holds a run with another configuration",
             remedy=f"write the same values to continue it, or choose another {FOLDER_KEY}{elsewhere}",
         )
+    make_own(run_dir)
     return find_last(run_dir)
 
 
@@ -124,20 +106,6 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 def _shown(flat: dict[str, Any], key: str) -> str:
     return repr(flat[key]) if key in flat else "absent"
-
-
-def state_folder(reference: str) -> Path:
-    """Return the state that a path names: a checkpoint folder, or a run whose last state it is."""
-    path = Path(reference).expanduser()
-    if (path / "state.json").is_file() and (path / COMPLETE).is_file():
-        return path
-    found = find_last(path) if (path / "checkpoints").is_dir() else None
-    if found is None:
-        raise CheckpointError(
-            f"resume is {reference!r}, which is neither a run's folder nor its checkpoints/last; "
-            "give one of these, auto or never"
-        )
-    return found
 
 
 def write_config(run_dir: Path, config: dict[str, Any]) -> None:

@@ -10,17 +10,19 @@ import torch
 
 from nlu.config.schema import Run
 from nlu.data.report import describe, lines
-from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
+from nlu.storage.settle import mark_whole
 from nlu.training import logs
 from nlu.training.build import build_run
-from nlu.training.loop import Report, Training, save_last, train
+from nlu.training.checkpoint import held_steps, source_of
+from nlu.training.loop import Report, Training, train
 from nlu.training.progress import Progress
 from nlu.training.provenance import snapshot_code, write_overrides, write_provenance
 from nlu.training.ranks import Ranks
 from nlu.training.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from nlu.training.run_folder import checkpoint_to_continue, hold, write_config
 from nlu.training.stopping import StopSignals
+from nlu.training.takeover import is_taken, keep_predictions_of, make_own
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +50,8 @@ def run_single(
         # Until here there is nothing to save, and a signal ends the process as usual.
         with run.signals if signals is None else nullcontext():
             before_training()
-            if checkpoint is not None and checkpoint.parent.parent != run_dir:
-                take_over(run, checkpoint.parent)
+            if checkpoint is not None and is_taken(checkpoint):
+                take_over(run, checkpoint, config)
             begin_records(run, config, overrides)
             stopped = train(run)
         if stopped:
@@ -62,29 +64,32 @@ def run_single(
     return 0
 
 
-def take_over(run: Training, checkpoints: Path) -> None:
+def take_over(run: Training, checkpoint: Path, config: Run) -> None:
     """Make another run's state this folder's own, with the weights and predictions of its best evaluations.
 
     From then on the run goes on from here alone, and its best is there even if nothing better comes. That run's metric
-    may have been another; what is best is judged anew.
+    may have been another; what is best is judged anew. It may have been pruned; this one is not.
     """
-    ranks, state, held = run.stepper.ranks, run.state, None
+    ranks, state, taken = run.stepper.ranks, run.state, run.checkpoints.at(checkpoint.parent)
     for entry in state.best:
         entry.value = run.value_of(entry.metrics)
-    state.best = run.ranked(state.best)
-    if ranks.is_first:
-        held = run.checkpoints.take_over(checkpoints, state.best)
-        for name in run.eval_sets:
-            known = read_json(checkpoints.parent / "predictions" / f"{name}.json")
-            if known is not None and state.best and known.get("step") == state.best[0].step:
-                write_json(run.run_dir / "predictions" / f"{name}.json", known)
-    held = ranks.from_first(held)
+    state.best, state.pruned = run.ranked(state.best), False
+    held = ranks.from_first(list(held_steps(taken.folder)) if ranks.is_first else None)
     if state.best and state.best[0].step not in held:
         log.warning("%s lacks the weights of its best evaluation, at step %d; the best counts from here on",
-                    checkpoints, state.best[0].step)  # fmt: skip
+                    source_of(checkpoint).parent, state.best[0].step)  # fmt: skip
         state.best = []
     state.best = [entry for entry in state.best if entry.step in held]
-    save_last(run)
+    # The others may still be reading what is changed now.
+    ranks.barrier()
+    if ranks.is_first:
+        taken.judge_anew(state.best)
+        taken.save_last(run.stepper.model, run.stepper.optimizer, run.stepper.average, state, run.order_key)
+        keep_predictions_of(taken.folder, run.eval_sets, state.best[0].step if state.best else None)
+        mark_whole(taken.folder)
+        write_config(run.run_dir, config.to_config())
+        make_own(run.run_dir)
+    ranks.barrier()
 
 
 def begin_records(run: Training, config: Run, overrides: list[str]) -> None:

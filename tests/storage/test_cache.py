@@ -5,7 +5,9 @@ import os
 import time
 from pathlib import Path
 
-from nlu.storage.cache import cache_dir, file_digest, staging_folder
+import pytest
+
+from nlu.storage.cache import cache_dir, file_digest, read_digest, staging_folder
 
 
 def test_the_cache_lies_in_the_home_folder_unless_the_environment_names_another(monkeypatch, tmp_path):
@@ -26,12 +28,35 @@ def test_an_unchanged_file_is_not_read_a_second_time(tmp_path):
     assert file_digest(file) == first
 
 
-def test_a_changed_file_is_read_again(tmp_path):
+@pytest.mark.parametrize("change", ["size", "modification time"])
+def test_a_changed_file_is_read_again(tmp_path, change):
     file = tmp_path / "data.txt"
     file.write_bytes(b"before")
     file_digest(file)
-    file.write_bytes(b"something longer")
-    assert file_digest(file) == hashlib.sha256(b"something longer").hexdigest()
+    status = file.stat()
+    content, later_ns = (b"longer!", 0) if change == "size" else (b"behind", 1)
+    file.write_bytes(content)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + later_ns))
+    assert (file.stat().st_size == status.st_size) == (change == "modification time")
+    assert file_digest(file) == hashlib.sha256(content).hexdigest()
+
+
+def test_the_digest_of_a_file_that_changes_while_it_is_read_is_not_remembered(tmp_path, monkeypatch):
+    file = tmp_path / "data.txt"
+    file.write_bytes(b"before")
+    status = file.stat()
+
+    def rewritten_meanwhile(path):
+        path.write_bytes(b"behind")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        return read_digest(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nlu.storage.cache.read_digest", rewritten_meanwhile)
+        file_digest(file)
+    file.write_bytes(b"before")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert file_digest(file) == hashlib.sha256(b"before").hexdigest()
 
 
 def test_a_damaged_or_unwritable_memory_of_digests_is_worked_around(tmp_path, cache):

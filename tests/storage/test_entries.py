@@ -1,6 +1,7 @@
 """Cache entries are whole or absent, also when several processes fill one or one is broken."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,23 @@ def test_a_cache_that_is_a_file_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("NLU_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="NLU_CACHE"):
         Entry.of("files", "a").fill(REFERENCE, write("x"))
+
+
+def test_an_entry_is_on_the_disk_before_it_is_found(monkeypatch):
+    synced = []
+
+    def fsync(descriptor: int, real=os.fsync) -> None:
+        real(descriptor)
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    Entry.of("files", "a").fill(REFERENCE, write("x"))
+    assert synced.index("a.txt") < synced.index("COMPLETE") and synced[-1] == "files"
+
+
+def test_an_entry_whose_mark_was_cut_by_a_power_loss_is_filled_anew():
+    entry = Entry.of("files", "a")
+    entry.fill(REFERENCE, write("old"))
+    (entry.folder / "COMPLETE").write_text("")
+    assert entry.find() is None
+    assert entry.fill(REFERENCE, write("new")).read_text() == "new"

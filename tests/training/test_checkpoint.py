@@ -1,7 +1,9 @@
 """Checkpoints at the instants between two file operations, where a kill may fall."""
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +19,6 @@ from nlu.training.checkpoint import (
     load_last,
     load_optimizer_tensors,
     optimizer_tensors,
-    replace_folder,
 )
 from nlu.training.state import Best, State
 
@@ -63,13 +64,6 @@ def test_a_half_written_state_is_never_found(tmp_path: Path) -> None:
     assert find_last(tmp_path) is None
     folder(tmp_path / "checkpoints" / ".last.old", "whole")
     assert (find_last(tmp_path) / "content").read_text() == "whole"  # type: ignore[operator]
-
-
-def test_replacing_leaves_only_the_new_folder(tmp_path: Path) -> None:
-    folder(tmp_path / "last", "old")
-    replace_folder(folder(tmp_path / ".last.new", "new"), tmp_path / "last")
-    assert [path.name for path in tmp_path.iterdir()] == ["last"]
-    assert (tmp_path / "last" / "content").read_text() == "new"
 
 
 def test_the_best_are_named_by_rank_and_all_others_deleted(tmp_path: Path) -> None:
@@ -133,3 +127,74 @@ def test_the_optimizer_state_of_another_model_is_refused(tmp_path: Path) -> None
     other = nn.Sequential(nn.Linear(4, 9))
     with pytest.raises(CheckpointError, match="cannot be continued from"):
         load_last(tmp_path / "checkpoints" / "last", other, torch.optim.AdamW(other.parameters()), None)
+
+
+def test_tensors_that_share_memory_are_saved_and_come_back(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.output = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+            self.output.weight = self.embedding.weight
+            self.register_buffer("part", self.embedding.weight.detach()[1:3])
+
+    model, other = Tied(), Tied()
+    assert not torch.equal(model.output.weight, other.output.weight)
+    checkpoints(tmp_path).save_last(model, torch.optim.SGD(model.parameters()), None, State(step=1), {})
+    load_last(tmp_path / "checkpoints" / "last", other, torch.optim.SGD(other.parameters()), None)
+    assert torch.equal(other.output.weight, model.output.weight) and other.output.weight is other.embedding.weight
+    assert torch.equal(other.part, model.embedding.weight[1:3])
+
+
+def test_a_moving_average_that_was_not_saved_begins_with_the_weights_one_that_was_lost_is_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="nlu")
+    model, optimizer = trained_model()
+    last = tmp_path / "checkpoints" / "last"
+    average = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
+    checkpoints(tmp_path).save_last(model, optimizer, None, State(step=3), {})
+    load_last(last, model, optimizer, average)
+    assert all(torch.equal(average[name], parameter) for name, parameter in model.named_parameters())
+    assert "without a moving average" in caplog.text
+    checkpoints(tmp_path).save_last(model, optimizer, average, State(step=3), {})
+    (last / "average.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_last(last, model, optimizer, average)
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer", "average"])
+def test_files_of_two_steps_are_no_state(tmp_path: Path, part: str) -> None:
+    model, optimizer = trained_model()
+    average = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    last = tmp_path / "checkpoints" / "last"
+    checkpoints(tmp_path).save_last(model, optimizer, average, State(step=3), {})
+    kept = (last / f"{part}.safetensors").read_bytes()
+    checkpoints(tmp_path).save_last(model, optimizer, average, State(step=4), {})
+    (last / f"{part}.safetensors").write_bytes(kept)
+    with pytest.raises(CheckpointError, match=f"{part}.safetensors is of step 3, state.json of step 4"):
+        load_last(last, model, optimizer, average)
+
+
+def test_every_file_of_a_state_is_on_the_disk_before_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[tuple[str, str]] = []
+
+    def recorded(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(first: Any, *more: Any) -> None:
+            result = real(first, *more)
+            path = os.readlink(f"/proc/self/fd/{first}") if name == "fsync" else str(more[0])
+            events.append((name, Path(path).name))
+            return result
+
+        monkeypatch.setattr(os, name, call)
+
+    model, optimizer = trained_model()
+    recorded("fsync")
+    recorded("rename")
+    checkpoints(tmp_path).save_last(model, optimizer, None, State(step=1), {})
+    files = {path.name for path in (tmp_path / "checkpoints" / "last").iterdir()} - {COMPLETE}
+    marked, renamed = events.index(("fsync", COMPLETE)), events.index(("rename", "last"))
+    assert {("fsync", name) for name in files} <= set(events[:marked]) and marked < renamed
+    assert {"state.json", "model.safetensors", "optimizer.safetensors"} <= files
+    assert events[renamed + 1] == ("fsync", "checkpoints")

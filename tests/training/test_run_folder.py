@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from nlu.config.errors import CheckpointError, UserError
+from nlu.storage import locks
+from nlu.storage.settle import mark_whole
 from nlu.training import run_folder
-from nlu.training.checkpoint import COMPLETE
+from nlu.training.checkpoint import COMPLETE, TAKEN
 from nlu.training.run_folder import LOCK, checkpoint_to_continue, hold, write_config
 
 CONFIG: dict[str, Any] = {
@@ -68,15 +70,59 @@ def test_another_attempt_at_a_trial_or_another_way_to_its_storage_is_the_same_ru
     assert checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto", "trial": None}) == last
 
 
-def test_a_path_takes_another_runs_state_into_a_new_folder_only(tmp_path: Path) -> None:
+def test_a_path_copies_another_runs_state_into_a_new_folder_only(tmp_path: Path) -> None:
     last = saved_run(tmp_path / "old")
     (tmp_path / "new").mkdir()
     for reference in (tmp_path / "old", last):
-        assert checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": str(reference)}) == last
+        taken = checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": str(reference)})
+        assert taken == tmp_path / "new" / TAKEN / "last" and (taken / "state.json").read_text() == "{}"
     with pytest.raises(UserError, match="exists and holds"):
         checkpoint_to_continue(tmp_path / "old", CONFIG | {"resume": str(last)})
     with pytest.raises(CheckpointError, match="neither a run's folder nor"):
         checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": str(tmp_path / "new")})
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_what_a_start_that_was_killed_left_is_no_obstacle_to_the_same_command(tmp_path: Path) -> None:
+    saved_run(tmp_path / "old")
+    config = CONFIG | {"resume": str(tmp_path / "old")}
+    for left in (".taken/last/half", "log.txt", ".lock"):
+        (tmp_path / "new" / left).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "new" / left).touch()
+    taken = checkpoint_to_continue(tmp_path / "new", config)
+    assert taken is not None and {path.name for path in taken.iterdir()} == {"state.json", COMPLETE}
+
+
+def test_the_same_command_goes_on_with_the_run_that_it_began_from_a_path(tmp_path: Path) -> None:
+    saved_run(tmp_path / "old")
+    config = CONFIG | {"resume": str(tmp_path / "old")}
+    new = tmp_path / "new"
+    new.mkdir()
+    taken = checkpoint_to_continue(new, config)
+    assert taken is not None
+    (taken / "state.json").write_text('{"own": true}')
+    mark_whole(new / TAKEN)
+    write_config(new, config)
+    # Killed here: the rename that makes it the run's own is made up for.
+    for resume in (config["resume"], "auto", config["resume"]):
+        last = checkpoint_to_continue(new, config | {"resume": resume})
+        assert last == new / "checkpoints" / "last" and (last / "state.json").read_text() == '{"own": true}'
+    with pytest.raises(UserError, match="seed: 1 there, 2 here"):
+        checkpoint_to_continue(new, config | {"seed": 2})
+    saved_run(tmp_path / "other")
+    with pytest.raises(UserError, match="exists and holds"):
+        checkpoint_to_continue(new, config | {"resume": str(tmp_path / "other")})
+
+
+def test_a_wait_for_a_folder_that_another_process_holds_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run_folder, "LOCK_WAIT_S", 0.2)
+    monkeypatch.setattr(locks, "TOLD_AFTER_S", 0.05)
+    caplog.set_level("INFO", logger="nlu")
+    with hold(tmp_path / "run"), pytest.raises(UserError, match="another process"), hold(tmp_path / "run"):
+        pass
+    assert f"the folder of this run, {tmp_path / 'run'}, is locked by another process; waiting for it" in caplog.text
 
 
 def test_a_folder_is_held_by_one_process_and_free_when_it_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

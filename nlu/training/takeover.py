@@ -1,0 +1,142 @@
+"""Another run's state as the start of this one, also while that run is alive and goes on replacing it.
+
+The state, the weights of its best evaluations and their predictions are copied, by one rank and once, to `.taken` in
+this run's folder; all ranks read that copy. Once everything is built it becomes the folder `checkpoints`, in one
+rename after config.yaml was written. A kill before that leaves nothing that the same command would not begin anew, a
+kill after it a run that goes on. Nothing is ever changed in the other run's folder.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import CheckpointError
+from nlu.runs.predictions import FOLDER, kept_sets, predictions_of
+from nlu.storage.cache import read_json
+from nlu.storage.files import sync_folder, write_bytes, write_json
+from nlu.storage.locks import is_locked
+from nlu.storage.settle import MARKER, copy_files, copy_whole, is_whole, remove
+from nlu.training.checkpoint import ORIGIN, SCORE, TAKEN
+
+LOCK = ".lock"
+"""in a run's folder; whoever writes to it holds it"""
+CHECKPOINTS = "checkpoints"
+TRIES, PAUSE_S = 5, 0.5
+"""A run saves its best weights, their predictions and its state one after another."""
+
+
+def take(reference: str, run_dir: Path) -> Path:
+    """Copy the state that a path names, a run or its checkpoint, into the folder of this run; returns the copy.
+
+    Raises CheckpointError where the path names no state, or the disk does not take the copy; nothing of it then stays.
+    """
+    place, taken = _place_of(reference), run_dir / TAKEN
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE_S)
+        remove(taken)
+        try:
+            if not _copy(place, taken):
+                raise CheckpointError(
+                    f"resume is {reference!r}, which is neither a run's folder nor its checkpoints/last; "
+                    "give one of these, auto or never"
+                )
+            write_json(taken / ORIGIN, {"path": reference, "place": str(place)})
+        except CheckpointError:
+            remove(taken)
+            raise
+        except OSError as error:
+            remove(taken)
+            raise CheckpointError(
+                f"{place} could not be copied to {taken}: {error}; free some space, or choose another hydra.run.dir"
+            ) from error
+        if _is_of_one_moment(taken) or not is_locked(place.parent.parent / LOCK):
+            break
+    return taken / "last"
+
+
+def is_taken(checkpoint: Path) -> bool:
+    """Whether a state was just taken from another run, and is not this one's own yet."""
+    return checkpoint.parent.name == TAKEN
+
+
+def taken_from(run_dir: Path) -> str | None:
+    """The path, as it was written, of the state that the run in this folder began with; None where it had none."""
+    known = next((known for name in (CHECKPOINTS, TAKEN) if (known := read_json(run_dir / name / ORIGIN))), None)
+    return known["path"] if known else None
+
+
+def keep_predictions_of(taken: Path, sets: list[str], step: int | None) -> None:
+    """Of the predictions that were taken keep those for these sets at this step, that of the best evaluation by now."""
+    for name in kept_sets(taken):
+        if name not in sets or predictions_of(taken, name).header.get("step") != step:
+            predictions_of(taken, name).path.unlink()
+
+
+def make_own(run_dir: Path) -> None:
+    """Make what was taken the run's own checkpoints, if that is due: it is marked whole. May be repeated after a kill.
+
+    Call it when config.yaml is written, which makes the folder a run's.
+    """
+    taken = run_dir / TAKEN
+    if not is_whole(taken):
+        (run_dir / CHECKPOINTS / MARKER).unlink(missing_ok=True)
+        return
+    for path in (taken / FOLDER).glob("*"):
+        write_bytes(run_dir / FOLDER / path.name, path.read_bytes())
+    if (taken / FOLDER).exists():
+        remove(taken / FOLDER)
+    os.rename(taken, run_dir / CHECKPOINTS)
+    sync_folder(run_dir)
+    (run_dir / CHECKPOINTS / MARKER).unlink()
+
+
+def _place_of(reference: str) -> Path:
+    path = Path(reference).expanduser()
+    return path / CHECKPOINTS / "last" if (path / CHECKPOINTS).is_dir() else path.absolute()
+
+
+def _copy(place: Path, taken: Path) -> bool:
+    """Copy what there is of a state; returns whether there is one. Its best evaluations may have been replaced."""
+    if not copy_whole(place, taken / "last") or not (taken / "last" / "state.json").is_file():
+        return False
+    steps = _best_steps(taken)
+    for path in [*place.parent.glob("best-*"), *place.parent.glob(".best-step-*")]:
+        step = _step_of(path)
+        target = taken / f".best-step-{step}"
+        # A name can come to mean another evaluation between two looks.
+        if step in steps and not target.exists() and copy_files(path, target) and _step_of(target) != step:
+            remove(target)
+    for name in _evaluated(taken):
+        if name in kept_sets(place.parent.parent):
+            known = predictions_of(place.parent.parent, name).path
+            write_bytes(taken / FOLDER / known.name, known.read_bytes())
+            # Another evaluation may have been kept meanwhile.
+            if predictions_of(taken, name).header.get("step") != steps[0]:
+                (taken / FOLDER / known.name).unlink()
+    return True
+
+
+def _is_of_one_moment(taken: Path) -> bool:
+    """Whether the best evaluations that the state knows are all there, the first with its predictions."""
+    there = [(taken / f".best-step-{step}").is_dir() for step in _best_steps(taken)]
+    return all(there) and set(_evaluated(taken)) <= set(kept_sets(taken))
+
+
+def _best(taken: Path) -> list[dict[str, Any]]:
+    saved = json.loads((taken / "last" / "state.json").read_text(encoding="utf-8"))
+    return saved.get("state", {}).get("best", [])
+
+
+def _best_steps(taken: Path) -> list[int]:
+    return [entry["step"] for entry in _best(taken)]
+
+
+def _evaluated(taken: Path) -> list[str]:
+    return list(_best(taken)[0]["metrics"]) if _best(taken) else []
+
+
+def _step_of(path: Path) -> int | None:
+    return (read_json(path / SCORE) or {}).get("step")

@@ -1,0 +1,100 @@
+"""Locks between processes: one holder or several readers, waiting, what is told, and a lock file that is removed."""
+
+import logging
+import math
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nlu.storage.locks import Locked, hold_lock, is_locked
+
+HOLDER = """
+import sys, time
+from nlu.storage.locks import hold_lock
+with hold_lock(sys.argv[1], wait_s=0):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_lock_keeps_another_process_out_and_goes_with_the_one_that_dies(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    other = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
+    assert other.stdout is not None and other.stdout.readline() == b"held\n"
+    assert is_locked(path)
+    with pytest.raises(Locked, match="lock is locked by another process"), hold_lock(path, wait_s=0.05):
+        pass
+    other.kill()
+    other.wait()
+    assert not is_locked(path)
+    with hold_lock(path, wait_s=0):
+        assert is_locked(path)
+
+
+def test_readers_share_a_lock_and_keep_writers_out(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with pytest.raises(FileNotFoundError), hold_lock(path, wait_s=0, shared=True):
+        pass
+    path.touch(mode=0o444)
+    with hold_lock(path, wait_s=0, shared=True), hold_lock(path, wait_s=0, shared=True):
+        assert not is_locked(path)
+        with pytest.raises(Locked), hold_lock(path, wait_s=0):
+            pass
+    with hold_lock(path, wait_s=0), pytest.raises(Locked), hold_lock(path, wait_s=0, shared=True):
+        pass
+
+
+def test_whoever_waits_gets_the_lock_of_the_file_that_is_there_not_of_one_that_was_removed(tmp_path: Path) -> None:
+    path, inside, errors = tmp_path / "lock", [], []
+
+    def work() -> None:
+        for _ in range(50):
+            with hold_lock(path, wait_s=math.inf):
+                inside.append(1)
+                errors.extend(["two at once"] if len(inside) > 1 else [])
+                time.sleep(0.0002)
+                inside.pop()
+                path.unlink()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors and not inside and not path.exists()
+
+
+@pytest.mark.parametrize("wait_s", [30.0, math.inf])
+def test_a_wait_is_told_once_after_a_moment_and_ends_when_the_lock_is_free(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, wait_s: float
+) -> None:
+    monkeypatch.setattr("nlu.storage.locks.TOLD_AFTER_S", 0.05)
+    taken = threading.Event()
+    caplog.set_level(logging.INFO, logger="nlu")
+
+    def hold() -> None:
+        with hold_lock(tmp_path / "lock", wait_s=0):
+            taken.set()
+            while "waiting for it" not in caplog.text:
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert taken.wait(10)
+    with hold_lock(tmp_path / "lock", wait_s=wait_s, what="the folder of the run"):
+        pass
+    thread.join()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("the folder of the run is locked by another process; waiting")
+    assert ("at most 30 s" in told) == (wait_s == 30.0)
+
+
+def test_a_lock_that_is_free_is_taken_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="nlu")
+    with hold_lock(tmp_path / "lock", wait_s=10):
+        pass
+    assert not caplog.records

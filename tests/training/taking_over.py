@@ -1,0 +1,161 @@
+"""Run inside a process of its own by test_takeover.py: what a killed or a living other run is to a resume=PATH.
+
+    python taking_over.py FOLDER kills|living OVERRIDE ...
+
+Every start is a fork of this process, which has imported everything; one that is to die does so at a named point.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+
+from nlu.config.app import conf_dir, prepare
+from nlu.config.errors import UserError
+from nlu.training import run_folder, single
+from nlu.training.launch import launch
+
+NAMED_POINTS = ("rename", "replace", "rmdir")
+KILLED = 9
+
+
+def configuration(*overrides: str) -> dict[str, Any]:
+    with initialize_config_dir(str(conf_dir())):
+        return prepare(compose("train", list(overrides))) | {"choices": {}}
+
+
+def forked(work: Callable[[], Any]) -> int:
+    """Do the work in a fork of this process; returns its exit status: 2 for a UserError, 1 for any other."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = work() or 0
+        except UserError as error:
+            print(error, file=sys.stderr, flush=True)
+            status = 2
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def armed(point: int) -> None:
+    """From now on the point-th of the named calls is this process's last."""
+    left = [point]
+
+    def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            result = real(*arguments, **named)
+            left[0] -= 1
+            if not left[0]:
+                os._exit(KILLED)
+            return result
+
+        return call
+
+    for name in NAMED_POINTS:
+        setattr(os, name, wrapped(getattr(os, name)))
+
+
+def started(config: dict[str, Any], run_dir: Path, dies_at: int = 0) -> int:
+    """Start the run as far as its first step; die at a point after it began to copy the other's state, if one is given.
+
+    Returns KILLED where it died, else 0.
+    """
+
+    def work() -> int:
+        copy = run_folder.take
+
+        def take(*arguments: Any) -> Path:
+            if dies_at:
+                armed(dies_at)
+            return copy(*arguments)
+
+        def train(run: Any) -> bool:
+            os._exit(0)
+
+        run_folder.take, single.train = take, train
+        return launch(config, run_dir, [])
+
+    return forked(work)
+
+
+def kills(folder: Path, options: list[str]) -> None:
+    """Print the number of points that were tried, and those after which another start did not get as far as at once."""
+    first = configuration(*options)
+    assert forked(lambda: launch(first, folder / "first", [])) == 0
+    state = folder / "first" / "checkpoints" / "last" / "state.json"
+    state.write_text(state.read_text().replace('"pruned": false', '"pruned": true'))
+    longer = configuration(*options, f"resume={folder}/first", "trainer.max_duration=6st")
+    before = listing(folder / "first")
+    assert started(longer, folder / "whole") == 0
+    expected, wrong, point = outcome(folder / "whole"), [], 1
+    while (status := started(longer, run_dir := folder / f"killed-{point}", dies_at=point)) == KILLED:
+        if started(longer, run_dir) or outcome(run_dir) != expected:
+            wrong.append(point)
+        point += 1
+    pruned = json.loads((folder / "whole" / "checkpoints" / "last" / "state.json").read_text())["state"]["pruned"]
+    unchanged = listing(folder / "first") == before
+    found = {"points": point - 1, "wrong": wrong, "last": status, "pruned": pruned, "unchanged": unchanged}
+    print(json.dumps(found))
+
+
+def outcome(run_dir: Path) -> dict[str, Any]:
+    """What must be the same: the state, the best weights, their predictions, and the names of all that is there."""
+    places = [run_dir / "checkpoints", run_dir / "predictions"]
+    names = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if not path.name.startswith("log")}
+    files = [path for place in places for path in sorted(place.rglob("*")) if path.is_file()]
+    return {"names": names, "contents": {str(path.relative_to(run_dir)): path.read_bytes() for path in files}}
+
+
+def listing(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def living(folder: Path, options: list[str]) -> None:
+    """Let a run save at every step, and others begin from it meanwhile; print the steps that they went on from."""
+    endless = configuration(*options, "trainer.max_duration=100000st", "trainer.save_interval=1st")
+    child = os.fork()
+    if child == 0:
+        launch(endless, folder / "first", [])
+        os._exit(1)
+    while not (folder / "first" / "checkpoints" / "best-1" / "COMPLETE").exists():
+        time.sleep(0.01)
+    began_at = []
+    for number in range(3):
+        config, run_dir = configuration(*options, f"resume={folder}/first"), folder / f"from-{number}"
+
+        def work(config: dict[str, Any] = config, run_dir: Path = run_dir) -> int:
+            def no_step(run: Any) -> bool:
+                held = {path.name for path in (run.run_dir / "checkpoints").iterdir()}
+                kept = run.run_dir / "predictions" / "dev.json"
+                (run_dir.with_suffix(".json")).write_text(
+                    json.dumps(
+                        {
+                            "step": run.state.step,
+                            "best": [entry.step for entry in run.state.best],
+                            "held": sorted(held),
+                            "predictions": json.loads(kept.read_text())["step"] if kept.exists() else None,
+                        }
+                    )  # fmt: skip
+                )
+                os._exit(0)
+
+            single.train = no_step
+            return launch(config, run_dir, [])
+
+        status = forked(work)
+        began_at.append(json.loads(run_dir.with_suffix(".json").read_text()) | {"status": status})
+    alive = os.waitpid(child, os.WNOHANG) == (0, 0)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    print(json.dumps({"alive": alive, "began_at": began_at}))
+
+
+if __name__ == "__main__":
+    {"kills": kills, "living": living}[sys.argv[2]](Path(sys.argv[1]), sys.argv[3:])
