@@ -63,6 +63,14 @@ def test_a_run_repeated_with_the_same_seed_and_fold_counts_once_and_is_told(tmp_
     assert [run.folder.name for run in rows[0].runs] == ["1"] and "2" in remarks[0]
 
 
+def test_of_two_complete_reruns_the_later_one_counts(tmp_path):
+    for name, value in (("9", 0.5), ("10", 0.6)):
+        end_run(begin_run(tmp_path / name), value)
+    (row,), (remark,) = table(tmp_path)
+    assert [run.folder.name for run in row.runs] == ["10"] and row.values["accuracy"].mean == 0.6
+    assert remark.endswith(str(tmp_path / "9"))
+
+
 def test_runs_with_other_deciding_metrics_have_a_table_of_their_own(tmp_path):
     end_run(begin_run(tmp_path / "1"), 0.5)
     evaluate(begin_run(tmp_path / "2", trainer__major_metric="loss"), 0.4, metric="loss")

@@ -49,23 +49,46 @@ def test_the_overrides_file_reproduces_the_run(tmp_path: Path) -> None:
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
 
 
+def auc_of(predictions: Path, positive: str) -> float:
+    """The share of pairs of a positive and another row in which the positive one has the higher probability."""
+    rows = json.loads(predictions.read_text())["rows"]
+    sure = [row["probability"] if row["prediction"] == positive else 1 - row["probability"] for row in rows]
+    high = [value for value, row in zip(sure, rows, strict=True) if row["label"] == positive]
+    low = [value for value, row in zip(sure, rows, strict=True) if row["label"] != positive]
+    return sum((a > b) + (a == b) / 2 for a in high for b in low) / (len(high) * len(low))
+
+
 def test_pairs_several_named_sets_and_a_test_set_are_scored(tmp_path: Path) -> None:
     for name, rows in (("train", 50), ("easy", 20), ("hard", 21), ("test", 11)):
+        # What is learned from the others is wrong of hard, so that its best step is no other's.
         lines = [
-            json.dumps({"a": f"w{i} w{i % 7} w3", "b": f"w{i % 5} w2", "same": i % 2}) for i in range(rows)
-        ]  # fmt: skip
+            json.dumps({"a": f"w{i} w{i % 7} w3", "b": f"w{i % 5} w2", "same": (i + (name == "hard")) % 2})
+            for i in range(rows)
+        ]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     options = (
         "task=match", "data=files", f"data.train={tmp_path}/train.jsonl", f"data.test={tmp_path}/test.jsonl",
-        f"data.dev={{easy: {tmp_path}/easy.jsonl, hard: {tmp_path}/hard.jsonl}}",
+        f"data.dev={{easy: {tmp_path}/easy.jsonl, hard: {tmp_path}/hard.jsonl}}", "trainer.eval_interval=2st",
         "data.fields={text_a: a, text_b: b, label: same}", "trainer.major_metric=auc",
     )  # fmt: skip
     for number, model in enumerate([TINY, ("model=textcnn", "model.hidden_size=16", "model.embedding_size=8")]):
-        run(*model, *QUICK, *options, f"hydra.run.dir={tmp_path}/{number}")
-        found = result(tmp_path / str(number))
+        run_dir = tmp_path / str(number)
+        run(*model, *QUICK, *options, f"hydra.run.dir={run_dir}")
+        found = result(run_dir)
         assert list(found["metrics"]) == ["easy", "hard", "test"]
-        assert found["best"]["set"] == "easy" and found["best"]["metric"] == "auc"
-        assert len(json.loads((tmp_path / str(number) / "predictions" / "test.json").read_text())["rows"]) == 11
+        values = {
+            (row["step"], row["set"]): row["value"]
+            for row in read_rows(run_dir / "valid.tsv")
+            if row["metric"] == "auc"
+        }
+        best = max((2, 4, 6, 8, 10), key=lambda step: (values[step, "easy"], -step))
+        assert (found["best"]["set"], found["best"]["metric"]) == ("easy", "auc")
+        assert (found["best"]["step"], found["best"]["value"]) == (best, values[best, "easy"])
+        assert values[best, "easy"] != values[best, "hard"] == found["metrics"]["hard"]["auc"]
+        for name in ("easy", "hard", "test"):
+            expected = auc_of(run_dir / "predictions" / f"{name}.json", "1")
+            assert found["metrics"][name]["auc"] == pytest.approx(expected, abs=1e-6)
+        assert len(json.loads((run_dir / "predictions" / "test.json").read_text())["rows"]) == 11
 
 
 @pytest.mark.parametrize("model", [TINY, ("model=textcnn", "model.hidden_size=32")])
