@@ -160,6 +160,28 @@ def test_folds_that_are_missing_are_named_with_what_became_of_them(tmp_path):
     assert missing_folds(table(tmp_path)[0][0])[0].endswith("missing 1 (no run)")
 
 
+def test_a_cross_validation_broken_off_is_not_complete_and_stands_behind_a_whole_one(tmp_path):
+    for name, complete in (("whole", 3), ("broken", 1)):
+        for fold in range(complete):
+            run = begin_run(tmp_path / name / f"fold-{fold}", folds__count=3, fold=fold, optimizer__lr=complete)
+            end_run(run, 0.9 if name == "broken" else 0.5)
+    evaluate(begin_run(tmp_path / "broken" / "fold-1", folds__count=3, fold=1, optimizer__lr=1), 0.2)
+    whole, broken = table(tmp_path)[0]
+    assert (whole.state, broken.state) == ("complete", "unfinished")
+    assert broken.states == {"complete": 1, "unfinished": 1, "missing": 1}
+    assert broken.values["accuracy"].mean == 0.9 and broken.values["accuracy"].n == 1
+
+
+def test_of_seeds_with_folds_only_the_whole_ones_are_averaged(tmp_path):
+    for seed, complete in ((1, 2), (2, 1)):
+        for fold in range(complete):
+            run = begin_run(tmp_path / f"seed-{seed}-fold-{fold}", seed=seed, folds__count=2, fold=fold)
+            end_run(run, 0.5 if seed == 1 else 0.9)
+    (row,), _ = table(tmp_path)
+    assert row.state == "complete" and row.states == {"complete": 3, "missing": 1}
+    assert (row.values["accuracy"].mean, row.values["accuracy"].n) == (0.5, 2)
+
+
 def test_each_trial_of_a_search_is_a_row_though_it_drew_what_another_drew(tmp_path):
     for number in (0, 1):
         trial = {"storage": "journal:///s", "study": "s", "number": number, "attempt": 0}

@@ -59,6 +59,18 @@ def test_of_seeds_those_of_the_same_number_are_compared(tmp_path):
     assert found.flips["dev"].rows == len(ROWS) and found.config == {}
 
 
+def test_where_one_side_lacks_folds_only_the_folds_of_both_are_compared(tmp_path, capsys):
+    for name, values in (("a", (0.5, 0.6, 0.7)), ("b", (0.4,))):
+        for fold, value in enumerate(values):
+            end_run(begin_run(tmp_path / name / f"fold-{fold}", folds__count=3, fold=fold), value)
+    found = difference_of(tmp_path / "a", tmp_path / "b")
+    first, second = found.metrics["dev/accuracy"]
+    assert (first.mean, first.n, second.mean, second.n) == (0.5, 1, 0.4, 1)
+    print_difference(found, examples=0)
+    out = capsys.readouterr().out
+    assert "of 3 folds are missing 1 (no run), 2 (no run)" in out and "over the folds that both have" in out
+
+
 def test_a_folder_with_several_configurations_is_refused(tmp_path):
     pair(tmp_path, ROWS)
     with pytest.raises(UserError, match="holds 2 configurations"):
