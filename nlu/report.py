@@ -19,9 +19,20 @@ from nlu.config.nearest import hint
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the sub-command that the first argument names, or make the table; returns the exit status."""
+    """Run the sub-command that the first argument names, or make the table; returns the exit status.
+
+    Raises UserError for what the operating system refuses.
+    """
     chosen = SUBCOMMANDS.get(arguments[0]) if arguments else None
-    return chosen(arguments[1:]) if chosen else table(arguments)
+    try:
+        return chosen(arguments[1:]) if chosen else table(arguments)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = error.filename or "a file"
+        raise UserError(
+            f"{what}: {error.strerror or error}; mend that or name another folder, then run it again"
+        ) from error
 
 
 def table(arguments: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.flat import WITHOUT_EFFECT
@@ -69,9 +69,9 @@ class Row:
         return min(states - {"complete"} or {"unfinished"}, key=STATES.index)
 
     @property
-    def states(self) -> dict[State | Literal["missing"], int]:
+    def states(self) -> dict[str, int]:
         """How many runs are in each state; a fold that no run was begun for is missing."""
-        counts: Counter[State | Literal["missing"]] = Counter(run.state for run in self.runs)
+        counts: Counter[str] = Counter(run.state for run in self.runs)
         counts["missing"] = sum(state is None for seed in self.seeds for state in self.missing_of(seed).values())
         return {state: counts[state] for state in (*STATES, "missing") if counts[state]}
 

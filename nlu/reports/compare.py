@@ -71,7 +71,9 @@ def _comparable(found: Difference) -> tuple[list[Run], list[Run]]:
         return sides
     found.remarks += [f"{name}: {sentence}" for name, sentences in lacking.items() for sentence in sentences]
     if not places[0] & places[1]:
-        found.remarks.append("metrics: no run of one has seed and fold of a run of the other, so the means are of other rows")
+        found.remarks.append(
+            "metrics: no run of one has seed and fold of a run of the other, so the means are of other rows"
+        )
         return sides
     found.remarks.append("metrics: the means are over the folds that both have")
     first, second = ([run for run in side if (run.seed, run.fold) in places[0] & places[1]] for side in sides)

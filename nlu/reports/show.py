@@ -64,7 +64,9 @@ def _print_notes(rows: Sequence[Row], columns: Columns) -> None:
         more = f" and {len(columns.implied) - MAX_IMPLIED} more" if len(columns.implied) > MAX_IMPLIED else ""
         print_table(f"differ with the columns shown: {', '.join(columns.implied[:MAX_IMPLIED])}{more}", style="dim")
     if any(row.missing_of(seed) for row in rows if row.state != "pruned" for seed in row.seeds if row.runs[0].folds):
-        print_table("of some configurations not all folds are complete; their means are over those that are", style="dim")
+        print_table(
+            "of some configurations not all folds are complete; their means are over those that are", style="dim"
+        )
     if any(run.state != "complete" for row in rows for run in row.counted):
         print_table("values of runs that are not complete are the best so far", style="dim")
     for row in rows:
