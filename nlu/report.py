@@ -99,11 +99,11 @@ def diff(arguments: Sequence[str]) -> int:
 
     from nlu.reports.compare import difference_as_json, difference_of, print_difference
 
-    found = difference_of(given.first, given.second)
+    found = difference_of(given.first, given.second, given.examples)
     if given.json:
-        print(difference_as_json(found, given.examples))
+        print(difference_as_json(found))
     else:
-        print_difference(found, given.examples)
+        print_difference(found)
     return 0
 
 

@@ -14,7 +14,7 @@ from nlu.config.nearest import hint
 from nlu.config.tables import path_text
 from nlu.config.words import counted
 from nlu.reports.runs import STATES, Run, State, task_constants
-from nlu.sweeps.repeats import join_folds
+from nlu.sweeps.repeats import JoinedFolds, join_folds
 
 NOT_IDENTITY = (*WITHOUT_EFFECT, "seed", "seeds", "fold")
 """Keys in which runs of one configuration may differ, with all below them."""
@@ -40,7 +40,7 @@ class Row:
     """by metric as it was asked for, over `counted`"""
     out_of_fold: dict[str, Spread | None] = field(default_factory=dict)
     """the same for the joined predictions of all folds, over seeds; empty without complete folds"""
-    joined: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    joined: dict[int, JoinedFolds] = field(default_factory=dict)
     """the joined predictions themselves, by seed"""
 
     @property
@@ -158,7 +158,7 @@ def join_predictions(row: Row) -> list[str]:
         # The joined rows are those of the held-out set, whatever set a metric was asked of.
         set_name, metric = split_metric(name, row.set_name)
         if set_name == row.set_name and row.joined:
-            row.out_of_fold[name] = spread_of(joined["metrics"].get(metric) for joined in row.joined.values())
+            row.out_of_fold[name] = spread_of(joined.metrics.get(metric) for joined in row.joined.values())
     return remarks
 
 

@@ -10,8 +10,9 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.flat import WITHOUT_EFFECT
 from nlu.config.tables import metric_text, path_text, print_table, table_of, value_text
 from nlu.reports.aggregate import Row, Spread, lower_is_better, missing_folds, rows_of, spread_of
-from nlu.reports.predictions import Flip, Flips, compare, prediction_of, sets_of, texts_of
+from nlu.reports.flips import Flip, Flips, compare, prediction_of, texts_of
 from nlu.reports.runs import Run, find_runs
+from nlu.runs.predictions import kept_sets
 from nlu.storage.files import plain
 
 MAX_TEXT = 100
@@ -36,8 +37,10 @@ class Difference:
     """what was not compared, and why"""
 
 
-def difference_of(first: Path, second: Path) -> Difference:
+def difference_of(first: Path, second: Path, examples: int = 5) -> Difference:
     """Read and compare two runs, or two folders with the seeds and folds of one configuration each.
+
+    Of the flipped rows the first `examples` each way are kept.
 
     Raises UserError where a folder holds no run, or several configurations.
     """
@@ -46,7 +49,7 @@ def difference_of(first: Path, second: Path) -> Difference:
     found.runs = _comparable(found)
     found.provenance = _differences([_provenance(runs[0]) for runs in found.runs])
     found.metrics = dict(_metrics(*found.runs))
-    _compare_predictions(found)
+    _compare_predictions(found, examples)
     return found
 
 
@@ -116,17 +119,17 @@ def _metrics(first: Sequence[Run], second: Sequence[Run]) -> Iterator[tuple[str,
         yield f"{set_name}/{metric}", (first_spread, second_spread)
 
 
-def _compare_predictions(found: Difference) -> None:
+def _compare_predictions(found: Difference, examples: int) -> None:
     pairs = _pairs(*found.runs)
     if not pairs:
         found.remarks.append("predictions: no run of one has seed and fold of a run of the other, so none are compared")
         return
-    shared = set.intersection(*(set(sets_of(run)) for pair in pairs for run in pair))
+    shared = set.intersection(*(set(kept_sets(run.folder)) for pair in pairs for run in pair))
     if not shared:
         found.remarks.append("predictions: they kept none of the same set")
     for name in sorted(shared):
         try:
-            found.flips[name] = compare(pairs, name)
+            found.flips[name] = compare(pairs, name, examples)
         except DataError as error:
             found.remarks += [f"predictions: {problem}" for problem in error.problems]
 
@@ -138,8 +141,8 @@ def _pairs(first: Sequence[Run], second: Sequence[Run]) -> list[tuple[Run, Run]]
     return [(run, others[run.seed, run.fold]) for run in first if (run.seed, run.fold) in others]
 
 
-def print_difference(found: Difference, examples: int) -> None:
-    """Print the differences, with up to so many flipped rows each way."""
+def print_difference(found: Difference) -> None:
+    """Print the differences, with the flipped rows that were kept."""
     names = [path_text(_place(row)) for row in (found.first, found.second)]
     states = [_runs(row, runs) for row, runs in zip((found.first, found.second), found.runs, strict=True)]
     print_table(f"A  {names[0]}  {states[0]}", f"B  {names[1]}  {states[1]}", "")
@@ -147,7 +150,7 @@ def print_difference(found: Difference, examples: int) -> None:
     _print_pairs("made with", found.provenance, "")
     _print_metrics(found)
     for set_name, flips in found.flips.items():
-        _print_flips(set_name, flips, examples)
+        _print_flips(set_name, flips)
     for remark in found.remarks:
         print_table(remark)
 
@@ -189,20 +192,28 @@ def _print_metrics(found: Difference) -> None:
     print_table(table, "")
 
 
-def _print_flips(set_name: str, flips: Flips, examples: int) -> None:
+def _print_flips(set_name: str, flips: Flips) -> None:
+    chance = f"by chance alone: p = {flips.p_value:.2g}"
+    several = flips.pairs > 1
     print_table(
-        f"{set_name}: {flips.rows:,} rows, {flips.both_right:,} right in both, {flips.both_wrong:,} wrong in both "
-        f"({flips.moved:,} of them in another way); {len(flips.won):,} only right in B, {len(flips.lost):,} only right "
-        f"in A (by chance alone: p = {flips.p_value:.2g})"
+        f"{set_name}: {flips.rows:,} {f'predictions by {flips.pairs} pairs of runs' if several else 'rows'}, "
+        f"{flips.both_right:,} right in both, {flips.both_wrong:,} wrong in both ({flips.moved:,} of them in another "
+        f"way); {flips.won:,} only right in B, {flips.lost:,} only right in A{'' if several else f' ({chance})'}"
     )
-    for title, side in (("only right in B", flips.won), ("only right in A", flips.lost)):
-        shown = side[:examples]
+    if several:
+        print_table(
+            f"rows, each counted once: {flips.examples_won:,} oftener right in B, {flips.examples_lost:,} oftener "
+            f"right in A ({chance})"
+        )
+    for title, shown in (("only right in B", flips.first_won), ("only right in A", flips.first_lost)):
         if not shown:
             continue
         texts = texts_of(shown, set_name)
-        table = table_of([("row", True), ("label", False), ("A", False), ("B", False), ("text", False)])
+        places = [("seed", True), ("fold", True)] * several
+        table = table_of([*places, ("row", True), ("label", False), ("A", False), ("B", False), ("text", False)])
         for place, flip in enumerate(shown):
-            table.add_row(*_flip_cells(flip), _cut(texts.get(place, "")))
+            own = [value_text(value) for value in (flip.run.seed, flip.run.fold)] * several
+            table.add_row(*own, *_flip_cells(flip), _cut(texts.get(place, "")))
         print_table("", title, table)
     print_table("")
 
@@ -226,8 +237,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
 
 
-def difference_as_json(found: Difference, examples: int) -> str:
-    """Return the same in full, with up to so many flipped rows each way."""
+def difference_as_json(found: Difference) -> str:
+    """Return the same in full."""
     content = {
         "config": {key: {"a": first, "b": second} for key, (first, second) in found.config.items()},
         "provenance": {key: {"a": first, "b": second} for key, (first, second) in found.provenance.items()},
@@ -237,10 +248,12 @@ def difference_as_json(found: Difference, examples: int) -> str:
         },
         "predictions": {
             name: {
-                "rows": flips.rows, "both_right": flips.both_right, "both_wrong": flips.both_wrong,
-                "only_a_right": len(flips.lost), "only_b_right": len(flips.won), "p_value": flips.p_value,
-                "examples": [{"a": flip.row, "b": flip.other}
-                             for flip in [*flips.won[:examples], *flips.lost[:examples]]],
+                "rows": flips.rows, "pairs": flips.pairs, "both_right": flips.both_right,
+                "both_wrong": flips.both_wrong, "only_a_right": flips.lost, "only_b_right": flips.won,
+                "oftener_a_right": flips.examples_lost, "oftener_b_right": flips.examples_won,
+                "p_value": flips.p_value,
+                "examples": [{"seed": flip.run.seed, "fold": flip.run.fold, "a": flip.row, "b": flip.other}
+                             for flip in [*flips.first_won, *flips.first_lost]],
             }
             for name, flips in found.flips.items()
         },

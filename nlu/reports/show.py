@@ -13,7 +13,8 @@ from nlu.config.tables import Column, count_text, fitted, metric_text, path_text
 from nlu.reports.aggregate import Row, Spread, missing_folds
 from nlu.reports.columns import Columns, differing_columns
 from nlu.reports.runs import parts
-from nlu.storage.files import plain, write_json
+from nlu.runs.predictions import write_predictions
+from nlu.storage.files import plain
 from nlu.sweeps.repeats import OUT_OF_FOLD
 
 MAX_IMPLIED = 6
@@ -111,9 +112,9 @@ def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
     """
     several = sum(bool(row.joined) for row in rows) > 1
     files = {
-        folder / f"{OUT_OF_FOLD}{f'-{place}' * several}{f'-seed-{seed}' * (len(row.joined) > 1)}.json": content
+        folder / f"{OUT_OF_FOLD}{f'-{place}' * several}{f'-seed-{seed}' * (len(row.joined) > 1)}.jsonl": joined
         for place, row in enumerate(rows, start=1)
-        for seed, content in row.joined.items()
+        for seed, joined in row.joined.items()
     }
     if not files:
         raise UserError(
@@ -122,8 +123,8 @@ def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
         )
     if existing := [path for path in files if path.exists()]:
         raise UserError(*(f"--join would write {path}, which exists; give another folder" for path in existing))
-    for path, content in files.items():
-        write_json(path, content)
+    for path, joined in files.items():
+        write_predictions(path, joined.header, joined.records())
     return list(files)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nlu.runs.predictions import write_predictions
 from nlu.storage.files import write_json
 from nlu.sweeps.repeats import OUT_OF_FOLD, count_parts, join_folds, summarise
 from nlu.training import logs
@@ -145,8 +146,8 @@ def _write_result(config: dict[str, Any], run_dir: Path, done: list[Part], wante
     if config["folds"]["count"] is not None and config["fold"] is None and not summary["pruned"]:
         for seed in dict.fromkeys(part.config["seed"] for part in done):
             folders = [run_dir / part.name for part in done if part.config["seed"] == seed]
-            content = join_folds(folders)
+            held_out = join_folds(folders)
             name = OUT_OF_FOLD if config["seeds"] == 1 else f"{OUT_OF_FOLD}-seed-{seed}"
-            write_json(run_dir / "predictions" / f"{name}.json", content)
-            joined[str(seed)] = content["metrics"]
+            write_predictions(run_dir / "predictions" / f"{name}.jsonl", held_out.header, held_out.records())
+            joined[str(seed)] = held_out.metrics
     write_json(run_dir / "result.json", {**summary, "out_of_fold": joined or None})

@@ -147,7 +147,7 @@ def test_folds_that_jobs_ran_are_joined_into_every_row_once(tmp_path):
     (row,), _ = table(tmp_path)
     assert join_predictions(row) == []
     assert row.out_of_fold["accuracy"].mean == 0.75
-    assert [record["id"] for record in row.joined[1]["rows"]] == [0, 1, 2, 3]
+    assert [record["id"] for record in row.joined[1].records()] == [0, 1, 2, 3]
 
 
 def test_folds_that_are_missing_are_named_with_what_became_of_them(tmp_path):
