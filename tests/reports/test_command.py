@@ -14,7 +14,7 @@ from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, ru
 
 def report(*arguments, status=0, cwd=REPOSITORY):
     command = [sys.executable, "-m", "nlu.report", *map(str, arguments)]
-    environment = {**SAME_THREADS, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "100"}
+    environment = {**SAME_THREADS, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == status, f"exit {done.returncode}, not {status}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
