@@ -1,5 +1,5 @@
-"""The main job's cost on both sides: AFQMC pairs of at most 128 tokens, through nlu's own commands' parts and the same
-token rows through the HF Trainer.
+"""The main job's cost on both sides: AFQMC pairs of at most 128 tokens, or what stands in for them, through nlu's own
+commands' parts and the same token rows through the HF Trainer.
 """
 
 import atexit
@@ -8,22 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-DATA = ("data=afqmc", "task=match")
+from inputs import data_overrides, vocab_path
+
 SIZES = {
     "BERT-base": {"choice": "bert_base", "hidden": 768, "layers": 12, "heads": 12, "intermediate": 3072},
     "4 x 312": {"choice": "bert_tiny", "hidden": 312, "layers": 4, "heads": 12, "intermediate": 1200},
 }
 """Random weights of these sizes; values do not change what a step costs."""
-
-
-def vocab_path() -> Path:
-    """Return the vocabulary that both sides use. Raises SystemExit where it is absent."""
-    from nlu.config.rules import data_folder
-
-    path = (data_folder() / "bert_base_chinese_vocab" / "vocab.txt").resolve()
-    if not path.is_file():
-        raise SystemExit(f"{path} is no file; set NLU_DATA to the folder that holds bert_base_chinese_vocab and AFQMC")
-    return path
 
 
 def scratch_folder() -> Path:
@@ -43,8 +34,8 @@ def native_config(size: str, *overrides: str) -> dict[str, Any]:
         composed = compose(
             "train",
             [
-                f"model={SIZES[size]['choice']}", *DATA, f"tokenizer.vocab={vocab_path()}", "trainer.ema_decay=0",
-                "scheduler=constant", "optimizer.lr=1e-5", *overrides,
+                f"model={SIZES[size]['choice']}", *data_overrides(), f"tokenizer.vocab={vocab_path()}",
+                "trainer.ema_decay=0", "scheduler=constant", "optimizer.lr=1e-5", *overrides,
             ],
         )  # fmt: skip
     return prepare(composed)

@@ -20,8 +20,11 @@ import preprocess
 import resume
 import start
 import train
+from inputs import announce
 from machine import description, versions
 from table import Row, markdown
+
+from nlu.config.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
@@ -58,18 +61,23 @@ def commit() -> str:
 
 
 def profile(threads: int) -> str:
-    """Return the profile of one training step, from a process of its own."""
+    """Return the profile of one training step, from a process of its own, or why there is none."""
+    try:
+        announce()
+    except DataError as error:
+        return f"skipped: {error}"
     command = [sys.executable, str(Path(__file__).with_name("profile_step.py")), "--threads", str(threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     return done.stdout.strip()
 
 
-def document(rows: list[Row], profiled: str, threads: int, command: str) -> str:
+def document(rows: list[Row], skipped: list[str], profiled: str, threads: int, command: str) -> str:
     """Return the content of RESULTS.md."""
     where = f"{datetime.now(UTC):%Y-%m-%d}, on {description(threads)}; {versions()}"
+    left_out = "".join(f"Skipped: {sentence}\n" for sentence in skipped)
     return (
         f"# Results\n\n`{command}` at {commit()}, {where}."
-        f"\n\n{markdown(rows)}\n{NOTES}\n## One training step\n\n```\n{profiled}\n```\n"
+        f"\n\n{markdown(rows)}\n{NOTES}{left_out}\n## One training step\n\n```\n{profiled}\n```\n"
     )
 
 
@@ -84,16 +92,22 @@ def main() -> None:
     jobs = QUICK if arguments.quick else tuple((name,) for name in arguments.only or BENCHMARKS)
     began_s = time.monotonic()
     rows: list[Row] = []
+    skipped: list[str] = []
     for name, *words in jobs:
         threads = [] if name in WITHOUT_THREADS else ["--threads", str(arguments.threads)]
-        rows += BENCHMARKS[name](*words, *threads)
+        try:
+            rows += BENCHMARKS[name](*words, *threads)
+        except DataError as error:
+            skipped.append(f"{' '.join([name, *words])}: {error}")
     print(f"{(time.monotonic() - began_s) / 60:.1f} minutes")
     missed = [row for row in rows if row.met is False]
     for row in missed:
         print(f"target missed: {row.claim}, against {row.peer}")
+    for sentence in skipped:
+        print(f"skipped: {sentence}")
     if arguments.write:
         command = "python benchmarks/" + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        text = document(rows, profile(arguments.threads), arguments.threads, command)
+        text = document(rows, skipped, profile(arguments.threads), arguments.threads, command)
         arguments.write.write_text(text, encoding="utf-8")
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import options
 from afqmc import SIZES, PadTo, native_run, peer_arguments, peer_model, rows_for_peer, silent, stored_set, subset
+from inputs import announce
 from machine import best_rate, encoder_gflop_per_token, matmul_rates
 from table import Row, show
 from turns import Side, Turns, alternate
@@ -136,6 +137,7 @@ def parser() -> argparse.ArgumentParser:
 def measure(*words: str) -> list[Row]:
     """Measure every asked-for size; `words` are as on the command line."""
     arguments = parser().parse_args(words)
+    announce()
     return [found for size in arguments.sizes for found in compare(size, arguments)]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import options
 from afqmc import native_run
+from inputs import announce
 
 WARM_UP_STEPS = {"BERT-base": 5, "4 x 312": 150}
 """until the library has met most shapes"""
@@ -91,6 +92,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--steps", type=int, default=5)
     arguments = parser.parse_args(sys.argv[1:])
+    announce()
     for size in arguments.sizes:
         profile(size, arguments)
 

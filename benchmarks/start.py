@@ -20,7 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import options
-from afqmc import DATA, PadTo, peer_arguments, peer_model, rows_for_peer, stored_set, vocab_path
+from afqmc import PadTo, peer_arguments, peer_model, rows_for_peer, stored_set
+from inputs import announce, data_overrides, vocab_path
 from table import Row, show
 
 LIMIT_S = 2.5
@@ -61,7 +62,7 @@ def native(folder: Path, environment: dict[str, str]) -> float:
     shutil.rmtree(run_dir, ignore_errors=True)
     table = run_dir / "train.tsv"
     command = [
-        sys.executable, "-m", "nlu.train", "model=bert_tiny", *DATA, f"tokenizer.vocab={vocab_path()}",
+        sys.executable, "-m", "nlu.train", "model=bert_tiny", *data_overrides(), f"tokenizer.vocab={vocab_path()}",
         f"model.pretrained={folder}/weights", "trainer.device=cpu", "precision=bf16", "trainer.log_interval=1st",
         f"hydra.run.dir={run_dir}",
     ]  # fmt: skip
@@ -117,6 +118,7 @@ def measure(*words: str) -> list[Row]:
     if arguments.as_peer or arguments.prepare:
         run_peer(arguments.as_peer) if arguments.as_peer else prepare(arguments.prepare)
         return []
+    announce()
     environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads), "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

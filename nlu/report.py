@@ -19,9 +19,20 @@ from nlu.config.nearest import hint
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the sub-command that the first argument names, or make the table; returns the exit status."""
+    """Run the sub-command that the first argument names, or make the table; returns the exit status.
+
+    Raises UserError for what the operating system refuses.
+    """
     chosen = SUBCOMMANDS.get(arguments[0]) if arguments else None
-    return chosen(arguments[1:]) if chosen else table(arguments)
+    try:
+        return chosen(arguments[1:]) if chosen else table(arguments)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = error.filename or "a file"
+        raise UserError(
+            f"{what}: {error.strerror or error}; mend that or name another folder, then run it again"
+        ) from error
 
 
 def table(arguments: Sequence[str]) -> int:
@@ -88,11 +99,11 @@ def diff(arguments: Sequence[str]) -> int:
 
     from nlu.reports.compare import difference_as_json, difference_of, print_difference
 
-    found = difference_of(given.first, given.second)
+    found = difference_of(given.first, given.second, given.examples)
     if given.json:
-        print(difference_as_json(found, given.examples))
+        print(difference_as_json(found))
     else:
-        print_difference(found, given.examples)
+        print_difference(found)
     return 0
 
 

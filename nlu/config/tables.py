@@ -49,16 +49,18 @@ class Column:
     """0 = stays; of the others the highest goes first where the terminal is too narrow"""
 
 
-def fitted(columns: Sequence[Column]) -> tuple[Table, list[str]]:
+def fitted(columns: Sequence[Column], plain_width: int = PLAIN_WIDTH) -> tuple[Table, list[str]]:
     """Return a table as wide as the terminal allows, and the headers of the columns that had to go.
 
-    Headers are broken behind dots and slashes before a column goes.
+    On a terminal headers are broken behind dots and slashes before a column goes. Elsewhere a line may have
+    `plain_width` characters and headers stay whole, so that a program finds them.
     """
     columns, gone = list(columns), []
-    width = Console().width if sys.stdout.isatty() else PLAIN_WIDTH
+    on_terminal = sys.stdout.isatty()
+    width = Console().width if on_terminal else plain_width
     table = _whole(columns, is_broken=False)
     while Console(width=PLAIN_WIDTH).measure(table).maximum > width:
-        table = _whole(columns, is_broken=True)
+        table = _whole(columns, is_broken=on_terminal)
         dispensable = [column for column in columns if column.may_go]
         if Console(width=PLAIN_WIDTH).measure(table).maximum <= width or not dispensable:
             break

@@ -202,8 +202,12 @@ class _Builder:
                 if len(bad) < LISTED_BAD_ROWS:
                     bad.append(target.describe(sources[source].path))
             if counts["bad_rows"] and self._files.on_bad_row == "error":
+                total, read = counts["bad_rows"], writer.rows + len(chunk)
+                summary = f"{total:,} of the first {read:,} rows of {name} are bad; {len(bad)} of them:"
                 raise DataError(
-                    *bad, remedy="mend these rows, or set data.on_bad_row=skip to leave such rows out and count them"
+                    *bad,
+                    summary=summary if total > len(bad) else "",
+                    remedy="mend these rows, or set data.on_bad_row=skip to leave such rows out and count them",
                 )
             if good:
                 encoded = self._encode([row.values for _, row, _ in good])

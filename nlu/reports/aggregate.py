@@ -14,7 +14,7 @@ from nlu.config.nearest import hint
 from nlu.config.tables import path_text
 from nlu.config.words import counted
 from nlu.reports.runs import STATES, Run, State, task_constants
-from nlu.sweeps.repeats import join_folds
+from nlu.sweeps.repeats import JoinedFolds, join_folds
 
 NOT_IDENTITY = (*WITHOUT_EFFECT, "seed", "seeds", "fold")
 """Keys in which runs of one configuration may differ, with all below them."""
@@ -40,27 +40,54 @@ class Row:
     """by metric as it was asked for, over `counted`"""
     out_of_fold: dict[str, Spread | None] = field(default_factory=dict)
     """the same for the joined predictions of all folds, over seeds; empty without complete folds"""
-    joined: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    joined: dict[int, JoinedFolds] = field(default_factory=dict)
     """the joined predictions themselves, by seed"""
 
     @property
     def counted(self) -> list[Run]:
-        """The runs that values are taken from: the complete ones, or where there are none the next best state.
+        """The runs that values are taken from: those of the whole seeds, or where there are none the next best state.
 
-        Of a pruned configuration what it has completed counts too: a search prunes after some of its folds.
+        A seed is whole once its run, or each of its folds, is complete. Of a configuration with some folds, and of a
+        pruned one, what it has completed counts: a search prunes after some of its folds.
         """
-        return [run for run in self.runs if run.state in (self.state, *("complete",) * (self.state == "pruned"))]
+        if self.state == "complete":
+            whole = [seed for seed in self.seeds if not self.missing_of(seed)]
+            return [run for run in self.runs if run.seed in whole and run.state == "complete"]
+        complete = [run for run in self.runs if run.state == "complete"]
+        if self.state == "pruned":
+            return [run for run in self.runs if run.state in ("complete", "pruned")]
+        return complete or [run for run in self.runs if run.state == self.state]
 
     @property
     def state(self) -> State:
-        """The best state of its runs, but pruned where any of them was."""
+        """Complete once a seed is whole, but pruned where any run was; else the best state of what is missing."""
         states = {run.state for run in self.runs}
-        return "pruned" if "pruned" in states else min(states, key=STATES.index)
+        if "pruned" in states:
+            return "pruned"
+        if any(not self.missing_of(seed) for seed in self.seeds):
+            return "complete"
+        return min(states - {"complete"} or {"unfinished"}, key=STATES.index)
 
     @property
-    def states(self) -> dict[State, int]:
-        counts = Counter(run.state for run in self.runs)
-        return {state: counts[state] for state in STATES if counts[state]}
+    def states(self) -> dict[str, int]:
+        """How many runs are in each state; a fold that no run was begun for is missing."""
+        counts: Counter[str] = Counter(run.state for run in self.runs)
+        counts["missing"] = sum(state is None for seed in self.seeds for state in self.missing_of(seed).values())
+        return {state: counts[state] for state in (*STATES, "missing") if counts[state]}
+
+    @property
+    def seeds(self) -> list[int]:
+        return list(dict.fromkeys(run.seed for run in self.runs))
+
+    def missing_of(self, seed: int) -> dict[int | None, State | None]:
+        """Return the folds of a seed that are not complete, with their state, None where they have no run.
+
+        A run without folds counts as fold None.
+        """
+        runs = [run for run in self.runs if run.seed == seed]
+        states = {run.fold: run.state for run in runs}
+        wanted = range(runs[0].folds) if runs[0].folds and runs[0].fold is not None else states
+        return {fold: states.get(fold) for fold in wanted if states.get(fold) != "complete"}
 
     def mean(self, name: str) -> float | None:
         """Return the mean of a field of `Run` over the counted runs that have it."""
@@ -119,9 +146,9 @@ def join_predictions(row: Row) -> list[str]:
     Returns a sentence for each seed whose folds do not fit together.
     """
     remarks = []
-    for seed in dict.fromkeys(run.seed for run in row.runs):
-        runs = [run for run in row.runs if run.seed == seed and run.state == "complete" and run.fold is not None]
-        if not runs or {run.fold for run in runs} != set(range(runs[0].folds or 0)):
+    for seed in row.seeds:
+        runs = [run for run in row.runs if run.seed == seed]
+        if runs[0].fold is None or row.missing_of(seed):
             continue
         try:
             row.joined[seed] = join_folds([run.folder for run in sorted(runs, key=lambda run: run.fold)])
@@ -131,7 +158,7 @@ def join_predictions(row: Row) -> list[str]:
         # The joined rows are those of the held-out set, whatever set a metric was asked of.
         set_name, metric = split_metric(name, row.set_name)
         if set_name == row.set_name and row.joined:
-            row.out_of_fold[name] = spread_of(joined["metrics"].get(metric) for joined in row.joined.values())
+            row.out_of_fold[name] = spread_of(joined.metrics.get(metric) for joined in row.joined.values())
     return remarks
 
 
@@ -140,17 +167,15 @@ def missing_folds(row: Row) -> list[str]:
 
     Of a trial that was pruned none is missing.
     """
-    found: list[str] = []
     if row.state == "pruned":
-        return found
-    for seed in dict.fromkeys(run.seed for run in row.runs):
-        runs = [run for run in row.runs if run.seed == seed and run.fold is not None and run.folds]
-        states = {run.fold: run.state for run in runs}
-        missing = [fold for fold in range(runs[0].folds or 0) if states.get(fold) != "complete"] if runs else []
-        if missing:
-            listed = ", ".join(f"{fold} ({states.get(fold, 'no run')})" for fold in missing)
+        return []
+    found = []
+    for seed in row.seeds:
+        first, missing = next(run for run in row.runs if run.seed == seed), row.missing_of(seed)
+        if first.fold is not None and missing:
+            listed = ", ".join(f"{fold} ({state or 'no run'})" for fold, state in missing.items())
             found.append(
-                f"seed {seed}, {path_text(runs[0].folder)} and others: of {runs[0].folds} folds are missing {listed}"
+                f"seed {seed}, {path_text(first.folder)} and others: of {first.folds} folds are missing {listed}"
             )
     return found
 

@@ -9,9 +9,10 @@ from typing import Any
 from nlu.config.errors import DataError, UserError
 from nlu.config.flat import WITHOUT_EFFECT
 from nlu.config.tables import metric_text, path_text, print_table, table_of, value_text
-from nlu.reports.aggregate import Row, Spread, lower_is_better, rows_of, spread_of
-from nlu.reports.predictions import Flip, Flips, compare, prediction_of, sets_of, texts_of
+from nlu.reports.aggregate import Row, Spread, lower_is_better, missing_folds, rows_of, spread_of
+from nlu.reports.flips import Flip, Flips, compare, prediction_of, texts_of
 from nlu.reports.runs import Run, find_runs
+from nlu.runs.predictions import kept_sets
 from nlu.storage.files import plain
 
 MAX_TEXT = 100
@@ -23,6 +24,8 @@ class Difference:
 
     first: Row
     second: Row
+    runs: tuple[list[Run], list[Run]] = ([], [])
+    """those of each that are compared"""
     config: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     provenance: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """code, versions and devices"""
@@ -31,20 +34,22 @@ class Difference:
     flips: dict[str, Flips] = field(default_factory=dict)
     """by set"""
     remarks: list[str] = field(default_factory=list)
-    """sets whose predictions could not be compared, and why"""
+    """what was not compared, and why"""
 
 
-def difference_of(first: Path, second: Path) -> Difference:
+def difference_of(first: Path, second: Path, examples: int = 5) -> Difference:
     """Read and compare two runs, or two folders with the seeds and folds of one configuration each.
+
+    Of the flipped rows the first `examples` each way are kept.
 
     Raises UserError where a folder holds no run, or several configurations.
     """
     found = Difference(_one_row(first), _one_row(second))
-    rows = (found.first, found.second)
-    found.config = _differences([_config(row) for row in rows])
-    found.provenance = _differences([_provenance(row.counted[0]) for row in rows])
-    found.metrics = dict(_metrics(*rows))
-    _compare_predictions(found)
+    found.config = _differences([_config(row) for row in (found.first, found.second)])
+    found.runs = _comparable(found)
+    found.provenance = _differences([_provenance(runs[0]) for runs in found.runs])
+    found.metrics = dict(_metrics(*found.runs))
+    _compare_predictions(found, examples)
     return found
 
 
@@ -58,6 +63,24 @@ def _one_row(folder: Path) -> Row:
         shown = ", ".join(str(row.runs[0].folder) for row in rows[:4]) + ", ..." * (len(rows) > 4)
         raise UserError(f"{folder} holds {len(rows)} configurations, not one; give one of {shown}")
     return rows[0]
+
+
+def _comparable(found: Difference) -> tuple[list[Run], list[Run]]:
+    """The runs whose mean is shown: where one side lacks folds, those with seed and fold of a run of the other."""
+    sides = found.first.counted, found.second.counted
+    lacking = {name: missing_folds(row) for name, row in (("A", found.first), ("B", found.second))}
+    places = [{(run.seed, run.fold) for run in side} for side in sides]
+    if not any(lacking.values()) or places[0] == places[1]:
+        return sides
+    found.remarks += [f"{name}: {sentence}" for name, sentences in lacking.items() for sentence in sentences]
+    if not places[0] & places[1]:
+        found.remarks.append(
+            "metrics: no run of one has seed and fold of a run of the other, so the means are of other rows"
+        )
+        return sides
+    found.remarks.append("metrics: the means are over the folds that both have")
+    first, second = ([run for run in side if (run.seed, run.fold) in places[0] & places[1]] for side in sides)
+    return first, second
 
 
 def _config(row: Row) -> dict[str, Any]:
@@ -84,59 +107,63 @@ def _differences(sides: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
     return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
 
 
-def _metrics(first: Row, second: Row) -> Iterator[tuple[str, tuple[Spread | None, Spread | None]]]:
+def _metrics(first: Sequence[Run], second: Sequence[Run]) -> Iterator[tuple[str, tuple[Spread | None, Spread | None]]]:
     names: dict[tuple[str, str], None] = {}
-    for row in (first, second):
-        for run in row.counted:
+    for side in (first, second):
+        for run in side:
             names |= {(set_name, metric): None for set_name, held in run.metrics.items() for metric in held}
     for set_name, metric in names:
         first_spread, second_spread = (
-            spread_of(run.value(set_name, metric) for run in row.counted) for row in (first, second)
+            spread_of(run.value(set_name, metric) for run in side) for side in (first, second)
         )
         yield f"{set_name}/{metric}", (first_spread, second_spread)
 
 
-def _compare_predictions(found: Difference) -> None:
-    pairs = _pairs(found.first, found.second)
+def _compare_predictions(found: Difference, examples: int) -> None:
+    pairs = _pairs(*found.runs)
     if not pairs:
-        found.remarks.append("no run of one has seed and fold of a run of the other, so no rows are compared")
+        found.remarks.append("predictions: no run of one has seed and fold of a run of the other, so none are compared")
         return
-    shared = set.intersection(*(set(sets_of(run)) for pair in pairs for run in pair))
+    shared = set.intersection(*(set(kept_sets(run.folder)) for pair in pairs for run in pair))
     if not shared:
-        found.remarks.append("they kept no predictions of the same set")
+        found.remarks.append("predictions: they kept none of the same set")
     for name in sorted(shared):
         try:
-            found.flips[name] = compare(pairs, name)
+            found.flips[name] = compare(pairs, name, examples)
         except DataError as error:
-            found.remarks += error.problems
+            found.remarks += [f"predictions: {problem}" for problem in error.problems]
 
 
-def _pairs(first: Row, second: Row) -> list[tuple[Run, Run]]:
-    if len(first.counted) == len(second.counted) == 1:
-        return [(first.counted[0], second.counted[0])]
-    others = {(run.seed, run.fold): run for run in second.counted}
-    return [(run, others[run.seed, run.fold]) for run in first.counted if (run.seed, run.fold) in others]
+def _pairs(first: Sequence[Run], second: Sequence[Run]) -> list[tuple[Run, Run]]:
+    if len(first) == len(second) == 1:
+        return [(first[0], second[0])]
+    others = {(run.seed, run.fold): run for run in second}
+    return [(run, others[run.seed, run.fold]) for run in first if (run.seed, run.fold) in others]
 
 
-def print_difference(found: Difference, examples: int) -> None:
-    """Print the differences, with up to so many flipped rows each way."""
+def print_difference(found: Difference) -> None:
+    """Print the differences, with the flipped rows that were kept."""
     names = [path_text(_place(row)) for row in (found.first, found.second)]
-    print_table(f"A  {names[0]}  {_runs(found.first)}", f"B  {names[1]}  {_runs(found.second)}", "")
+    states = [_runs(row, runs) for row, runs in zip((found.first, found.second), found.runs, strict=True)]
+    print_table(f"A  {names[0]}  {states[0]}", f"B  {names[1]}  {states[1]}", "")
     _print_pairs("config", found.config, "no key of the configuration differs")
     _print_pairs("made with", found.provenance, "")
     _print_metrics(found)
     for set_name, flips in found.flips.items():
-        _print_flips(set_name, flips, examples)
+        _print_flips(set_name, flips)
     for remark in found.remarks:
-        print_table(f"predictions: {remark}")
+        print_table(remark)
 
 
 def _place(row: Row) -> Path:
     return row.runs[0].folder if len(row.runs) == 1 else row.runs[0].folder.parent
 
 
-def _runs(row: Row) -> str:
-    return row.state if len(row.runs) == 1 else f"mean of {len(row.counted)} runs, {row.state}"
+def _runs(row: Row, compared: Sequence[Run]) -> str:
+    if len(row.runs) == 1:
+        fold = "" if row.runs[0].fold is None else f"fold {row.runs[0].fold} of {row.runs[0].folds}, "
+        return f"{fold}{row.runs[0].state}"
+    return f"mean of {len(compared)} {'run' if len(compared) == 1 else 'runs'}, {row.state}"
 
 
 def _print_pairs(title: str, pairs: dict[str, tuple[Any, Any]], otherwise: str) -> None:
@@ -165,20 +192,28 @@ def _print_metrics(found: Difference) -> None:
     print_table(table, "")
 
 
-def _print_flips(set_name: str, flips: Flips, examples: int) -> None:
+def _print_flips(set_name: str, flips: Flips) -> None:
+    chance = f"by chance alone: p = {flips.p_value:.2g}"
+    several = flips.pairs > 1
     print_table(
-        f"{set_name}: {flips.rows:,} rows, {flips.both_right:,} right in both, {flips.both_wrong:,} wrong in both "
-        f"({flips.moved:,} of them in another way); {len(flips.won):,} only right in B, {len(flips.lost):,} only right "
-        f"in A (by chance alone: p = {flips.p_value:.2g})"
+        f"{set_name}: {flips.rows:,} {f'predictions by {flips.pairs} pairs of runs' if several else 'rows'}, "
+        f"{flips.both_right:,} right in both, {flips.both_wrong:,} wrong in both ({flips.moved:,} of them in another "
+        f"way); {flips.won:,} only right in B, {flips.lost:,} only right in A{'' if several else f' ({chance})'}"
     )
-    for title, side in (("only right in B", flips.won), ("only right in A", flips.lost)):
-        shown = side[:examples]
+    if several:
+        print_table(
+            f"rows, each counted once: {flips.examples_won:,} oftener right in B, {flips.examples_lost:,} oftener "
+            f"right in A ({chance})"
+        )
+    for title, shown in (("only right in B", flips.first_won), ("only right in A", flips.first_lost)):
         if not shown:
             continue
         texts = texts_of(shown, set_name)
-        table = table_of([("row", True), ("label", False), ("A", False), ("B", False), ("text", False)])
+        places = [("seed", True), ("fold", True)] * several
+        table = table_of([*places, ("row", True), ("label", False), ("A", False), ("B", False), ("text", False)])
         for place, flip in enumerate(shown):
-            table.add_row(*_flip_cells(flip), _cut(texts.get(place, "")))
+            own = [value_text(value) for value in (flip.run.seed, flip.run.fold)] * several
+            table.add_row(*own, *_flip_cells(flip), _cut(texts.get(place, "")))
         print_table("", title, table)
     print_table("")
 
@@ -202,8 +237,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
 
 
-def difference_as_json(found: Difference, examples: int) -> str:
-    """Return the same in full, with up to so many flipped rows each way."""
+def difference_as_json(found: Difference) -> str:
+    """Return the same in full."""
     content = {
         "config": {key: {"a": first, "b": second} for key, (first, second) in found.config.items()},
         "provenance": {key: {"a": first, "b": second} for key, (first, second) in found.provenance.items()},
@@ -213,10 +248,12 @@ def difference_as_json(found: Difference, examples: int) -> str:
         },
         "predictions": {
             name: {
-                "rows": flips.rows, "both_right": flips.both_right, "both_wrong": flips.both_wrong,
-                "only_a_right": len(flips.lost), "only_b_right": len(flips.won), "p_value": flips.p_value,
-                "examples": [{"a": flip.row, "b": flip.other}
-                             for flip in [*flips.won[:examples], *flips.lost[:examples]]],
+                "rows": flips.rows, "pairs": flips.pairs, "both_right": flips.both_right,
+                "both_wrong": flips.both_wrong, "only_a_right": flips.lost, "only_b_right": flips.won,
+                "oftener_a_right": flips.examples_lost, "oftener_b_right": flips.examples_won,
+                "p_value": flips.p_value,
+                "examples": [{"seed": flip.run.seed, "fold": flip.run.fold, "a": flip.row, "b": flip.other}
+                             for flip in [*flips.first_won, *flips.first_lost]],
             }
             for name, flips in found.flips.items()
         },

@@ -5,7 +5,8 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,9 @@ State = Literal["complete", "pruned", "running", "failed", "unfinished"]
 STATES: tuple[State, ...] = ("complete", "pruned", "running", "failed", "unfinished")
 """Of the worth of their values, best first."""
 CONFIG, RESULT, LOCK, LOG = "config.yaml", "result.json", ".lock", "log.txt"
+TRAIN, VALID = "train.tsv", "valid.tsv"
+TRAIN_COLUMNS, VALID_COLUMNS = ("examples", "examples_per_s"), ("step", "examples", "set", "metric", "value")
+"""those that are read"""
 INNER = frozenset({"checkpoints", "plots", "predictions"})
 """Folders of a run in which no other run lies."""
 CHILD = re.compile(r"(seed-\d+)?-?(fold-\d+)?")
@@ -87,7 +91,7 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
     unread: list[str] = []
     seen: set[Path] = set()
     for folder in folders:
-        for path in _job_folders(folder):
+        for path in _job_folders(folder, unread):
             resolved = path.resolve()
             if resolved in seen:
                 continue
@@ -99,17 +103,32 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
                     unread.append(f"{path} failed before it began: {error}")
             except DataError as error:
                 unread += error.problems
+            except OSError as error:
+                unread.append(_unreadable(error, path))
     return list(found.values()), unread
 
 
-def _job_folders(folder: Path) -> Iterator[Path]:
-    """Folders of runs, and those that hold a log alone."""
-    for here, subfolders, files in os.walk(folder):
+def _unreadable(error: OSError, path: Path) -> str:
+    return f"{error.filename or path} cannot be read ({error.strerror or error}); it is left out"
+
+
+def _job_folders(folder: Path, unread: list[str]) -> Iterator[Path]:
+    """Folders of runs, and those that hold a log alone; a sentence is added for each that cannot be listed."""
+
+    def left_out(error: OSError) -> None:
+        unread.append(_unreadable(error, folder))
+
+    for here, subfolders, files in os.walk(folder, onerror=left_out):
         subfolders[:] = sorted((name for name in subfolders if not name.startswith(".")), key=_numerically)
         path = Path(here)
         if CONFIG in files and is_run(path):
             subfolders[:] = [name for name in subfolders if name not in INNER]
-            if not parts(path):
+            try:
+                has_parts = bool(parts(path))
+            except OSError as error:
+                left_out(error)
+                has_parts = True
+            if not has_parts:
                 yield path
         elif LOG in files:
             yield path
@@ -126,50 +145,76 @@ def _numerically(name: str) -> list[tuple[int, str]]:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether config.yaml of the folder is that of a run; False where there is none."""
-    path = folder / CONFIG
-    if not path.is_file():
-        return False
+    """Whether config.yaml of the folder is that of a run; False where there is none, true where it cannot be read."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-    except (OSError, ValueError, yaml.YAMLError):
-        # A damaged one beside the records of a run must be reported, not overlooked.
-        return (folder / "train.tsv").exists() or (folder / RESULT).exists()
-    return isinstance(content, dict) and RUN_KEYS <= content.keys()
+        content = yaml.load((folder / CONFIG).read_text(encoding="utf-8"), yaml.CSafeLoader)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    except (ValueError, yaml.YAMLError):
+        content = None
+    if isinstance(content, dict):
+        return RUN_KEYS <= content.keys()
+    # A damaged one beside the records of a run must be reported, not overlooked.
+    return os.path.exists(folder / TRAIN) or os.path.exists(folder / RESULT)
 
 
 def read_run(folder: Path) -> Run:
-    """Read one run. Raises DataError where a file of it is damaged."""
+    """Read one run. Raises DataError where a file of it is damaged or cannot be read."""
     config = flat(_read(folder / CONFIG, lambda text: yaml.load(text, yaml.CSafeLoader)))
     known: dict[str, Any] = {"folder": folder, "config": config, "overrides": read_overrides(folder)}
     if (folder / RESULT).is_file():
         result = _read(folder / RESULT, json.loads)
-        best = result.get("best") or {}
+        best, metrics = result.get("best") or {}, result.get("metrics") or {}
+        if not isinstance(best, dict) or not isinstance(metrics, dict) or not all(map(_are_values, metrics.values())):
+            raise DataError(f"{folder / RESULT} is not what a run writes; the run is left out")
         return Run(
             **known, state="pruned" if result.get("pruned") else "complete", metric=best.get("metric"),
-            set_name=best.get("set"), metrics=result.get("metrics") or {}, best_step=best.get("step"),
+            set_name=best.get("set"), metrics=metrics, best_step=best.get("step"),
             examples=result.get("examples"), examples_per_s=result.get("examples_per_s"),
         )  # fmt: skip
     state, error = _open_state(folder)
     return Run(**known, state=state, error=error, **_progress(folder, config))
 
 
-def _read(path: Path, parse: Any) -> dict[str, Any]:
-    try:
+def _are_values(metrics: object) -> bool:
+    return isinstance(metrics, dict) and all(
+        value is None or isinstance(value, (int, float)) for value in metrics.values()
+    )
+
+
+def _read(path: Path, parse: Callable[[str], object]) -> dict[str, Any]:
+    with _named(path):
         content = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{path} cannot be read ({str(error).partition(chr(10))[0]}); the run is left out") from error
     if not isinstance(content, dict):
         raise DataError(f"{path} holds a {type(content).__name__}, not keys and values; the run is left out")
     return content
 
 
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a file into a DataError with its name."""
+    try:
+        yield
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        what = error.strerror if isinstance(error, OSError) else None
+        raise DataError(
+            f"{path} cannot be read ({what or str(error).partition(chr(10))[0]}); the run is left out"
+        ) from error
+
+
 def read_overrides(folder: Path) -> dict[str, str]:
-    """Return key and value of each override that the run was started with; flags and deletions are left out."""
+    """Return key and value of each override that the run was started with; flags and deletions are left out.
+
+    Raises DataError where the file is damaged.
+    """
     path = folder / "overrides"
     if not path.is_file():
         return {}
-    pairs = (text.lstrip("+").partition("=") for text in shlex.split(path.read_text(encoding="utf-8")))
+    with _named(path):
+        words = shlex.split(path.read_text(encoding="utf-8"))
+    pairs = (text.lstrip("+").partition("=") for text in words)
     return {key: value for key, equals, value in pairs if equals and not key.startswith(("-", "~", "hydra"))}
 
 
@@ -192,9 +237,13 @@ def _open_state(folder: Path) -> tuple[State, str | None]:
 
 
 def last_error(folder: Path) -> str | None:
-    """Return what the log of a job ends with, if that is an error: of a traceback its last line."""
+    """Return what the log of a job ends with, if that is an error: of a traceback its last line.
+
+    Raises DataError where the log cannot be read.
+    """
     log = folder / LOG
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    with _named(log):
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     records = [(place, match) for place, line in enumerate(lines) if (match := LOG_LINE.fullmatch(line))]
     if not records or records[-1][1]["level"] not in ("ERROR", "CRITICAL"):
         return None
@@ -205,7 +254,7 @@ def last_error(folder: Path) -> str | None:
 
 def _progress(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     """What the tables of a run that is not finished tell: its best evaluation and the examples seen."""
-    train, valid = (read_rows(path) if (path := folder / name).is_file() else [] for name in ("train.tsv", "valid.tsv"))
+    train, valid = _rows(folder / TRAIN, TRAIN_COLUMNS), _rows(folder / VALID, VALID_COLUMNS)
     metric, lower_is_better = metric_of(config)
     set_name = str(valid[0]["set"]) if valid else None
     values = [
@@ -227,6 +276,14 @@ def _progress(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     if speeds:
         known["examples_per_s"] = sorted(speeds)[len(speeds) // 2]  # type: ignore[type-var]
     return known
+
+
+def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, Cell]]:
+    with _named(path):
+        rows = read_rows(path) if path.is_file() else []
+    if rows and (lacking := [name for name in columns if name not in rows[0]]):
+        raise DataError(f"{path}:1 lacks the columns {', '.join(lacking)}; the run is left out")
+    return rows
 
 
 def _is_finite(value: Cell) -> bool:

@@ -13,26 +13,39 @@ from nlu.config.tables import Column, count_text, fitted, metric_text, path_text
 from nlu.reports.aggregate import Row, Spread, missing_folds
 from nlu.reports.columns import Columns, differing_columns
 from nlu.reports.runs import parts
-from nlu.storage.files import plain, write_json
+from nlu.runs.predictions import write_predictions
+from nlu.storage.files import plain
 from nlu.sweeps.repeats import OUT_OF_FOLD
 
 MAX_IMPLIED = 6
 MAX_FOLDERS = 4
+KEPT_KEYS = 2
+"""of the keys that differ, which stay where the table is too wide; the others go from the last one on"""
+PLAIN_WIDTH = 120
+
+
+def plain_width() -> int:
+    """Return how many characters a line may have where there is no terminal: $COLUMNS, or 120."""
+    written = os.environ.get("COLUMNS", "")
+    return int(written) if written.isdecimal() and int(written) else PLAIN_WIDTH
 
 
 def print_tables(tables: Sequence[Sequence[Row]]) -> None:
     """Print one table for each deciding metric, best row first."""
     for number, rows in enumerate(tables):
         columns = differing_columns(rows)
-        table, gone = fitted(_columns(rows, columns))
+        table, gone = fitted(_columns(rows, columns), plain_width())
         print_table(*[""] * (number > 0), table)
         if gone:
-            print_table(f"too wide for this terminal: {', '.join(gone)}", style="dim")
+            print_table(f"too wide to show: {', '.join(gone)}; --csv has every column", style="dim")
         _print_notes(rows, columns)
 
 
 def _columns(rows: Sequence[Row], columns: Columns) -> list[Column]:
-    found = [Column(key, list(map(value_text, values)), is_number=False) for key, values in columns.shown.items()]
+    found = [
+        Column(key, list(map(value_text, values)), is_number=False, may_go=max(0, place - KEPT_KEYS + 1))
+        for place, (key, values) in enumerate(columns.shown.items())
+    ]
     sets = {row.set_name for row in rows if row.set_name}
     one_set = f"{sets.pop()}/" if len(sets) == 1 else ""
     for name in dict.fromkeys(name for row in rows for name in row.values):
@@ -44,7 +57,7 @@ def _columns(rows: Sequence[Row], columns: Columns) -> list[Column]:
         Column("state", [_states(row) for row in rows], is_number=False),
     ]
     facts = (("best step", "best_step"), ("examples", "examples"), ("examples/s", "examples_per_s"))
-    for may_go, (header, name) in enumerate(facts, start=1):
+    for may_go, (header, name) in enumerate(facts, start=len(columns.shown) + 1):
         found.append(Column(header, [count_text(row.mean(name)) for row in rows], may_go=may_go))
     folders = [folders_of([run.folder for run in row.runs]) for row in rows]
     return [*found, Column("folder", folders, is_number=False)]
@@ -63,7 +76,11 @@ def _print_notes(rows: Sequence[Row], columns: Columns) -> None:
     if columns.implied:
         more = f" and {len(columns.implied) - MAX_IMPLIED} more" if len(columns.implied) > MAX_IMPLIED else ""
         print_table(f"differ with the columns shown: {', '.join(columns.implied[:MAX_IMPLIED])}{more}", style="dim")
-    if any(row.state != "complete" for row in rows):
+    if any(row.missing_of(seed) for row in rows if row.state != "pruned" for seed in row.seeds if row.runs[0].folds):
+        print_table(
+            "of some configurations not all folds are complete; their means are over those that are", style="dim"
+        )
+    if any(run.state != "complete" for row in rows for run in row.counted):
         print_table("values of runs that are not complete are the best so far", style="dim")
     for row in rows:
         for run in row.runs:
@@ -95,9 +112,9 @@ def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
     """
     several = sum(bool(row.joined) for row in rows) > 1
     files = {
-        folder / f"{OUT_OF_FOLD}{f'-{place}' * several}{f'-seed-{seed}' * (len(row.joined) > 1)}.json": content
+        folder / f"{OUT_OF_FOLD}{f'-{place}' * several}{f'-seed-{seed}' * (len(row.joined) > 1)}.jsonl": joined
         for place, row in enumerate(rows, start=1)
-        for seed, content in row.joined.items()
+        for seed, joined in row.joined.items()
     }
     if not files:
         raise UserError(
@@ -106,8 +123,8 @@ def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
         )
     if existing := [path for path in files if path.exists()]:
         raise UserError(*(f"--join would write {path}, which exists; give another folder" for path in existing))
-    for path, content in files.items():
-        write_json(path, content)
+    for path, joined in files.items():
+        write_predictions(path, joined.header, joined.records())
     return list(files)
 
 

@@ -5,9 +5,10 @@ import math
 import numbers
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -16,14 +17,22 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` as UTF-8, atomically; see `write_bytes`."""
+    """Write `text` as UTF-8, atomically; see `replacing`."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Replace the file, or make it with its folder: readers see the old or the new content, never a part of it.
+    """Replace the file, or make it with its folder; see `replacing`."""
+    with replacing(path) as file:
+        file.write(content)
 
-    The content is on the disk when this returns. Several may write the same file: one of them wins, whole.
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open what is to replace the file, which is made with its folder where it is absent.
+
+    Readers see the old or the new content, never a part of it; where the block raises, the old one stays. The content
+    is on the disk when the block is over. Several may write the same file: one of them wins, whole.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +40,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

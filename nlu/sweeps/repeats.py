@@ -4,14 +4,18 @@ Read from their folders, without torch, by the command that ran them one after a
 spread them over jobs. Axes: N joined examples.
 """
 
+import heapq
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from nlu.config.errors import UserError
+from nlu.config.errors import DataError, UserError
+from nlu.runs.predictions import Predictions, Record, predictions_of
 
 OUT_OF_FOLD = "out-of-fold"
 HELD_OUT = "dev"
@@ -84,12 +88,43 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
     return numbers if len(numbers) == len(values) else []
 
 
-def join_folds(folders: Sequence[Path]) -> dict[str, Any]:
-    """Return the held-out predictions of all folds of one split as `rows`, in row order, with `metrics` of them all.
+@dataclass(frozen=True)
+class JoinedFolds:
+    """The held-out predictions of all folds of one split: every training example exactly once."""
 
-    Every training example occurs exactly once. Each row is that of predictions/dev.json with its `fold`; `metrics`
-    holds what follows from the rows: of tagging the scores of spans alone. Raises UserError where a fold is missing,
-    stands twice or belongs to another split.
+    folds: int
+    seed: int
+    metrics: dict[str, float]
+    """what follows from the records: of tagging the scores of spans alone"""
+    parts: dict[int, Predictions]
+    """of each fold"""
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What stands before the records in a file of them."""
+        return {"folds": self.folds, "seed": self.seed, "metrics": self.metrics}
+
+    def records(self) -> Iterator[Record]:
+        """Give the records in order of `id`, each with its `fold`; read anew at each call, never all at once."""
+        return heapq.merge(*(_of_fold(fold, part) for fold, part in self.parts.items()), key=_id_of)
+
+
+def _of_fold(fold: int, part: Predictions) -> Iterator[Record]:
+    records: Iterable[Record] = part
+    # Whoever wrote them wrote them in order, save of old a person.
+    if any(first["id"] > second["id"] for first, second in pairwise(part)):
+        records = sorted(part, key=_id_of)
+    return ({"fold": fold, **record} for record in records)
+
+
+def _id_of(record: Record) -> int:
+    return record["id"]
+
+
+def join_folds(folders: Sequence[Path]) -> JoinedFolds:
+    """Join the held-out predictions of all folds of one split.
+
+    Raises UserError where a fold is missing, stands twice or belongs to another split, DataError for a damaged file.
     """
     runs = [_read(folder / "result.json") for folder in folders]
     split = {(run["folds"], run["seed"]) for run in runs}
@@ -98,32 +133,39 @@ def join_folds(folders: Sequence[Path]) -> dict[str, Any]:
         shown = ", ".join(f"{folder} (fold {run['fold']} of {run['folds']}, seed {run['seed']})"
                           for folder, run in zip(folders, runs, strict=True))  # fmt: skip
         raise UserError(f"these are not all folds of one split, each once: {shown}; give a folder for each fold")
-    predictions = [_read(folder / "predictions" / f"{HELD_OUT}.json") for folder in folders]
-    rows = [
-        {"fold": run["fold"], **row}
-        for run, content in zip(runs, predictions, strict=True)
-        for row in content["rows"]
-    ]  # fmt: skip
-    rows.sort(key=lambda row: row["id"])
+    parts = {run["fold"]: predictions_of(folder, HELD_OUT) for folder, run in zip(folders, runs, strict=True)}
+    joined = JoinedFolds(runs[0]["folds"], runs[0]["seed"], {}, dict(sorted(parts.items())))
     sets = _read(folders[0] / "data.json")["sets"]
-    wanted = sets["train"]["examples"] + sets[HELD_OUT]["examples"]
-    if len({row["id"] for row in rows}) != wanted or len(rows) != wanted:
+    wanted, held, last = sets["train"]["examples"] + sets[HELD_OUT]["examples"], 0, None
+    distinct = 0
+    for record in joined.records():
+        held, distinct, last = held + 1, distinct + (record["id"] != last), record["id"]
+    if held != wanted or distinct != wanted:
         raise UserError(
-            f"the folds in {folders[0].parent} hold out {len(rows)} rows, but there are {wanted} training examples, "
+            f"the folds in {folders[0].parent} hold out {held} rows, but there are {wanted} training examples, "
             "each held out once; were the data changed between the folds? run them again"
         )
-    labels = [entry["label"] for entry in predictions[0]["by_label"]]
-    return {"folds": runs[0]["folds"], "seed": runs[0]["seed"], "metrics": scores_of(rows, labels), "rows": rows}
+    labels = next(iter(joined.parts.values())).labels
+    try:
+        return replace(joined, metrics=scores_of(joined.records(), labels))
+    except KeyError as error:
+        raise DataError(f"the predictions of the folds in {folders[0].parent} lack {error}; run them again") from error
 
 
-def scores_of(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> dict[str, float]:
-    """Return the scores of records of predictions; `labels` are all classes in the order of their numbers."""
-    if "spans" in rows[0]:
+def scores_of(records: Iterable[Record], labels: Sequence[str]) -> dict[str, float]:
+    """Return the scores of some predictions; `labels` are all classes in the order of their numbers.
+
+    Memory grows by four numbers a record, of tagging by none.
+    """
+    records = iter(records)
+    first = next(records)
+    records = chain([first], records)
+    if "spans" in first:
         from nlu.metrics.spans import SpanCounts
 
         counts = SpanCounts()
-        for row in rows:
-            counts.add_spans({tuple(span) for span in row["spans"]}, {tuple(span) for span in row["label"]})
+        for record in records:
+            counts.add_spans({tuple(span) for span in record["spans"]}, {tuple(span) for span in record["label"]})
         total = counts.scores()
         return {f"span_{name}": total[name] for name in ("f1", "precision", "recall")}
     import numpy as np
@@ -131,10 +173,18 @@ def scores_of(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> dict[
     from nlu.metrics.classification import scores_of_predictions
 
     number = {label: place for place, label in enumerate(labels)}
-    label_N, prediction_N = (np.array([number[row[key]] for row in rows]) for key in ("label", "prediction"))
-    probability_N, loss_N = (np.array([row[key] for row in rows], float) for key in ("probability", "loss"))
+    # A loss that is not finite is null in a file.
+    columns = np.fromiter(
+        (
+            (number[record["label"]], number[record["prediction"]], record["probability"],
+             math.nan if record["loss"] is None else record["loss"])
+            for record in records
+        ),
+        dtype=[("label", np.int64), ("prediction", np.int64), ("probability", float), ("loss", float)],
+    )  # fmt: skip
+    prediction_N, probability_N = columns["prediction"], columns["probability"]
     positive_N = np.where(prediction_N == 1, probability_N, 1 - probability_N) if len(labels) == 2 else None
-    return scores_of_predictions(label_N, prediction_N, loss_N, positive_N)
+    return scores_of_predictions(columns["label"], prediction_N, columns["loss"], positive_N)
 
 
 def _read(path: Path) -> Any:

@@ -86,7 +86,8 @@ class Table:
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Cell]]:
     """Every complete row of a table, oldest first: integers, floats (nan and inf too), text, and None where empty.
 
-    A cut last line is left out. DataError if the file is absent or a row has not as many cells as the header.
+    A cut last line is left out. DataError if the file is absent, is not text or a row has not as many cells as the
+    header.
     """
     path = Path(path)
     if not path.exists():
@@ -107,7 +108,11 @@ def _complete_lines(path: Path) -> list[str]:
     if not path.exists():
         return []
     content = path.read_bytes()
-    text = content[: content.rfind(b"\n") + 1].decode()
+    try:
+        text = content[: content.rfind(b"\n") + 1].decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}:{line} is not UTF-8; mend that line or move the file away") from error
     return [line + "\n" for line in text.split("\n")[:-1]]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.schema import Run
+from nlu.runs.predictions import write_predictions
 from nlu.storage.files import write_json
 from nlu.sweeps.repeats import OUT_OF_FOLD, join_folds, summarise
 from nlu.training import logs
@@ -144,8 +145,8 @@ def _write_result(config: Run, run_dir: Path, done: list[Part], wanted: int) -> 
     if config.folds.count is not None and config.fold is None and not summary["pruned"]:
         for seed in dict.fromkeys(part.config.seed for part in done):
             folders = [run_dir / part.name for part in done if part.config.seed == seed]
-            content = join_folds(folders)
+            held_out = join_folds(folders)
             name = OUT_OF_FOLD if config.seeds == 1 else f"{OUT_OF_FOLD}-seed-{seed}"
-            write_json(run_dir / "predictions" / f"{name}.json", content)
-            joined[str(seed)] = content["metrics"]
+            write_predictions(run_dir / "predictions" / f"{name}.jsonl", held_out.header, held_out.records())
+            joined[str(seed)] = held_out.metrics
     write_json(run_dir / "result.json", {**summary, "out_of_fold": joined or None})

@@ -81,7 +81,7 @@ def print_parts(result: Mapping[str, Any], run_dir: Path) -> None:
         console.print()
         console.print(parts_table(result, set_name))
     console.print(f"\nmean best {best['set']} {best['metric']}  {_format_metric(best['value'])}{deviation}\n")
-    for path in [*sorted((run_dir / "predictions").glob("*.json")), run_dir / "result.json"]:
+    for path in [*sorted((run_dir / "predictions").glob("*.json*")), run_dir / "result.json"]:
         console.print(os.path.relpath(path), soft_wrap=True)
 
 

@@ -63,6 +63,14 @@ def test_a_run_repeated_with_the_same_seed_and_fold_counts_once_and_is_told(tmp_
     assert [run.folder.name for run in rows[0].runs] == ["1"] and "2" in remarks[0]
 
 
+def test_of_two_complete_reruns_the_later_one_counts(tmp_path):
+    for name, value in (("9", 0.5), ("10", 0.6)):
+        end_run(begin_run(tmp_path / name), value)
+    (row,), (remark,) = table(tmp_path)
+    assert [run.folder.name for run in row.runs] == ["10"] and row.values["accuracy"].mean == 0.6
+    assert remark.endswith(str(tmp_path / "9"))
+
+
 def test_runs_with_other_deciding_metrics_have_a_table_of_their_own(tmp_path):
     end_run(begin_run(tmp_path / "1"), 0.5)
     evaluate(begin_run(tmp_path / "2", trainer__major_metric="loss"), 0.4, metric="loss")
@@ -139,7 +147,7 @@ def test_folds_that_jobs_ran_are_joined_into_every_row_once(tmp_path):
     (row,), _ = table(tmp_path)
     assert join_predictions(row) == []
     assert row.out_of_fold["accuracy"].mean == 0.75
-    assert [record["id"] for record in row.joined[1]["rows"]] == [0, 1, 2, 3]
+    assert [record["id"] for record in row.joined[1].records()] == [0, 1, 2, 3]
 
 
 def test_folds_that_are_missing_are_named_with_what_became_of_them(tmp_path):
@@ -150,6 +158,28 @@ def test_folds_that_are_missing_are_named_with_what_became_of_them(tmp_path):
     assert sentence.startswith("seed 1, ") and sentence.endswith("of 2 folds are missing 1 (unfinished)")
     (tmp_path / "1" / "config.yaml").unlink()
     assert missing_folds(table(tmp_path)[0][0])[0].endswith("missing 1 (no run)")
+
+
+def test_a_cross_validation_broken_off_is_not_complete_and_stands_behind_a_whole_one(tmp_path):
+    for name, complete in (("whole", 3), ("broken", 1)):
+        for fold in range(complete):
+            run = begin_run(tmp_path / name / f"fold-{fold}", folds__count=3, fold=fold, optimizer__lr=complete)
+            end_run(run, 0.9 if name == "broken" else 0.5)
+    evaluate(begin_run(tmp_path / "broken" / "fold-1", folds__count=3, fold=1, optimizer__lr=1), 0.2)
+    whole, broken = table(tmp_path)[0]
+    assert (whole.state, broken.state) == ("complete", "unfinished")
+    assert broken.states == {"complete": 1, "unfinished": 1, "missing": 1}
+    assert broken.values["accuracy"].mean == 0.9 and broken.values["accuracy"].n == 1
+
+
+def test_of_seeds_with_folds_only_the_whole_ones_are_averaged(tmp_path):
+    for seed, complete in ((1, 2), (2, 1)):
+        for fold in range(complete):
+            run = begin_run(tmp_path / f"seed-{seed}-fold-{fold}", seed=seed, folds__count=2, fold=fold)
+            end_run(run, 0.5 if seed == 1 else 0.9)
+    (row,), _ = table(tmp_path)
+    assert row.state == "complete" and row.states == {"complete": 3, "missing": 1}
+    assert (row.values["accuracy"].mean, row.values["accuracy"].n) == (0.5, 2)
 
 
 def test_each_trial_of_a_search_is_a_row_though_it_drew_what_another_drew(tmp_path):

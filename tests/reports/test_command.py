@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from tests.reports.folders import begin_run, end_run
+from tests.reports.folders import begin_run, end_run, predict
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, run, weights
 
 
 def report(*arguments, status=0, cwd=REPOSITORY):
     command = [sys.executable, "-m", "nlu.report", *map(str, arguments)]
-    environment = {**SAME_THREADS, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "100"}
+    environment = {**SAME_THREADS, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == status, f"exit {done.returncode}, not {status}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
@@ -86,6 +86,17 @@ def test_help_tells_the_sub_commands_and_each_has_its_own():
 )
 def test_mistakes_cost_a_sentence_and_exit_2(tmp_path, arguments, words):
     assert words in report(*arguments, status=2, cwd=tmp_path)
+
+
+def test_what_the_system_refuses_costs_a_sentence(tmp_path):
+    for fold in (0, 1):
+        run = predict(
+            end_run(begin_run(tmp_path / f"{fold}", folds__count=2, fold=fold), 0.5), [(fold, "good", "good")]
+        )
+        (run / "data.json").write_text('{"sets": {"train": {"examples": 1}, "dev": {"examples": 1}}}')
+    (tmp_path / "file").touch()
+    said = report(tmp_path, "--join", tmp_path / "file" / "joined", status=2)
+    assert f"{tmp_path}/file" in said and "Not a directory" in said
 
 
 def test_joined_predictions_overwrite_nothing(tmp_path):

@@ -1,13 +1,19 @@
 """Two runs side by side."""
 
 import json
+import time
+from pathlib import Path
 
 import pytest
 
 from nlu.config.errors import UserError
+from nlu.reports.aggregate import join_predictions, rows_of
 from nlu.reports.compare import difference_as_json, difference_of, print_difference
-from nlu.reports.predictions import Flips, texts_of
+from nlu.reports.flips import Flip, Flips, texts_of
+from nlu.reports.runs import find_runs
+from nlu.runs.predictions import predictions_of, write_predictions
 from tests.reports.folders import begin_run, end_run, predict
+from tests.runs.test_predictions import EARLIER
 
 ROWS = [(0, "good", "good"), (1, "bad", "bad"), (2, "good", "bad"), (3, "bad", "good"), (4, "good", "good")]
 
@@ -29,20 +35,53 @@ def test_flipped_rows_are_counted_each_way(tmp_path):
     others = [(0, "good", "bad"), (1, "bad", "bad"), (2, "good", "good"), (3, "bad", "bad"), (4, "good", "good")]
     flips = pair(tmp_path, others).flips["dev"]
     assert (flips.rows, flips.both_right, flips.both_wrong) == (5, 2, 0)
-    assert [flip.row["id"] for flip in flips.lost] == [0] and [flip.row["id"] for flip in flips.won] == [2, 3]
+    assert [flip.row["id"] for flip in flips.first_lost] == [0]
+    assert [flip.row["id"] for flip in flips.first_won] == [2, 3] and (flips.lost, flips.won) == (1, 2)
 
 
 def test_the_order_of_the_rows_does_not_matter(tmp_path):
     flips = pair(tmp_path, ROWS[::-1]).flips["dev"]
-    assert flips.lost == flips.won == [] and flips.both_wrong == 2 and flips.moved == 0
+    assert flips.lost == flips.won == 0 and flips.both_wrong == 2 and flips.moved == 0
 
 
 def test_the_chance_of_as_many_flips_is_that_of_a_fair_coin():
-    flips = Flips()
-    flips.won = [None] * 9
-    flips.lost = [None]
-    assert flips.p_value == pytest.approx(2 * (1 + 10) / 2**10)
-    assert Flips().p_value == 1.0
+    leaning = {(number, 0, number): -1 if number == 4 else 1 for number in range(10)}
+    assert Flips(leaning=leaning).p_value == pytest.approx(2 * (1 + 10) / 2**10)
+    assert Flips(leaning={(0, 0, 0): 1, (1, 0, 1): -1}).p_value == Flips().p_value == 1.0
+
+
+def test_the_chance_of_very_many_flips_is_found_at_once():
+    flips = Flips(leaning={(number, 0, number): 1 if number % 2 else -1 for number in range(200_000)})
+    began_s = time.process_time()
+    assert flips.p_value == pytest.approx(1.0)
+    assert time.process_time() - began_s < 5
+
+
+def test_two_seeds_of_a_row_are_one_row_to_the_sign_test(tmp_path, capsys):
+    """Of 8 rows B wins six with both seeds; another it wins with one seed and loses with the other."""
+    rows = [(number, "good", "bad") for number in range(8)]
+    won = [(number, "good", "good" if number < 6 else "bad") for number in range(8)]
+    for name in "ab":
+        for seed in (1, 2):
+            found = rows if name == "a" else won
+            if seed == 2:
+                found = [*found[:7], (7, "good", "good" if name == "b" else "bad")]
+            elif name == "a":
+                found = [*found[:7], (7, "good", "good")]
+            predict(end_run(begin_run(tmp_path / name / str(seed), seed=seed), 0.5), found)
+    found = difference_of(tmp_path / "a", tmp_path / "b")
+    flips = found.flips["dev"]
+    assert (flips.rows, flips.won, flips.lost, flips.examples_won, flips.examples_lost) == (16, 13, 1, 6, 0)
+    assert flips.p_value == pytest.approx(2 / 2**6)
+    print_difference(found)
+    out = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("dev: 16 predictions by 2 pairs of runs, ") for line in out)
+    assert "rows, each counted once: 6 oftener right in B, 0 oftener right in A (by chance alone: p = 0.031)" in out
+    tables = [line.split() for line in out]
+    assert ["seed", "fold", "row", "label", "A", "B", "text"] in tables
+    assert ["1", "-", "8", "good", "good", "0.75", "bad", "0.75"] in tables
+    examples = json.loads(difference_as_json(found))["predictions"]["dev"]["examples"]
+    assert {(example["seed"], example["fold"]) for example in examples} == {(1, None)}
 
 
 @pytest.mark.parametrize("others", [ROWS[:-1], [*ROWS[:-1], (4, "bad", "good")], [*ROWS[:-1], (5, "good", "good")]])
@@ -59,6 +98,18 @@ def test_of_seeds_those_of_the_same_number_are_compared(tmp_path):
     assert found.flips["dev"].rows == len(ROWS) and found.config == {}
 
 
+def test_where_one_side_lacks_folds_only_the_folds_of_both_are_compared(tmp_path, capsys):
+    for name, values in (("a", (0.5, 0.6, 0.7)), ("b", (0.4,))):
+        for fold, value in enumerate(values):
+            end_run(begin_run(tmp_path / name / f"fold-{fold}", folds__count=3, fold=fold), value)
+    found = difference_of(tmp_path / "a", tmp_path / "b")
+    first, second = found.metrics["dev/accuracy"]
+    assert (first.mean, first.n, second.mean, second.n) == (0.5, 1, 0.4, 1)
+    print_difference(found)
+    out = capsys.readouterr().out
+    assert "of 3 folds are missing 1 (no run), 2 (no run)" in out and "over the folds that both have" in out
+
+
 def test_a_folder_with_several_configurations_is_refused(tmp_path):
     pair(tmp_path, ROWS)
     with pytest.raises(UserError, match="holds 2 configurations"):
@@ -72,14 +123,14 @@ def test_an_example_comes_with_its_text_as_long_as_the_file_says_the_same(tmp_pa
     (tmp_path / "dev.tsv").write_text("first text\tgood\nsecond text\tbad\n")
     predict(end_run(begin_run(tmp_path / "a", data__dev="dev.tsv", **fields), 0.6), ROWS)
     predict(end_run(begin_run(tmp_path / "b", data__dev="dev.tsv", **fields), 0.6), others)
-    lost = difference_of(tmp_path / "a", tmp_path / "b").flips["dev"].lost
+    lost = difference_of(tmp_path / "a", tmp_path / "b").flips["dev"].first_lost
     assert texts_of(lost, "dev") == {0: "first text"}
     (tmp_path / "dev.tsv").write_text("another text\tbad\n")
     assert texts_of(lost, "dev") == {}
 
 
 def test_what_is_printed_names_flips_and_the_better_side(tmp_path, capsys):
-    print_difference(pair(tmp_path, [(0, "good", "bad"), *ROWS[1:]]), examples=3)
+    print_difference(pair(tmp_path, [(0, "good", "bad"), *ROWS[1:]]))
     out = capsys.readouterr().out
     assert "1 only right in A" in out and "optimizer.lr" in out
     (loss,) = [line.split() for line in out.splitlines() if line.startswith("dev/loss")]
@@ -87,7 +138,42 @@ def test_what_is_printed_names_flips_and_the_better_side(tmp_path, capsys):
 
 
 def test_json_holds_the_same(tmp_path):
-    content = json.loads(difference_as_json(pair(tmp_path, [(0, "good", "bad"), *ROWS[1:]]), examples=1))
+    content = json.loads(difference_as_json(pair(tmp_path, [(0, "good", "bad"), *ROWS[1:]])))
     assert content["predictions"]["dev"]["only_a_right"] == 1
     assert content["predictions"]["dev"]["examples"][0]["a"]["id"] == 0
     assert content["metrics"]["dev/accuracy"]["b"]["mean"] == 0.7
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_runs_of_both_forms_of_predictions_are_compared(tmp_path, names):
+    others = [(0, "good", "bad"), *ROWS[1:]]
+    for name, rows in zip(names, (ROWS, others), strict=True):
+        predict(end_run(begin_run(tmp_path / name), 0.6), rows)
+    lines = predictions_of(tmp_path / "b", "dev")
+    records = [{**record, "text": f"text {record['id']}"} for record in lines]
+    write_predictions(tmp_path / "b" / "predictions" / "dev.jsonl", lines.header, records)
+    flips = difference_of(tmp_path / "a", tmp_path / "b").flips["dev"]
+    assert (flips.lost, flips.won) == ((1, 0) if names == "ab" else (0, 1))
+    assert texts_of([*flips.first_lost, *flips.first_won], "dev") == {0: "text 0"}
+
+
+def test_rows_of_another_text_are_not_compared(tmp_path):
+    for name in "ab":
+        run = end_run(begin_run(tmp_path / name), 0.6)
+        rows = [{"id": 0, "file": 0, "row": 1, "label": "x", "prediction": "x", "text": name}]
+        write_predictions(run / "predictions" / "dev.jsonl", {}, rows)
+    assert "row 1 has another text" in difference_of(tmp_path / "a", tmp_path / "b").remarks[0]
+
+
+def test_runs_of_an_earlier_version_are_compared_joined_and_shown_with_their_texts(monkeypatch, capsys):
+    monkeypatch.chdir(EARLIER)
+    print_difference(difference_of(Path("folds/fold-0"), Path("folds/fold-1"), examples=9))
+    said = capsys.readouterr().out
+    assert "test: 3 rows" in said and "scored different rows as dev" in said
+    (row,) = rows_of(find_runs([Path("folds")])[0])[0][0]
+    assert join_predictions(row) == [] and row.state == "complete"
+    kept = predictions_of(Path("folds"), "out-of-fold")
+    assert list(row.joined[1].records()) == list(kept)
+    assert row.joined[1].metrics == pytest.approx(kept.header["metrics"])
+    flip = Flip(next(iter(predictions_of(Path("folds/fold-0"), "dev"))), {"id": 1, "label": "bad"}, row.runs[0])
+    assert texts_of([flip], "dev") == {0: "难喝"}

@@ -1,6 +1,7 @@
 """What a run folder says of its run, whatever state it was left in."""
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -101,6 +102,37 @@ def test_a_damaged_run_is_told_and_the_others_are_read(tmp_path):
     runs, unread = find_runs([tmp_path])
     assert [run.folder.name for run in runs] == ["a"]
     assert len(unread) == 1 and "b/result.json cannot be read" in unread[0]
+
+
+def unreadable(path):
+    """A file that can be found and opened, but not read: its first page is in no memory of the reader."""
+    path.unlink(missing_ok=True)
+    path.symlink_to("/proc/self/mem")
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "result.json", "overrides", "log.txt", "train.tsv", "valid.tsv"])
+@pytest.mark.parametrize("damage", ["unreadable", b"\xff\xfe 'x", b"[1, 2]\n"])
+def test_whatever_is_damaged_of_one_run_the_others_are_read(tmp_path, name, damage):
+    end_run(begin_run(tmp_path / "a"), 0.5)
+    folder = evaluate(begin_run(tmp_path / "b"), 0.5)
+    if damage == "unreadable":
+        unreadable(folder / name)
+    else:
+        (folder / name).write_bytes(damage)
+    runs, unread = find_runs([tmp_path])
+    assert runs[0].folder.name == "a"
+    if len(runs) == 1:
+        assert len(unread) == 1 and f"b/{name}" in unread[0]
+    else:
+        assert name in ("overrides", "log.txt", "train.tsv", "valid.tsv") and damage != "unreadable" and unread == []
+
+
+@pytest.mark.parametrize("result", [{"best": 3}, {"metrics": {"dev": 0.5}}, {"metrics": {"dev": {"accuracy": "high"}}}])
+def test_a_result_that_no_run_writes_is_told(tmp_path, result):
+    folder = begin_run(tmp_path / "a")
+    (folder / "result.json").write_text(json.dumps(result))
+    runs, (sentence,) = find_runs([tmp_path])
+    assert runs == [] and "a/result.json is not what a run writes" in sentence
 
 
 def test_folders_that_do_not_exist_are_named_all_at_once(tmp_path):

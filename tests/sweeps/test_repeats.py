@@ -79,10 +79,11 @@ def write_fold(folder: Path, fold: int | None, ids: list[int], train_examples: i
 def test_folds_are_joined_in_row_order_whatever_the_order_of_their_folders(tmp_path: Path) -> None:
     folders = [write_fold(tmp_path / "a", 1, [3, 0], 3), write_fold(tmp_path / "b", 0, [4, 1, 2], 2)]
     joined = join_folds(folders)
-    assert joined == join_folds(folders[::-1])
-    assert [(row["id"], row["fold"]) for row in joined["rows"]] == [(0, 1), (1, 0), (2, 0), (3, 1), (4, 0)]
-    assert (joined["folds"], joined["seed"]) == (2, 1)
-    assert joined["metrics"]["accuracy"] == 0.6 and joined["metrics"]["loss"] == pytest.approx(0.2)
+    again = join_folds(folders[::-1])
+    assert (joined.header, list(joined.records())) == (again.header, list(again.records()))
+    assert [(record["id"], record["fold"]) for record in joined.records()] == [(0, 1), (1, 0), (2, 0), (3, 1), (4, 0)]
+    assert (joined.folds, joined.seed) == (2, 1)
+    assert joined.metrics["accuracy"] == 0.6 and joined.metrics["loss"] == pytest.approx(0.2)
 
 
 def test_folds_that_are_not_all_of_one_split_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nlu.runs.predictions import predictions_of
 from tests.training.runs import QUICK, REPOSITORY, TINY, files, result, run, weights
 
 
@@ -47,7 +48,7 @@ def test_scores_are_the_same_for_every_batch_size_and_number_of_processes(tmp_pa
             f"trainer.devices={devices}", "optimizer.weight_decay=0", f"hydra.run.dir={run_dir}",
             "trainer.device=cpu",
         )  # fmt: skip
-        scores.append((result(run_dir)["metrics"], (run_dir / "predictions" / "dev.json").read_bytes()))
+        scores.append((result(run_dir)["metrics"], predictions_of(run_dir, "dev").path.read_bytes()))
     assert all(score == scores[0] for score in scores[1:])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nlu.runs.predictions import Predictions, predictions_of
 from nlu.sweeps.repeats import join_folds
 from nlu.training.records import read_rows
 from nlu.training.repeats import RunningMean, parts_of
@@ -37,7 +38,7 @@ def three_folds(data: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory)
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    return json.loads(path.read_text())["rows"]
+    return [dict(record) for record in Predictions(path)]
 
 
 def results_of_parts(run_dir: Path, names: list[str]) -> list[bytes]:
@@ -47,7 +48,7 @@ def results_of_parts(run_dir: Path, names: list[str]) -> list[bytes]:
         for name in names
         for content in (
             weights(run_dir / name), weights(run_dir / name, "best-1"), (run_dir / name / "valid.tsv").read_bytes(),
-            (run_dir / name / "predictions" / "dev.json").read_bytes(),
+            predictions_of(run_dir / name, "dev").path.read_bytes(),
         )
     ]  # fmt: skip
 
@@ -67,12 +68,12 @@ def test_every_fold_is_a_whole_run_and_every_training_row_is_held_out_once(three
         facts = json.loads((run_dir / name / "data.json").read_text())["sets"]
         assert facts["dev"]["examples"] in (20, 21) and facts["dev"]["in_train"] == 0
         assert facts["dev"]["examples"] + facts["train"]["examples"] == ROWS
-    joined = rows_of(run_dir / "predictions" / "out-of-fold.json")
+    joined = rows_of(run_dir / "predictions" / "out-of-fold.jsonl")
     assert [(row["id"], row["row"]) for row in joined] == [(place, place + 1) for place in range(ROWS)]
     held_out = {
         row["id"]: row | {"fold": number}
         for number, name in enumerate(FOLDS)
-        for row in rows_of(run_dir / name / "predictions" / "dev.json")
+        for row in list(predictions_of(run_dir / name, "dev"))
     }
     assert joined == [held_out[place] for place in range(ROWS)]
 
@@ -88,10 +89,10 @@ def test_the_result_is_mean_and_deviation_over_folds_and_the_score_of_all_rows(t
     assert found["best"]["value"] == pytest.approx(statistics.mean(part["best"]["value"] for part in parts))
     assert [part["name"] for part in found["parts"]] == FOLDS
     assert found["examples"] == sum(part["examples"] for part in parts)
-    rows = rows_of(run_dir / "predictions" / "out-of-fold.json")
+    rows = rows_of(run_dir / "predictions" / "out-of-fold.jsonl")
     joined = found["out_of_fold"]["1"]
     assert joined["accuracy"] == pytest.approx(np.mean([row["label"] == row["prediction"] for row in rows]))
-    sizes = [len(rows_of(run_dir / name / "predictions" / "dev.json")) for name in FOLDS]
+    sizes = [len(list(predictions_of(run_dir / name, "dev"))) for name in FOLDS]
     losses = [part["metrics"]["dev"]["loss"] for part in parts]
     assert joined["loss"] == pytest.approx(np.average(losses, weights=sizes))
     assert set(joined) == set(parts[0]["metrics"]["dev"])
@@ -111,7 +112,8 @@ def test_folds_spread_over_jobs_are_the_same_runs_and_join_the_same(
     ]
     assert configs[0] == configs[1]
     joined = join_folds([tmp_path / "sweep" / job for job in reversed(jobs)])
-    assert joined == json.loads((three_folds[0] / "predictions" / "out-of-fold.json").read_text())
+    apart = Predictions(three_folds[0] / "predictions" / "out-of-fold.jsonl")
+    assert (joined.header, list(joined.records())) == (apart.header, list(apart))
 
 
 def test_folds_that_were_broken_go_on_at_the_broken_one_to_the_same_bytes(
@@ -128,7 +130,7 @@ def test_folds_that_were_broken_go_on_at_the_broken_one_to_the_same_bytes(
         assert not (run_dir / "result.json").exists()
     run(*options)
     assert results_of_parts(run_dir, FOLDS) == results_of_parts(three_folds[0], FOLDS)
-    joined, unbroken = (folder / "predictions" / "out-of-fold.json" for folder in (run_dir, three_folds[0]))
+    joined, unbroken = (folder / "predictions" / "out-of-fold.jsonl" for folder in (run_dir, three_folds[0]))
     assert joined.read_bytes() == unbroken.read_bytes()
     assert "finished; nothing was done" in run(*options)
 
@@ -152,7 +154,7 @@ def test_seeds_and_folds_together_run_on_several_processes(data: tuple[str, ...]
     assert [part["name"] for part in found["parts"]] == names and list(found["out_of_fold"]) == ["7", "8"]
     splits = []
     for seed in (7, 8):
-        rows = rows_of(tmp_path / "run" / "predictions" / f"out-of-fold-seed-{seed}.json")
+        rows = rows_of(tmp_path / "run" / "predictions" / f"out-of-fold-seed-{seed}.jsonl")
         assert [row["id"] for row in rows] == list(range(ROWS))
         splits.append([row["fold"] for row in rows])
     assert splits[0] != splits[1], "every seed splits anew"
@@ -177,7 +179,7 @@ def test_spans_are_joined_over_folds_without_a_dev_set(tmp_path: Path) -> None:
     )  # fmt: skip
     found = result(tmp_path / "run")
     assert set(found["out_of_fold"]["1"]) == {"span_f1", "span_precision", "span_recall"}
-    assert len(rows_of(tmp_path / "run" / "predictions" / "out-of-fold.json")) == 20
+    assert len(rows_of(tmp_path / "run" / "predictions" / "out-of-fold.jsonl")) == 20
 
 
 def test_what_the_data_refuse_leaves_no_folder(data: tuple[str, ...], tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_a_group_is_never_on_both_sides(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
     options = (*OPTIONS, "data=files", f"data.train={tmp_path}/train.csv", "data.fields={text: text, label: label}")
     run(*options, "folds=3", "folds.group_by=shop", f"hydra.run.dir={tmp_path}/run")
-    rows = rows_of(tmp_path / "run" / "predictions" / "out-of-fold.json")
+    rows = rows_of(tmp_path / "run" / "predictions" / "out-of-fold.jsonl")
     folds_of_shop: dict[int, set[int]] = {}
     for row in rows:
         folds_of_shop.setdefault(row["id"] % 7, set()).add(row["fold"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nlu.reports.runs import read_run
+from nlu.runs.predictions import Record, predictions_of
 from nlu.training.records import read_rows
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 
@@ -24,7 +25,7 @@ def test_a_run_leaves_every_record_that_was_promised(tmp_path: Path) -> None:
     for name in (
         "train.tsv", "valid.tsv", "log.txt", "config.yaml", "provenance.json", "code.zip", "overrides", "data.json",
         "plots/loss.png", "plots/metric.png", "plots/lr.png", "plots/gnorm.png", "plots/lengths.png",
-        "predictions/dev.json", "checkpoints/last/model.safetensors", "checkpoints/last/optimizer.safetensors",
+        "checkpoints/last/model.safetensors", "checkpoints/last/optimizer.safetensors",
         "checkpoints/best-1/model.safetensors", "checkpoints/best-1/config.json", "checkpoints/best-1/tokenizer.json",
     ):  # fmt: skip
         assert (run_dir / name).stat().st_size > 0, name
@@ -34,7 +35,7 @@ def test_a_run_leaves_every_record_that_was_promised(tmp_path: Path) -> None:
     assert found["metrics"]["dev"]["accuracy"] == found["best"]["value"]
     assert [row["step"] for row in read_rows(run_dir / "train.tsv")] == [2, 4, 6, 8, 10]
     assert {row["step"] for row in read_rows(run_dir / "valid.tsv")} == {5, 10}
-    assert len(json.loads((run_dir / "predictions" / "dev.json").read_text())["rows"]) == 31
+    assert len(list(predictions_of(run_dir, "dev"))) == 31
     names = zipfile.ZipFile(run_dir / "code.zip").namelist()
     assert read_run(run_dir).config["choices.model"] == "bert_tiny"
     assert "nlu/train.py" in names and not [name for name in names if name.startswith(("outputs", "data"))]
@@ -49,23 +50,45 @@ def test_the_overrides_file_reproduces_the_run(tmp_path: Path) -> None:
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
 
 
+def auc_of(rows: list[Record], positive: str) -> float:
+    """The share of pairs of a positive and another row in which the positive one has the higher probability."""
+    sure = [row["probability"] if row["prediction"] == positive else 1 - row["probability"] for row in rows]
+    high = [value for value, row in zip(sure, rows, strict=True) if row["label"] == positive]
+    low = [value for value, row in zip(sure, rows, strict=True) if row["label"] != positive]
+    return sum((a > b) + (a == b) / 2 for a in high for b in low) / (len(high) * len(low))
+
+
 def test_pairs_several_named_sets_and_a_test_set_are_scored(tmp_path: Path) -> None:
     for name, rows in (("train", 50), ("easy", 20), ("hard", 21), ("test", 11)):
+        # What is learned from the others is wrong of hard, so that its best step is no other's.
         lines = [
-            json.dumps({"a": f"w{i} w{i % 7} w3", "b": f"w{i % 5} w2", "same": i % 2}) for i in range(rows)
-        ]  # fmt: skip
+            json.dumps({"a": f"w{i} w{i % 7} w3", "b": f"w{i % 5} w2", "same": (i + (name == "hard")) % 2})
+            for i in range(rows)
+        ]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     options = (
         "task=match", "data=files", f"data.train={tmp_path}/train.jsonl", f"data.test={tmp_path}/test.jsonl",
-        f"data.dev={{easy: {tmp_path}/easy.jsonl, hard: {tmp_path}/hard.jsonl}}",
+        f"data.dev={{easy: {tmp_path}/easy.jsonl, hard: {tmp_path}/hard.jsonl}}", "trainer.eval_interval=2st",
         "data.fields={text_a: a, text_b: b, label: same}", "trainer.major_metric=auc",
     )  # fmt: skip
     for number, model in enumerate([TINY, ("model=textcnn", "model.hidden_size=16", "model.embedding_size=8")]):
-        run(*model, *QUICK, *options, f"hydra.run.dir={tmp_path}/{number}")
-        found = result(tmp_path / str(number))
+        run_dir = tmp_path / str(number)
+        run(*model, *QUICK, *options, f"hydra.run.dir={run_dir}")
+        found = result(run_dir)
         assert list(found["metrics"]) == ["easy", "hard", "test"]
-        assert found["best"]["set"] == "easy" and found["best"]["metric"] == "auc"
-        assert len(json.loads((tmp_path / str(number) / "predictions" / "test.json").read_text())["rows"]) == 11
+        values = {
+            (row["step"], row["set"]): row["value"]
+            for row in read_rows(run_dir / "valid.tsv")
+            if row["metric"] == "auc"
+        }
+        best = max((2, 4, 6, 8, 10), key=lambda step: (values[step, "easy"], -step))
+        assert (found["best"]["set"], found["best"]["metric"]) == ("easy", "auc")
+        assert (found["best"]["step"], found["best"]["value"]) == (best, values[best, "easy"])
+        assert values[best, "easy"] != values[best, "hard"] == found["metrics"]["hard"]["auc"]
+        for name in ("easy", "hard", "test"):
+            expected = auc_of(list(predictions_of(run_dir, name)), "1")
+            assert found["metrics"][name]["auc"] == pytest.approx(expected, abs=1e-6)
+        assert len(list(predictions_of(run_dir, "test"))) == 11
 
 
 @pytest.mark.parametrize("model", [TINY, ("model=textcnn", "model.hidden_size=32")])
@@ -102,8 +125,9 @@ def test_the_state_of_another_run_scores_a_new_test_set_or_goes_on_to_the_same_b
     assert "test" in printed and scored["steps"] == 10
     assert scored["best"] == result(first)["best"] and scored["metrics"]["dev"] == result(first)["metrics"]["dev"]
     assert weights(tmp_path / "scored", "best-1") == weights(first, "best-1")
-    assert (tmp_path / "scored/predictions/dev.json").read_bytes() == (first / "predictions/dev.json").read_bytes()
-    assert len(json.loads((tmp_path / "scored/predictions/test.json").read_text())["rows"]) == 17
+    scored, before = (predictions_of(folder, "dev").path for folder in (tmp_path / "scored", first))
+    assert scored.read_bytes() == before.read_bytes()
+    assert len(list(predictions_of(tmp_path / "scored", "test"))) == 17
     longer = (*options, "trainer.max_duration=14st")
     run(*longer, f"hydra.run.dir={tmp_path}/whole")
     run(*longer, test, f"resume={first}", f"hydra.run.dir={tmp_path}/longer")

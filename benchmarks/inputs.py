@@ -1,0 +1,93 @@
+"""What the benchmarks read, and what stands in for it where it cannot be had.
+
+AFQMC, TNEWS and BERT's Chinese vocabulary are looked for in NLU_DATA, the data sets in the cache and behind their
+public URLs as well. Where one is nowhere, what `make train` fetches from a package index takes its place: the reviews,
+and the vocabulary of SimBERT-tiny. `announce` decides once for all processes of a benchmark and says so.
+"""
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nlu.config.app import conf_dir
+from nlu.config.errors import DataError
+from nlu.config.rules import data_folder
+
+CHOSEN = "NLU_BENCH_DATA"
+"""The variable that tells the processes of a benchmark which data were chosen."""
+OVERRIDES = {"afqmc": ("data=afqmc", "task=match"), "reviews": ("data=reviews", "task=classify")}
+STAND_IN = "reviews"
+"""its files are fetched from a package index"""
+
+
+def composed(group: str, choice: str) -> dict[str, Any]:
+    """Return what a choice of a group says by itself."""
+    content = yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8"))
+    return {key: value for key, value in content.items() if key not in ("defaults", "_target_")}
+
+
+def training_files(choice: str) -> tuple[tuple[Path, str | None], ...]:
+    """Return the training files of a data set with the label of each, fetched where need be. Raises DataError."""
+    found = _looked_for(choice)
+    if isinstance(found, DataError):
+        raise found
+    return found
+
+
+@cache
+def _looked_for(choice: str) -> tuple[tuple[Path, str | None], ...] | DataError:
+    """The files, or why there are none: what does not answer is asked once."""
+    from nlu.data.dataset import Files
+
+    settings = composed("data", choice)
+    try:
+        sets = Files(**{**settings, "urls": settings["urls"] or {}}).sets()
+    except DataError as error:
+        return DataError(error.problems[0])
+    return tuple((file.path, file.label) for file in sets["train"])
+
+
+@cache
+def vocab_path() -> Path:
+    """Return the vocabulary that both sides use: BERT's, or SimBERT-tiny's. Raises DataError where neither is there."""
+    from nlu.storage.resources import fetch
+
+    path = (data_folder() / "bert_base_chinese_vocab" / "vocab.txt").resolve()
+    if path.is_file():
+        return path
+    reference = composed("model", "simbert_tiny")["pretrained"]
+    found = sorted(fetch(reference, what="the vocabulary").rglob("vocab.txt"))
+    if not found:
+        raise DataError(f"{reference} holds no vocab.txt; set NLU_DATA to a folder that holds {path.parent.name}")
+    return found[0]
+
+
+def announce() -> None:
+    """Choose the data for this process and those that it starts, and print what stands in for what, and why.
+
+    Raises DataError where nothing can be had.
+    """
+    for line in _choose():
+        print(line, flush=True)
+
+
+def _choose() -> Iterator[str]:
+    if CHOSEN not in os.environ:
+        try:
+            training_files("afqmc")
+            os.environ[CHOSEN] = "afqmc"
+        except DataError as error:
+            training_files(STAND_IN)
+            os.environ[CHOSEN] = STAND_IN
+            yield f"AFQMC is skipped, {STAND_IN} stand in, for which no target was set: {error}"
+        if data_folder().resolve() not in vocab_path().parents:
+            yield f"{data_folder()} holds no bert_base_chinese_vocab: the vocabulary is SimBERT-tiny's"
+
+
+def data_overrides() -> tuple[str, ...]:
+    """Return the overrides that choose the data of `announce`."""
+    return OVERRIDES[os.environ[CHOSEN]]

@@ -1,0 +1,61 @@
+"""What the benchmarks read, and what they do where it is not there."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from nlu.config.errors import DataError
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts import one another by bare names, which must not outlive a test."""
+    monkeypatch.syspath_prepend(FOLDER)
+    for path in FOLDER.glob("*.py"):
+        monkeypatch.setitem(sys.modules, path.stem, None)
+        del sys.modules[path.stem]
+    monkeypatch.setenv("NLU_BENCH_DATA", "")
+    monkeypatch.delenv("NLU_BENCH_DATA")
+
+
+def script(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def test_data_and_vocabulary_of_the_data_folder_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NLU_DATA", str(tmp_path))
+    for name in ("AFQMC/train.json", "AFQMC/dev.json", "bert_base_chinese_vocab/vocab.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("[UNK]\n")
+    inputs = script("inputs")
+    inputs.announce()
+    assert capsys.readouterr().out == "" and os.environ["NLU_BENCH_DATA"] == "afqmc"
+    assert inputs.data_overrides() == ("data=afqmc", "task=match")
+    assert inputs.training_files("afqmc") == ((tmp_path / "AFQMC" / "train.json", None),)
+    assert inputs.vocab_path() == (tmp_path / "bert_base_chinese_vocab" / "vocab.txt").resolve()
+
+
+def test_what_cannot_be_measured_is_said_and_the_rest_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    everything, table = script("all"), script("table")
+
+    def absent(*words: str) -> list[object]:
+        raise DataError("AFQMC is nowhere; set NLU_DATA")
+
+    def measured(*words: str) -> list[object]:
+        return [table.Row("claim", "peer", "s", 1.0, 2.0, target=1.0)]
+
+    monkeypatch.setattr(everything, "BENCHMARKS", {"train": absent, "memory": measured})
+    monkeypatch.setattr(sys, "argv", ["all.py", "--only", "train", "memory"])
+    everything.main()
+    said = capsys.readouterr().out
+    assert "skipped: train: AFQMC is nowhere; set NLU_DATA" in said and "minutes" in said
