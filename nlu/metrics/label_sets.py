@@ -24,7 +24,7 @@ class LabelSetScorer:
     needs.
     """
 
-    def __init__(self, names: list[str], threshold: float | None):
+    def __init__(self, names: list[str], threshold: float | None = None):
         self.names, self.threshold = names, threshold
         self._number = {name: number for number, name in enumerate(names)}
         self._probabilities, self._is_label = array("f"), bytearray()

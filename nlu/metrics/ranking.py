@@ -21,6 +21,9 @@ class RankingScorer:
     k; NDCG is that of Jarvelin and Kekalainen 2002 with gain 1. Memory: the vectors of all different texts.
     """
 
+    joins = False
+    """Vectors are not kept with predictions, so folds cannot be scored together."""
+
     def __init__(self, names: list[str]):
         self._queries: dict[str, np.ndarray] = {}
         self._candidates: dict[str, np.ndarray] = {}

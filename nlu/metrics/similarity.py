@@ -16,7 +16,7 @@ class SimilarityScorer:
     highest; the metric `threshold` says which. Memory: 9 bytes an example.
     """
 
-    def __init__(self, names: list[str], threshold: float | None):
+    def __init__(self, names: list[str], threshold: float | None = None):
         self.names, self.threshold = names, threshold
         self._similarity, self._label = array("d"), array("b")
 

@@ -14,7 +14,11 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from nlu.config.errors import DataError, UserError
+from nlu.config.targets import import_target
+from nlu.metrics.scores import Scorer
 from nlu.runs.predictions import Predictions, Record, predictions_of
 
 OUT_OF_FOLD = "out-of-fold"
@@ -145,46 +149,65 @@ def join_folds(folders: Sequence[Path]) -> JoinedFolds:
             f"the folds in {folders[0].parent} hold out {held} rows, but there are {wanted} training examples, "
             "each held out once; were the data changed between the folds? run them again"
         )
-    labels = next(iter(joined.parts.values())).labels
+    names = _read(folders[0] / "data.json")["labels"]
+    scorer = scorer_named(joined.parts[0].header.get("scorer"), names, _read_config(folders[0]))
     try:
-        return replace(joined, metrics=scores_of(joined.records(), labels))
+        return replace(joined, metrics=scores_of(joined.records(), scorer, names))
     except KeyError as error:
         raise DataError(f"the predictions of the folds in {folders[0].parent} lack {error}; run them again") from error
 
 
-def scores_of(records: Iterable[Record], labels: Sequence[str]) -> dict[str, float]:
-    """Return the scores of some predictions; `labels` are all classes in the order of their numbers.
+def scorer_named(name: str | None, names: Sequence[str], config: Mapping[str, Any]) -> Scorer | None:
+    """Return a new scorer of the kind that wrote predictions; None for those of earlier versions, which do not say."""
+    return import_target(name, config.get("trusted_packages", ()))(list(names)) if name else None
 
-    Memory grows by four numbers a record, of tagging by none.
+
+def scores_of(records: Iterable[Record], scorer: Scorer | None, names: Sequence[str]) -> dict[str, float]:
+    """Return the scores of some predictions; nothing where what they were scored by is not kept with them.
+
+    Memory is the scorer's.
     """
     records = iter(records)
     first = next(records)
-    records = chain([first], records)
-    if "spans" in first:
-        from nlu.metrics.spans import SpanCounts
+    if scorer is None:
+        scorer = _scorer_of_earlier_versions(first, names)
+    if not getattr(scorer, "joins", True):
+        return {}
+    for record in chain([first], records):
+        scorer.add(_complete(record, names))
+    metrics = scorer.result().metrics
+    return metrics if "units" in first or "spans" not in first else _spans_alone(metrics)
 
-        counts = SpanCounts()
-        for record in records:
-            counts.add_spans({tuple(span) for span in record["spans"]}, {tuple(span) for span in record["label"]})
-        total = counts.scores()
-        return {f"span_{name}": total[name] for name in ("f1", "precision", "recall")}
-    import numpy as np
 
-    from nlu.metrics.classification import scores_of_predictions
+def _scorer_of_earlier_versions(record: Record, names: Sequence[str]) -> Scorer:
+    from nlu.metrics.classes import ClassScorer
+    from nlu.metrics.tagging import SpanScorer
 
-    number = {label: place for place, label in enumerate(labels)}
-    # A loss that is not finite is null in a file.
-    columns = np.fromiter(
-        (
-            (number[record["label"]], number[record["prediction"]], record["probability"],
-             math.nan if record["loss"] is None else record["loss"])
-            for record in records
-        ),
-        dtype=[("label", np.int64), ("prediction", np.int64), ("probability", float), ("loss", float)],
-    )  # fmt: skip
-    prediction_N, probability_N = columns["prediction"], columns["probability"]
-    positive_N = np.where(prediction_N == 1, probability_N, 1 - probability_N) if len(labels) == 2 else None
-    return scores_of_predictions(columns["label"], prediction_N, columns["loss"], positive_N)
+    return SpanScorer(list(names)) if "spans" in record else ClassScorer(list(names))
+
+
+def _complete(record: Record, names: Sequence[str]) -> dict[str, Any]:
+    """Return a record with what earlier versions did not write; a loss that is not finite is null in a file."""
+    completed = dict(record)
+    if "loss" in record and record["loss"] is None:
+        completed["loss"] = math.nan
+    if "spans" in record:
+        completed = {"units": 0, "units_right": 0, "units_scored": 0, "loss": 0.0, **completed}
+    elif "probability" in record and "margin" not in record and len(names) == 2:
+        p = record["probability"]
+        completed["margin"] = p if record["prediction"] == names[1] else 1 - p
+    return completed
+
+
+def _spans_alone(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name.startswith("span_")}
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        return yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")) or {}
+    except OSError:
+        return {}
 
 
 def _read(path: Path) -> Any:

@@ -11,7 +11,7 @@ from torch import nn
 from nlu.data.collate import collate
 from nlu.data.sampler import evaluation_batches
 from nlu.data.store import Examples
-from nlu.metrics.scores import Scores
+from nlu.metrics.scores import Scorer, Scores
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 from nlu.training.precision import Precision
@@ -41,6 +41,8 @@ class Scored:
     scores: Scores
     """on every rank"""
     spool: Spool
+    scorer: type[Scorer]
+    """what scored it, so that predictions can be scored again without the model"""
 
 
 @torch.inference_mode()
@@ -71,7 +73,7 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
         for other in scorers[1:]:
             scorer.merge(other)
         scores = scorer.result()
-    return Scored(part, ranks.from_first(scores), spool)
+    return Scored(part, ranks.from_first(scores), spool, type(scorer))
 
 
 @contextmanager

@@ -15,7 +15,8 @@ def keep_predictions(run_dir: Path, name: str, scored: Scored, task: Task, ranks
     """Write the records of a scored set in the order of its rows; all ranks take part, rank 0 writes."""
     scored.spool.gather(ranks)
     if ranks.is_first:
-        header = {"step": step, "metrics": scored.scores.metrics, "by_label": scored.scores.by_label}
+        scorer = f"{scored.scorer.__module__}.{scored.scorer.__qualname__}"
+        header = {"step": step, "scorer": scorer, "metrics": scored.scores.metrics, "by_label": scored.scores.by_label}
         write_predictions(run_dir / "predictions" / f"{name}.jsonl", header, _records(scored, task))
 
 
