@@ -1,15 +1,22 @@
 """Classify a text, or match two: one label for each example. Axes: N examples, C classes."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from nlu.data.collate import Batch
-from nlu.data.store import Examples
+from nlu.data.examples import Examples
+from nlu.data.targets import Target
+from nlu.losses.loss import Loss
 from nlu.metrics.classes import ClassScorer, log_probabilities
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
+
+TINY = 1e-12
+"""a probability of 0 counts as this in the loss"""
 
 
 class Classify(RowsOfLogits):
@@ -18,36 +25,47 @@ class Classify(RowsOfLogits):
     layouts = ("single",)
     target = "nlu.data.targets.Classes"
     heads = ("nlu.models.heads.linear.LinearHead",)
-    losses = (
-        "nlu.losses.cross_entropy.CrossEntropy", "nlu.losses.focal.Focal", "nlu.losses.ghm_c.GhmC",
-        "nlu.losses.circle.Circle", "nlu.losses.taylor.Taylor", "nlu.losses.bce.Bce",
-    )  # fmt: skip
     scores = "nlu.metrics.classes.ClassScorer"
     metrics = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "loss")
     binary_metrics = ("f1", "precision", "recall", "auc", "average_precision")
     default_metric = "accuracy"
     lower_is_better = ("loss",)
 
-    def __init__(self, loss: Any, target: Any):
+    def __init__(self, loss: Loss, target: Target):
         """No options."""
         super().__init__(loss, target)
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
-        return class_records(self.loss, self.target_.names, batch.targets["labels"].numpy(), to_host(outputs["logits"]))
+        return class_records(self.loss, self.known.names, batch.targets["labels"].numpy(), to_host(outputs["logits"]))
 
     def scorer(self, decided: Mapping[str, float]) -> ClassScorer:
-        return ClassScorer(self.target_.names)
+        return ClassScorer(self.known.names)
+
+
+@runtime_checkable
+class Deciding(Protocol):
+    """A loss whose logits mean something else than a softmax over classes."""
+
+    def probabilities(self, logits_NC: Tensor) -> Tensor:
+        """Return the probability of each class, (N, C); they need not add up to 1."""
+
+    def decide(self, logits_NC: Tensor) -> Tensor:
+        """Return the class that is predicted; (N,)."""
 
 
 def class_records(loss: Any, names: list[str], label_N: np.ndarray, logits_NC: np.ndarray) -> list[dict[str, Any]]:
     """Return a record for each row: its label, the prediction, all probabilities and the negative log likelihood.
 
-    A loss may say by itself what logits predict (`predictions`) and which probabilities they stand for
-    (`log_probabilities`); without that, softmax and its largest.
+    A loss may say by itself which probabilities logits stand for and what they decide; without that, softmax and its
+    largest.
     """
-    log_probs_NC = getattr(loss, "log_probabilities", log_probabilities)(logits_NC)
-    best_N = loss.predictions(logits_NC) if hasattr(loss, "predictions") else log_probs_NC.argmax(1)
-    probs_NC = np.exp(log_probs_NC)
+    if isinstance(loss, Deciding):
+        logits = torch.from_numpy(logits_NC)
+        probs_NC = loss.probabilities(logits).double().numpy()
+        best_N, log_probs_NC = loss.decide(logits).numpy(), np.log(np.maximum(probs_NC, TINY))
+    else:
+        log_probs_NC = log_probabilities(logits_NC)
+        best_N, probs_NC = log_probs_NC.argmax(1), np.exp(log_probs_NC)
     records = []
     for row, (label, best) in enumerate(zip(label_N.tolist(), best_N.tolist(), strict=True)):
         record = {

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from nlu.config.types import Fraction
 from nlu.data.collate import Batch
-from nlu.data.store import Examples
+from nlu.data.examples import Examples
+from nlu.data.targets import Target
+from nlu.losses.loss import Loss
 from nlu.metrics.label_sets import LabelSetScorer
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
@@ -21,7 +23,6 @@ class Multilabel(RowsOfLogits):
     layouts = ("single", "pair")
     target = "nlu.data.targets.LabelSet"
     heads = ("nlu.models.heads.linear.LinearHead",)
-    losses = ("nlu.losses.bce_multilabel.BceMultilabel",)
     scores = "nlu.metrics.label_sets.LabelSetScorer"
     metrics = (
         "f1_micro", "f1_macro", "f1_samples", "precision_micro", "recall_micro", "average_precision", "exact_match",
@@ -31,7 +32,7 @@ class Multilabel(RowsOfLogits):
     default_metric = "f1_micro"
     lower_is_better = ("loss",)
 
-    def __init__(self, loss: Any, target: Any, *, threshold: Fraction | None = None):
+    def __init__(self, loss: Loss, target: Target, *, threshold: Fraction | None = None):
         """`threshold`: the probability from which on a label is predicted; null = the one whose micro F1 is highest on
         the first evaluation set, anew at each evaluation; it stands among the metrics, and other sets, the test set
         too, are scored with it."""
@@ -45,7 +46,7 @@ class Multilabel(RowsOfLogits):
         return 0.5 * ((p.sigmoid() - q.sigmoid()) * (p - q)).sum()
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
-        names = self.target_.names
+        names = self.known.names
         logits_BC, is_label_BC = outputs["logits"].float().cpu(), batch.targets["labels"]
         probs_BC = to_host(logits_BC.sigmoid())
         loss_B = F.binary_cross_entropy_with_logits(logits_BC.double(), is_label_BC.double(), reduction="none").mean(1)
@@ -59,7 +60,7 @@ class Multilabel(RowsOfLogits):
         ]
 
     def scorer(self, decided: Mapping[str, float]) -> LabelSetScorer:
-        return LabelSetScorer(self.target_.names, decided.get("threshold", self.threshold))
+        return LabelSetScorer(self.known.names, decided.get("threshold", self.threshold))
 
     def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
         """Add what is predicted at the set's threshold."""

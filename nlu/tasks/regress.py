@@ -7,7 +7,9 @@ import numpy as np
 from torch import Tensor
 
 from nlu.data.collate import Batch
-from nlu.data.store import Examples
+from nlu.data.examples import Examples
+from nlu.data.targets import Number
+from nlu.losses.loss import Loss
 from nlu.metrics.numbers import NumberScorer
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
@@ -19,14 +21,15 @@ class Regress(RowsOfLogits):
     layouts = ("single", "pair")
     target = "nlu.data.targets.Number"
     heads = ("nlu.models.heads.linear.LinearHead",)
-    losses = ("nlu.losses.mse.Mse",)
     scores = "nlu.metrics.numbers.NumberScorer"
     metrics = ("pearson", "spearman", "r2", "mae", "rmse", "loss")
     binary_metrics = ()
     default_metric = "spearman"
     lower_is_better = ("mae", "rmse", "loss")
 
-    def __init__(self, loss: Any, target: Any):
+    known: Number
+
+    def __init__(self, loss: Loss, target: Number):
         """No options."""
         super().__init__(loss, target)
 
@@ -34,7 +37,7 @@ class Regress(RowsOfLogits):
         return {"labels": len(batch)}
 
     def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
-        return {"logits": model(batch, x_TD)[:, 0]}
+        return {"logits": model(batch, x_TD)}
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         return {"labels": self.loss(outputs["logits"], batch.targets["numbers"])}
@@ -44,12 +47,12 @@ class Regress(RowsOfLogits):
         return 0.5 * (first["logits"] - second["logits"]).square().sum()
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
-        scaled_B = to_host(outputs["logits"]).astype(np.float64)
+        scaled_B = to_host(outputs["logits"][:, 0]).astype(np.float64)
         error_B = scaled_B - batch.targets["numbers"].numpy()
-        label_B = part.stored.numbers(part.rows_N[batch.examples_B])
+        label_B = self.known.values(part.stored, part.rows_N[batch.examples_B])
         return [
             {"label": float(label), "prediction": float(prediction), "loss": float(error**2)}
-            for label, prediction, error in zip(label_B, self.target_.unscaled(scaled_B), error_B, strict=True)
+            for label, prediction, error in zip(label_B, self.known.unscaled(scaled_B), error_B, strict=True)
         ]
 
     def scorer(self, decided: Mapping[str, float]) -> NumberScorer:

@@ -15,9 +15,9 @@ from nlu.config.errors import UserError
 from nlu.config.schema import Node
 from nlu.config.types import Probability
 from nlu.data.collate import Batch
-from nlu.data.store import Examples
-from nlu.losses.contrastive import Contrastive
-from nlu.losses.info_nce import InfoNce
+from nlu.data.examples import Examples
+from nlu.data.targets import Target
+from nlu.losses.loss import Loss
 from nlu.metrics.classes import ClassScorer
 from nlu.metrics.ranking import RankingScorer
 from nlu.metrics.similarity import SimilarityScorer
@@ -32,23 +32,20 @@ class Siamese(Classify):
 
     layouts = ("sides",)
     heads = ("nlu.models.heads.pairs.SidesHead",)
-    losses = (
-        "nlu.losses.cross_entropy.CrossEntropy", "nlu.losses.focal.Focal", "nlu.losses.contrastive.Contrastive",
-        "nlu.losses.info_nce.InfoNce",
-    )  # fmt: skip
+    reads = ("logits", "cosine", "similarities")
     scores = "nlu.metrics.classes.ClassScorer"
     metrics = (
         "accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "threshold", "loss",
     )  # fmt: skip
 
-    def __init__(self, loss: Any, target: Any, *, threshold: Probability | None = None):
+    def __init__(self, loss: Loss, target: Target, *, threshold: Probability | None = None):
         """`threshold`, with losses over cosines alone: the cosine from which on two texts belong together; null = the
         one whose accuracy is highest on the first evaluation set, anew at each evaluation; it stands among the metrics,
         and other sets, the test set too, are scored with it."""
         super().__init__(loss, target)
         self.threshold = threshold
-        self.over_cosines = isinstance(loss, Contrastive | InfoNce)
-        if self.over_cosines and len(target.names) not in (0, 2):
+        self.over_cosines = loss.reads != "logits"
+        if self.over_cosines and len(target.names) != 2:
             raise UserError(
                 f"the loss compares texts that belong together with those that do not, but the data has "
                 f"{len(target.names)} labels ({', '.join(target.names[:5])}, ...); set loss=cross_entropy"
@@ -61,17 +58,17 @@ class Siamese(Classify):
     def counts(self, batch: Batch) -> dict[str, int]:
         """Rows; with InfoNCE those pairs that belong together, of which each is told from the others of its batch."""
         labels_B = batch.targets["labels"]
-        return {"labels": int((labels_B == 1).sum()) if isinstance(self.loss, InfoNce) else len(labels_B)}
+        return {"labels": int((labels_B > 0).sum()) if self.loss.reads == "similarities" else len(labels_B)}
 
     def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
         if not self.over_cosines:
             return super().forward(model, batch, x_TD)
         first_BD, second_BD = unit_vectors(model.encode(batch, x_TD), batch)
-        return {"logits": (first_BD * second_BD).sum(1), "first": first_BD, "second": second_BD}
+        return {"logits": (first_BD * second_BD).sum(1, keepdim=True), "first": first_BD, "second": second_BD}
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        if isinstance(self.loss, InfoNce):
-            return {"labels": self.loss(outputs["first"], outputs["second"], batch.targets["labels"] == 1)}
+        if self.loss.reads == "similarities":
+            return {"labels": self.loss(outputs["first"] @ outputs["second"].T, batch.targets["labels"])}
         return super().terms(model, batch, outputs)
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
@@ -83,45 +80,45 @@ class Siamese(Classify):
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         if not self.over_cosines:
             return super().records(part, batch, model, outputs)
-        names = self.target_.names
+        names = self.known.names
         return [
             {"label": names[label], "similarity": float(cosine)}
             for label, cosine in zip(
-                batch.targets["labels"].tolist(), to_host(outputs["logits"]).astype(np.float64), strict=True
+                batch.targets["labels"].tolist(), to_host(outputs["logits"][:, 0]).astype(np.float64), strict=True
             )
         ]
 
     def scorer(self, decided: Mapping[str, float]) -> ClassScorer | SimilarityScorer:  # type: ignore[override]
         if self.over_cosines:
-            return SimilarityScorer(self.target_.names, decided.get("threshold", self.threshold))
+            return SimilarityScorer(self.known.names, decided.get("threshold", self.threshold))
         return super().scorer(decided)
 
     def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
         """Add what is predicted at the set's threshold."""
         if "similarity" not in record:
             return record
-        return {**record, "prediction": self.target_.names[int(record["similarity"] >= metrics["threshold"])]}
+        return {**record, "prediction": self.known.names[int(record["similarity"] >= metrics["threshold"])]}
 
 
 class Retrieve(Siamese):
     """Find the text that answers a query among all candidates of the set."""
 
     target = "nlu.data.targets.Relevance"
-    losses = ("nlu.losses.info_nce.InfoNce", "nlu.losses.contrastive.Contrastive")
+    reads = ("similarities", "cosine")
     scores = "nlu.metrics.ranking.RankingScorer"
     metrics = ("mrr", "ndcg_10", "recall_1", "recall_5", "recall_10")
     binary_metrics = ()
     default_metric = "mrr"
     lower_is_better = ()
 
-    def __init__(self, loss: Any, target: Any):
+    def __init__(self, loss: Loss, target: Target):
         """No options."""
         super().__init__(loss, target)
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         names = _names_of_sequences(batch)
         first_BD, second_BD = to_host(outputs["first"]), to_host(outputs["second"])
-        cosines = to_host(outputs["logits"]).tolist()
+        cosines = to_host(outputs["logits"][:, 0]).tolist()
         pairs = zip(*batch.sequences_KB.tolist(), batch.targets["labels"].tolist(), cosines, strict=True)
         return [
             {
@@ -132,7 +129,7 @@ class Retrieve(Siamese):
         ]  # fmt: skip
 
     def scorer(self, decided: Mapping[str, float]) -> RankingScorer:  # type: ignore[override]
-        return RankingScorer(self.target_.names)
+        return RankingScorer(self.known.names)
 
     def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
         return record

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from nlu.data.collate import Batch
 from nlu.data.ragged import starts_of
-from nlu.data.store import Examples
+from nlu.data.examples import Examples
+from nlu.data.targets import Tags
+from nlu.losses.loss import Loss
 from nlu.metrics.classes import log_probabilities
 from nlu.metrics.spans import legal_tags, spans_of
 from nlu.metrics.tagging import SpanScorer
@@ -23,17 +25,15 @@ class Tag(RowsOfLogits):
     layouts = ("units",)
     target = "nlu.data.targets.Tags"
     heads = ("nlu.models.heads.linear.LinearHead", "nlu.models.heads.crf.CrfHead")
-    losses = (
-        "nlu.losses.cross_entropy.CrossEntropy", "nlu.losses.focal.Focal", "nlu.losses.ghm_c.GhmC",
-        "nlu.losses.taylor.Taylor",
-    )  # fmt: skip
     scores = "nlu.metrics.tagging.SpanScorer"
     metrics = ("span_f1", "span_precision", "span_recall", "tag_accuracy", "loss")
     binary_metrics = ()
     default_metric = "span_f1"
     lower_is_better = ("loss",)
 
-    def __init__(self, loss: Any, target: Any, *, decode: Literal["legal", "greedy"] = "legal"):
+    known: Tags
+
+    def __init__(self, loss: Loss, target: Tags, *, decode: Literal["legal", "greedy"] = "legal"):
         """`decode`: the best legal BIO sequence, or the best tag of each unit by itself; head=crf decodes by itself."""
         super().__init__(loss, target)
         self.decode = decode
@@ -54,8 +54,8 @@ class Tag(RowsOfLogits):
         over the units that fitted.
         """
         assert batch.unit_counts_B is not None
-        names, counts_B = self.target_.names, batch.unit_counts_B
-        gold, units_B = part.stored.tags(part.rows_N[batch.examples_B])
+        names, counts_B = self.known.names, batch.unit_counts_B
+        gold, units_B = self.known.tags(part.stored, part.rows_N[batch.examples_B])
         found, loss_B = self._decode(model, batch, outputs)
         records = []
         for gold_start, units, start, count, loss in zip(
@@ -92,8 +92,8 @@ class Tag(RowsOfLogits):
         loss_B = np.array([nll_U[piece].sum() for piece in pieces])
         if self.decode == "greedy":
             return log_probs_UC.argmax(1), loss_B
-        best = [legal_tags(log_probs_UC[piece], self.target_.names) for piece in pieces if piece.stop > piece.start]
+        best = [legal_tags(log_probs_UC[piece], self.known.names) for piece in pieces if piece.stop > piece.start]
         return np.concatenate([np.zeros(0, np.int64), *best]), loss_B
 
     def scorer(self, decided: Mapping[str, float]) -> SpanScorer:
-        return SpanScorer(self.target_.names)
+        return SpanScorer(self.known.names)

@@ -13,22 +13,14 @@ from torch import Tensor
 
 from nlu.config.schema import Node
 from nlu.data.collate import Batch
-from nlu.data.store import Examples
+from nlu.data.examples import Examples
+from nlu.data.targets import Target
+from nlu.losses.loss import Loss
 from nlu.metrics.scores import Scorer
 from nlu.models.task_model import TaskModel
 
 Outputs = dict[str, Tensor]
 """what a forward pass gives, by name; `logits` is always among them"""
-
-
-class Loss(Protocol):
-    """A loss over rows of logits."""
-
-    by_row: ClassVar[bool]
-    """whether it is a sum over rows, whatever stands beside them"""
-
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the sum over rows, a float32 scalar."""
 
 
 class Task(Protocol):
@@ -40,8 +32,8 @@ class Task(Protocol):
     """dotted name of its nlu.data.targets.Target"""
     heads: ClassVar[tuple[str, ...]]
     """dotted names of the heads that fit"""
-    losses: ClassVar[tuple[str, ...]]
-    """dotted names of the losses that fit"""
+    reads: ClassVar[tuple[str, ...]]
+    """what a loss that fits may read: logits, cosine, similarities; it must know the target's kind as well"""
     scores: ClassVar[str]
     """dotted name of its nlu.metrics.scores.Scorer"""
     metrics: ClassVar[tuple[str, ...]]
@@ -86,10 +78,11 @@ class RowsOfLogits:
     """What tasks share whose loss is one term over rows of logits."""
 
     heads: ClassVar[tuple[str, ...]]
+    reads: ClassVar[tuple[str, ...]] = ("logits",)
     term_names = ("labels",)
 
-    def __init__(self, loss: Loss, target: Any):
-        self.loss, self.target_ = loss, target
+    def __init__(self, loss: Loss, target: Target):
+        self.loss, self.known = loss, target
 
     def own_head(self) -> Node:
         return {"_target_": self.heads[0]}

@@ -52,13 +52,14 @@ def build_run(config: Run, run_dir: Path, ranks: Ranks, progress: Progress, chec
     order_key = order_key_of(config, store, ranks)
     loss = build(config.loss, trusted=trusted)
     if hasattr(loss, "bind"):
-        loss.bind(store.labels, store.target.balance(store.sets["train"]))
+        train = store.sets["train"]
+        loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"))
     task = build(config.task, loss, store.target, trusted=trusted)
     require_metric(config, task, store)
     model = build_model(config, data, task)
     stepper = build_stepper(config, model, task, ranks)
     checkpoints = Checkpoints(
-        run_dir, config=model.backbone.settings(), labels={"layout": store.layout, "labels": store.labels},
+        run_dir, config=model.backbone.settings(), labels={"layout": store.layout.name, "labels": store.labels},
         tokenizer=store.tokenizer,
     )  # fmt: skip
     clock = Clock(len(store.sets["train"]), trainer.batch_size * trainer.accumulation)
@@ -77,8 +78,8 @@ def build_model(config: Run, data: Data, task: Task) -> TaskModel:
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
         raise UserError(f"data.max_len is {config.data['max_len']}, but the model has {limit} positions; set it lower")
     head_node = task.own_head() if config.head[TARGET] == AUTO_HEAD else config.head
-    head = build(head_node, backbone.width_of(store.layout), store.target, trusted=trusted)
-    model = TaskModel(backbone, head, store.layout)
+    head = build(head_node, backbone.width_of(store.layout.name), store.target, trusted=trusted)
+    model = TaskModel(backbone, head, store.layout.name)
     if source is not None and not getattr(backbone, "random_weights", False):
         load_into(model, source, labels=store.labels)
     return model
@@ -108,11 +109,12 @@ def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
         files: Files = build(config.data, trusted=trusted)
         tokenizing = build(config.tokenizer, trusted=trusted)
         store = prepare(
-            files, tokenizing, import_target(task_class.target, trusted), task_class.layouts,
+            files, tokenizing, task_class.target, task_class.layouts,
             pretrained=source.folder if source else None,
             vocab=fetch(vocab, what="tokenizer.vocab") if vocab else None, progress=bars(progress),
             group_by=config.folds.group_by,
             fold=Fold(config.fold, config.folds.count, config.seed) if config.fold is not None else None,
+            trusted=trusted,
         )  # fmt: skip
     return Data(task_class, store, source)
 
