@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nlu.data.store import Examples
+from nlu.data.examples import Examples
 from nlu.metrics.classification import classification_scores, log_probabilities, scores_by_class
 from nlu.tasks.outputs import Outputs, Scores, identities
 
@@ -10,7 +10,8 @@ from nlu.tasks.outputs import Outputs, Scores, identities
 class Classify:
     """Give a text one of several classes."""
 
-    layout = "single"
+    target = "nlu.data.targets.Classes"
+    layouts = ("single",)
     metrics = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "loss")
     binary_metrics = ("f1", "precision", "recall", "auc", "average_precision")
     """only with two classes"""
@@ -22,7 +23,7 @@ class Classify:
 
     def scores(self, outputs: Outputs, part: Examples, labels: list[str]) -> Scores:
         """Return the scores of a set and the prediction for each of its examples."""
-        gold_N = part.labels_N
+        gold_N = part.target.identities(part.stored, part.rows_N)
         log_probs_NC = log_probabilities(outputs.logits_RC)
         best_N = log_probs_NC.argmax(1)
         probability_N = np.exp(log_probs_NC.max(1))
@@ -46,4 +47,4 @@ class Classify:
 class Match(Classify):
     """Say how two texts relate."""
 
-    layout = "pair"
+    layouts = ("pair",)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nlu.data.store import Examples
+from nlu.data.examples import Examples
 
 
 @dataclass

@@ -5,8 +5,8 @@ from typing import Literal
 
 import numpy as np
 
+from nlu.data.examples import Examples
 from nlu.data.ragged import starts_of
-from nlu.data.store import Examples
 from nlu.metrics.classification import log_probabilities
 from nlu.metrics.spans import SpanCounts, legal_tags, spans_of
 from nlu.tasks.outputs import Outputs, Scores, identities
@@ -15,7 +15,8 @@ from nlu.tasks.outputs import Outputs, Scores, identities
 class Tag:
     """Find typed spans in a text; scored by exact spans, micro-averaged over types."""
 
-    layout = "units"
+    target = "nlu.data.targets.Tags"
+    layouts = ("units",)
     metrics = ("span_f1", "span_precision", "span_recall", "tag_accuracy", "loss")
     binary_metrics = ()
     default_metric = "span_f1"
@@ -36,7 +37,7 @@ class Tag:
         predictions = []
         right = wanted = fitted = 0
         loss = 0.0
-        flat, unit_counts_N = part.stored.tags(part.rows_N)
+        flat, unit_counts_N = part.stored.lists("target", part.rows_N)
         for identity, start, unit_start, units, count in zip(
             identities(part), starts_of(outputs.counts_N), starts_of(unit_counts_N), unit_counts_N, outputs.counts_N,
             strict=True,

@@ -39,7 +39,7 @@ def build_run(
     require_metric(trainer, task, store)
     torch.manual_seed(stable_seed(config["seed"], "init"))
     backbone = build(config["model"], store.tokenizer.vocab_size, source, trusted=trusted)
-    model = TaskModel(backbone, task.layout, len(store.labels))
+    model = TaskModel(backbone, store.layout.name, store.target.num_outputs)
     if (limit := backbone.max_positions) and config["data"]["max_len"] > limit:
         raise UserError(
             f"data.max_len is {config['data']['max_len']}, but the model has {limit} positions; set it lower"
@@ -47,7 +47,7 @@ def build_run(
     if source is not None and not getattr(backbone, "random_weights", False):
         load_into(model, source, labels=store.labels)
     stepper = build_stepper(config, trainer, model.to(ranks.device), ranks)
-    labels = {"layout": task.layout, "labels": store.labels}
+    labels = {"layout": store.layout.name, "labels": store.labels}
     checkpoints = Checkpoints(run_dir, config=backbone.settings(), labels=labels, tokenizer=store.tokenizer)
     order_key = {
         "train": store.digests["train"],
@@ -90,10 +90,10 @@ def build_data(config: dict[str, Any], ranks: Ranks, progress: Progress) -> tupl
         files: Files = build(config["data"], trusted=trusted)
         tokenizing = build(config["tokenizer"], trusted=trusted)
         store = prepare(
-            files, tokenizing, task.layout, pretrained=source.folder if source else None,
+            files, tokenizing, task.target, task.layouts, pretrained=source.folder if source else None,
             vocab=fetch(vocab, what="tokenizer.vocab") if vocab else None, progress=bars(progress),
             group_by=config["folds"]["group_by"],
-            fold=Fold(fold, count, config["seed"]) if fold is not None else None,
+            fold=Fold(fold, count, config["seed"]) if fold is not None else None, trusted=trusted,
         )  # fmt: skip
     return task, store, source
 

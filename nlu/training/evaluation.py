@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from nlu.data.collate import collate
+from nlu.data.examples import Examples
 from nlu.data.ragged import ranges, starts_of
 from nlu.data.sampler import evaluation_batches
-from nlu.data.store import Examples
 from nlu.models.task_model import TaskModel
 from nlu.tasks.outputs import Outputs
 from nlu.training.distributed import Ranks
@@ -27,10 +27,9 @@ def outputs_of(
     was_training = model.training
     model.eval()
     examples, counts, logits = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
-    units = model.layout == "units"
     batches = evaluation_batches(part.lengths_N, batch_size=batch_size, rank=ranks.rank, world_size=ranks.world_size)
     for examples_B in batches:
-        batch = collate(part, examples_B, units=units).to(ranks.device)
+        batch = collate(part, examples_B).to(ranks.device)
         with precision.autocast(ranks.device):
             logits_RC = model(batch)
         examples.append(batch.examples_B)

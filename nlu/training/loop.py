@@ -20,9 +20,9 @@ from torch import Tensor
 
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.schema import Trainer
+from nlu.data.examples import Examples
 from nlu.data.prepare import Store
 from nlu.data.sampler import epoch_order, step_batches
-from nlu.data.store import Examples
 from nlu.optim.adamw import set_learning_rate
 from nlu.storage.files import write_json
 from nlu.tasks.outputs import Scores

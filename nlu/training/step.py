@@ -14,8 +14,8 @@ from torch import Tensor
 
 from nlu.config.errors import UserError
 from nlu.data.collate import collate
+from nlu.data.examples import Examples
 from nlu.data.seeds import stable_seed
-from nlu.data.store import Examples
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.models.task_model import TaskModel
 from nlu.training.distributed import Ranks
@@ -136,7 +136,7 @@ class Stepper:
         return Underway(number, rows, part.name, self.clip_norm, numbers, arrived)
 
     def _forward(self, part: Examples, examples_B: np.ndarray) -> tuple[Tensor, int]:
-        batch = collate(part, examples_B, units=self.model.layout == "units").to(self.ranks.device)
+        batch = collate(part, examples_B).to(self.ranks.device)
         with self.precision.autocast(self.ranks.device):
             logits_NC = self.model(batch)
         return self.loss(logits_NC, batch.targets["labels"])
