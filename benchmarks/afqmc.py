@@ -79,13 +79,14 @@ def rows_for_peer(part: Any) -> list[dict[str, Any]]:
 
     rows_of_tokens = np.split(part.stored.tokens(part.rows_N), np.cumsum(part.lengths_N)[:-1])
     boundaries_N = part.stored.boundaries(part.rows_N)
+    labels_N = part.stored.scalars("target", part.rows_N)
     return [
         {
             "input_ids": tokens.tolist(),
             "token_type_ids": [0] * int(boundary) + [1] * (len(tokens) - int(boundary)),
             "labels": int(label),
         }
-        for tokens, boundary, label in zip(rows_of_tokens, boundaries_N, part.labels_N, strict=True)
+        for tokens, boundary, label in zip(rows_of_tokens, boundaries_N, labels_N, strict=True)
     ]
 
 
@@ -93,10 +94,8 @@ def subset(part: Any, count: int) -> Any:
     """Return `count` examples of a set, evenly spread over it, so that their lengths are the whole set's."""
     import numpy as np
 
-    from nlu.data.store import Examples
-
     chosen_N = np.linspace(0, len(part) - 1, min(count, len(part))).astype(np.int64)
-    return Examples(part.name, part.stored, part.rows_N[np.unique(chosen_N)])
+    return part.some(np.unique(chosen_N))
 
 
 def peer_model(size: str) -> Any:

@@ -96,13 +96,13 @@ def native(turns: Turns, *, path: Path, rows: int, threads: int) -> None:
 
     fields = FIELDS[path.name]
     files = Files(train=str(path), fields=fields, dev_fraction=0.01, max_len=MAX_LENGTH)
-    layout: Any = "pair" if "text_a" in fields else "single"
+    layouts, target = ("single", "pair"), "nlu.data.targets.Classes"
     while True:
         with tempfile.TemporaryDirectory() as cache:
             os.environ["NLU_CACHE"] = cache
             turns.wait()
             began_s = time.perf_counter()
-            store = prepare(files, WordPiece(), layout, pretrained=None, vocab=vocab_path())
+            store = prepare(files, WordPiece(), target, layouts, pretrained=None, vocab=vocab_path())
             elapsed_s = time.perf_counter() - began_s
             assert sum(len(part) for part in store.sets.values()) == rows
             del store

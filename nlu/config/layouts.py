@@ -1,27 +1,59 @@
 """What a row must hold for each kind of task; known before anything is read, so that it can be checked first."""
 
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-Layout = Literal["single", "pair", "units"]
+from nlu.config.errors import UserError
+from nlu.config.signature import read_constants
 
 TEXT_ROLES: dict[str, tuple[tuple[str, ...], ...]] = {
     "single": (("text",),),
     "pair": (("text_a", "text_b"),),
+    "sides": (("text_a", "text_b"),),
     "units": (("tokens",), ("text",)),
 }
 """Which fields hold the text of a layout: all of any one alternative."""
 
-TARGET_ROLES: dict[str, tuple[str, ...]] = {"single": ("label",), "pair": ("label",), "units": ("tags", "spans")}
-"""Which field holds what is to be learned: one of these."""
-
 ROLES = ("text", "text_a", "text_b", "tokens", "label", "tags", "spans")
 
 
-def missing_roles(layout: str, fields: dict[str, str | int], file_format: str) -> list[str]:
-    """Return the fields that a layout needs and `data.fields` lacks; empty where all are there."""
-    if file_format == "lines":
-        return [] if layout == "single" else list(TEXT_ROLES[layout][0])
-    alternatives = [[role for role in roles if role not in fields] for roles in TEXT_ROLES[layout]]
-    lacking = min(alternatives, key=len)
-    targets = TARGET_ROLES[layout]
-    return lacking + ([] if any(role in fields for role in targets) else [" or ".join(targets)])
+def layouts_of(task: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the layouts that a task's class constants name, the preferred one first; none where it names none."""
+    return tuple(name for name in task.get("layouts", ()) if name in TEXT_ROLES)
+
+
+def target_roles(task: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields of which one holds what a task's examples are to give; none where it learns from texts alone.
+
+    They are the class constant `roles` of the target that the task's class constants name. Raises UserError where
+    there is no such target.
+    """
+    target = task.get("target")
+    return tuple(read_constants(target).get("roles", ())) if isinstance(target, str) else ()
+
+
+def chosen_layout(layouts: Sequence[str], fields: Iterable[str]) -> str | None:
+    """Return the first of a task's layouts all of whose texts are among the fields, or None."""
+    present = set(fields)
+    return next((name for name in layouts if any(present.issuperset(roles) for roles in TEXT_ROLES[name])), None)
+
+
+def missing_roles(
+    layouts: Sequence[str], targets: Sequence[str], fields: Iterable[str], file_format: str
+) -> list[str]:  # fmt: skip
+    """Return the fields that a task needs and that are not among those given; empty where all are there.
+
+    `targets` are the fields one of which holds the target. Of several layouts it is told what the nearest lacks.
+    """
+    present = {"text", "label"} if file_format == "lines" else set(fields)
+    alternatives = [[role for role in roles if role not in present] for name in layouts for roles in TEXT_ROLES[name]]
+    lacking = min(alternatives, key=len) if alternatives else []
+    return lacking + ([" or ".join(targets)] if targets and present.isdisjoint(targets) else [])
+
+
+def known_roles(task: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
+    """Return the target's fields of a task, and what is wrong with the name of its target."""
+    try:
+        return target_roles(task), []
+    except UserError as error:
+        return (), error.problems

@@ -9,7 +9,7 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
-from nlu.config.layouts import ROLES, TEXT_ROLES, missing_roles
+from nlu.config.layouts import ROLES, known_roles, layouts_of, missing_roles
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 
@@ -39,6 +39,13 @@ def files_like(pattern: str) -> list[Path]:
         if found:
             return found
     return []
+
+
+def content_of(folder: Path) -> str:
+    """Return what a folder that was named instead of a file holds, for a message."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    shown = ", ".join([*names[:8], f"and {len(names) - 8} more"] if len(names) > 8 else names)
+    return f"that holds {shown}" if names else "without files"
 
 
 def cross_problems(config: dict[str, Any]) -> list[str]:
@@ -92,7 +99,7 @@ def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
 
 
 def _fields(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
-    data, layout = config["data"], task.get("layout")
+    data = config["data"]
     if data["fields"] == MISSING:
         return
     fields, name = data["fields"] or {}, config["task"]["_target_"].rpartition(".")[2].lower()
@@ -102,11 +109,17 @@ def _fields(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
     for role, column in fields.items():
         if isinstance(column, int) and column < 0:
             yield f"data.fields.{role} is {column} but columns are counted from 0; set it to a number >= 0"
-    if layout in TEXT_ROLES and (lacking := missing_roles(layout, fields, data["format"])):
-        yield (
-            f"data.fields is {fields or 'null'}, but task={name} needs {', '.join(lacking)} as well; set data.fields, "
-            "or choose the task that fits these rows"
-        )
+    layouts, (targets, wrong) = layouts_of(task), known_roles(task)
+    yield from (f"task={name} names a target that cannot be read: {problem}" for problem in wrong)
+    if not fields and data["format"] == "conll":
+        yield "data.fields is null, but CoNLL columns have no names; set data.fields to e.g. {tokens: 0, tags: 1}"
+    # Without fields, columns are taken by the fields' own names, which only the files know.
+    elif layouts and (fields or data["format"] == "lines"):
+        if lacking := missing_roles(layouts, targets, fields, data["format"]):
+            yield (
+                f"data.fields is {fields or 'null'}, but task={name} needs {', '.join(lacking)} as well; set "
+                "data.fields, or choose the task that fits these rows"
+            )
 
 
 def _repeats(config: dict[str, Any]) -> Iterator[str]:
@@ -161,10 +174,14 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
                 if not files_like(path):
                     yield f"{key} is {path!r}, which no file matches here or in {data_folder()} (NLU_DATA); mend {key}"
             elif not _is_file(path) and not (data_folder() / path).is_file() and path not in (data["urls"] or {}):
-                kind = "a folder, not a file" if _exists(path) else "no file here"
-                yield (
-                    f"{key} is {path!r}, which is {kind} or in {data_folder()} (NLU_DATA); set {key} to a file or URL"
-                )
+                folders = [folder for folder in (Path(path).expanduser(), data_folder() / path) if folder.is_dir()]
+                if folders:
+                    yield f"{key} is {path!r}, which is a folder {content_of(folders[0])}; set {key} to a file"
+                else:
+                    yield (
+                        f"{key} is {path!r}, which is no file here or in {data_folder()} (NLU_DATA); set {key} to a "
+                        "file or URL"
+                    )
     vocab, pretrained = config["tokenizer"].get("vocab"), config["model"].get("pretrained")
     if vocab is not None and not _exists(vocab):
         yield f"tokenizer.vocab is {vocab!r}, which is no file; set it to a vocab.txt, or null"

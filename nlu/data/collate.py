@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlu.data.ragged import ranges, starts_of
-from nlu.data.store import Examples
+from nlu.data.examples import Examples
 
 
 @dataclass
@@ -70,29 +69,21 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
-def collate(part: Examples, examples_B: np.ndarray, *, units: bool) -> Batch:
-    """Gather examples of a set into a packed batch; `units=True` adds the places and tags of tagged units."""
+def collate(part: Examples, examples_B: np.ndarray, key: tuple[int, int] | None = None) -> Batch:
+    """Gather examples of a set into a packed batch, which holds them in order of length; `key` is what it says."""
     examples_B = examples_B[np.argsort(part.lengths_N[examples_B], kind="stable")]
     rows_B = part.rows_N[examples_B]
-    stored = part.stored
-    lengths_S = part.lengths_N[examples_B].astype(np.int64)
-    starts_S = starts_of(lengths_S)
-    positions_T = ranges(np.zeros_like(lengths_S), lengths_S)
-    segments_T = positions_T >= np.repeat(stored.boundaries(rows_B), lengths_S)
-    batch = Batch(
+    packed = part.layout.pack(part.stored, rows_B)
+    return Batch(
         examples_B,
-        lengths_S.tolist(),
-        torch.from_numpy(stored.tokens(rows_B).astype(np.int64)),
-        torch.from_numpy(segments_T.astype(np.int64)),
-        torch.from_numpy(positions_T),
-        torch.from_numpy(starts_S),
-        torch.arange(len(examples_B))[None],
-        {"labels": torch.from_numpy(part.labels_N[examples_B].astype(np.int64))},
+        packed.lengths_S.tolist(),
+        torch.from_numpy(packed.tokens_T.astype(np.int64)),
+        torch.from_numpy(packed.segments_T.astype(np.int64)),
+        torch.from_numpy(packed.positions_T),
+        torch.from_numpy(packed.starts_S),
+        torch.from_numpy(packed.sequences_KB),
+        part.target.collate(part.stored, rows_B),
+        None if packed.units_U is None else torch.from_numpy(packed.units_U),
+        packed.unit_counts_B,
+        key,
     )
-    if units:
-        places, counts_B = stored.words(rows_B)
-        tags, tag_counts_B = stored.tags(rows_B)
-        batch.units_U = torch.from_numpy(places + np.repeat(starts_S, counts_B))
-        batch.unit_counts_B = counts_B
-        batch.targets = {"labels": torch.from_numpy(tags[ranges(starts_of(tag_counts_B), counts_B)].astype(np.int64))}
-    return batch

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nlu.config.errors import DataError
-from nlu.config.rules import data_folder, files_like, is_pattern
+from nlu.config.errors import DataError, UserError
+from nlu.config.rules import content_of, data_folder, files_like, is_pattern
 from nlu.config.types import Fraction, PositiveInt
 from nlu.storage.resources import fetch
 
@@ -33,6 +33,7 @@ class Files:
         format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "conll", "lines"] = "auto",
         header: bool | None = None,
         labels: list[str] | None = None,
+        label_separator: str = "|",
         max_len: PositiveInt = 128,
         on_bad_row: Literal["error", "skip"] = "error",
         drop_duplicates: bool = False,
@@ -45,16 +46,21 @@ class Files:
         several evaluation sets; with `format=lines` a mapping gives one file per label. `dev=null` splits off
         `dev_fraction` of the training texts. `exclude_dev_from_train` takes the files of `dev` out of those of
         `train`. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's name or its
-        number from 0. `header` null: a table has one exactly when a field is given by name. `labels`
-        null: those of the training set. `on_bad_row=skip` counts and lists what it leaves out. `drop_duplicates`
-        keeps the first of the training rows that are equal in text and label. `max_rows` reads the first rows
-        of each file alone, bad ones included, a header not; a set of three files has up to three times as many.
+        number from 0; null: columns that are called like the fields. `header` null: a table has one exactly when a
+        field is given by name. `labels` null: those of the training set. `label_separator` stands between the labels
+        of a cell where an example may have several. `on_bad_row=skip` counts and lists what it leaves out.
+        `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows` reads the
+        first rows of each file alone, bad ones included, a header not; a set of three files has up to three times as
+        many.
         `urls`: where a path that is neither here nor under $NLU_DATA may be fetched."""
         self.train, self.dev, self.test = train, dev, test
         self.fields = dict(fields or {})
         self.format = format
         self.header = header
         self.labels = labels
+        self.label_separator = label_separator
+        if not label_separator:
+            raise UserError('data.label_separator is "", which separates nothing; set it to a character such as "|"')
         self.max_len = max_len
         self.on_bad_row = on_bad_row
         self.drop_duplicates = drop_duplicates
@@ -134,6 +140,8 @@ class Files:
         for candidate in (here, folder / reference):
             if candidate.is_file():
                 return candidate
+        if folders := [candidate for candidate in (here, folder / reference) if candidate.is_dir()]:
+            raise DataError(f"{key} is {reference!r}, which is a folder {content_of(folders[0])}; set {key} to a file")
         if reference not in self.urls:
             raise DataError(f"{key} is {reference!r}, which is no file here or in {folder}; set {key} to a file or URL")
         try:

@@ -13,8 +13,8 @@ import numpy as np
 from nlu.data.ragged import ranges, starts_of
 from nlu.data.tokenizing import Template, Tokenizer
 
-SURROGATE = re.compile(r"[\ud800-\udfff]")
-"""What JSON can write and no encoding of Unicode can hold, such as the first half of an emoji that was cut."""
+UNUSABLE = re.compile("[\x00\ud800-\udfff]")
+"""NUL, and what JSON can write and no encoding of Unicode can hold, such as the first half of an emoji that was cut."""
 
 
 @dataclass
@@ -39,7 +39,13 @@ def check_text(value: Any) -> str | None:
         return "is not a text"
     if not value.strip():
         return "is empty"
-    return "holds half of a surrogate pair" if SURROGATE.search(value) else None
+    return _rule_of(found.group()) if (found := UNUSABLE.search(value)) else None
+
+
+def _rule_of(character: str) -> str:
+    if character == "\0":
+        return "holds a NUL character, as files do that are damaged or in another encoding than UTF-8"
+    return "holds half of a surrogate pair"
 
 
 def check_tokens(value: Any) -> str | None:
@@ -48,7 +54,7 @@ def check_tokens(value: Any) -> str | None:
         return "is not a list of texts"
     if not value:
         return "is empty"
-    return "holds half of a surrogate pair" if any(map(SURROGATE.search, value)) else None
+    return next((_rule_of(found.group()) for found in map(UNUSABLE.search, value) if found), None)
 
 
 def encode_single(tokenizer: Tokenizer, texts: list[str], max_len: int) -> Encoded:
@@ -70,6 +76,20 @@ def encode_pair(tokenizer: Tokenizer, firsts: list[str], seconds: list[str], max
     return Encoded(tokens, lengths_N, boundary_N, (keep_a_N < counts_a_N) | (keep_b_N < counts_b_N))
 
 
+def encode_sides(tokenizer: Tokenizer, firsts: list[str], seconds: list[str], max_len: int) -> Encoded:
+    """Encode the texts of a pair each by itself, the second one's tokens after the first one's.
+
+    Each text is cut at its end to fit `max_len` with its special tokens; the boundary is the length of the first.
+    """
+    first, second = encode_single(tokenizer, firsts, max_len), encode_single(tokenizer, seconds, max_len)
+    lengths_N = first.lengths_N + second.lengths_N
+    tokens = np.empty(int(lengths_N.sum()), np.int32)
+    starts_N = starts_of(lengths_N)
+    tokens[ranges(starts_N, first.lengths_N)] = first.tokens
+    tokens[ranges(starts_N + first.lengths_N, second.lengths_N)] = second.tokens
+    return Encoded(tokens, lengths_N, first.lengths_N, first.cut_N | second.cut_N)
+
+
 def cut_pair(counts_a_N: np.ndarray, counts_b_N: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
     """Return how many tokens of each text stay. Both over half: half each, the odd one to the first; one over half:
     only that one is cut, to what the other leaves."""
@@ -81,14 +101,19 @@ def cut_pair(counts_a_N: np.ndarray, counts_b_N: np.ndarray, room: int) -> tuple
     return keep_a_N, keep_b_N
 
 
-def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_len: int) -> Encoded:
+def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_len: int, *, spaced: bool) -> Encoded:
     """Encode rows of units (words or characters) each of which carries a tag on its first token.
 
-    A unit that the tokenizer drops (a space, say) stands as the unknown token, so that every unit has a place;
-    units that do not fit wholly in `max_len` are cut off.
+    `spaced`: the units are words that a space stands between, which is encoded with the word after it where the
+    tokenizer tells words by it. A unit that the tokenizer drops (a space, say) stands as the unknown token, so that
+    every unit has a place; units that do not fit wholly in `max_len` are cut off.
     """
     units_N = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    flat, pieces_U = tokenizer.ids([unit for row in rows for unit in row])
+    if spaced and tokenizer.needs_spaces:
+        units = [f" {unit}" if place else unit for row in rows for place, unit in enumerate(row)]
+    else:
+        units = [unit for row in rows for unit in row]
+    flat, pieces_U = tokenizer.ids(units)
     flat, pieces_U = _fill_empty(flat, pieces_U, tokenizer.unknown_id)
     row_U = np.repeat(np.arange(len(rows)), units_N)
     end_U = np.cumsum(pieces_U)

@@ -2,7 +2,7 @@
 
 Rows that may not be torn apart (equal texts; with groups, rows of one group) make a cluster and share a fold. Clusters
 of several rows are dealt largest first, each to the fold that has least of its labels, as stratified group k-fold does;
-single rows then level every label over the folds, exactly.
+single rows then level every label over the folds, exactly. Rows of several labels are dealt rarest label first.
 
 Axes: N rows, K clusters, F folds, C labels, P pairs of cluster and label.
 """
@@ -39,17 +39,25 @@ def clusters_of(text_hash_N: np.ndarray, group_N: np.ndarray | None = None) -> n
     return np.unique(node_to_part[text_N], return_inverse=True)[1]
 
 
-def fold_numbers(cluster_N: np.ndarray, label_N: np.ndarray, *, count: int, seed: int) -> np.ndarray:
+def fold_numbers(
+    cluster_N: np.ndarray, labels: np.ndarray, counts_N: np.ndarray | None = None, *, count: int, seed: int
+) -> np.ndarray:
     """Return the fold of each row, (N,), from 0 to count - 1; every fold has rows.
 
-    Where every cluster is one row, the sizes of the folds differ by at most one, and so do the numbers of rows of each
-    label. Larger clusters of one label move these by at most their largest. There must be `count` clusters or more.
+    `labels` are those of each row, one row after another, `counts_N` how many each has; null is one. Where each has one
+    and every cluster is one row, the sizes of the folds differ by at most one, and so do the rows of each label. Larger
+    clusters of one label move these by at most their largest. Rows of several labels or none are spread by
+    iterative stratification. There must be `count` clusters or more.
     """
     sizes_K = np.bincount(cluster_N)
     assert len(sizes_K) >= count, "the caller refuses more folds than clusters"
-    label_N = np.unique(label_N, return_inverse=True)[1]
     shuffled_K = generator(seed, "folds").permutation(len(sizes_K))
     fold_K = np.full(len(sizes_K), -1)
+    if counts_N is not None and (counts_N != 1).any():
+        _spread_label_sets(fold_K, cluster_N, labels, counts_N, shuffled_K, count)
+        _fill_empty_folds(fold_K, sizes_K, count)
+        return fold_K[cluster_N]
+    label_N = np.unique(labels, return_inverse=True)[1]
     rows_FC = np.zeros((count, label_N.max() + 1), np.int64)
     _deal_clusters(fold_K, rows_FC, cluster_N, label_N, shuffled_K)
     _level_rows(fold_K, rows_FC, cluster_N, label_N, shuffled_K)
@@ -103,6 +111,54 @@ def _level_rows(
         fold_K[own] = np.repeat(np.arange(len(rows_FC)), added_F)
         rows_FC[:, label] += added_F
         levelled_F += rows_FC[:, label]
+
+
+def _spread_label_sets(
+    fold_K: np.ndarray, cluster_N: np.ndarray, labels: np.ndarray, counts_N: np.ndarray, shuffled_K: np.ndarray,
+    folds: int,
+) -> None:  # fmt: skip
+    """Put every cluster into a fold by iterative stratification (Sechidis, Tsoumakas and Vlahavas, "On the
+    Stratification of Multi-Label Data", ECML PKDD 2011, algorithm 1).
+
+    The label that fewest of the clusters left have is spread first: each of its clusters, the largest first, goes to
+    the fold that lacks most of it, of several to that which lacks most rows. What has no label comes last, by rows.
+    """
+    sizes_K = np.bincount(cluster_N, minlength=len(fold_K))
+    rank_K = np.empty(len(fold_K), np.int64)
+    rank_K[shuffled_K[np.argsort(-sizes_K[shuffled_K], kind="stable")]] = np.arange(len(fold_K))
+    total_C = np.bincount(labels)
+    # The pairs of cluster and label that occur, in the order in which clusters are dealt, and the rows of each.
+    rank_P = rank_K[np.repeat(cluster_N, counts_N)]
+    pair_P, rows_P = np.unique(rank_P * len(total_C) + labels, return_counts=True)
+    cluster_of_rank = np.argsort(rank_K)
+    own: list[list[tuple[int, int]]] = [[] for _ in range(len(fold_K))]
+    having: list[list[int]] = [[] for _ in range(len(total_C))]
+    for pair, rows in zip(pair_P.tolist(), rows_P.tolist(), strict=True):
+        rank, label = divmod(pair, len(total_C))
+        own[rank].append((label, rows))
+        having[label].append(rank)
+    lacking_FC = [(total_C / folds).tolist() for _ in range(folds)]
+    lacking_F = [len(cluster_N) / folds] * folds
+    sizes, place_of = sizes_K[cluster_of_rank].tolist(), [-1] * len(fold_K)
+    left = total_C.tolist()
+
+    def put(rank: int, wanted: list[float]) -> None:
+        fold = max(range(folds), key=lambda number: (wanted[number], lacking_F[number], -number))
+        place_of[rank] = fold
+        lacking_F[fold] -= sizes[rank]
+        for label, rows in own[rank]:
+            lacking_FC[fold][label] -= rows
+            left[label] -= rows
+
+    while any(left):
+        label = min((number for number, rows in enumerate(left) if rows), key=left.__getitem__)
+        for rank in having[label]:
+            if place_of[rank] < 0:
+                put(rank, [lacking_C[label] for lacking_C in lacking_FC])
+    for rank, place in enumerate(place_of):
+        if place < 0:
+            put(rank, lacking_F)
+    fold_K[cluster_of_rank] = place_of
 
 
 def _levelling(rows_F: np.ndarray, count: int, smallest_first_F: np.ndarray) -> np.ndarray:

@@ -57,7 +57,15 @@ class BadRow:
         return f"{path}:{self.number}: field {self.field}: {shown!r} {self.rule}"
 
 
+@dataclass(slots=True)
+class Mark:
+    """A line that marks where a document begins (-DOCSTART-), which is no row."""
+
+    number: int
+
+
 Fields = dict[str, str | int]
+DOCUMENT_MARK = "-DOCSTART-"
 GROUP = "group"
 """the role of the column that `folds.group_by` names"""
 
@@ -67,20 +75,14 @@ def key_of(role: str) -> str:
     return "folds.group_by" if role == GROUP else f"data.fields.{role}"
 
 
-def read_rows(path: Path, file_format: str, fields: Fields, header: bool | None) -> Iterator[Row | BadRow]:
+def read_rows(path: Path, file_format: str, fields: Fields, header: bool | None) -> Iterator[Row | BadRow | Mark]:
     """Yield the rows of one file with the values of `fields`, a mapping from role to column name or number.
 
     `file_format="auto"` goes by the suffix. `header=None` means that a table has a header exactly when a field other
     than the group is given by name. Raises DataError where the file's header lacks a named column or the format is not
     known.
     """
-    chosen = SUFFIX_FORMATS.get(path.suffix.lower()) if file_format == "auto" else file_format
-    if chosen is None and (reason := UNREADABLE.get(path.suffix.lower())):
-        raise DataError(f"{path}: {reason}, and name the new file instead")
-    if chosen is None:
-        raise DataError(
-            f"{path}: the suffix {path.suffix!r} tells no format; set data.format to one of {', '.join(READERS)}"
-        )
+    chosen = format_of(path, file_format)
     if GROUP in fields and chosen in ("lines", "conll"):
         raise DataError(
             f"{path}: folds.group_by is {fields[GROUP]!r}, but data.format={chosen} has no column to group by; "
@@ -92,9 +94,45 @@ def read_rows(path: Path, file_format: str, fields: Fields, header: bool | None)
             f"{path}: data.fields names {', '.join(lists)}, but the file is read as {read_as}, a table, of which no "
             "cell holds a list; set data.format=conll where each line is a token and its tag, or give the rows as jsonl"
         )
-    if header is None:
-        header = any(isinstance(column, str) for role, column in fields.items() if role != GROUP)
-    return READERS[chosen](path, fields, header)
+    return READERS[chosen](path, fields, has_header(fields, header))
+
+
+def format_of(path: Path, file_format: str) -> str:
+    """Return the format in which a file is read. Raises DataError where its suffix tells none."""
+    chosen = SUFFIX_FORMATS.get(path.suffix.lower()) if file_format == "auto" else file_format
+    if chosen is None and (reason := UNREADABLE.get(path.suffix.lower())):
+        raise DataError(f"{path}: {reason}, and name the new file instead")
+    if chosen is None:
+        raise DataError(
+            f"{path}: the suffix {path.suffix!r} tells no format; set data.format to one of {', '.join(READERS)}"
+        )
+    return chosen
+
+
+def has_header(fields: Fields, header: bool | None) -> bool:
+    """Whether the first row of a table names its columns: as set, else where a field other than the group is given by
+    name."""
+    if header is not None:
+        return header
+    return any(isinstance(column, str) for role, column in fields.items() if role != GROUP)
+
+
+def column_names(path: Path, file_format: str) -> list[str]:
+    """Return the names of a file's columns: a table's first row, a parquet file's schema, the keys of the first record.
+
+    Columns of a format without names (conll, lines) and of an empty file are none.
+    """
+    chosen = format_of(path, file_format)
+    if chosen == "parquet":
+        return list(_parquet(path).schema_arrow.names)
+    if chosen in ("csv", "tsv"):
+        with open(path, encoding="utf-8-sig", newline="\n" if chosen == "tsv" else "") as lines:
+            if chosen == "csv":
+                return next((cells for _, cells in _numbered_csv(path, csv.reader(lines, strict=True))), [])
+            return next((line.rstrip("\r\n").split("\t") for line in lines if line.strip("\r\n")), [])
+    if chosen in ("jsonl", "json"):
+        return next((list(record) for _, record in _records(path, chosen) if isinstance(record, dict)), [])
+    return []
 
 
 def _read_tsv(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
@@ -167,6 +205,12 @@ def _columns(path: Path, fields: Fields, first: list[str], header: bool) -> dict
                 "row is no header, set data.header=false and columns by number, counted from 0"
             )
             raise DataError(f"{path}:1: {key_of(role)} is {column!r}, but the header has {shown}; {remedy}")
+        elif first.count(column) > 1:
+            places = ", ".join(str(place) for place, cell in enumerate(first) if cell == column)
+            raise DataError(
+                f"{path}:1: {key_of(role)} is {column!r}, but the header has it {first.count(column)} times, as "
+                f"columns {places}, counted from 0; set {key_of(role)} to one of these numbers and data.header=true"
+            )
         else:
             columns[role] = first.index(column)
     return columns
@@ -183,40 +227,40 @@ def _other_separator(first: list[str]) -> str | None:
 
 
 def _read_jsonl(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+    for number, record in _records(path, "jsonl"):
+        yield record if isinstance(record, BadRow) else _record(number, record, fields)
+
+
+def _read_json(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+    for number, record in _records(path, "json"):
+        yield record if isinstance(record, BadRow) else _record(number, record, fields)
+
+
+def _records(path: Path, kind: str) -> Iterator[tuple[int, Any]]:
+    """Yield what each line of a file holds, or each item of the list that a `.json` file may be; or a BadRow."""
     with open(path, encoding="utf-8-sig", newline="\n") as lines:
+        if kind == "json" and lines.read(4096).lstrip().startswith("["):
+            yield from enumerate(_items(path), 1)
+            return
+        lines.seek(0)
         for number, line in _lines(lines):
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                yield number, json.loads(line)
             except json.JSONDecodeError as error:
-                yield BadRow(number, "(row)", line.strip(), f"is not a JSON object: {error.msg}")
-                continue
-            yield _record(number, record, fields)
+                yield number, BadRow(number, "(row)", line.strip(), f"is not a JSON object: {error.msg}")
 
 
-def _read_json(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
-    with open(path, encoding="utf-8-sig", newline="\n") as file:
-        start = file.read(4096).lstrip()
-    if not start.startswith("["):
-        yield from _read_jsonl(path, fields, header)
-        return
+def _items(path: Path) -> Any:
     try:
-        records = json.loads(path.read_text(encoding="utf-8-sig"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not a JSON list: {error.msg}; mend the file") from None
-    for number, record in enumerate(records, 1):
-        yield _record(number, record, fields)
 
 
 def _read_parquet(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-    except pyarrow.ArrowInvalid as error:
-        raise DataError(f"{path}: not a parquet file ({error}); set data.format") from None
+    file = _parquet(path)
     names = file.schema_arrow.names
     if absent := [column for column in fields.values() if column not in names and column not in range(len(names))]:
         keys = ", ".join(key_of(role) for role, column in fields.items() if column in absent)
@@ -230,6 +274,16 @@ def _read_parquet(path: Path, fields: Fields, header: bool) -> Iterator[Row | Ba
         for record in batch.to_pylist():
             number += 1
             yield _record(number, record, wanted)
+
+
+def _parquet(path: Path) -> Any:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"{path}: not a parquet file ({error}); set data.format") from None
 
 
 def _record(number: int, record: Any, fields: Fields) -> Row | BadRow:
@@ -252,7 +306,7 @@ def _read_lines(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadR
                 yield Row(number, {"text": line.rstrip("\r\n")})
 
 
-def _read_conll(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+def _read_conll(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow | Mark]:
     """Sentences of `token ... tag` lines, ended by an empty line; `fields` gives the two columns by number."""
     wanted = [column for role in ("tokens", "tags") if isinstance(column := fields.get(role), int)]
     if "tokens" not in fields or len(wanted) != 1 + ("tags" in fields):
@@ -268,9 +322,12 @@ def _read_conll(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadR
         for number, line in _lines(lines, end_with=""):
             line = line.strip(" \t\r\n")
             cells = BLANKS.split(line)
-            if not line:
+            is_mark = cells[0] == DOCUMENT_MARK
+            if not line or is_mark:
                 if bad or tokens:
                     yield bad or Row(first, {"tokens": tokens, "tags": tags if "tags" in fields else None})
+                if is_mark:
+                    yield Mark(number)
                 tokens, tags, first, bad = [], [], number + 1, None
             elif max(wanted) >= len(cells):
                 bad = bad or BadRow(number, "(row)", line, f"has {len(cells)} columns, not {max(wanted) + 1}")

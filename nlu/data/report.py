@@ -3,13 +3,17 @@
 Axes: N examples of a set, C labels.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from nlu.data.examples import Examples
 from nlu.data.prepare import Store
 from nlu.data.repeats import among, repeated
-from nlu.data.store import Examples
+
+RARE = 0.001
+"""share of the training rows below which a label may be a slip of the pen"""
 
 
 def describe(store: Store) -> dict[str, Any]:
@@ -20,23 +24,26 @@ def describe(store: Store) -> dict[str, Any]:
     first are listed, and `cut_to_max_len` count rows of the set's files: a dev set split off train has none.
     """
     of_train_S = np.sort(_hashes(store.sets["train"]))
-    sets = {name: _describe_set(store, part, of_train_S) for name, part in store.sets.items()}
+    sets = {name: _describe_set(store.meta, part, of_train_S) for name, part in store.sets.items()}
     return {
         "store": store.folder.name,
         "labels": store.labels,
+        "target": {"kind": store.target.kind, **store.target.about()},
+        "layout": store.layout.name,
         "vocab_size": store.tokenizer.vocab_size,
         "dropped_duplicates": store.meta["dropped_duplicates"],
         "sets": sets,
     }
 
 
-def _describe_set(store: Store, part: Examples, of_train_S: np.ndarray) -> dict[str, Any]:
+def _describe_set(meta: dict[str, Any], part: Examples, of_train_S: np.ndarray) -> dict[str, Any]:
     sorted_S = of_train_S if part.name == "train" else np.sort(_hashes(part))
     lengths = np.percentile(part.lengths_N, [50, 95, 100]).astype(int).tolist()
-    read = store.meta["sets"].get(part.name, {})
+    read = meta["sets"].get(part.name, {})
     facts = {
         "examples": len(part),
         "bad_rows": read.get("bad_rows", 0),
+        "document_marks": read.get("document_marks", 0),
         "listed_bad_rows": read.get("listed_bad_rows", []),
         "cut_to_max_len": read.get("cut"),
         "length_median": lengths[0],
@@ -44,7 +51,7 @@ def _describe_set(store: Store, part: Examples, of_train_S: np.ndarray) -> dict[
         "length_max": lengths[2],
         "duplicates": int((sorted_S[1:] == sorted_S[:-1]).sum()),
         "conflicts": _conflicts(part, repeated(sorted_S)),
-        "labels": _balance(store, part),
+        **part.target.facts(part.stored, part.rows_N),
     }
     if part.name != "train":
         facts["in_train"] = int(among(sorted_S, of_train_S).sum())
@@ -59,17 +66,11 @@ def _conflicts(part: Examples, repeated_S: np.ndarray) -> int:
     """Return how many texts have several targets, looking at those alone that occur more than once."""
     hash_N = _hashes(part)
     twice_N = np.flatnonzero(among(hash_N, repeated_S))
-    hash_N, target_N = hash_N[twice_N], part.stored.targets(part.rows_N[twice_N])
+    hash_N, target_N = hash_N[twice_N], part.target.identities(part.stored, part.rows_N[twice_N])
     order_N = np.lexsort((target_N, hash_N))
     hash_N, target_N = hash_N[order_N], target_N[order_N]
     clash = (hash_N[1:] == hash_N[:-1]) & (target_N[1:] != target_N[:-1])
     return len(np.unique(hash_N[1:][clash]))
-
-
-def _balance(store: Store, part: Examples) -> dict[str, int]:
-    values = part.stored.tags(part.rows_N)[0] if part.labels_N[0] < 0 else part.labels_N
-    counts_C = np.bincount(values, minlength=len(store.labels))
-    return {label: int(count) for label, count in zip(store.labels, counts_C, strict=True)}
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
@@ -82,17 +83,13 @@ def lines(facts: dict[str, Any]) -> list[str]:
             f"data: {name}: {part['examples']:,} examples; tokens: median {part['length_median']}, 95 % "
             f"{part['length_95_percent']}, most {part['length_max']}"
         )
-        out.append(f"data: {name}: {_balance_line(part)}")
-        # A span of one unit has no inner tag, so that inner tags alone may well be missing.
-        if absent := [label for label, count in part["labels"].items() if not count and not label.startswith("I-")]:
-            effect = "so it cannot be learned" if name == "train" else "so scores of this set say nothing of it"
-            shown = ", ".join(absent[:12]) + (f" and {len(absent) - 12} more" if len(absent) > 12 else "")
-            out.append(f"data: {name}: warning: no row has the label {shown}, {effect}")
+        out += [f"data: {name}: {line}" for line in _target_lines(name, part)]
         for key, text in (
             ("duplicates", "occur before in the same set"),
             ("conflicts", "texts have several labels"),
             ("in_train", "are training texts too: scores on them flatter"),
             ("cut_to_max_len", "rows of its files, before dropping and splitting, are longer than data.max_len"),
+            ("document_marks", "lines -DOCSTART- left out"),
             ("bad_rows", "bad rows left out (data.on_bad_row=skip), the first of them:"),
         ):
             if part.get(key):
@@ -101,9 +98,31 @@ def lines(facts: dict[str, Any]) -> list[str]:
     return out
 
 
-def _balance_line(part: dict[str, Any]) -> str:
-    total = max(1, sum(part["labels"].values()))
-    shares = sorted(part["labels"].items(), key=lambda item: -item[1])
+def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
+    if numbers := part.get("numbers"):
+        yield "numbers: " + ", ".join(f"{key} {value:.6g}" for key, value in numbers.items())
+    if (labels := part.get("labels")) is None:
+        return
+    total = max(1, sum(labels.values()))
+    yield _balance_line(labels, total) + (f"; {part['without']:,} without a label" if "without" in part else "")
+    # A span of one unit has no inner tag, so that inner tags alone may well be missing.
+    if absent := [label for label, count in labels.items() if not count and not label.startswith("I-")]:
+        effect = "so it cannot be learned" if name == "train" else "so scores of this set say nothing of it"
+        yield f"warning: no row has the label {_listed(absent)}, {effect}"
+    rare = [f"{label} ({count})" for label, count in labels.items() if 0 < count < max(2, RARE * total)]
+    if name == "train" and rare and not any(label.startswith("B-") for label in labels):
+        yield (
+            f"warning: fewer than {RARE:.1%} of the rows have the label {_listed(rare)}; is it a label? data.labels "
+            "names those that are, data.on_bad_row=skip leaves the others out"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+def _balance_line(labels: dict[str, int], total: int) -> str:
+    shares = sorted(labels.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{label}: {count:,} ({count / total:.1%})" for label, count in shares[:12])
     return shown + (f", and {len(shares) - 12} more labels" if len(shares) > 12 else "")
 

@@ -1,8 +1,10 @@
 """Tokenized rows on disk: Arrow IPC shards, memory-mapped, so that memory does not grow with the number of rows.
 
-A set (train, dev, ...) is a folder of shards of SHARD_ROWS rows each, the last one smaller. Axes: N rows of a set.
+A set (train, dev, ...) is a folder of shards of SHARD_ROWS rows each, the last one smaller. Axes: N rows of a set, B
+rows asked for.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,26 +13,39 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nlu.config.errors import DataError
 from nlu.data.encoding import Encoded
 from nlu.data.ragged import ranges
-from nlu.data.seeds import bytes_hash
 
 SHARD_ROWS = 65_536
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+CHUNK_ROWS = 8_192
+"""rows that are looked at together where a whole set is gone through"""
 
-SCHEMA = pa.schema(
-    {
-        "tokens": pa.list_(pa.int32()),
-        "boundary": pa.int32(),
-        "label": pa.int32(),
-        "words": pa.list_(pa.int32()),
-        "tags": pa.list_(pa.int32()),
-        "text_hash": pa.int64(),
-        "group": pa.int64(),
-        "file": pa.int32(),
-        "number": pa.int64(),
-    }
-)
+
+class StoreDamaged(DataError):
+    """A set of the store that has not the rows that were written; build the store again."""
+
+
+@dataclass
+class Origin:
+    """Beside the tokens of some rows, what else is stored of them."""
+
+    text_hash_N: np.ndarray
+    """int64, the same for equal texts"""
+    group_N: np.ndarray
+    """int64, the same for rows of one group"""
+    file_N: np.ndarray
+    """number of the row's file among the set's"""
+    number_N: np.ndarray
+    """line or place of the row in its file"""
+
+
+def schema(target: pa.DataType | None) -> pa.Schema:
+    """Return the columns of a set whose targets are of this type; None where its rows have none."""
+    columns = {"tokens": pa.list_(pa.int32()), "boundary": pa.int32(), "words": pa.list_(pa.int32())}
+    columns |= {} if target is None else {"target": target}
+    return pa.schema(columns | {"text_hash": pa.int64(), "group": pa.int64(), "file": pa.int32(), "number": pa.int64()})
 
 
 def _list_array(flat: np.ndarray, counts_N: np.ndarray) -> pa.Array:
@@ -50,6 +65,8 @@ class SetWriter:
     """Writes one set, chunk by chunk; each shard appears under its name only when it is whole."""
 
     folder: Path
+    target: pa.DataType | None
+    """type of the targets; None where there are none"""
     rows: int = 0
     _pending: list[pa.RecordBatch] = field(default_factory=list)
     _pending_rows: int = 0
@@ -57,28 +74,26 @@ class SetWriter:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
+        self._schema = schema(self.target)
 
-    def add(self, encoded: Encoded, labels: dict[str, Any]) -> None:
-        """Append a chunk; `labels` holds label_N, or tags and tag_counts_N, and text_hash_N, group_N, file_N,
-        number_N."""
+    def add(self, encoded: Encoded, targets: list[Any] | np.ndarray, origin: Origin) -> None:
+        """Append a chunk of rows and the target of each, in the same order."""
         count = len(encoded.lengths_N)
-        none = np.zeros(count, np.int64), np.zeros(0, np.int32)
-        words = encoded.words if encoded.words is not None else none[1]
-        word_counts_N = encoded.word_counts_N if encoded.word_counts_N is not None else none[0]
-        batch = pa.record_batch(
-            [
-                _list_array(encoded.tokens, encoded.lengths_N),
-                pa.array(encoded.boundary_N.astype(np.int32)),
-                pa.array(labels["label_N"].astype(np.int32)),
-                _list_array(words, word_counts_N),
-                _list_array(labels.get("tags", none[1]), labels.get("tag_counts_N", none[0])),
-                pa.array(labels["text_hash_N"]),
-                pa.array(labels["group_N"]),
-                pa.array(labels["file_N"].astype(np.int32)),
-                pa.array(labels["number_N"]),
-            ],
-            schema=SCHEMA,
-        )
+        words = encoded.words if encoded.words is not None else np.zeros(0, np.int32)
+        word_counts_N = encoded.word_counts_N if encoded.word_counts_N is not None else np.zeros(count, np.int64)
+        columns = [
+            _list_array(encoded.tokens, encoded.lengths_N),
+            pa.array(encoded.boundary_N.astype(np.int32)),
+            _list_array(words, word_counts_N),
+        ]
+        columns += [] if self.target is None else [pa.array(targets, type=self.target)]
+        columns += [
+            pa.array(origin.text_hash_N),
+            pa.array(origin.group_N),
+            pa.array(origin.file_N.astype(np.int32)),
+            pa.array(origin.number_N),
+        ]
+        batch = pa.record_batch(columns, schema=self._schema)
         while batch.num_rows:
             room = SHARD_ROWS - self._pending_rows
             self._pending.append(batch.slice(0, room))
@@ -97,7 +112,7 @@ class SetWriter:
         whole = pa.concat_batches(self._pending)
         path = self.folder / f"{self._shards:05d}.arrow"
         temporary = path.with_suffix(".tmp")
-        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, self._schema) as writer:
             writer.write_batch(whole)
         temporary.rename(path)
         self._pending, self._pending_rows = [], 0
@@ -107,14 +122,21 @@ class SetWriter:
 class StoredSet:
     """One set, memory-mapped. The per-row columns are plain arrays; tokens stay on disk until they are gathered."""
 
-    def __init__(self, folder: Path, remap: list[int] | None):
+    def __init__(self, folder: Path, rows: int | None = None, remap: list[int] | None = None):
+        """`rows`: how many were written, null where that is not known. `remap`: the final number for each that the
+        targets were written with, null where they are final.
+
+        Raises StoreDamaged where a shard is missing, cut short or no shard at all.
+        """
         self._remap = np.asarray(remap, dtype=np.int32) if remap is not None else None
-        self._batches = []
-        for path in sorted(folder.glob("*.arrow")):
-            with pa.memory_map(str(path)) as source:
-                self._batches.append(pa.ipc.open_file(source).get_batch(0))
+        self._batches = [_mapped(path) for path in sorted(folder.glob("*.arrow"))]
         self.lengths_N = self._per_row(lambda batch: np.diff(_values(batch.column("tokens").offsets)))
-        self.labels_N = self._remapped(self._column("label"))
+        if (rows is not None and len(self) != rows) or any(len(batch) != SHARD_ROWS for batch in self._batches[:-1]):
+            raise StoreDamaged(
+                f"{folder} holds {len(self):,} rows in {len(self._batches)} shards, not the {rows:,} that were written"
+                if rows is not None
+                else f"{folder}: a shard that is not the last one has fewer than {SHARD_ROWS:,} rows"
+            )
         self.text_hash_N = self._column("text_hash")
 
     @cached_property
@@ -137,34 +159,60 @@ class StoredSet:
 
     def tokens(self, rows_B: np.ndarray) -> np.ndarray:
         """Return the tokens of the rows, one after another; flat int32."""
-        return self._gather("tokens", rows_B)[0]
+        return self.lists("tokens", rows_B)[0]
 
     def boundaries(self, rows_B: np.ndarray) -> np.ndarray:
         """Return how many tokens of each row stand before its second text; (B,)."""
-        return self._pick("boundary", rows_B)
+        return self.scalars("boundary", rows_B)
 
     def words(self, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the place, within its row, of the first token of each unit that fits; flat, and counts (B,)."""
-        return self._gather("words", rows_B)
+        return self.lists("words", rows_B)
 
-    def tags(self, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tag of every unit of the rows, also of those that max_len cut off; flat, and counts (B,)."""
-        flat, counts_B = self._gather("tags", rows_B)
-        return self._remapped(flat), counts_B
+    def scalars(self, column: str, rows_B: np.ndarray) -> np.ndarray:
+        """Return the rows' values in a column that has one for each; (B,), of the column's type."""
+        out = np.empty(len(rows_B), self._dtype(column))
+        for shard, places in self._by_shard(rows_B):
+            out[places] = _values(self._batches[shard].column(column))[rows_B[places] - shard * SHARD_ROWS]
+        return self._remapped(out) if column == "target" else out
 
-    def targets(self, rows_B: np.ndarray) -> np.ndarray:
-        """Return a number for each row that is the same for equal labels, or for equal tags; (B,), int64."""
-        labels_B = self.labels_N[rows_B].astype(np.int64)
-        if not len(labels_B) or labels_B[0] >= 0:
-            return labels_B
-        flat, counts_B = self.tags(rows_B)
-        tags_of_rows = np.split(flat, np.cumsum(counts_B)[:-1])
-        return np.array([bytes_hash(tags_U.tobytes()) for tags_U in tags_of_rows], np.int64)
+    def lists(self, column: str, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows' values in a column of lists, one row after another, and how many each has; flat, (B,)."""
+        counts_B = np.empty(len(rows_B), np.int64)
+        pieces: dict[int, np.ndarray] = {}
+        groups = self._by_shard(rows_B)
+        for shard, places in groups:
+            starts, counts_B[places] = self._extents(column, shard, rows_B[places])
+            pieces[shard] = _values(self._batches[shard].column(column).values)[ranges(starts, counts_B[places])]
+        if len(groups) == 1:
+            flat = pieces[groups[0][0]]
+        else:
+            flat = np.empty(int(counts_B.sum()), self._dtype(column))
+            begin_B = np.cumsum(counts_B) - counts_B
+            for shard, places in groups:
+                flat[ranges(begin_B[places], counts_B[places])] = pieces[shard]
+        return (self._remapped(flat) if column == "target" else flat), counts_B
+
+    def counts(self, column: str, rows_B: np.ndarray) -> np.ndarray:
+        """Return how many values each row has in a column of lists; (B,), int64."""
+        counts_B = np.empty(len(rows_B), np.int64)
+        for shard, places in self._by_shard(rows_B):
+            counts_B[places] = self._extents(column, shard, rows_B[places])[1]
+        return counts_B
+
+    def _extents(self, column: str, shard: int, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The start and the number of the values that the rows of one shard have in a column of lists."""
+        offsets = _values(self._batches[shard].column(column).offsets)
+        local_B = rows_B - shard * SHARD_ROWS
+        starts_B = offsets[local_B].astype(np.int64)
+        return starts_B, offsets[local_B + 1] - starts_B
+
+    def _dtype(self, column: str) -> np.dtype[Any]:
+        kind = self._batches[0].schema.field(column).type if self._batches else pa.int32()
+        return np.dtype((kind.value_type if pa.types.is_list(kind) else kind).to_pandas_dtype())
 
     def _remapped(self, values: np.ndarray) -> np.ndarray:
-        if self._remap is None or not len(values):
-            return values
-        return np.where(values >= 0, self._remap[np.maximum(values, 0)], values)
+        return values if self._remap is None or not len(values) else self._remap[values]
 
     def _per_row(self, read: Any) -> np.ndarray:
         parts = [read(batch) for batch in self._batches]
@@ -173,31 +221,6 @@ class StoredSet:
     def _column(self, name: str) -> np.ndarray:
         return self._per_row(lambda batch: _values(batch.column(name)))
 
-    def _pick(self, name: str, rows_B: np.ndarray) -> np.ndarray:
-        out = np.empty(len(rows_B), np.int32)
-        for shard, places in self._by_shard(rows_B):
-            out[places] = _values(self._batches[shard].column(name))[rows_B[places] - shard * SHARD_ROWS]
-        return out
-
-    def _gather(self, name: str, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        counts_B = np.empty(len(rows_B), np.int64)
-        pieces: dict[int, np.ndarray] = {}
-        groups = self._by_shard(rows_B)
-        for shard, places in groups:
-            column = self._batches[shard].column(name)
-            offsets, values = _values(column.offsets), _values(column.values)
-            local = rows_B[places] - shard * SHARD_ROWS
-            starts = offsets[local].astype(np.int64)
-            counts_B[places] = offsets[local + 1] - starts
-            pieces[shard] = values[ranges(starts, counts_B[places])]
-        if len(groups) == 1:
-            return pieces[groups[0][0]], counts_B
-        flat = np.empty(int(counts_B.sum()), np.int32)
-        begin_B = np.cumsum(counts_B) - counts_B
-        for shard, places in groups:
-            flat[ranges(begin_B[places], counts_B[places])] = pieces[shard]
-        return flat, counts_B
-
     def _by_shard(self, rows_B: np.ndarray) -> list[tuple[int, np.ndarray]]:
         if len(self._batches) == 1:
             return [(0, np.arange(len(rows_B)))]
@@ -205,15 +228,15 @@ class StoredSet:
         return [(int(shard), np.nonzero(shard_B == shard)[0]) for shard in np.unique(shard_B)]
 
 
-class Examples:
-    """A view of a stored set: the rows that take part, in file order. Indices of examples count these rows."""
+def _mapped(path: Path) -> pa.RecordBatch:
+    try:
+        with pa.memory_map(str(path)) as source:
+            return pa.ipc.open_file(source).get_batch(0)
+    except (pa.ArrowException, OSError) as error:
+        raise StoreDamaged(f"{path} cannot be read ({error})") from None
 
-    def __init__(self, name: str, stored: StoredSet, rows_N: np.ndarray):
-        self.name = name
-        self.stored = stored
-        self.rows_N = rows_N
-        self.lengths_N = stored.lengths_N[rows_N]
-        self.labels_N = stored.labels_N[rows_N]
 
-    def __len__(self) -> int:
-        return len(self.rows_N)
+def chunks_of(rows_N: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the rows some thousands at a time, so that what is gathered of them does not grow with their number."""
+    for start in range(0, len(rows_N), CHUNK_ROWS):
+        yield rows_N[start : start + CHUNK_ROWS]

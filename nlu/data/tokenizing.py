@@ -51,6 +51,18 @@ class Tokenizer:
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         text = backend.to_str() + repr((single, pair, unknown_id))
         self.digest = hashlib.sha256(text.encode()).hexdigest()
+        self.needs_spaces = self._tells_words_by_spaces()
+
+    def _tells_words_by_spaces(self) -> bool:
+        """Whether a word by itself gets other tokens than behind a space, as with byte-level vocabularies.
+
+        Found by trying, since pre-tokenizers, normalizers and their options all have a say in it.
+        """
+        together, apart, spaced = (
+            [token for text in texts for token in self.ids([text])[0].tolist()]
+            for texts in (["a b"], ["a", "b"], ["a", " b"])
+        )
+        return together != apart and together == spaced
 
     def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of all texts without special ones: flat int32 and the count of each text."""

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from nlu.data.collate import collate
+from nlu.data.examples import Examples
 from nlu.data.sampler import evaluation_batches
-from nlu.data.store import Examples
 from nlu.metrics.scores import Scorer, Scores
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task

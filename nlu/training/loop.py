@@ -19,9 +19,9 @@ from torch import Tensor
 
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.schema import Trainer
+from nlu.data.examples import Examples
 from nlu.data.prepare import Store
 from nlu.data.sampler import epoch_order, step_batches
-from nlu.data.store import Examples
 from nlu.optim.adamw import set_learning_rate
 from nlu.optim.schedules import Schedule
 from nlu.tasks.task import Task

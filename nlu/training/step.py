@@ -15,8 +15,8 @@ from torch import Tensor
 
 from nlu.config.errors import UserError
 from nlu.data.collate import Batch, collate
+from nlu.data.examples import Examples
 from nlu.data.seeds import stable_seed
-from nlu.data.store import Examples
 from nlu.methods.method import Method
 from nlu.models.task_model import TaskModel
 from nlu.optim.adamw import update

@@ -29,15 +29,18 @@ def open_files() -> Callable[..., Store]:
     """Prepare a store of the given files, single texts unless said otherwise, with a vocabulary of their own."""
 
     def opened(
-        layout: Any = "single", tokenizing: WordPiece | None = None, vocab: Path | None = None,
-        group_by: str | int | None = None, fold: Fold | None = None, **settings: Any,
+        layout: str = "single", target: str | None = None, tokenizing: WordPiece | None = None,
+        vocab: Path | None = None, group_by: str | int | None = None, fold: Fold | None = None,
+        trusted: tuple[str, ...] = (), **settings: Any,
     ) -> Store:  # fmt: skip
         if layout == "single" and settings.get("format") != "lines":
             settings.setdefault("fields", {"text": 0, "label": 1})
         files = Files(**{key: str(value) if isinstance(value, Path) else value for key, value in settings.items()})
+        target = target or f"nlu.data.targets.{'Tags' if layout == 'units' else 'Classes'}"
         return prepare(
-            files, tokenizing or WordPiece(), layout, pretrained=None, vocab=vocab, group_by=group_by, fold=fold
-        )
+            files, tokenizing or WordPiece(), target, (layout,), pretrained=None, vocab=vocab, group_by=group_by,
+            fold=fold, trusted=trusted,
+        )  # fmt: skip
 
     return opened
 

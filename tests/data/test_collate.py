@@ -26,7 +26,7 @@ def pairs(write, open_files):
 def test_a_batch_holds_its_examples_side_by_side_shortest_first(pairs):
     part = pairs.sets["train"]
     asked = np.array([24, 0, 7, 13, 3, 12])
-    batch = collate(part, asked, units=False)
+    batch = collate(part, asked)
     assert sorted(batch.examples_B) == sorted(asked) and batch.lengths == sorted(batch.lengths)
     assert len(batch) == 6 and batch.num_tokens == sum(batch.lengths)
     rows = plain_rows(part)
@@ -38,32 +38,32 @@ def test_a_batch_holds_its_examples_side_by_side_shortest_first(pairs):
         assert batch.tokens_T[place].tolist() == tokens
         assert batch.positions_T[place].tolist() == list(range(length))
         assert batch.segments_T[place].tolist() == [int(i >= boundary) for i in range(length)]
-        assert label == part.labels_N[example]
+        assert label == part.stored.scalars("target", part.rows_N)[example]
     assert {t.dtype for t in (batch.tokens_T, batch.segments_T, batch.positions_T, batch.targets["labels"])} == {
         torch.int64
     }
 
 
 def test_the_first_text_with_its_separator_is_segment_0(pairs):
-    batch = collate(pairs.sets["train"], np.array([1]), units=False)
+    batch = collate(pairs.sets["train"], np.array([1]))
     begin, end = (pairs.tokenizer.backend.token_to_id(token) for token in ("[CLS]", "[SEP]"))
     assert [int(batch.tokens_T[place]) for place in (0, 2, 5)] == [begin, end, end]
     assert batch.segments_T.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_a_batch_stays_the_same_object_on_the_host(pairs):
-    batch = collate(pairs.sets["train"], np.array([1, 2]), units=False)
+    batch = collate(pairs.sets["train"], np.array([1, 2]))
     assert batch.to(torch.device("cpu")) is batch
 
 
 def test_units_and_their_tags_stay_aligned_where_max_len_cuts(write, open_files):
     vocab = write("vocab.txt", "\n".join(["[UNK]", "[CLS]", "[SEP]", "p", "##p", "q", "##q"]))
     sentences = [[("pp", "B-X"), ("q", "I-X"), ("p", "O"), ("qqq", "B-Y")], [("p", "O"), ("q", "B-Y")],
-                 [("pqpqpqpq", "B-X"), ("q", "O")], [("q", "I-Y")] * 12]  # fmt: skip
+                 [("pqpqpqpq", "B-X"), ("q", "O")], [("q", "B-Y")] * 12]  # fmt: skip
     text = "\n\n".join("\n".join(" ".join(unit) for unit in sentence) for sentence in sentences)
     path = write("units.conll", text)
     store = open_files("units", vocab=vocab, train=path, dev=path, fields={"tokens": 0, "tags": 1}, max_len=9)
-    batch = collate(store.sets["train"], np.arange(4), units=True)
+    batch = collate(store.sets["train"], np.arange(4))
     word = store.tokenizer.backend.id_to_token
     found = []
     for example, count in zip(batch.examples_B, batch.unit_counts_B, strict=True):

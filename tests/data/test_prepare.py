@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import DataError, UserError
-from nlu.data import prepare as prepare_module
+from nlu.data import reading as reading_module
 from nlu.data import store as store_module
 from nlu.data.folds import Fold
 from nlu.data.tokenizing import SPECIALS, WordPiece
@@ -29,7 +29,8 @@ def words_of(store, name):
 
 
 def labels_of(store, name):
-    return [store.labels[number] for number in store.sets[name].labels_N]
+    part = store.sets[name]
+    return [store.labels[number] for number in part.stored.scalars("target", part.rows_N)]
 
 
 def texts_of(path, part):
@@ -69,7 +70,7 @@ def test_tags_found_in_the_data_mean_the_same_in_every_set(write, open_files):
     store = open_files("units", train=train, dev=dev, fields={"tokens": 0, "tags": 1})
     assert store.labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     for name, tags in (("train", ["B-PER", "I-PER", "O", "B-LOC"]), ("dev", ["B-LOC", "B-PER"])):
-        assert [store.labels[tag] for tag in store.sets[name].stored.tags(np.array([0]))[0]] == tags
+        assert [store.labels[tag] for tag in store.sets[name].stored.lists("target", np.array([0]))[0]] == tags
 
 
 def test_a_store_is_found_again_and_not_built_again(write, open_files):
@@ -283,7 +284,7 @@ def test_chunks_and_shards_change_nothing_that_is_seen(write, open_files, empty_
     whole = open_files(**settings)
     wanted = {name: (words_of(whole, name), labels_of(whole, name)) for name in whole.sets}
     whole.folder.rename(empty_cache / "aside")
-    monkeypatch.setattr(prepare_module, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(reading_module, "CHUNK_ROWS", 4)
     monkeypatch.setattr(store_module, "SHARD_ROWS", 7)
     pieces = open_files(**settings)
     assert len(list((pieces.folder / "train").iterdir())) == 8
@@ -303,7 +304,7 @@ def test_spans_of_a_text_become_tags_of_its_characters(write, open_files):
     )
     store = open_files("units", train=train, dev=train, fields={"text": "text", "spans": "label"})
     assert words_of(store, "train") == ["在 a [UNK] 中 b 国", "b"]
-    flat, counts_N = store.sets["train"].stored.tags(np.array([0, 1]))
+    flat, counts_N = store.sets["train"].stored.lists("target", np.array([0, 1]))
     assert [store.labels[tag] for tag in flat] == ["O", "O", "O", "B-place", "I-place", "I-place", "O"]
     assert counts_N.tolist() == [6, 1]
 
@@ -330,11 +331,11 @@ def test_a_row_of_spans_that_cannot_be_used_is_refused_at_its_row(write, open_fi
      ('{"t": [1], "g": ["O"]}', "field t: '[1]' is not a list of texts"),
      ('{"t": [], "g": []}', "field t: '[]' is empty"),
      ('{"t": ["a"], "g": "O"}', "field g: 'O' is not a list of tags"),
-     ('{"t": ["a"], "g": ["S-X"]}', "is not a BIO tag")],
+     ('{"t": ["a"], "g": ["X-X"]}', "is a tag of no known scheme")],
 )  # fmt: skip
 def test_a_row_of_tokens_that_cannot_be_used_is_refused_at_its_row(write, open_files, row, message):
     train = write("train.jsonl", '{"t": ["a"], "g": ["B-X"]}\n' + row)
-    refused(open_files, f"{train}:2: {message.partition('is not a BIO')[0]}", message, layout="units", train=train,
+    refused(open_files, f"{train}:2: {message.partition('is a tag of')[0]}", message, layout="units", train=train,
             dev=train, fields={"tokens": "t", "tags": "g"})  # fmt: skip
 
 

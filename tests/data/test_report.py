@@ -23,8 +23,9 @@ def test_balance_lengths_duplicates_conflicts_and_overlap_are_counted(facts_of):
     assert facts["vocab_size"] == 5 + 10
     assert facts["dropped_duplicates"] == 0
     assert facts["sets"]["train"] == {
-        "examples": 7, "bad_rows": 0, "listed_bad_rows": [], "cut_to_max_len": 0, "length_median": 5,
-        "length_95_percent": 7, "length_max": 8, "duplicates": 4, "conflicts": 2, "labels": {"0": 2, "1": 3, "2": 2},
+        "examples": 7, "bad_rows": 0, "document_marks": 0, "listed_bad_rows": [], "cut_to_max_len": 0,
+        "length_median": 5, "length_95_percent": 7, "length_max": 8, "duplicates": 4, "conflicts": 2,
+        "labels": {"0": 2, "1": 3, "2": 2},
     }  # fmt: skip
     dev = facts["sets"]["dev"]
     assert (dev["examples"], dev["duplicates"], dev["conflicts"], dev["in_train"]) == (3, 1, 0, 2)

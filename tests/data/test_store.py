@@ -1,6 +1,7 @@
 """What was written is what is gathered, whatever the shards."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from nlu.data import store
 from nlu.data.encoding import Encoded
 from nlu.data.ragged import ranges, starts_of
-from nlu.data.store import SetWriter, StoredSet
+from nlu.data.store import Origin, SetWriter, StoreDamaged, StoredSet, chunks_of
 
 NUMBER_ROWS = 40
 
@@ -18,18 +19,23 @@ def flat(rows):
 
 
 def chunk_of(rows):
-    """Encoded rows and their labels, from dicts of plain values."""
-    (tokens, lengths_N), (words, word_counts_N), (tags, tag_counts_N) = (
-        flat([row[name] for row in rows]) for name in ("tokens", "words", "tags")
-    )
-    columns = {name: np.array([row[name] for row in rows]) for name in ("boundary", "label", "hash", "file", "number")}
+    """Encoded rows, their targets and origins, from dicts of plain values."""
+    (tokens, lengths_N), (words, word_counts_N) = (flat([row[name] for row in rows]) for name in ("tokens", "words"))
+    columns = {name: np.array([row[name] for row in rows]) for name in ("boundary", "hash", "file", "number")}
     encoded = Encoded(
         tokens, lengths_N, columns["boundary"], np.zeros(len(rows), bool), words=words, word_counts_N=word_counts_N
     )
-    return encoded, {
-        "label_N": columns["label"], "tags": tags, "tag_counts_N": tag_counts_N, "text_hash_N": columns["hash"],
-        "group_N": columns["hash"] + 1, "file_N": columns["file"], "number_N": columns["number"],
-    }  # fmt: skip
+    origin = Origin(columns["hash"], columns["hash"] + 1, columns["file"], columns["number"])
+    return encoded, [row["target"] for row in rows], origin
+
+
+def written(folder, rows, kind=pa.int32()):  # noqa: B008
+    writer = SetWriter(folder, kind)
+    for start, end in ((0, 3), (3, 20), (20, 21), (21, len(rows))):
+        writer.add(*chunk_of(rows[start:end]))
+    writer.close()
+    assert writer.rows == len(rows)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +46,7 @@ def rows():
         return rng.integers(0, 7, rng.integers(0, 6)).tolist()
 
     return [
-        {"tokens": ragged(), "words": ragged(), "tags": ragged(), "boundary": i % 5, "label": i % 3, "hash": i << 40,
+        {"tokens": ragged(), "words": ragged(), "boundary": i % 5, "target": i % 3, "hash": i << 40,
          "file": i % 2, "number": i + 1}
         for i in range(NUMBER_ROWS)
     ]  # fmt: skip
@@ -55,13 +61,7 @@ def shard_rows(request):
 
 @pytest.fixture(scope="module")
 def folder(rows, shard_rows, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stored") / "train"
-    writer = SetWriter(folder)
-    for start, end in ((0, 3), (3, 20), (20, 21), (21, NUMBER_ROWS)):
-        writer.add(*chunk_of(rows[start:end]))
-    writer.close()
-    assert writer.rows == NUMBER_ROWS
-    return folder
+    return written(tmp_path_factory.mktemp("stored") / "train", rows)
 
 
 def test_shards_are_full_but_for_the_last(folder, shard_rows):
@@ -70,46 +70,78 @@ def test_shards_are_full_but_for_the_last(folder, shard_rows):
 
 
 def test_the_columns_come_back_in_file_order(folder, rows):
-    stored = StoredSet(folder, None)
+    stored = StoredSet(folder, NUMBER_ROWS)
     assert len(stored) == NUMBER_ROWS
     assert stored.lengths_N.tolist() == [len(row["tokens"]) for row in rows]
-    for column, name in (("labels_N", "label"), ("text_hash_N", "hash"), ("number_N", "number"), ("file_N", "file")):
+    for column, name in (("text_hash_N", "hash"), ("number_N", "number"), ("file_N", "file")):
         assert getattr(stored, column).tolist() == [row[name] for row in rows]
 
 
 @given(picked=st.lists(st.integers(0, NUMBER_ROWS - 1), max_size=12))
 def test_any_rows_are_gathered_in_the_order_asked_for(folder, rows, picked):
-    stored, rows_B = StoredSet(folder, None), np.array(picked, np.int64)
+    stored, rows_B = StoredSet(folder), np.array(picked, np.int64)
     assert stored.tokens(rows_B).tolist() == flat([rows[i]["tokens"] for i in picked])[0].tolist()
     assert stored.boundaries(rows_B).tolist() == [rows[i]["boundary"] for i in picked]
-    for gathered, name in ((stored.words(rows_B), "words"), (stored.tags(rows_B), "tags")):
-        values, counts_B = flat([rows[i][name] for i in picked])
-        assert gathered[0].tolist() == values.tolist() and gathered[1].tolist() == counts_B.tolist()
+    assert stored.scalars("target", rows_B).tolist() == [rows[i]["target"] for i in picked]
+    values, counts_B = flat([rows[i]["words"] for i in picked])
+    gathered = stored.lists("words", rows_B)
+    assert gathered[0].tolist() == values.tolist()
+    assert gathered[1].tolist() == stored.counts("words", rows_B).tolist() == counts_B.tolist()
 
 
-def test_labels_and_tags_are_renumbered_by_the_remap(folder, rows):
-    remap = [6, 5, 4, 3, 2, 1, 0]
-    stored = StoredSet(folder, remap)
-    assert stored.labels_N.tolist() == [remap[row["label"]] for row in rows]
-    assert stored.tags(np.arange(9))[0].tolist() == [remap[tag] for row in rows[:9] for tag in row["tags"]]
+@pytest.mark.parametrize(
+    ("kind", "of_row"),
+    [(pa.float64(), lambda i: i / 3), (pa.list_(pa.int32()), lambda i: [i % 4] * (i % 3)),
+     (pa.int64(), lambda i: i << 40)],
+    ids=str,
+)  # fmt: skip
+def test_a_target_comes_back_in_the_type_it_was_written_in(rows, shard_rows, tmp_path, kind, of_row):
+    targets = [of_row(i) for i in range(NUMBER_ROWS)]
+    made = [{**row, "target": target} for row, target in zip(rows, targets, strict=True)]
+    stored, rows_B = StoredSet(written(tmp_path / "train", made, kind)), np.array([38, 0, 8, 7, 39])
+    if pa.types.is_list(kind):
+        values, counts_B = stored.lists("target", rows_B)
+        assert [part.tolist() for part in np.split(values, np.cumsum(counts_B)[:-1])] == [targets[i] for i in rows_B]
+    else:
+        assert stored.scalars("target", rows_B).tolist() == [targets[i] for i in rows_B]
 
 
-def test_the_absent_label_of_tagged_rows_is_not_renumbered(tmp_path, rows):
-    writer = SetWriter(tmp_path / "train")
-    writer.add(*chunk_of([{**row, "label": -1} for row in rows]))
-    writer.close()
-    assert set(StoredSet(tmp_path / "train", [1, 0, 2, 3, 4, 5, 6]).labels_N) == {-1}
+def test_targets_are_renumbered_by_the_remap(rows, shard_rows, tmp_path):
+    remap, rows_B = [6, 5, 4, 3, 2, 1, 0], np.arange(9)
+    made = [{**row, "target": row["words"]} for row in rows]
+    for name, kind, own in (("one", pa.int32(), rows), ("lists", pa.list_(pa.int32()), made)):
+        stored = StoredSet(written(tmp_path / name, own, kind), NUMBER_ROWS, remap)
+        if name == "one":
+            assert stored.scalars("target", rows_B).tolist() == [remap[row["target"]] for row in rows[:9]]
+        else:
+            wanted = [remap[value] for row in made[:9] for value in row["target"]]
+            assert stored.lists("target", rows_B)[0].tolist() == wanted
+            assert stored.lists("words", rows_B)[0].tolist() == [value for row in rows[:9] for value in row["words"]]
 
 
-def test_targets_are_equal_exactly_for_equal_labels_or_equal_tags(tmp_path, rows):
-    for name, label in (("by_label", None), ("by_tags", -1)):
-        made = [{**row, "label": row["label"] if label is None else label} for row in [*rows, *rows[:5]]]
-        writer = SetWriter(tmp_path / name)
-        writer.add(*chunk_of(made))
-        writer.close()
-        keys = [row["label"] if label is None else tuple(row["tags"]) for row in made]
-        targets_N = StoredSet(tmp_path / name, None).targets(np.arange(len(made))).tolist()
-        assert [[a == b for b in targets_N] for a in targets_N] == [[a == b for b in keys] for a in keys]
+def test_rows_without_a_target_are_stored_without(rows, tmp_path):
+    stored = StoredSet(written(tmp_path / "train", [{**row, "target": None} for row in rows], None), NUMBER_ROWS)
+    assert stored.tokens(np.array([5])).tolist() == rows[5]["tokens"]
+
+
+@pytest.mark.parametrize("harm", ["missing", "first missing", "cut short", "emptied", "not a shard"])
+def test_a_set_that_lost_rows_is_not_opened(rows, tmp_path, monkeypatch, harm):
+    monkeypatch.setattr(store, "SHARD_ROWS", 7)
+    folder = written(tmp_path / "train", rows)
+    shards = sorted(folder.iterdir())
+    if "missing" in harm:
+        shards[0 if "first" in harm else -1].unlink()
+    else:
+        content = shards[1].read_bytes()
+        shards[1].write_bytes({"cut short": content[: len(content) // 2], "emptied": b""}.get(harm, b"x" * 4096))
+    with pytest.raises(StoreDamaged, match=str(folder)):
+        StoredSet(folder, NUMBER_ROWS)
+
+
+def test_rows_are_gone_through_in_chunks_that_do_not_grow():
+    chunks = list(chunks_of(np.arange(20_000)))
+    assert np.concatenate(chunks).tolist() == list(range(20_000))
+    assert max(map(len, chunks)) == store.CHUNK_ROWS
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=8))

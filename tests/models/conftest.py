@@ -1,6 +1,5 @@
 """Small stored sets and small foreign checkpoints for encoders to work on."""
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +11,13 @@ import torch
 from torch import nn
 
 from nlu.data.collate import Batch, collate
+from nlu.data.dataset import Files
 from nlu.data.encoding import Encoded
+from nlu.data.examples import Examples
+from nlu.data.layouts import LAYOUTS
 from nlu.data.ragged import flatten
-from nlu.data.store import Examples, SetWriter, StoredSet
+from nlu.data.store import Origin, SetWriter, StoredSet
+from nlu.data.targets import Classes, Tags
 
 VOCAB_SIZE = 50
 
@@ -37,22 +40,15 @@ class Corpus:
         flat_words, word_counts_N = flatten(words if layout == "units" else [[] for _ in lengths])
         encoded = Encoded(tokens, lengths_N, boundary_N, np.zeros(len(lengths), bool), flat_words, word_counts_N)
         rows_N = np.arange(len(lengths))
-        writer = SetWriter(folder)
-        writer.add(
-            encoded,
-            {
-                "label_N": rows_N % 3,
-                "tags": flat_words % 3,
-                "tag_counts_N": word_counts_N,
-                "text_hash_N": rows_N,
-                "group_N": rows_N,
-                "file_N": rows_N * 0,
-                "number_N": rows_N,
-            },
-        )
+        files = Files(train="", labels=["A"] if layout == "units" else ["a", "b", "c"])
+        target = Tags(files) if layout == "units" else Classes(files)
+        tags = [[tag % 3 for tag in places] for places in words]
+        writer = SetWriter(folder, target.column())
+        origin = Origin(rows_N, rows_N, rows_N * 0, rows_N)
+        writer.add(encoded, tags if layout == "units" else rows_N % 3, origin)
         writer.close()
         self.layout = layout
-        self.examples = Examples("dev", StoredSet(folder, None), rows_N)
+        self.examples = Examples("dev", StoredSet(folder), rows_N, target, LAYOUTS[layout])
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -60,8 +56,7 @@ class Corpus:
     def batch(self, rows: Any = None) -> Batch:
         """Return the examples of these rows, or of all, as one batch."""
         rows_B = np.arange(len(self)) if rows is None else np.asarray(rows)
-        batch = collate(self.examples, rows_B, units=self.layout == "units")
-        return apart(batch) if self.layout == "sides" else batch
+        return collate(self.examples, rows_B)
 
     @torch.inference_mode()
     def logits(self, model: nn.Module, batch_size: int, order: Any = None) -> list[torch.Tensor]:
@@ -75,23 +70,6 @@ class Corpus:
             for row, part in zip(batch.examples_B, parts, strict=True):
                 found[row] = part
         return found
-
-
-def apart(batch: Batch) -> Batch:
-    """Return a batch of pairs with the texts of each as two sequences."""
-    rows = zip(batch.tokens_T.split(batch.lengths), batch.segments_T.split(batch.lengths), strict=True)
-    texts = [tokens[segments == side] for tokens, segments in rows for side in (0, 1)]
-    order_S = np.argsort([len(text) for text in texts], kind="stable")
-    lengths = [len(texts[text]) for text in order_S]
-    starts_S = torch.tensor([0, *lengths]).cumsum(0)[:-1]
-    place_X = torch.empty(len(texts), dtype=torch.int64)
-    place_X[torch.from_numpy(order_S)] = torch.arange(len(texts))
-    tokens_T = torch.cat([texts[text] for text in order_S])
-    positions_T = torch.cat([torch.arange(length) for length in lengths])
-    return dataclasses.replace(
-        batch, lengths=lengths, tokens_T=tokens_T, segments_T=torch.zeros_like(tokens_T), positions_T=positions_T,
-        starts_S=starts_S, sequences_KB=place_X.view(-1, 2).T.contiguous(),
-    )  # fmt: skip
 
 
 @pytest.fixture

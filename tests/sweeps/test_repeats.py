@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nlu.metrics.classification import classification_scores, log_probabilities
 
 from nlu.config.errors import UserError
-from nlu.metrics.classification import classification_scores, log_probabilities
 from nlu.metrics.spans import SpanCounts, spans_of
 from nlu.sweeps.repeats import count_parts, join_folds, scores_of, summarise
 

@@ -15,10 +15,10 @@ from nlu.data.tokenizing import WordPiece
 def store_of(tmp_path: Path) -> Callable[..., Store]:
     """Open a store whose train and dev set are both the given file."""
 
-    def opened(name: str, content: str, layout: Any, **settings: Any) -> Store:
+    def opened(name: str, content: str, task: Any, **settings: Any) -> Store:
         path = tmp_path / name
         path.write_text(content)
         files = Files(train=str(path), dev=str(path), **settings)
-        return prepare(files, WordPiece(), layout, pretrained=None, vocab=None)
+        return prepare(files, WordPiece(), task.target, task.layouts, pretrained=None, vocab=None)
 
     return opened

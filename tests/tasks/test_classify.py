@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from nlu.tasks.outputs import Outputs
 
 from nlu.tasks.classify import Classify, Match
-from nlu.tasks.outputs import Outputs
 
 TABLE = {"fields": {"text": 0, "label": 1}}
 
@@ -14,7 +14,7 @@ def outputs_of(rows):
 
 
 def test_each_example_has_its_row_label_prediction_and_probability(store_of):
-    store = store_of("a.tsv", "x\tno\n\ny\tyes\nz\tno\n", "single", **TABLE)
+    store = store_of("a.tsv", "x\tno\n\ny\tyes\nz\tno\n", Classify, **TABLE)
     scores = Classify().scores(outputs_of([[1, 0], [1, 0], [0, 0.5]]), store.sets["dev"], store.labels)
     assert [(row["row"], row["label"], row["prediction"]) for row in scores.predictions] == [
         (1, "no", "no"), (3, "yes", "no"), (4, "no", "yes"),
@@ -26,7 +26,7 @@ def test_each_example_has_its_row_label_prediction_and_probability(store_of):
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_scores_are_those_that_the_task_declares(store_of, classes):
-    store = store_of("a.tsv", "".join(f"x\t{i}\n" for i in range(classes)), "single", **TABLE)
+    store = store_of("a.tsv", "".join(f"x\t{i}\n" for i in range(classes)), Classify, **TABLE)
     scores = Classify().scores(outputs_of(np.eye(classes)), store.sets["dev"], store.labels)
     binary = Classify.binary_metrics if classes == 2 else ()
     assert set(scores.metrics) == {*Classify.metrics, *binary}
@@ -35,6 +35,6 @@ def test_the_scores_are_those_that_the_task_declares(store_of, classes):
 
 def test_matching_is_classifying_pairs(store_of):
     fields = {"text_a": 0, "text_b": 1, "label": 2}
-    store = store_of("a.tsv", "x\ty\t1\nx\tz\t0\n", Match.layout, fields=fields)
+    store = store_of("a.tsv", "x\ty\t1\nx\tz\t0\n", Match, fields=fields)
     scores = Match().scores(outputs_of([[0, 1], [1, 0]]), store.sets["dev"], store.labels)
     assert scores.metrics["accuracy"] == scores.metrics["auc"] == 1.0

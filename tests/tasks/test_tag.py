@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-
 from nlu.tasks.outputs import Outputs
+
 from nlu.tasks.tag import Tag
 
 CONLL = {"fields": {"tokens": 0, "tags": 1}}
@@ -31,7 +31,7 @@ def scores_of(store, tags, decode="legal", **settings):
 
 def test_right_tags_score_one(store_of):
     rows = ["B-X I-X O", "O", "B-Y O B-X"]
-    scores = scores_of(store_of("a.conll", "".join(map(sentence, rows)), "units", **CONLL), rows)
+    scores = scores_of(store_of("a.conll", "".join(map(sentence, rows)), Tag, **CONLL), rows)
     assert {name: scores.metrics[name] for name in ("span_f1", "span_precision", "span_recall", "tag_accuracy")} == {
         "span_f1": 1.0, "span_precision": 1.0, "span_recall": 1.0, "tag_accuracy": 1.0,
     }  # fmt: skip
@@ -43,7 +43,7 @@ def test_right_tags_score_one(store_of):
 
 def test_wrong_tags_score_as_by_hand(store_of):
     rows, guesses = ["B-X I-X O", "O B-Y"], ["B-X O O", "O B-Y"]
-    scores = scores_of(store_of("a.conll", "".join(map(sentence, rows)), "units", **CONLL), guesses)
+    scores = scores_of(store_of("a.conll", "".join(map(sentence, rows)), Tag, **CONLL), guesses)
     assert scores.metrics["span_f1"] == scores.metrics["span_precision"] == scores.metrics["span_recall"] == 0.5
     assert scores.metrics["tag_accuracy"] == 4 / 5
     assert scores.metrics["loss"] == pytest.approx(20 / 5, abs=1e-6)
@@ -54,7 +54,7 @@ def test_wrong_tags_score_as_by_hand(store_of):
 
 def test_spans_that_max_len_cut_off_are_missed_not_forgotten(store_of):
     rows = ["B-X O O O O B-X I-X O B-X", "B-X"]
-    store = store_of("a.conll", "".join(map(sentence, rows)), "units", max_len=8, **CONLL)
+    store = store_of("a.conll", "".join(map(sentence, rows)), Tag, max_len=8, **CONLL)
     assert store.sets["dev"].stored.words(np.array([0, 1]))[1].tolist() == [6, 1]
     scores = scores_of(store, rows)
     metrics = scores.metrics
@@ -68,7 +68,7 @@ def test_spans_that_max_len_cut_off_are_missed_not_forgotten(store_of):
 def test_rows_of_which_nothing_fits_are_all_missed(store_of):
     rows = ["B-X O", "B-X"]
     text = "".join(map(sentence, rows))
-    store = store_of("a.conll", text, "units", **CONLL)
+    store = store_of("a.conll", text, Tag, **CONLL)
     nothing = Outputs(np.zeros((0, len(store.labels)), np.float32), np.zeros(2, np.int64))
     metrics = Tag().scores(nothing, store.sets["dev"], store.labels).metrics
     assert metrics["span_recall"] == metrics["span_f1"] == 0.0
@@ -76,7 +76,7 @@ def test_rows_of_which_nothing_fits_are_all_missed(store_of):
 
 
 def test_legal_decoding_mends_what_greedy_decoding_leaves(store_of):
-    store = store_of("a.conll", sentence("B-X I-X") + sentence("B-Y I-Y"), "units", **CONLL)
+    store = store_of("a.conll", sentence("B-X I-X") + sentence("B-Y I-Y"), Tag, **CONLL)
     outputs = outputs_of(store, ["B-X I-X", "O I-Y"], sure=2.0)
     outputs.logits_RC[2, store.labels.index("B-Y")] = 1.9
     legal, greedy = (
@@ -89,5 +89,5 @@ def test_legal_decoding_mends_what_greedy_decoding_leaves(store_of):
 
 def test_the_scores_are_those_that_the_task_declares(store_of):
     rows = ["B-X I-X O"]
-    scores = scores_of(store_of("a.conll", sentence(rows[0]), "units", **CONLL), rows)
+    scores = scores_of(store_of("a.conll", sentence(rows[0]), Tag, **CONLL), rows)
     assert set(scores.metrics) == set(Tag.metrics) and Tag.default_metric in Tag.metrics

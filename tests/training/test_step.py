@@ -7,13 +7,17 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from nlu.training.distributed import Ranks
 
 from nlu.config.errors import UserError
+from nlu.data.dataset import Files
 from nlu.data.encoding import Encoded
-from nlu.data.store import Examples, SetWriter, StoredSet
+from nlu.data.examples import Examples
+from nlu.data.layouts import LAYOUTS
+from nlu.data.store import Origin, SetWriter, StoredSet
+from nlu.data.targets import Classes
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.models.bert import Bert
-from nlu.training.distributed import Ranks
 from nlu.training.precision import Precision
 from nlu.training.step import Stepper
 from tests.models.parts import task_model
@@ -27,21 +31,16 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     rng = np.random.default_rng(0)
     lengths_N = rng.integers(3, 9, ROWS)
     folder = tmp_path_factory.mktemp("set") / "train"
-    writer = SetWriter(folder)
+    target = Classes(Files(train="", labels=["no", "yes"]))
+    writer = SetWriter(folder, target.column())
     tokens = rng.integers(0, 30, int(lengths_N.sum())).astype(np.int32)
     numbers = np.arange(ROWS)
     writer.add(
-        Encoded(tokens, lengths_N, lengths_N, np.zeros(ROWS, bool)),
-        {
-            "label_N": rng.integers(0, 2, ROWS),
-            "text_hash_N": numbers,
-            "group_N": numbers,
-            "file_N": numbers * 0,
-            "number_N": numbers + 1,
-        },  # fmt: skip
-    )
+        Encoded(tokens, lengths_N, lengths_N, np.zeros(ROWS, bool)), rng.integers(0, 2, ROWS),
+        Origin(numbers, numbers, numbers * 0, numbers + 1),
+    )  # fmt: skip
     writer.close()
-    return Examples("train", StoredSet(folder, None), numbers)
+    return Examples("train", StoredSet(folder), numbers, target, LAYOUTS["single"])
 
 
 def stepper(

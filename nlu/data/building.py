@@ -1,0 +1,135 @@
+"""The walk that every row takes once: read, checked, its target read, encoded, written.
+
+Axes: N rows of one chunk.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlu.config.errors import DataError
+from nlu.data.dataset import SourceFile
+from nlu.data.layouts import Layout
+from nlu.data.readers import GROUP, BadRow, Mark, Row
+from nlu.data.reading import Chunk, Reading
+from nlu.data.seeds import text_hash
+from nlu.data.store import Origin, SetWriter
+from nlu.data.targets import Target
+from nlu.data.tokenizing import Tokenizer
+
+LISTED_BAD_ROWS = 20
+LISTED_GROUPS = 100
+Good = list[tuple[int, Row, Any]]
+"""number of the file, the row and its target"""
+
+
+class Builder:
+    """Writes sets in order, train first, since it decides the names of the targets."""
+
+    def __init__(
+        self, folder: Path, reading: Reading, layout: Layout, target: Target, tokenizer: Tokenizer, *, max_len: int,
+        skips_bad_rows: bool,
+    ):  # fmt: skip
+        self.counts: dict[str, dict[str, Any]] = {}
+        """of each set: rows, bad_rows, cut, document_marks, listed_bad_rows"""
+        self.groups: dict[str, None] = {}
+        """the first names of groups, for messages"""
+        self._folder = folder
+        self._reading = reading
+        self._layout = layout
+        self._target = target
+        self._tokenizer = tokenizer
+        self._max_len = max_len
+        self._skips_bad_rows = skips_bad_rows
+
+    def add_set(self, name: str, key: str, sources: Sequence[SourceFile], advance: Callable[[int], None]) -> None:
+        """Write the set that the configuration key `key` names. Raises DataError naming the rows that cannot be used,
+        where they may not be left out, and where none is left."""
+        writer = SetWriter(self._folder / name, self._target.column())
+        bad: list[str] = []
+        counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
+        for chunk in self._reading.chunks(sources, with_group=name == "train"):
+            good = self._usable(chunk, sources, bad, counts)
+            # Once a row has to be mended, the rest is only looked at for others.
+            if good and (self._skips_bad_rows or not counts["bad_rows"]):
+                self._write(writer, good, counts)
+            advance(len(chunk))
+        writer.close()
+        if counts["bad_rows"] and not self._skips_bad_rows:
+            raise _not_usable(bad, counts, name)
+        if not writer.rows:
+            where = ", ".join(str(source.path) for source in sources)
+            raise DataError(
+                *bad,
+                summary=f"the set {name} is empty: {where} holds no usable row",
+                remedy=f"set {key} to a file with rows",
+            )
+        if name == "train":
+            self._target.close()
+        self.counts[name] = {"rows": writer.rows, **counts, "listed_bad_rows": bad}
+
+    def _usable(self, chunk: Chunk, sources: Sequence[SourceFile], bad: list[str], counts: dict[str, int]) -> Good:
+        """The rows that can be used; the others are counted, and the first of them described."""
+        good: Good = []
+        for source, row in chunk:
+            if isinstance(row, Mark):
+                counts["document_marks"] += 1
+                continue
+            counts["read"] += 1
+            target, problem = (None, row) if isinstance(row, BadRow) else self._read(row)
+            if problem is None and isinstance(row, Row):
+                good.append((source, row, target))
+            elif problem is not None:
+                counts["bad_rows"] += 1
+                if len(bad) < LISTED_BAD_ROWS:
+                    bad.append(problem.describe(sources[source].path))
+        return good
+
+    def _read(self, row: Row) -> tuple[Any, BadRow | None]:
+        """The row's target, or what is wrong with the row."""
+        values = row.values
+        target: Any = None
+        problem = self._layout.problem(values)
+        if problem is None and GROUP in values and (values[GROUP] is None or not str(values[GROUP]).strip()):
+            problem = GROUP, "is no group (folds.group_by)"
+        if problem is None:
+            target, problem = self._target.read(values)
+        if problem is None:
+            return target, None
+        role, rule = problem
+        return None, BadRow(row.number, self._reading.column(role), str(values.get(role)), rule)
+
+    def _write(self, writer: SetWriter, good: Good, counts: dict[str, int]) -> None:
+        rows = [row.values for _, row, _ in good]
+        encoded = self._layout.encode(self._tokenizer, rows, self._max_len)
+        counts["cut"] += int(encoded.cut_N.sum())
+        origin = Origin(
+            np.array([text_hash(self._layout.identity(values)) for values in rows], np.int64),
+            np.array([self._group(values.get(GROUP)) for values in rows], np.int64),
+            np.array([source for source, _, _ in good]),
+            np.array([row.number for _, row, _ in good], np.int64),
+        )
+        writer.add(encoded, [target for _, _, target in good], origin)
+
+    def _group(self, value: Any) -> int:
+        """A number that identifies a group, 0 where there are none."""
+        if value is None:
+            return 0
+        if len(self.groups) < LISTED_GROUPS:
+            self.groups[str(value)] = None
+        return text_hash(str(value))
+
+
+def _not_usable(bad: list[str], counts: dict[str, int], name: str) -> DataError:
+    summary = ""
+    if counts["bad_rows"] > len(bad):
+        summary = (
+            f"{counts['bad_rows']:,} of the {counts['read']:,} rows of {name} cannot be used, the first {len(bad)} are"
+        )
+    return DataError(
+        *bad,
+        summary=summary,
+        remedy="mend these rows, or set data.on_bad_row=skip to leave such rows out and count them",
+    )

@@ -1,0 +1,200 @@
+"""The rows of a set's files, in their order: to be tokenized, and to be shown again to people.
+
+Axes: N rows of a set.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nlu.config.errors import DataError, UserError
+from nlu.config.layouts import ROLES, chosen_layout, missing_roles
+from nlu.config.nearest import hint
+from nlu.data.charset import not_utf_8
+from nlu.data.dataset import Files, SourceFile
+from nlu.data.layouts import Layout
+from nlu.data.readers import (
+    GROUP,
+    BadRow,
+    Fields,
+    Mark,
+    Row,
+    column_names,
+    format_of,
+    has_header,
+    read_rows,
+)
+from nlu.data.seeds import text_hash
+from nlu.data.store import StoredSet
+from nlu.data.targets.names import NUMBER
+
+CHUNK_ROWS = 4096
+SAMPLED_ROWS = 1000
+"""rows of a table in which the label of its first row is looked for"""
+HEADER_WORDS = frozenset(
+    "label labels class category target tag tags score rating stars sentiment polarity 标签 类别 分数".split()
+)
+Chunk = list[tuple[int, Row | BadRow | Mark]]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the files of a store are read."""
+
+    fields: Fields
+    file_format: str
+    header: bool | None
+    max_rows: int | None
+    group_by: str | int | None
+
+    def chunks(self, sources: Sequence[SourceFile], *, with_group: bool = False) -> Iterator[Chunk]:
+        """Yield the number of the file, among these, and what its reader yields, some thousand rows at a time."""
+        chunk: Chunk = []
+        for number, source in enumerate(sources):
+            for row in self.rows(source, with_group=with_group):
+                chunk.append((number, row))
+                if len(chunk) == CHUNK_ROWS:
+                    yield chunk
+                    chunk = []
+        if chunk:
+            yield chunk
+
+    def rows(self, source: SourceFile, *, with_group: bool = False) -> Iterator[Row | BadRow | Mark]:
+        """Yield what one file holds. Raises DataError at the line that is not UTF-8, or where a column is missing."""
+        fields = {**self.fields, GROUP: self.group_by} if with_group and self.group_by is not None else self.fields
+        taken = 0
+        try:
+            for row in read_rows(source.path, self.file_format, fields, self.header):
+                if isinstance(row, Row) and source.label is not None:
+                    row.values["label"] = source.label
+                yield row
+                taken += not isinstance(row, Mark)
+                if taken == self.max_rows:
+                    return
+        except UnicodeDecodeError as error:
+            raise not_utf_8(source.path, error) from None
+
+    def column(self, role: str) -> str:
+        """Return a field as messages call it."""
+        column = self.group_by if role == GROUP else self.fields.get(role, role)
+        return f"{role} (column {column})" if isinstance(column, int) and role != GROUP else str(column)
+
+
+def fields_of(files: Files, sources: Sequence[SourceFile]) -> Fields:
+    """Return the fields as set or, where `data.fields` is null, those that the first file's columns are called like.
+
+    Raises DataError where the file has no names.
+    """
+    if files.fields or files.format == "lines":
+        return files.fields
+    path = sources[0].path
+    try:
+        names = column_names(path, files.format)
+    except UnicodeDecodeError as error:
+        raise not_utf_8(path, error) from None
+    if files.header is False and format_of(path, files.format) in ("csv", "tsv"):
+        raise DataError(
+            "data.fields is null, which takes columns by name, but data.header=false; set data.fields to columns by "
+            "number, counted from 0"
+        )
+    found: Fields = {role: role for role in ROLES if role in names}
+    if not found:
+        raise DataError(
+            f"{path}: data.fields is null, but no column is called like a field ({', '.join(ROLES)}): the file has "
+            f"{[name if len(name) <= 40 else f'{name[:37]}...' for name in names[:12]]}; set data.fields to e.g. "
+            "{text: COLUMN, label: COLUMN}, by name or by number from 0"
+        )
+    return found
+
+
+def layout_of(fields: Fields, layouts: Sequence[str], targets: Sequence[str], files: Files) -> str:
+    """Return the layout that the fields are of. Raises DataError naming the fields that are missing."""
+    present = {**fields, "text": 0, "label": 0} if files.format == "lines" else fields
+    if lacking := missing_roles(layouts, targets, present, files.format):
+        seen = "" if files.fields else f" (null: by the columns' names), that is {fields}"
+        raise DataError(
+            f"data.fields is {files.fields or 'null'}{seen}, but the task needs {', '.join(lacking)} as well; "
+            f"{hint(lacking[0], list(present))}; set data.fields"
+        )
+    chosen = chosen_layout(layouts, present)
+    assert chosen is not None, "no layout lacks a field, so there is one"
+    return chosen
+
+
+def refuse_header_as_row(reading: Reading, source: SourceFile, labels: Sequence[str] | None) -> None:
+    """Raise DataError where the first row of a table looks like the names of its columns but is read as a row.
+
+    So it looks where no row after it, among the first thousand, has the same in the field label, and what it has there
+    is a usual name for such a column, or all others have numbers there and it has none.
+    """
+    column = reading.fields.get("label")
+    is_table = format_of(source.path, reading.file_format) in ("csv", "tsv")
+    if reading.header is not None or has_header(reading.fields, None) or not is_table or column is None:
+        return
+    cells = []
+    for row in reading.rows(source):
+        if isinstance(row, Row):
+            cells.append(str(row.values["label"]).strip())
+        if len(cells) == SAMPLED_ROWS:
+            break
+    first, others = (cells[0], cells[1:]) if cells else ("", [])
+    if not others or first in others or first in (labels or ()):
+        return
+    is_alone = not NUMBER.fullmatch(first) and all(map(NUMBER.fullmatch, others))
+    if first.lower() in HEADER_WORDS or is_alone:
+        raise DataError(
+            f"{source.path}:1: field {reading.column('label')}: {first!r} stands in no other row, so the first row "
+            "seems to hold the names of the columns, but is read as a row since data.fields gives columns by number; "
+            "set data.header=true to leave it out, or data.header=false if it is a row"
+        )
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The files of a stored set, from which the texts of its rows are read again."""
+
+    reading: Reading
+    sources: Sequence[SourceFile]
+    layout: Layout
+
+    def of(self, stored: StoredSet, rows_N: np.ndarray) -> Iterator[dict[str, Any] | None]:
+        """Yield the texts, by field, of each row asked for, which come in ascending order; None for each that its file
+        no longer holds in this place as it was when it was stored."""
+        file_N, number_N = stored.file_N[rows_N], stored.number_N[rows_N]
+        for number, source in enumerate(self.sources):
+            places = np.flatnonzero(file_N == number)
+            if len(places):
+                yield from self._of_file(source, number_N[places].tolist(), stored.text_hash_N[rows_N[places]].tolist())
+
+    def _of_file(self, source: SourceFile, numbers: list[int], hashes: list[int]) -> Iterator[dict[str, Any] | None]:
+        done = 0
+        # Where the file is gone or another one by now, that is told row by row.
+        with suppress(UserError, OSError):
+            for row in self.reading.rows(source):
+                while done < len(numbers) and numbers[done] < row.number:
+                    yield None
+                    done += 1
+                if done == len(numbers):
+                    return
+                if row.number == numbers[done] and not isinstance(row, Mark):
+                    yield self._verified(row, hashes[done])
+                    done += 1
+        yield from [None] * (len(numbers) - done)
+
+    def _verified(self, row: Row | BadRow, wanted: int) -> dict[str, Any] | None:
+        if isinstance(row, BadRow) or self.layout.problem(row.values) is not None:
+            return None
+        return self.layout.shown(row.values) if text_hash(self.layout.identity(row.values)) == wanted else None
+
+
+def texts_for_vocabulary(
+    reading: Reading, sources: Sequence[SourceFile], layout: Layout, advance: Callable[[int], None]
+) -> Iterator[list[str]]:  # fmt: skip
+    """Yield the texts of the usable rows, some thousand rows at a time."""
+    for chunk in reading.chunks(sources):
+        rows = [row.values for _, row in chunk if isinstance(row, Row) and layout.problem(row.values) is None]
+        yield [text for values in rows for text in layout.texts(values)]
+        advance(len(chunk))

@@ -1,0 +1,103 @@
+"""A number as target. Axes: N rows of a set, B rows asked for."""
+
+import math
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from nlu.config.errors import DataError
+from nlu.data.dataset import Files
+from nlu.data.store import StoredSet
+from nlu.data.targets.base import Problem, Target, Values
+
+MOST_STRATA = 10
+
+
+class Number(Target):
+    """A number, learned on the scale of the training rows: less their mean, over their standard deviation."""
+
+    kind = "number"
+    roles = ("label",)
+
+    def __init__(self, files: Files):
+        self.mean, self.sd = 0.0, 1.0
+
+    def read(self, values: Values) -> tuple[Any, Problem | None]:
+        written = values.get("label")
+        try:
+            number = float("" if written is None or isinstance(written, bool) else written)
+        except (TypeError, ValueError):
+            return None, ("label", "is not a number")
+        # What Python reads beyond decimals (1_000) is no number of a table.
+        if "_" in str(written):
+            return None, ("label", "is not a number")
+        return (number, None) if math.isfinite(number) else (None, ("label", "is not a finite number"))
+
+    def column(self) -> pa.DataType | None:
+        return pa.float64()
+
+    def meta(self) -> dict[str, Any]:
+        return {"mean": self.mean, "sd": self.sd}
+
+    @classmethod
+    def from_meta(cls, meta: dict[str, Any]) -> Self:
+        target = cls.__new__(cls)
+        target.mean, target.sd = meta["mean"], meta["sd"]
+        return target
+
+    @property
+    def num_outputs(self) -> int:
+        return 1
+
+    def fit(self, stored: StoredSet, rows_N: np.ndarray) -> None:
+        """Take mean and standard deviation (of the rows, divided by their number) as the scale.
+
+        Raises DataError where all rows have the same number.
+        """
+        values_N = self.values(stored, rows_N)
+        self.mean, self.sd = float(values_N.mean()), float(values_N.std())
+        # Equal numbers may differ from their mean by a rounding.
+        if values_N.min() == values_N.max():
+            raise DataError(
+                f"all {len(rows_N):,} training rows have the number {values_N[0]:g}, so there is nothing to learn; "
+                "check data.fields and data.train"
+            )
+
+    def values(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
+        """Return the numbers as they were read; (B,), float64."""
+        return stored.scalars("target", rows_B)
+
+    def scaled(self, values_B: np.ndarray) -> np.ndarray:
+        """Return numbers on the scale of the training rows."""
+        return (values_B - self.mean) / self.sd
+
+    def unscaled(self, values_B: np.ndarray) -> np.ndarray:
+        """Return numbers as they are written from those on the scale of the training rows."""
+        return values_B * self.sd + self.mean
+
+    def collate(self, stored: StoredSet, rows_B: np.ndarray) -> dict[str, Tensor]:
+        """Return `numbers`, (B,), float32, on the scale of the training rows."""
+        return {"numbers": torch.from_numpy(self.scaled(self.values(stored, rows_B)).astype(np.float32))}
+
+    def identities(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
+        # Adding 0 makes -0 and 0 the same bits.
+        return (self.values(stored, rows_B) + 0.0).view(np.int64)
+
+    def strata(self, stored: StoredSet, rows_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tenths of the rows by size, equal numbers together."""
+        values_N = self.values(stored, rows_N)
+        bounds = np.quantile(values_N, np.arange(1, MOST_STRATA) / MOST_STRATA)
+        return np.searchsorted(bounds, values_N), np.ones(len(rows_N), np.int64)
+
+    def about(self) -> dict[str, Any]:
+        """Mean and standard deviation of the rows that are trained on."""
+        return self.meta()
+
+    def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
+        values_N = self.values(stored, rows_N)
+        low, median, high = np.percentile(values_N, [0, 50, 100]).tolist()
+        mean, sd = float(values_N.mean()), float(values_N.std())
+        return {"numbers": {"mean": mean, "sd": sd, "min": low, "median": median, "max": high}}

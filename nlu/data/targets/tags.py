@@ -1,0 +1,149 @@
+"""A tag for each unit of an example. Axes: N rows of a set, B rows asked for, U units, C tags."""
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from nlu.data.dataset import Files
+from nlu.data.layouts import units_of
+from nlu.data.ragged import ranges, starts_of
+from nlu.data.store import StoredSet, chunks_of
+from nlu.data.targets.base import Problem, Target, Values, named_counts
+from nlu.data.targets.classes import hashes_of_lists
+from nlu.data.targets.names import numbered, outside, require_names
+from nlu.data.targets.schemes import KNOWN, scheme_of, split_tag, tags_of_spans, to_bio
+
+
+class Tags(Target):
+    """BIO tags: O, then B- and I- of each span type in the order of their names.
+
+    Rows may be tagged in any scheme of `schemes.SCHEMES`; what is stored are the same spans in BIO that a tagger with
+    hard rules accepts, in which every span begins with B-.
+    """
+
+    kind = "tags"
+    roles = ("tags", "spans")
+
+    def __init__(self, files: Files):
+        self._is_open = files.labels is None
+        self._cut_to = files.max_rows if files.labels is None else None
+        self._types = numbered(files.labels or [])
+        self._letters: set[str] = set()
+        self._from_spans = False
+        self._strays = 0
+        self.remap = None
+
+    def read(self, values: Values) -> tuple[Any, Problem | None]:
+        role = "spans" if "spans" in values and "text" in values else "tags"
+        tags, rule = values.get("tags"), None
+        if role == "spans":
+            tags, rule = tags_of_spans(values["text"], values["spans"])
+            self._from_spans = True
+        numbers = None
+        if isinstance(tags, list) and rule is None:
+            count = len(units_of(values))
+            if len(tags) == count:
+                numbers, rule = self.numbers(tags)
+            else:
+                rule = f"has {len(tags)} tags for {count} tokens"
+        elif rule is None:
+            rule = "is not a list of tags"
+        return (None, (role, rule)) if rule is not None else (numbers, None)
+
+    def numbers(self, tags: list[Any]) -> tuple[list[int] | None, str | None]:
+        """Return (numbers, None), or (None, the rule that a tag breaks). A row that is refused adds no type."""
+        known: dict[str, tuple[str, str]] = {}
+        parts = []
+        for tag in tags:
+            name = str(tag)
+            if (part := known.get(name)) is None:
+                checked, rule = self._check(name)
+                if checked is None:
+                    return None, f"{rule}: {tag!r}"
+                part = known[name] = checked
+            parts.append(part)
+        letters = {letter for letter, _ in known.values() if letter != "O"}
+        if not letters <= self._letters:
+            if scheme_of(letters | self._letters) is None:
+                mixed = ", ".join(sorted(letters | self._letters))
+                return None, f"has tags that begin with {mixed} in all rows so far, which no one scheme has; {KNOWN}"
+            self._letters |= letters
+        bio, strays = to_bio(parts)
+        self._strays += strays
+        return [self._number(letter, name) for letter, name in bio], None
+
+    def _check(self, tag: str) -> tuple[tuple[str, str] | None, str | None]:
+        part = split_tag(tag)
+        if part is None:
+            return None, f"is a tag of no known scheme ({KNOWN})"
+        if part[0] != "O" and part[1] not in self._types and not self._is_open:
+            return None, f"has a type not in the label map {outside(self._types, self._cut_to)}"
+        return part, None
+
+    def _number(self, letter: str, name: str) -> int:
+        return 0 if letter == "O" else 1 + 2 * self._types.setdefault(name, len(self._types)) + (letter == "I")
+
+    def column(self) -> pa.DataType | None:
+        return pa.list_(pa.int32())
+
+    def close(self) -> None:
+        types = sorted(self._types) if self._is_open else list(self._types)
+        final = numbered(types)
+        self.remap = [0]
+        for name in self._types:
+            self.remap += [1 + 2 * final[name], 2 + 2 * final[name]]
+        self._is_open, self._types = False, final
+        require_names(self.names, 2, self._cut_to)
+
+    def about(self) -> dict[str, Any]:
+        """`scheme` is what the rows are written in; `begun_without_B` counts the spans that began with a letter that
+        goes on or ends, where BIO now has a B-."""
+        scheme = "spans" if self._from_spans else scheme_of(self._letters)
+        return {"scheme": scheme, "begun_without_B": self._strays}
+
+    def meta(self) -> dict[str, Any]:
+        return {
+            "types": list(self._types), "remap": self.remap, "letters": sorted(self._letters),
+            "from_spans": self._from_spans, "strays": self._strays,
+        }  # fmt: skip
+
+    @classmethod
+    def from_meta(cls, meta: dict[str, Any]) -> Self:
+        target = cls.__new__(cls)
+        target._is_open, target._cut_to, target._types = False, None, numbered(meta["types"])
+        target._letters, target._from_spans, target._strays = set(meta["letters"]), meta["from_spans"], meta["strays"]
+        target.remap = meta["remap"]
+        return target
+
+    @property
+    def names(self) -> list[str]:
+        return tag_names(self._types)
+
+    def tags(self, stored: StoredSet, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tag of every unit of the rows, also of those that max_len cut off; flat, and counts (B,)."""
+        return stored.lists("target", rows_B)
+
+    def collate(self, stored: StoredSet, rows_B: np.ndarray) -> dict[str, Tensor]:
+        """Return `labels`, (U,), int64: the tags of the units that fit."""
+        tags, counts_B = self.tags(stored, rows_B)
+        fitting_B = stored.counts("words", rows_B)
+        return {"labels": torch.from_numpy(tags[ranges(starts_of(counts_B), fitting_B)].astype(np.int64))}
+
+    def identities(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
+        return hashes_of_lists(self.tags, stored, rows_B)
+
+    def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
+        """`labels` counts units."""
+        counts_C = np.zeros(len(self.names), np.int64)
+        for rows_B in chunks_of(rows_N):
+            counts_C += np.bincount(self.tags(stored, rows_B)[0], minlength=len(counts_C))
+        return {"labels": named_counts(self.names, counts_C)}
+
+
+def tag_names(types: Iterable[str]) -> list[str]:
+    """Return the tags of span types in the order of their numbers."""
+    return ["O", *(f"{prefix}-{name}" for name in types for prefix in "BI")]

@@ -1,0 +1,349 @@
+"""From what a row says to what a model is trained on, and back to names."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nlu.config.errors import DataError
+from nlu.data.dataset import Files
+from nlu.data.targets import Classes, LabelSet, NoTarget, Number, Tags
+from nlu.data.targets.names import require_names
+from nlu.data.targets.schemes import SCHEMES, scheme_of, tags_of_spans, to_bio
+
+LABEL_BREAKS = [None, {}, ["a"], "", "  ", float("nan")]
+
+
+def files(**settings):
+    return Files(train="", **settings)
+
+
+def closed(target, values):
+    """Read labels, close the target, and say what each was stored as."""
+    numbers = [target.read({"label": value})[0] for value in values]
+    target.close()
+    return target.names, [target.names[target.remap[number]] for number in numbers]
+
+
+def read_tags(target, tags):
+    return target.read({"tokens": ["x"] * len(tags), "tags": tags})
+
+
+def test_numeric_labels_are_ordered_by_value():
+    values = ["10", "2", "-1", "2"]
+    assert closed(Classes(files()), values) == (["-1", "2", "10"], values)
+
+
+def test_labels_that_are_not_all_numbers_are_ordered_by_name():
+    assert closed(Classes(files()), ["b", "10", "2", "a"]) == (["10", "2", "a", "b"], ["b", "10", "2", "a"])
+
+
+def test_given_labels_keep_their_order_and_numbers():
+    target = Classes(files(labels=["positive", "negative"]))
+    assert closed(target, ["negative", "positive"]) == (["positive", "negative"], ["negative", "positive"])
+    assert target.read({"label": "negative"}) == (1, None)
+
+
+def test_labels_are_the_same_whether_text_or_number():
+    target = Classes(files())
+    assert [target.read({"label": value})[0] for value in (1, "1", " 1 ", 0)] == [0, 0, 0, 1]
+
+
+def test_an_unknown_label_is_refused_once_the_training_set_is_read():
+    target = Classes(files())
+    closed(target, ["a", "c"])
+    number, (role, rule) = target.read({"label": "b"})
+    assert number is None and role == "label"
+    assert rule.startswith("is not in the label map ['a', 'c']") and "data.labels" in rule
+    assert target.read({"label": "c"}) == (1, None)
+
+
+@pytest.mark.parametrize("kind", [Classes, Tags])
+def test_labels_of_a_training_set_that_was_cut_name_what_cut_it(kind):
+    def read(target, name):
+        return read_tags(target, [f"B-{name}"]) if kind is Tags else target.read({"label": name})
+
+    target, given = kind(files(max_rows=200)), kind(files(labels=["a", "c"], max_rows=200))
+    for known in (target, given):
+        read(known, "a"), read(known, "c")
+        known.close()
+    assert "data.max_rows=200 keeps; set data.max_rows higher, or data.labels to all labels" in read(target, "b")[1][1]
+    assert "max_rows" not in read(given, "b")[1][1]
+
+
+@pytest.mark.parametrize("value", LABEL_BREAKS)
+def test_what_is_no_label_is_refused(value):
+    number, (role, rule) = Classes(files()).read({"label": value})
+    assert number is None and role == "label" and rule in ("is not a label", "is an empty label")
+
+
+@pytest.mark.parametrize("kind", [Classes, LabelSet, Tags])
+def test_a_label_given_twice_is_refused(kind):
+    with pytest.raises(DataError, match=r"data\.labels names a more than once"):
+        kind(files(labels=["a", "b", "a"]))
+
+
+def test_one_class_is_refused_and_a_file_that_max_rows_cut_is_named_as_the_cause():
+    with pytest.raises(DataError, match=r"the labels \['a'\], but at least 2 are needed; check data.fields"):
+        closed(Classes(files()), ["a", "a"])
+    with pytest.raises(DataError, match=r"data.max_rows=2 keeps the first rows .* sorted by label, it seems"):
+        closed(Classes(files(max_rows=2)), ["a", "a"])
+    require_names(["a", "b"], 2, None)
+
+
+def test_numbers_taken_for_classes_are_refused_with_the_task_that_learns_numbers():
+    numbers = [f"{number / 7:.3f}" for number in range(40)] * 2
+    with pytest.raises(DataError, match=r"40 different labels in 80 rows, of which 40 are numbers.*task=regress"):
+        closed(Classes(files()), numbers)
+    assert len(closed(Classes(files(labels=numbers[:40])), numbers)[0]) == 40
+    halves = [str(number / 2) for number in range(11)]
+    assert closed(Classes(files()), halves)[1] == halves
+
+
+def test_texts_taken_for_labels_are_refused_with_the_remedy():
+    texts = [f"this is review {number} of many" for number in range(30)]
+    with pytest.raises(DataError, match="seems to hold texts; swap the columns in data.fields"):
+        closed(Classes(files()), texts)
+    assert len(closed(Classes(files(labels=texts)), texts)[0]) == 30
+
+
+def test_texts_taken_for_labels_are_refused_before_all_of_them_are_in_memory():
+    target = Classes(files())
+    with pytest.raises(DataError, match="10,000 different labels in 10,000 rows"):
+        for number in range(20_000):
+            target.read({"label": f"this is review {number} of many"})
+
+
+def test_a_target_comes_back_from_json():
+    made = [Classes(files()), LabelSet(files()), Tags(files()), Number(files())]
+    for target in made[:2]:
+        closed_rows = ["b", "a", "b"] if type(target) is Classes else [["b"], ["a", "b"]]
+        for value in closed_rows:
+            target.read({"label": value})
+        target.close()
+    read_tags(made[2], ["S-PER", "B-LOC", "E-LOC"])
+    made[2].close()
+    made[3].mean, made[3].sd = 2.5, 0.1
+    for target in made:
+        again = type(target).from_meta(json.loads(json.dumps(target.meta())))
+        assert (again.names, again.num_outputs, again.remap) == (target.names, target.num_outputs, target.remap)
+        assert again.about() == target.about()
+
+
+@pytest.mark.parametrize(
+    ("value", "labels"),
+    [("a|b", ["a", "b"]), (" b | a |", ["a", "b"]), (["b", "a", "b"], ["a", "b"]), ("", []), ([], []), ("|", []),
+     ([1, "a"], ["1", "a"])],
+)  # fmt: skip
+def test_a_set_of_labels_is_a_list_or_a_cell_with_separators(value, labels):
+    target = LabelSet(files(labels=["a", "b", "1"]))
+    numbers, problem = target.read({"label": value})
+    assert problem is None and sorted(target.names[number] for number in numbers) == labels
+
+
+@pytest.mark.parametrize("value", [None, 3, {"a": 1}, ["a", None], ["a", ["b"]], "a|z"])
+def test_what_is_no_set_of_known_labels_is_refused(value):
+    number, (role, rule) = LabelSet(files(labels=["a", "b"])).read({"label": value})
+    assert number is None and role == "label" and rule
+
+
+def test_another_separator_may_be_set():
+    target = LabelSet(files(label_separator=" "))
+    target.read({"label": "a|x b"})
+    target.close()
+    assert target.names == ["a|x", "b"]
+
+
+@pytest.mark.parametrize(("value", "number"), [("3", 3.0), (" -1.5e2 ", -150.0), (7, 7.0), (0.25, 0.25), ("+.5", 0.5)])
+def test_a_number_is_read_as_written(value, number):
+    assert Number(files()).read({"label": value}) == (number, None)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", float("nan"), math.inf, None, "", "x", "1_0", True, [1]])
+def test_what_is_no_finite_number_is_refused(value):
+    number, (role, rule) = Number(files()).read({"label": value})
+    assert number is None and role == "label" and "number" in rule
+
+
+def test_rows_without_a_target_need_none():
+    assert NoTarget(files()).read({"text": "a"}) == (None, None)
+    assert NoTarget.roles == () and NoTarget(files()).num_outputs == 0
+
+
+def test_tags_are_o_then_b_and_i_of_each_type_by_name():
+    tags = ["B-PER", "I-PER", "O", "B-LOC", "B-first-name", "I-first-name"]
+    target = Tags(files())
+    numbers, problem = read_tags(target, tags)
+    target.close()
+    assert problem is None
+    assert target.names == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER", "B-first-name", "I-first-name"]
+    assert [target.names[target.remap[number]] for number in numbers] == tags
+    assert [target.names[number] for number in read_tags(target, tags)[0]] == tags
+
+
+def test_given_types_keep_their_order():
+    target = Tags(files(labels=["PER", "LOC"]))
+    assert read_tags(target, ["B-LOC"]) == ([3], None)
+    target.close()
+    assert target.names == ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    assert "has a type not in the label map ['PER', 'LOC']" in read_tags(target, ["O", "B-ORG"])[1][1]
+
+
+@pytest.mark.parametrize("tag", ["B", "B-", "X-PER", "PER", "o", "O-PER", "PER-B", None])
+def test_what_is_a_tag_of_no_scheme_is_refused_by_name_with_what_is_known(tag):
+    numbers, (role, rule) = read_tags(Tags(files()), ["O", tag])
+    assert numbers is None and role == "tags"
+    assert rule.startswith("is a tag of no known scheme (known are O and") and rule.endswith(f": {tag!r}")
+    assert "BIOES (B I E S)" in rule and "BMES (B M E S)" in rule
+
+
+def test_letters_that_no_one_scheme_has_are_refused_at_the_row_that_mixes_them():
+    target = Tags(files())
+    assert read_tags(target, ["B-X", "M-X", "E-X"])[1] is None
+    assert "E, I, M in all rows so far, which no one scheme has" in read_tags(target, ["B-X", "I-X"])[1][1].replace(
+        "B, E", "E"
+    )
+    assert read_tags(target, ["S-X"])[1] is None
+
+
+def test_a_refused_row_adds_no_type():
+    target = Tags(files())
+    read_tags(target, ["B-NOWHERE", "junk"])
+    with pytest.raises(DataError, match=r"the labels \['O'\]"):
+        target.close()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "written", "bio"),
+    [("BIO", "B-X I-X O B-Y", "B-X I-X O B-Y"), ("BIO", "I-X I-X O I-Y B-Y", "B-X I-X O B-Y B-Y"),
+     ("BIO", "B-X I-Y I-Y", "B-X B-Y I-Y"), ("IO", "I-X I-X O I-Y I-X", "B-X I-X O B-Y B-X"),
+     ("BIO with S", "S-X B-X I-X S-Y", "B-X B-X I-X B-Y"),
+     ("BIOES", "B-X I-X E-X S-X O B-Y E-Y", "B-X I-X I-X B-X O B-Y I-Y"),
+     ("BIOES", "B-X E-X I-X E-X S-X", "B-X I-X B-X I-X B-X"),
+     ("BMES", "B-X M-X M-X E-X S-Y O", "B-X I-X I-X I-X B-Y O"), ("BILOU", "B-X I-X L-X U-Y O", "B-X I-X I-X B-Y O")],
+)  # fmt: skip
+def test_every_scheme_becomes_legal_bio_of_the_same_spans_and_is_named(scheme, written, bio):
+    target = Tags(files())
+    numbers, problem = read_tags(target, written.split())
+    target.close()
+    assert problem is None
+    assert [target.names[target.remap[number]] for number in numbers] == bio.split()
+    assert target.about()["scheme"] == scheme
+
+
+SPANS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from("XY"), st.integers(1, 2)), max_size=5)
+
+
+@given(SPANS, st.sampled_from(["BIO", "BIOES", "BMES", "BILOU"]))
+def test_spans_written_in_any_scheme_are_the_same_tags(spans, scheme):
+    inside, end, alone = {"BIO": "IIB", "BIOES": "IES", "BMES": "MES", "BILOU": "ILU"}[scheme]
+    written, bio = [], []
+    for length, name, gap in spans:
+        letters = alone if length == 1 else "B" + inside * (length - 2) + end
+        written += [*((letter, name) for letter in letters), *[("O", "")] * (gap - 1)]
+        bio += [("B", name), *[("I", name)] * (length - 1), *[("O", "")] * (gap - 1)]
+    assert to_bio(written) == (bio, 0)
+
+
+def test_the_scheme_with_the_fewest_letters_is_named():
+    assert [scheme_of(letters) for letters in ("", "I", "BI", "BIS", "S", "BE", "MB", "BL")] == [
+        "BIO", "IO", "BIO", "BIO with S", "BIO with S", "BIOES", "BMES", "BILOU"
+    ]  # fmt: skip
+    assert scheme_of("IM") is None and all(scheme_of(letters) for letters in SCHEMES.values())
+
+
+def test_spans_begun_without_a_b_are_counted():
+    target = Tags(files())
+    read_tags(target, ["I-X", "I-X", "O", "B-X", "I-Y"])
+    assert target.about() == {"scheme": "BIO", "begun_without_B": 2}
+
+
+def test_spans_of_characters_become_bio_tags():
+    spans = {"name": {"叶老桂": [[2, 4]]}, "company": {"浙商": [[0, 1]], "中": [[6, 6]]}}
+    tags, rule = tags_of_spans("浙商叶老桂在中", spans)
+    assert rule is None
+    assert tags == ["B-company", "I-company", "B-name", "I-name", "I-name", "O", "B-company"]
+
+
+@pytest.mark.parametrize(
+    ("spans", "rule"),
+    [({"x": {"abc": [[2, 4]]}}, "the text reads otherwise"),
+     ({"x": {"bc": [[-2, -1]]}}, "the text reads otherwise"),
+     ({"x": {"bc": [[0, 1]]}}, "the text reads otherwise"),
+     ({"x": {"": [[1, 0]]}}, "the text reads otherwise"),
+     ({"x": {"ab": [[0, 2]]}}, "whose end looks exclusive: ends are included here, so that this is [0, 1]"),
+     ({"x": {"bc": [[1, 3]]}}, "whose end looks exclusive"),
+     ({"x": {"ab": [[0, 1]]}, "y": {"bc": [[1, 2]]}}, "over another span"),
+     ({"x": {"ab": [[0, 1], [0, 1]]}}, "over another span"),
+     ([[0, 1, "x"]], 'is not an object of span types, such as {"person": {"Ann Lee": [[0, 6]]}}'),
+     (None, "is not an object of span types"),
+     ({"x": [[0, 1]]}, "written otherwise"), ({"x": {"ab": [0, 1]}}, "written otherwise"),
+     ({"x": {"ab": [["0", "1"]]}}, "written otherwise")],
+)  # fmt: skip
+def test_spans_that_do_not_fit_the_text_or_each_other_are_refused(spans, rule):
+    tags, broken = tags_of_spans("abc", spans)
+    assert tags is None and rule in broken
+
+
+def test_the_targets_of_a_batch_are_those_of_its_rows(write, open_files):
+    path = write("t.jsonl", "".join(json.dumps({"text": f"t{i}", "label": row}) + "\n" for i, row in enumerate(
+        [["b", "a"], [], ["c"], ["a"]]
+    )))  # fmt: skip
+    fields = {"text": "text", "label": "label"}
+    part = open_files(target="nlu.data.targets.LabelSet", train=path, dev=path, fields=fields).sets["train"]
+    labels_BC = part.target.collate(part.stored, np.array([3, 0, 1, 2]))["labels"]
+    assert labels_BC.tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert part.target.facts(part.stored, part.rows_N) == {"labels": {"a": 2, "b": 1, "c": 1}, "without": 1}
+
+
+def test_numbers_come_on_the_scale_of_the_rows_that_are_trained_on(write, open_files):
+    values = [1.0, 4.0, 7.5, -2.0, 100.0]
+    train = write("train.tsv", "".join(f"t{i}\t{value}\n" for i, value in enumerate(values[:4])))
+    dev = write("dev.tsv", "".join(f"t{i}\t{value}\n" for i, value in enumerate(values)))
+    store = open_files(target="nlu.data.targets.Number", train=train, dev=dev)
+    target, part = store.target, store.sets["dev"]
+    mean = sum(values[:4]) / 4
+    sd = math.sqrt(sum((value - mean) ** 2 for value in values[:4]) / 4)
+    assert (target.mean, target.sd) == (pytest.approx(mean), pytest.approx(sd))
+    scaled_B = target.collate(part.stored, np.arange(5))["numbers"]
+    assert scaled_B.tolist() == pytest.approx([(value - mean) / sd for value in values], rel=1e-6)
+    assert target.unscaled(scaled_B.double().numpy()) == pytest.approx(values, rel=1e-6)
+
+
+def test_numbers_that_are_all_the_same_are_refused(write, open_files):
+    path = write("t.tsv", "a\t3\nb\t3\n")
+    with pytest.raises(DataError, match="all 2 training rows have the number 3"):
+        open_files(target="nlu.data.targets.Number", train=path, dev=path)
+
+
+def test_a_number_that_is_none_is_refused_at_its_row(write, open_files):
+    path = write("t.tsv", "a\t3\nb\tnan\n")
+    with pytest.raises(DataError, match=r"t.tsv:2: field label \(column 1\): 'nan' is not a finite number"):
+        open_files(target="nlu.data.targets.Number", train=path, dev=path)
+
+
+def test_a_target_of_a_users_own_is_used_by_its_name(write, open_files, tmp_path, monkeypatch):
+    (tmp_path / "mine_target.py").write_text(
+        "import numpy as np, pyarrow as pa, torch\n"
+        "from nlu.data.targets import Target\n"
+        "class Length(Target):\n"
+        "    kind = 'length'\n"
+        "    roles = ('label',)\n"
+        "    def read(self, values):\n"
+        "        return len(values['label']), None\n"
+        "    def column(self):\n"
+        "        return pa.int64()\n"
+        "    @property\n"
+        "    def num_outputs(self):\n"
+        "        return 1\n"
+        "    def collate(self, stored, rows_B):\n"
+        "        return {'lengths': torch.from_numpy(stored.scalars('target', rows_B))}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write("t.tsv", "a\txx\nb\txxxx\n")
+    store = open_files(target="mine_target.Length", trusted=["mine_target"], train=path, dev=path)
+    part = store.sets["dev"]
+    assert part.target.collate(part.stored, np.array([1, 0]))["lengths"].tolist() == [4, 2]
