@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from nlu.config.durations import Clock
@@ -50,6 +51,7 @@ def build_run(
     if source is not None and not getattr(backbone, "random_weights", False):
         load_into(model, source, labels=store.labels)
     stepper = build_stepper(config, trainer, model.to(ranks.device), ranks)
+    stepper.loss.bind(store.labels, _counts(store, task.layout))
     labels = {"layout": task.layout, "labels": store.labels}
     checkpoints = Checkpoints(run_dir, config=backbone.settings(), labels=labels, tokenizer=store.tokenizer)
     order_key = {
@@ -80,6 +82,14 @@ class _Labels:
     @property
     def num_outputs(self) -> int:
         return len(self.names)
+
+
+def _counts(store: Store, layout: str) -> dict[str, int] | None:
+    """Return how often each class occurs in the training set; None for tags, which are not counted at every start."""
+    if layout == "units":
+        return None
+    counts_C = np.bincount(store.sets["train"].labels_N, minlength=len(store.labels))
+    return dict(zip(store.labels, counts_C.tolist(), strict=True))
 
 
 def build_stepper(config: dict[str, Any], trainer: Trainer, model: TaskModel, ranks: Ranks) -> Stepper:

@@ -16,7 +16,7 @@ from nlu.config.errors import UserError
 from nlu.data.collate import collate
 from nlu.data.seeds import stable_seed
 from nlu.data.store import Examples
-from nlu.losses.cross_entropy import CrossEntropy
+from nlu.losses.loss import Loss
 from nlu.models.task_model import TaskModel
 from nlu.training.distributed import Ranks
 from nlu.training.precision import Precision
@@ -81,7 +81,7 @@ class Stepper:
 
     model: TaskModel
     optimizer: torch.optim.Optimizer
-    loss: CrossEntropy
+    loss: Loss
     precision: Precision
     ranks: Ranks
     seed: int
@@ -139,7 +139,8 @@ class Stepper:
         batch = collate(part, examples_B, units=self.model.layout == "units").to(self.ranks.device)
         with self.precision.autocast(self.ranks.device):
             logits_NC = self.model(batch)
-        return self.loss(logits_NC, batch.targets["labels"])
+        labels_N = batch.targets["labels"]
+        return self.loss(logits_NC, labels_N), len(labels_N)
 
     @torch.no_grad()
     def _update(self, gradients: list[Tensor], divisor: Tensor, is_finite: Tensor) -> None:
