@@ -1,1 +1,1 @@
-"""Losses return a sum and a count, never a mean, so that accumulation and uneven ranks weigh every row alike."""
+"""Losses return a sum, never a mean, so that accumulation and uneven ranks weigh every row alike."""

@@ -1,19 +1,53 @@
-"""Cross-entropy over classes or tags. Axes: N rows, C labels."""
+"""Cross-entropy over classes or tags.
+
+    -w[y] log softmax(logits)[y], with label smoothing e against (1 - e) onehot(y) + e / C
+    (Szegedy et al. 2016, https://arxiv.org/abs/1512.00567, section 7)
+
+Axes: N rows, C classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.config.types import Probability
+from nlu.config.types import NonNegativeFloat, Probability
+from nlu.losses.loss import RowLoss
+from nlu.losses.weights import ClassWeights, balanced
 
 
-class CrossEntropy:
+class CrossEntropy(RowLoss):
     """Cross-entropy in nats."""
 
-    def __init__(self, *, label_smoothing: Probability = 0.0):
-        """`label_smoothing` gives this share of the target to all classes alike; 0 = off."""
-        self.label_smoothing = label_smoothing
+    kinds = ("classes", "tags")
 
-    def __call__(self, logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, int]:
-        """Return the sum over rows, float32, and the number of rows."""
-        total = F.cross_entropy(logits_NC, labels_N, reduction="sum", label_smoothing=self.label_smoothing)
-        return total, labels_N.shape[0]
+    def __init__(
+        self,
+        *,
+        label_smoothing: Probability = 0.0,
+        class_weights: dict[str, NonNegativeFloat] | Literal["inverse_frequency"] | None = None,
+    ):
+        """`label_smoothing` gives this share of the target to all classes alike; 0 = off. `class_weights` multiply the
+        loss of a row by its class: by name (others 1), or inverse_frequency = rows / (classes * rows of the class);
+        null = off. What is weighed is divided by the number of rows all the same, so weights scale the gradient."""
+        self.label_smoothing = label_smoothing
+        self._weights = ClassWeights("class_weights", class_weights)
+
+    def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
+        """Take the classes. Raises UserError where a weight is of none of them."""
+        self._weights.bind(names, counts, balanced)
+
+    def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+        """Return the value of each row; (N,)."""
+        return self._compute(logits_NC, labels_N, "none")
+
+    def __call__(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+        """Return the sum over rows, float32."""
+        return self._compute(logits_NC, labels_N, "sum")
+
+    def _compute(self, logits_NC: Tensor, labels_N: Tensor, reduction: str) -> Tensor:
+        return F.cross_entropy(
+            logits_NC, labels_N, self._weights.on(logits_NC.device), reduction=reduction,
+            label_smoothing=self.label_smoothing,
+        )  # fmt: skip

@@ -6,6 +6,7 @@ import logging
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from nlu.config.errors import UserError
 from nlu.config.types import Fraction, NonNegativeFloat, PositiveFloat
@@ -14,7 +15,7 @@ from nlu.models.task_model import TaskModel
 log = logging.getLogger(__name__)
 
 
-TAKES_DIVISOR = "grad_scale" in inspect.signature(torch.optim.adam.adam).parameters
+TAKES_DIVISOR = "grad_scale" in inspect.signature(adam).parameters
 """whether torch's kernel divides gradients while it updates, as its gradient scaler has it do"""
 
 

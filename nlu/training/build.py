@@ -51,9 +51,8 @@ def build_run(config: Run, run_dir: Path, ranks: Ranks, progress: Progress, chec
     store = data.store
     order_key = order_key_of(config, store, ranks)
     loss = build(config.loss, trusted=trusted)
-    if hasattr(loss, "bind"):
-        train = store.sets["train"]
-        loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"))
+    train = store.sets["train"]
+    loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"), len(train))
     task = build(config.task, loss, store.target, trusted=trusted)
     require_metric(config, task, store)
     model = build_model(config, data, task)

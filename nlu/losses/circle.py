@@ -1,0 +1,75 @@
+"""Circle loss: pushes the scores of positive and negative rows apart, those that are far off the most.
+
+With scores s in [0, 1], margin m and scale g, over the positive rows p and the negative rows n of a micro-batch:
+
+    a_p = max(0, 1 + m - s_p), a_n = max(0, s_n + m)
+    L_p = logsumexp(-g a_p (s_p - 1 + m)) / g, L_n = logsumexp(g a_n (s_n - m)) / g
+    softplus(L_n + L_p); with ce_weight w: (this + w * mean cross-entropy) / (1 + w)
+
+Sun et al. 2020 (https://arxiv.org/abs/2002.10857), section 3, except that the paper does not divide by the
+scale. As there, a_p and a_n are held constant for the gradient. A class that does not occur gives 0 for its L.
+
+Axes: N rows.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nlu.config.errors import UserError
+from nlu.config.types import Fraction, NonNegativeFloat, PositiveFloat
+
+
+class Circle:
+    """Circle loss of two classes, of which the second is positive; the value of a micro-batch times its rows."""
+
+    by_row = False
+    kinds = ("classes",)
+    reads = "logits"
+
+    def __init__(self, *, scale: PositiveFloat = 32.0, margin: Fraction = 0.25, ce_weight: NonNegativeFloat = 0.0):
+        """`scale`: how much the worst rows outweigh the others. `margin`: positive scores are to reach 1 - margin,
+        negative ones to stay below margin. `ce_weight`: share of cross-entropy beside it; 0 = off, and must be where
+        the score is a cosine."""
+        self.scale, self.margin, self.ce_weight = scale, margin, ce_weight
+
+    def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
+        """Take the classes. Raises UserError where there are not two."""
+        if len(names) != 2:
+            raise UserError(
+                f"loss=circle needs two classes, but the data has {len(names)} ({', '.join(names[:5])}); "
+                "set loss=cross_entropy"
+            )
+
+    def __call__(self, logits: Tensor, labels_N: Tensor) -> Tensor:
+        """Return the loss times the number of rows, float32; of logits (N, 2), or of cosines (N, 1)."""
+        is_cosine = logits.shape[1] == 1
+        if is_cosine and self.ce_weight:
+            raise UserError(
+                f"loss.ce_weight is {self.ce_weight}, but a cosine has no cross-entropy; set loss.ce_weight=0, or "
+                "head.features=concat"
+            )
+        rows = len(labels_N)
+        if not rows:
+            return logits.sum()
+        score_N = logits[:, 0] if is_cosine else logits[:, 1].sigmoid()
+        positive_N = labels_N == 1
+        fixed_N = score_N.detach()
+        pull_N = -self.scale * (1 + self.margin - fixed_N).clamp_min(0) * (score_N - 1 + self.margin)
+        push_N = self.scale * (fixed_N + self.margin).clamp_min(0) * (score_N - self.margin)
+        loss = rows * F.softplus(self._log_sum(push_N, ~positive_N) + self._log_sum(pull_N, positive_N))
+        if not self.ce_weight:
+            return loss
+        entropy = F.cross_entropy(logits, labels_N, reduction="sum")
+        return (loss + self.ce_weight * entropy) / (1 + self.ce_weight)
+
+    def _log_sum(self, values_N: Tensor, chosen_N: Tensor) -> Tensor:
+        """Return the log of summed exponents of the chosen rows over the scale, 0 where there are none.
+
+        Computed without asking the device whether there are any.
+        """
+        any_chosen = chosen_N.any()
+        kept_N = torch.where(chosen_N | ~any_chosen, values_N, -torch.inf)
+        return torch.where(any_chosen, kept_N.logsumexp(0) / self.scale, 0.0)
