@@ -72,6 +72,8 @@ class FreeLb:
 
     def _start(self, embedded_TE: Tensor, norms: SequenceNorms) -> Tensor:
         """Return where the climb begins; (T, E). Drawn on the host, so that every device starts at the same place."""
+        if not self.init_magnitude:
+            return torch.zeros_like(embedded_TE)
         shape = embedded_TE.shape
         uniform_TE = torch.empty(shape).uniform_(-1, 1).to(embedded_TE.device, embedded_TE.dtype)
         if self.norm == "linf":
