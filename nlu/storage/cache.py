@@ -6,16 +6,19 @@ Datasets and weights are large and named in every run: they are fetched once and
 import hashlib
 import json
 import logging
+import math
 import os
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from nlu.config.errors import UserError
 from nlu.storage.files import write_json
+from nlu.storage.locks import Locked, hold_lock
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +26,18 @@ ABANDONED_AFTER_S = 24 * 3600
 
 
 def cache_dir() -> Path:
-    """The cache folder: $NLU_CACHE, else .cache/nlu in the home folder. Absolute; it need not exist yet."""
-    return Path(os.environ.get("NLU_CACHE") or "~/.cache/nlu").expanduser().absolute()
+    """The cache folder: $NLU_CACHE, else .cache/nlu in the home folder. Absolute; it need not exist yet.
+
+    Raises UserError where a home folder is wanted and this user has none.
+    """
+    written = os.environ.get("NLU_CACHE") or "~/.cache/nlu"
+    try:
+        return Path(written).expanduser().absolute()
+    except RuntimeError as error:
+        raise UserError(
+            f"the cache would be {written}, but this user has no home folder (no HOME, no entry in passwd); set the "
+            "environment variable NLU_CACHE to a folder"
+        ) from error
 
 
 def text_digest(*parts: str) -> str:
@@ -78,20 +91,38 @@ def staging_folder() -> Iterator[Path]:
     parent = cache_dir() / "staging"
     parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(parent)
-    folder = Path(tempfile.mkdtemp(dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    folder = parent / secrets.token_hex(8)
+    # The lock comes first and goes last, so that nobody finds the folder of a living process without it.
+    with hold_lock(_lock_of(folder), wait_s=math.inf, optional=True):
+        try:
+            folder.mkdir()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            _lock_of(folder).unlink(missing_ok=True)
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Removes what killed processes left. Age decides: a process id says nothing about another machine's process."""
+    """Remove what killed processes left: what nobody holds. Of hosts whose locks are not seen here, age protects it."""
     oldest = time.time() - ABANDONED_AFTER_S
-    for folder in parent.iterdir():
-        try:
-            newest = max(path.stat().st_mtime for path in [folder, *folder.rglob("*")])
-        except FileNotFoundError:
+    for name in {path.name.removesuffix(".lock") for path in parent.iterdir()}:
+        folder = parent / name
+        if _newest(folder) >= oldest:
             continue
-        if newest < oldest:
+        with suppress(Locked, OSError), hold_lock(_lock_of(folder), wait_s=0, optional=True):
             shutil.rmtree(folder, ignore_errors=True)
+            _lock_of(folder).unlink(missing_ok=True)
+
+
+def _newest(folder: Path) -> float:
+    """When anything in a folder was last changed: 0 where there is no folder, inf where something goes right now."""
+    if not folder.exists():
+        return 0.0
+    try:
+        return max(path.stat().st_mtime for path in [folder, *folder.rglob("*")])
+    except FileNotFoundError:
+        return math.inf

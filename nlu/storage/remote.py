@@ -58,8 +58,17 @@ def fetch_remote(reference: Reference) -> Path:
         return _last_fetched(reference, latest, error)
     entry = _entry(reference, listing)
     path = entry.find() or entry.fill(reference, lambda folder: _download(reference, filesystem, listing, folder))
-    write_json(latest, {"source": reference.shown, "entry": entry.folder.relative_to(cache_dir()).as_posix()})
+    _note(latest, {"source": reference.shown, "entry": entry.folder.relative_to(cache_dir()).as_posix()})
     return path
+
+
+def _note(latest: Path, note: dict[str, Any]) -> None:
+    """Note the version fetched last; a cache that cannot be written goes without."""
+    if read_json(latest) != note:
+        try:
+            write_json(latest, note)
+        except OSError as error:
+            logger.debug("%s is not noted: %s", latest, error)
 
 
 def connect(reference: Reference, **options: Any) -> tuple[Any, str]:

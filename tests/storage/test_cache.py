@@ -3,10 +3,10 @@
 import hashlib
 import os
 import time
-from pathlib import Path
 
 import pytest
 
+from nlu.config.errors import UserError
 from nlu.storage.cache import cache_dir, file_digest, read_digest, staging_folder
 
 
@@ -72,17 +72,39 @@ def test_a_damaged_or_unwritable_memory_of_digests_is_worked_around(tmp_path, ca
     assert file_digest(file) == expected
 
 
-def test_staging_folders_of_killed_processes_are_removed_after_a_day(cache):
-    def leave(name: str, age_s: float) -> Path:
-        folder = cache / "staging" / name
-        folder.mkdir(parents=True)
-        (folder / "part").write_bytes(b"x")
-        then = time.time() - age_s
-        for path in (folder / "part", folder):
-            os.utime(path, (then, then))
-        return folder
+def leave(cache, name, age_s):
+    """What a killed process leaves: a staging folder, last touched so long ago."""
+    folder = cache / "staging" / name
+    folder.mkdir(parents=True)
+    (folder / "part").write_bytes(b"x")
+    then = time.time() - age_s
+    for path in (folder / "part", folder):
+        os.utime(path, (then, then))
+    return folder
 
-    old, recent = leave("old", 25 * 3600), leave("recent", 3600)
+
+def test_staging_folders_of_killed_processes_are_removed_after_a_day(cache):
+    old, recent = leave(cache, "old", 25 * 3600), leave(cache, "recent", 3600)
+    (cache / "staging" / "orphan.lock").touch()
     with staging_folder() as folder:
         assert folder.is_dir()
     assert not folder.exists() and not old.exists() and recent.exists()
+    assert {path.name for path in (cache / "staging").iterdir()} == {"recent"}
+
+
+def test_the_staging_folder_of_a_living_process_stays_however_old_it_looks(cache):
+    with staging_folder() as living:
+        (living / "part").write_bytes(b"x")
+        for path in (living / "part", living):
+            os.utime(path, (0, 0))
+        with staging_folder():
+            assert (living / "part").exists()
+    assert not list((cache / "staging").iterdir())
+
+
+def test_without_a_home_folder_the_variable_to_set_is_named(monkeypatch):
+    monkeypatch.delenv("NLU_CACHE")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 123456789)
+    with pytest.raises(UserError, match="home folder.*set the environment variable NLU_CACHE"):
+        cache_dir()

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 from collections.abc import Iterator
 
 import boto3
@@ -86,6 +87,25 @@ def test_without_the_server_the_version_fetched_last_is_used_with_a_warning(buck
     assert "cannot be asked" in caplog.text
     with pytest.raises(DataError, match="check endpoint and credentials"):
         fetch(f"s3://{bucket.name}/never.txt")
+
+
+def test_a_cache_that_others_filled_and_nobody_may_write_serves_what_it_holds(bucket, cache, caplog):
+    bucket.put_object(Key="a.txt", Body=b"abc")
+    path = fetch(f"s3://{bucket.name}/a.txt")
+    for file in (cache / "latest").iterdir():
+        file.unlink()
+    (cache / "latest").rmdir()
+    (cache / "latest").write_text("where nothing can be written, also not by root")
+    assert fetch(f"s3://{bucket.name}/a.txt") == path
+
+
+def test_what_is_cached_and_unchanged_is_not_noted_again(bucket, cache):
+    bucket.put_object(Key="a.txt", Body=b"abc")
+    fetch(f"s3://{bucket.name}/a.txt")
+    (note,) = (cache / "latest").iterdir()
+    os.utime(note, (0, 0))
+    fetch(f"s3://{bucket.name}/a.txt")
+    assert note.stat().st_mtime == 0
 
 
 def test_a_key_that_leaves_the_folder_is_refused(bucket, tmp_path, cached_files):
