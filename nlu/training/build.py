@@ -18,8 +18,8 @@ from nlu.data.dataset import Files
 from nlu.data.folds import Fold
 from nlu.data.prepare import Store, prepare
 from nlu.data.seeds import stable_seed
+from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.heads.linear import LinearHead
-from nlu.models.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.storage.resources import fetch
 from nlu.training.checkpoint import Checkpoints, load_last

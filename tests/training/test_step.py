@@ -12,7 +12,7 @@ from nlu.config.errors import UserError
 from nlu.data.encoding import Encoded
 from nlu.data.store import Examples, SetWriter, StoredSet
 from nlu.losses.cross_entropy import CrossEntropy
-from nlu.models.bert import Bert
+from nlu.models.encoders.bert import Bert
 from nlu.training.distributed import Ranks
 from nlu.training.precision import Precision
 from nlu.training.step import Stepper
