@@ -18,7 +18,7 @@ MISSING = "???"
 DATA_TARGET = "nlu.data.dataset.Files"
 DEFAULT_DATA_FOLDER = "../shared/data"
 MIN_MAX_LEN = 8
-BERT_TARGET = "nlu.models.bert.Bert"
+BERT_TARGET = "nlu.models.encoders.bert.Bert"
 BERT_POSITIONS = 512
 
 

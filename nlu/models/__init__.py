@@ -1,1 +1,1 @@
-"""Encoders over packed batches, the heads on them, and the checkpoint formats they are read from."""
+"""Encoders over packed batches, heads on them, and the checkpoint formats they are read from."""

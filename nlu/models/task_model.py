@@ -8,9 +8,9 @@ import dataclasses
 from torch import Tensor, nn
 
 from nlu.data.collate import Batch
-from nlu.models.dropout import Dropout
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import Head
+from nlu.models.layers.dropout import Dropout
 
 
 class TaskModel(nn.Module):

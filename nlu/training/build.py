@@ -17,7 +17,7 @@ from nlu.data.dataset import Files
 from nlu.data.folds import Fold
 from nlu.data.prepare import Store, prepare
 from nlu.data.seeds import stable_seed
-from nlu.models.pretrained import Pretrained, load_into, open_pretrained
+from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.storage.resources import fetch
 from nlu.tasks.task import Task

@@ -75,7 +75,10 @@ def test_what_the_command_line_chooses_stands_above_what_a_choice_overrides(comp
     for optimizer, model in product(choices("optimizer"), choices("model")):
         chosen = composer.choose(model=model, optimizer=optimizer)["optimizer"]
         assert chosen == composer.plain(f"optimizer={optimizer}")["optimizer"]
-    assert composer.choose(experiment="tnews", model="textcnn")["model"]["_target_"] == "nlu.models.textcnn.TextCnn"
+    assert (
+        composer.choose(experiment="tnews", model="textcnn")["model"]["_target_"]
+        == "nlu.models.encoders.textcnn.TextCnn"
+    )
     overfit = composer.choose(debug="overfit", scheduler="exponential")
     assert overfit["scheduler"]["_target_"] == "nlu.optim.schedules.Exponential"
 
@@ -112,7 +115,7 @@ def same(default: Any, value: Any) -> bool:
 def test_choices_that_leave_a_size_to_the_weights_bring_weights(composer, choices):
     for name in choices("model"):
         node = composer.choose(model=name)["model"]
-        if node["_target_"] == "nlu.models.bert.Bert":
+        if node["_target_"] == "nlu.models.encoders.bert.Bert":
             assert (node["hidden_size"] is None) == (node["pretrained"] is not None), name
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from nlu.models.bert import Bert
+from nlu.models.encoders.bert import Bert
 from torch import Tensor
 
 from nlu.data.collate import Batch, collate

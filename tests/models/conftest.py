@@ -113,7 +113,7 @@ def spread() -> Callable[[nn.Module, int], nn.Module]:
 @pytest.fixture
 def messages(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[str]]]:
     """Return a function that gives what was logged about pretrained weights, as "LEVEL message"."""
-    logger = logging.getLogger("nlu.models.pretrained")
+    logger = logging.getLogger("nlu.models.formats.pretrained")
     monkeypatch.setattr(logger, "propagate", False)
     caplog.set_level(logging.INFO, logger=logger.name)
     logger.addHandler(caplog.handler)

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from nlu.models.bert import Bert
+from nlu.models.encoders.bert import Bert
+from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.encoders.textcnn import TextCnn
+from nlu.models.formats.pretrained import open_pretrained
 from nlu.models.heads.crf import CrfHead
 from nlu.models.heads.pairs import SidesHead
-from nlu.models.huggingface import HuggingFace
-from nlu.models.pretrained import open_pretrained
 from nlu.models.task_model import TaskModel
-from nlu.models.textcnn import TextCnn
 from tests.models.parts import Target, labels, task_model
 
 VOCAB_SIZE = 50

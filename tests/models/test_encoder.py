@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from nlu.models.bert import Bert
 from nlu.models.encoder import Encoded, Encoder
-from nlu.models.huggingface import HuggingFace
-from nlu.models.pretrained import open_pretrained
-from nlu.models.textcnn import TextCnn
+from nlu.models.encoders.bert import Bert
+from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.encoders.textcnn import TextCnn
+from nlu.models.formats.pretrained import open_pretrained
 
 VOCAB_SIZE = 50
 LENGTHS = [2, 3, 7, 7, 30]

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from nlu.models.bert import Bert
+from nlu.models.encoders.bert import Bert
 from nlu.models.task_model import TaskModel
 from tests.models.parts import task_model
 

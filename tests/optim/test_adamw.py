@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nlu.config.errors import UserError
-from nlu.models.bert import Bert
+from nlu.models.encoders.bert import Bert
 from nlu.optim.adamw import AdamW, set_learning_rate
 from tests.models.parts import task_model
 

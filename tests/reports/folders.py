@@ -16,7 +16,7 @@ CONFIG: dict[str, Any] = {
     "resume": "never",
     "trial": None,
     "task": {"_target_": "nlu.tasks.classify.Classify"},
-    "model": {"_target_": "nlu.models.bert.Bert", "layers": 2},
+    "model": {"_target_": "nlu.models.encoders.bert.Bert", "layers": 2},
     "data": {"_target_": "nlu.data.dataset.Files", "train": "train.tsv"},
     "optimizer": {"_target_": "nlu.optim.adamw.AdamW", "lr": 0.001},
     "trainer": {"batch_size": 8, "major_metric": None},

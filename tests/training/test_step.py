@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from nlu.training.distributed import Ranks
+from nlu.training.ranks import Ranks
 
 from nlu.config.errors import UserError
 from nlu.data.dataset import Files
@@ -17,7 +17,7 @@ from nlu.data.layouts import LAYOUTS
 from nlu.data.store import Origin, SetWriter, StoredSet
 from nlu.data.targets import Classes
 from nlu.losses.cross_entropy import CrossEntropy
-from nlu.models.bert import Bert
+from nlu.models.encoders.bert import Bert
 from nlu.training.precision import Precision
 from nlu.training.step import Stepper
 from tests.models.parts import task_model

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded
 from nlu.models.head import Target, vectors_of, wanted_by
-from nlu.models.linear import Linear
+from nlu.models.layers.linear import Linear
 
 INITIAL_SPREAD = 0.02
 """standard deviation of fresh weights, as in BERT (Devlin et al. 2019)"""

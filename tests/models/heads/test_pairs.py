@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nlu.config.errors import UserError
-from nlu.models.bert import Bert
 from nlu.models.encoder import Encoded
+from nlu.models.encoders.bert import Bert
 from nlu.models.heads.pairs import SidesHead
 from nlu.models.task_model import TaskModel
 from tests.models.parts import Target, labels

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nlu.models.dropout import Dropout, dropout
+from nlu.models.layers.dropout import Dropout, dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

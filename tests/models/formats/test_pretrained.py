@@ -14,10 +14,10 @@ from torch import nn
 from nlu.config.errors import CheckpointError, DataError
 from nlu.config.rules import cross_problems
 from nlu.data.tokenizing import wordpiece
-from nlu.models.bert import Bert
-from nlu.models.pretrained import KINDS, load_into, open_pretrained
+from nlu.models.encoders.bert import Bert
+from nlu.models.encoders.textcnn import TextCnn
+from nlu.models.formats.pretrained import KINDS, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
-from nlu.models.textcnn import TextCnn
 from nlu.training.checkpoint import Checkpoints
 from nlu.training.state import Best, State
 from tests.models.parts import task_model
@@ -321,7 +321,7 @@ def test_a_run_of_textcnn_goes_on_as_textcnn_and_is_refused_elsewhere(tmp_path, 
 def test_the_tensorflow_checkpoint_that_is_named_is_the_one_that_is_read(tmp_path, monkeypatch):
     read: list[Path] = []
     arrays = {"bert/embeddings/word_embeddings": np.ones((2, 2), np.float32)}
-    monkeypatch.setattr("nlu.models.pretrained.read_checkpoint", lambda prefix: read.append(prefix) or arrays)
+    monkeypatch.setattr("nlu.models.formats.pretrained.read_checkpoint", lambda prefix: read.append(prefix) or arrays)
     for step in (9, 100):
         (tmp_path / f"model.ckpt-{step}.index").touch()
         (tmp_path / f"model.ckpt-{step}.data-00000-of-00001").touch()

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from nlu.config.errors import CheckpointError, UserError
-from nlu.models.bert import Bert
-from nlu.models.pretrained import Pretrained, load_into, open_pretrained
+from nlu.models.encoders.bert import Bert
+from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from tests.models.parts import task_model
 
 VOCAB_SIZE = 50

@@ -17,7 +17,7 @@ from nlu.data.collate import Batch, to_device
 from nlu.data.ragged import ranges
 from nlu.data.tokenizing import load_tokenizer
 from nlu.models.encoder import Encoded
-from nlu.models.pretrained import Pretrained
+from nlu.models.formats.pretrained import Pretrained
 
 
 class HuggingFace(nn.Module):

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from nlu.data.collate import to_device
 from nlu.data.ragged import ranges, starts_of
-from nlu.models.dropout import dropout_mask
-from nlu.models.linear import with_rows
+from nlu.models.layers.dropout import dropout_mask
+from nlu.models.layers.linear import with_rows
 
 LENGTH_STEP = 8
 MIN_MATRICES = 2
@@ -30,10 +30,10 @@ class Attention(Protocol):
     none; they take no part and come out as zeros.
     """
 
-    def among_all(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
+    def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
         """Return what every token finds; (T, D)."""
 
-    def from_first(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
+    def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
         """Return what the first token of each sequence finds; (B, D)."""
 
 
@@ -50,31 +50,31 @@ class AttentionInProducts:
     The library's call there has no fast kernel with dropout, and none in bf16: its fused one takes several times as
     long as these products.
 
-    A sequence is filled up to the next multiple of LENGTH_STEP, which hangs on its own length alone, and sequences of
-    one filled length are computed together: kernels are compiled anew for every shape that the library meets, so it
-    shall meet few. What fills up repeats the sequence's first token and weighs nothing.
+    A sequence is padded to a multiple of LENGTH_STEP, which depends on its own length alone, and sequences of one
+    padded length are computed together: the library compiles its kernels anew for every shape that it meets, so it
+    shall meet few. Padding repeats the sequence's first token and weighs nothing.
     """
 
     def __init__(self, lengths: list[int], heads: int):
         lengths_B = np.array(lengths, dtype=np.int64)
-        filled_B = -(-lengths_B // LENGTH_STEP) * LENGTH_STEP
-        self._groups = _groups(lengths_B, filled_B, heads)
-        self._tokens = _Rows(lengths_B, filled_B, heads)
+        padded_B = -(-lengths_B // LENGTH_STEP) * LENGTH_STEP
+        self._groups = _groups(lengths_B, padded_B, heads)
+        self._tokens = _Rows(lengths_B, padded_B, heads)
         ones_B = np.ones_like(lengths_B)
         self._firsts = _Rows(ones_B, ones_B, heads)
 
-    def among_all(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
+    def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
         """Return what every token finds; (T, D)."""
         return _Products.apply(None, qkv_T3D, self._groups, self._tokens, self._tokens, dropout_p)
 
-    def from_first(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
+    def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
         """Return what the first token of each sequence finds; (B, D)."""
         return _Products.apply(query_BD, key_value_T2D, self._groups, self._firsts, self._tokens, dropout_p)
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Sequences of one filled length."""
+    """Sequences of one padded length."""
 
     tokens: slice
     """their rows, where every token has one for each head"""
@@ -82,7 +82,7 @@ class _Group:
     """their rows, where only first tokens have them"""
     length: int
     bias_B11L: Tensor
-    """what is added to scores: 0, or minus infinity for keys that only fill up"""
+    """what is added to scores: 0, or minus infinity for padding"""
 
     def all(self, rows_RE: Tensor) -> Tensor:
         """Return its matrices of all tokens; (N, L, E)."""
@@ -93,14 +93,14 @@ class _Group:
         return rows_RE[self.firsts][:, None] if first_only else self.all(rows_RE)
 
 
-def _groups(lengths_B: np.ndarray, filled_B: np.ndarray, heads: int) -> list[_Group]:
+def _groups(lengths_B: np.ndarray, padded_B: np.ndarray, heads: int) -> list[_Group]:
     groups = []
     start = row = 0
-    for length, same in groupby(filled_B.tolist()):
+    for length, same in groupby(padded_B.tolist()):
         stop = start + len(list(same))
         last_row = row + (stop - start) * heads * length
-        is_filling_BL = np.arange(length) >= lengths_B[start:stop, None]
-        bias_BL = torch.from_numpy(np.where(is_filling_BL, np.float32(-np.inf), np.float32(0)))
+        is_padding_BL = np.arange(length) >= lengths_B[start:stop, None]
+        bias_BL = torch.from_numpy(np.where(is_padding_BL, np.float32(-np.inf), np.float32(0)))
         groups.append(_Group(slice(row, last_row), slice(start * heads, stop * heads), length, bias_BL[:, None, None]))
         start, row = stop, last_row
     return groups
@@ -113,21 +113,21 @@ class _Rows:
     rows of one part lie before those of the next.
     """
 
-    def __init__(self, lengths_B: np.ndarray, filled_B: np.ndarray, heads: int):
-        """`filled_B`: how many places each sequence is to have, at least as many as are packed."""
-        sizes_B = filled_B * heads
+    def __init__(self, lengths_B: np.ndarray, padded_B: np.ndarray, heads: int):
+        """`padded_B`: the places of each sequence, at least as many as it has tokens."""
+        sizes_B = padded_B * heads
         self._heads, self._count = heads, int(lengths_B.sum())
-        self._head_R, place_R = np.divmod(ranges(np.zeros_like(sizes_B), sizes_B), np.repeat(filled_B, sizes_B))
-        is_filling_R = place_R >= np.repeat(lengths_B, sizes_B)
-        self._source_R = np.repeat(starts_of(lengths_B), sizes_B) + np.where(is_filling_R, 0, place_R)
+        self._head_R, place_R = np.divmod(ranges(np.zeros_like(sizes_B), sizes_B), np.repeat(padded_B, sizes_B))
+        is_padding_R = place_R >= np.repeat(lengths_B, sizes_B)
+        self._source_R = np.repeat(starts_of(lengths_B), sizes_B) + np.where(is_padding_R, 0, place_R)
         self._row_TH = np.empty((self._count, heads), dtype=np.int64)
-        self._row_TH[self._source_R[~is_filling_R], self._head_R[~is_filling_R]] = np.flatnonzero(~is_filling_R)
-        self._filling = torch.from_numpy(np.flatnonzero(is_filling_R))
+        self._row_TH[self._source_R[~is_padding_R], self._head_R[~is_padding_R]] = np.flatnonzero(~is_padding_R)
+        self._padding = torch.from_numpy(np.flatnonzero(is_padding_R))
         self._sources: dict[int, Tensor] = {}
         self._rows: dict[int, Tensor] = {}
 
     def by_head(self, packed_TC: Tensor, parts: int) -> Tensor:
-        """Return (parts, R, E) of rows whose columns are parts * H * E; what fills up repeats a sequence's first."""
+        """Return (parts, R, E) of rows whose columns are parts * H * E; padding repeats a sequence's first."""
         if parts not in self._sources:
             part_P1 = np.arange(parts)[:, None] * self._heads
             source_PR = self._source_R * (parts * self._heads) + self._head_R + part_P1
@@ -136,8 +136,8 @@ class _Rows:
         return packed_RE.index_select(0, self._sources[parts]).view(parts, len(self._source_R), -1)
 
     def gradient_by_head(self, gradient_TD: Tensor) -> Tensor:
-        """Return (R, E); what fills up is zero, since nobody reads it."""
-        return self.by_head(gradient_TD, 1)[0].index_fill_(0, self._filling, 0)
+        """Return (R, E); padding is zero, since nobody reads it."""
+        return self.by_head(gradient_TD, 1)[0].index_fill_(0, self._padding, 0)
 
     def packed(self, rows_PRE: Tensor, count: int) -> Tensor:
         """Return (count, parts * H * E); rows after those of the last sequence are zero."""
@@ -233,14 +233,14 @@ class AttentionInOneKernel:
         self._mask_B11L = to_device(real_BL[:, None, None], device)
         self._place_T = to_device(torch.from_numpy(ranges(first_rows_B, lengths_B)), device)
 
-    def among_all(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
+    def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
         """Return what every token finds; (T, D)."""
         query_BHLE, key_BHLE, value_BHLE = self._padded(qkv_T3D, 3)
         mixed_BHLE = self._mix(query_BHLE, key_BHLE, value_BHLE, dropout_p)
         mixed_TD = mixed_BHLE.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, self._place_T)
         return with_rows(mixed_TD, len(qkv_T3D))
 
-    def from_first(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
+    def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
         """Return what the first token of each sequence finds; (B, D)."""
         key_BHLE, value_BHLE = self._padded(key_value_T2D, 2)
         return self._mix(query_BD.view(self._count, self._heads, 1, -1), key_BHLE, value_BHLE, dropout_p).flatten(1)

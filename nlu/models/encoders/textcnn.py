@@ -18,10 +18,10 @@ from nlu.config.errors import UserError
 from nlu.config.types import OddPositiveInt, PositiveInt, Probability
 from nlu.data.collate import Batch, to_device
 from nlu.data.ragged import ranges
-from nlu.models.dropout import Dropout
-from nlu.models.embedding import Embedding
 from nlu.models.encoder import Encoded
-from nlu.models.pretrained import Pretrained
+from nlu.models.formats.pretrained import Pretrained
+from nlu.models.layers.dropout import Dropout
+from nlu.models.layers.embedding import Embedding
 
 
 class TextCnn(nn.Module):

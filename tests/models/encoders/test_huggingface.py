@@ -10,8 +10,8 @@ from torch import nn
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.data.tokenizing import wordpiece
-from nlu.models.huggingface import HuggingFace
-from nlu.models.pretrained import load_into, open_pretrained
+from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.formats.pretrained import load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.training.checkpoint import Checkpoints
 from nlu.training.state import Best

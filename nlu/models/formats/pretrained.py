@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import CheckpointError
-from nlu.models.names import encoder_names
+from nlu.models.formats.names import encoder_names
+from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 from nlu.models.task_model import TaskModel
-from nlu.models.tensorflow import find_checkpoint, read_checkpoint
 from nlu.storage.resources import fetch
 
 log = logging.getLogger(__name__)

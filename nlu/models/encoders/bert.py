@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.types import PositiveFloat, PositiveInt, Probability
 from nlu.data.collate import Batch, to_device
-from nlu.models.attention import Attention, attention_over
-from nlu.models.dropout import Dropout
-from nlu.models.embedding import Embedding
 from nlu.models.encoder import Encoded
-from nlu.models.linear import Linear, padding_rows, with_rows
-from nlu.models.pretrained import Pretrained
+from nlu.models.formats.pretrained import Pretrained
+from nlu.models.layers.attention import Attention, attention_over
+from nlu.models.layers.dropout import Dropout
+from nlu.models.layers.embedding import Embedding
+from nlu.models.layers.linear import Linear, padding_rows, with_rows
 
 ACTIVATIONS = {
     "gelu": F.gelu,
@@ -280,10 +280,10 @@ class SelfAttention(nn.Module):
         width = hidden_TD.shape[1]
         dropout_p = self.dropout if self.training else 0.0
         if starts_S is None:
-            return self.output(attention.among_all(qkv(hidden_TD), dropout_p), hidden_TD)
+            return self.output(attention.self_attention(qkv(hidden_TD), dropout_p), hidden_TD)
         first_SD = hidden_TD.index_select(0, starts_S)
         query_SD, key_value_T2D = qkv(first_SD, slice(width)), qkv(hidden_TD, slice(width, None))
-        return self.output(attention.from_first(query_SD, key_value_T2D, dropout_p), first_SD)
+        return self.output(attention.first_token_attention(query_SD, key_value_T2D, dropout_p), first_SD)
 
 
 class Output(nn.Module):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlu.models.memory import ReusedMemory
+from nlu.models.layers.memory import ReusedMemory
 
 
 class Embedding(nn.Embedding):

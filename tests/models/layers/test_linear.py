@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nlu.models.linear import MIN_ROWS, MIN_ROWS_PER_THREAD, Linear, min_rows, padding_rows
+from nlu.models.layers.linear import MIN_ROWS, MIN_ROWS_PER_THREAD, Linear, min_rows, padding_rows
 
 
 @pytest.mark.parametrize("rows", [0, 1, MIN_ROWS - 1, MIN_ROWS, 100])

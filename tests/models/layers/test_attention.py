@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from nlu.models.attention import AttentionInOneKernel, attention_over
-from nlu.models.dropout import dropout_mask
+from nlu.models.layers.attention import AttentionInOneKernel, attention_over
+from nlu.models.layers.dropout import dropout_mask
 
 LENGTHS = [1, 2, 2, 2, 5, 9, 9, 17]
 HEADS, WIDTH = 3, 12
@@ -21,8 +21,8 @@ def attend(
 ) -> torch.Tensor:  # fmt: skip
     attention = WAYS[way](lengths)
     if first_only:
-        return attention.from_first(query, key_value, dropout_p)
-    return attention.among_all(torch.cat([query, key_value], dim=1), dropout_p)
+        return attention.first_token_attention(query, key_value, dropout_p)
+    return attention.self_attention(torch.cat([query, key_value], dim=1), dropout_p)
 
 
 def inputs(lengths: list[int], first_only: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,7 +82,7 @@ def test_a_lone_head_of_a_lone_sequence_has_the_same_bits_with_any_number_of_thr
     for count in (1, 4):
         threads(count)
         for lengths in ([length], [length, length]):
-            found.append(attention_over(lengths, 1, CPU).among_all(qkv[: sum(lengths)], 0.0)[:length])
+            found.append(attention_over(lengths, 1, CPU).self_attention(qkv[: sum(lengths)], 0.0)[:length])
     assert all(torch.equal(rows, found[0]) for rows in found)
 
 
@@ -135,7 +135,7 @@ def test_attention_with_dropout_has_the_values_and_gradients_of_the_weights_it_d
         masks.append(dropout_mask(weights, probability))
         return masks[-1]
 
-    monkeypatch.setattr("nlu.models.attention.dropout_mask", mask)
+    monkeypatch.setattr("nlu.models.layers.attention.dropout_mask", mask)
     ours = attend(query, key_value, LENGTHS, dropout_p=0.4, first_only=first_only)
     by_sequence = [row for group in masks for row in group.view(-1, HEADS, *group.shape[1:])]
     own = [mask[:, :length, :length] for mask, length in zip(by_sequence, LENGTHS, strict=True)]

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from nlu.config.errors import UserError
-from nlu.models.pretrained import Pretrained
+from nlu.models.encoders.textcnn import TextCnn
+from nlu.models.formats.pretrained import Pretrained
 from nlu.models.task_model import TaskModel
-from nlu.models.textcnn import TextCnn
 from tests.models.parts import task_model
 
 VOCAB_SIZE = 50

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import CheckpointError
-from nlu.models.names import encoder_names
-from nlu.models.tensorflow import find_checkpoint, read_checkpoint
+from nlu.models.formats.names import encoder_names
+from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 
 DTYPES = {"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int64": 9, "bool": 10, "float16": 19}
 

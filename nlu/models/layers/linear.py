@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlu.models.memory import ReusedMemory
+from nlu.models.layers.memory import ReusedMemory
 
 MIN_ROWS = 16
 MIN_ROWS_PER_THREAD = 4

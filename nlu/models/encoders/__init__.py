@@ -1,0 +1,1 @@
+"""Encoders over packed batches: words to vectors of tokens and of sequences."""

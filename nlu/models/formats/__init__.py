@@ -1,0 +1,1 @@
+"""Checkpoint formats that weights are read from, all under one naming."""
