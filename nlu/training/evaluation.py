@@ -10,8 +10,8 @@ import torch
 
 from nlu.data.collate import collate
 from nlu.data.examples import Examples
+from nlu.data.order import evaluation_batches
 from nlu.data.ragged import ranges, starts_of
-from nlu.data.sampler import evaluation_batches
 from nlu.models.task_model import TaskModel
 from nlu.tasks.outputs import Outputs
 from nlu.training.distributed import Ranks
