@@ -4,7 +4,8 @@
 |---|---|---|
 | init | | yes |
 | folds | | yes |
-| order | epoch | yes |
+| order | epoch; with windows also the window | yes |
+| windows | epoch | yes |
 | dropout | rank, step, micro-batch | no |
 """
 

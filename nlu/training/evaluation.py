@@ -10,7 +10,7 @@ from torch import nn
 
 from nlu.data.collate import collate
 from nlu.data.examples import Examples
-from nlu.data.sampler import evaluation_batches
+from nlu.data.order import evaluation_batches
 from nlu.metrics.scores import Scorer, Scores
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task

@@ -20,8 +20,8 @@ from torch import Tensor
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.schema import Trainer
 from nlu.data.examples import Examples
+from nlu.data.order import Order, Whole
 from nlu.data.prepare import Store
-from nlu.data.sampler import epoch_order, step_batches
 from nlu.optim.adamw import set_learning_rate
 from nlu.optim.schedules import Schedule
 from nlu.tasks.task import Task
@@ -68,7 +68,12 @@ class Training:
         self.metric = self.trainer.major_metric or self.task.default_metric
         self.eval_sets = [name for name in self.store.sets if name not in ("train", "test")]
         self.higher_is_better = self.metric not in self.task.lower_is_better
-        self._order: tuple[int, np.ndarray] | None = None
+        ranks = self.stepper.ranks
+        self._order = Order(
+            Whole(self.train_set.lengths_N), seed=self.seed, batch_size=self.trainer.batch_size,
+            accumulation=self.trainer.accumulation, bucket_batches=self.trainer.bucket_batches, rank=ranks.rank,
+            world_size=ranks.world_size,
+        )  # fmt: skip
 
     @property
     def train_set(self) -> Examples:
@@ -94,24 +99,11 @@ class Training:
 
     def global_batches(self, step: int) -> list[np.ndarray]:
         """Return the examples, over all ranks, of each micro-batch of the step with this number, counted from 0."""
-        return self._batches(step, 0, 1)
+        return self._order.global_step(step)
 
     def rank_batches(self, step: int) -> list[np.ndarray]:
         """Return this rank's share of the same."""
-        return self._batches(step, self.stepper.ranks.rank, self.stepper.ranks.world_size)
-
-    def _batches(self, step: int, rank: int, world_size: int) -> list[np.ndarray]:
-        epoch, step_in_epoch = divmod(step, self.clock.steps_per_epoch)
-        if self._order is None or self._order[0] != epoch:
-            order_N = epoch_order(
-                self.train_set.lengths_N, seed=self.seed, epoch=epoch, batch_size=self.trainer.batch_size,
-                bucket_batches=self.trainer.bucket_batches,
-            )  # fmt: skip
-            self._order = epoch, order_N
-        return step_batches(
-            self._order[1], step_in_epoch=step_in_epoch, batch_size=self.trainer.batch_size,
-            accumulation=self.trainer.accumulation, rank=rank, world_size=world_size,
-        )  # fmt: skip
+        return self._order.step(step)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def open_files() -> Callable[..., Store]:
     """Prepare a store of the given files, single texts unless said otherwise, with a vocabulary of their own."""
 
     def opened(
-        layout: str = "single", target: str | None = None, tokenizing: WordPiece | None = None,
+        layout: str | tuple[str, ...] = "single", target: str | None = None, tokenizing: WordPiece | None = None,
         vocab: Path | None = None, group_by: str | int | None = None, fold: Fold | None = None,
         trusted: tuple[str, ...] = (), **settings: Any,
     ) -> Store:  # fmt: skip
@@ -37,8 +37,9 @@ def open_files() -> Callable[..., Store]:
             settings.setdefault("fields", {"text": 0, "label": 1})
         files = Files(**{key: str(value) if isinstance(value, Path) else value for key, value in settings.items()})
         target = target or f"nlu.data.targets.{'Tags' if layout == 'units' else 'Classes'}"
+        layouts = (layout,) if isinstance(layout, str) else layout
         return prepare(
-            files, tokenizing or WordPiece(), target, (layout,), pretrained=None, vocab=vocab, group_by=group_by,
+            files, tokenizing or WordPiece(), target, layouts, pretrained=None, vocab=vocab, group_by=group_by,
             fold=fold, trusted=trusted,
         )  # fmt: skip
 

@@ -1,0 +1,175 @@
+"""The order of examples as a pure function of (seed, epoch, position): nothing is replayed on resume.
+
+Axes: N examples, W examples of a window, B a batch.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from nlu.data.seeds import generator
+
+REMEMBERED = 2
+"""windows whose order is kept: the one that steps are taken from, and the one before, which is still asked about"""
+
+
+class NotYet(Exception):
+    """The examples of a step are not there yet; more of them are being written."""
+
+    def __init__(self, step: int, rows: int):
+        super().__init__(f"step {step} needs {rows:,} examples, of which some are still to be written")
+        self.rows = rows
+
+
+class Manifest(Protocol):
+    """Examples that are being written, in an order that is never changed: what is there stays as it is."""
+
+    @property
+    def rows(self) -> int:
+        """How many are there now."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there will be no more."""
+
+    def lengths(self, start: int, stop: int) -> np.ndarray:
+        """Return the tokens of each example from `start` to `stop`, all of which are there."""
+
+
+class Whole:
+    """A manifest to which nothing is added: the lengths of all examples of a set."""
+
+    is_complete = True
+
+    def __init__(self, lengths_N: np.ndarray):
+        self._lengths_N = lengths_N
+
+    @property
+    def rows(self) -> int:
+        return len(self._lengths_N)
+
+    def lengths(self, start: int, stop: int) -> np.ndarray:
+        return self._lengths_N[start:stop]
+
+
+class Order:
+    """Which examples each step takes, and which of them this rank.
+
+    Every example is taken once in an epoch. Examples are shuffled within windows; without `window_rows` the whole set
+    is one. In epoch 0 windows come in the order in which they are written, so that a step once taken stays the same
+    while more is written; in later epochs they are shuffled too. Where the last window is smaller than the others it
+    stays the last, so that only the last step of an epoch has fewer examples.
+    """
+
+    def __init__(
+        self, examples: Manifest, *, seed: int, batch_size: int, accumulation: int = 1, bucket_batches: int = 64,
+        window_rows: int | None = None, rank: int = 0, world_size: int = 1,
+        wait: Callable[[int], None] | None = None,
+    ):  # fmt: skip
+        """`window_rows` is rounded up to whole steps; null: one window, for which the examples must be complete.
+        `wait` is called with the number of examples that a step needs, until they are there; null raises NotYet."""
+        self._examples = examples
+        self._seed = seed
+        self._batch_size = batch_size
+        self._accumulation = accumulation
+        self._bucket_batches = bucket_batches
+        self._rank, self._world_size = rank, world_size
+        self._wait = wait
+        self._step_rows = batch_size * accumulation
+        self._window_rows = None if window_rows is None else -(-window_rows // self._step_rows) * self._step_rows
+        self._known: dict[tuple[int, int], np.ndarray] = {}
+
+    def step(self, number: int) -> list[np.ndarray]:
+        """Return this rank's share of each micro-batch of a step, counted from 0; a share may be empty."""
+        return [batch[self._rank :: self._world_size] for batch in self.global_step(number)]
+
+    def global_step(self, number: int) -> list[np.ndarray]:
+        """Return the examples of each micro-batch over all ranks. Raises NotYet where some are still to be written."""
+        epoch, position = self._place(number)
+        if self._window_rows is None:
+            return step_batches(self._window(epoch, 0), position, self._batch_size, self._accumulation)
+        steps = self._window_rows // self._step_rows
+        place, step = divmod(position, steps)
+        window = self._windows_of(epoch)[place] if epoch else place
+        return step_batches(self._window(epoch, window), step, self._batch_size, self._accumulation)
+
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch, counted from 0, in which a step falls. Raises NotYet where that is still to be seen."""
+        return self._place(number)[0]
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """The epoch of a step and how many steps stand before it there."""
+        while not self._examples.is_complete:
+            # As long as nobody knows where the first epoch ends, whole windows are all that can be taken.
+            rows = self._rows_for(number)
+            if rows is not None and self._examples.rows >= rows:
+                return 0, number
+            if self._wait is None:
+                raise NotYet(number, rows or self._examples.rows + 1)
+            self._wait(rows or self._examples.rows + 1)
+        return divmod(number, -(-self._examples.rows // self._step_rows))
+
+    def _rows_for(self, number: int) -> int | None:
+        """How many examples must be there for a step of the first epoch; null: all."""
+        if self._window_rows is None:
+            return None
+        return (number * self._step_rows // self._window_rows + 1) * self._window_rows
+
+    def _windows_of(self, epoch: int) -> Sequence[int]:
+        """The windows in the order of an epoch but the first."""
+        assert self._window_rows is not None
+        full = self._examples.rows // self._window_rows
+        return [*generator(self._seed, "windows", epoch).permutation(full).tolist(), full]
+
+    def _window(self, epoch: int, window: int) -> np.ndarray:
+        """The examples of a window in their order."""
+        if (epoch, window) not in self._known:
+            while len(self._known) >= REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+            begin = 0 if self._window_rows is None else window * self._window_rows
+            end = self._examples.rows if self._window_rows is None else begin + self._window_rows
+            order_W = epoch_order(
+                self._examples.lengths(begin, min(end, self._examples.rows)), seed=self._seed, epoch=epoch,
+                batch_size=self._batch_size, bucket_batches=self._bucket_batches,
+                window=None if self._window_rows is None else window,
+            )  # fmt: skip
+            narrow = np.int32 if end < 2**31 else np.int64
+            self._known[epoch, window] = (order_W + begin).astype(narrow)
+        return self._known[epoch, window]
+
+
+def epoch_order(
+    lengths_N: np.ndarray, *, seed: int, epoch: int, batch_size: int, bucket_batches: int = 64,
+    window: int | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Return a permutation of range(N) whose consecutive runs of `batch_size` are the batches of this epoch.
+
+    Examples are shuffled over the whole set, sorted by length within buckets of `bucket_batches` batches, cut into
+    batches, and the batches are shuffled over the whole epoch. Every example occurs exactly once; only the last
+    batch may be smaller. `bucket_batches=1` switches the sorting off. `window`: which of several windows these are.
+    """
+    count = len(lengths_N)
+    rng = generator(seed, "order", *([epoch] if window is None else [epoch, window]))
+    order_N = rng.permutation(count)
+    full = count // batch_size
+    if bucket_batches > 1:
+        bucket_N = np.arange(count) // (batch_size * bucket_batches)
+        order_N = order_N[np.lexsort((lengths_N[order_N], bucket_N))]
+    head = order_N[: full * batch_size].reshape(full, batch_size)
+    return np.concatenate([head[rng.permutation(full)].reshape(-1), order_N[full * batch_size :]])
+
+
+def step_batches(order_W: np.ndarray, step: int, batch_size: int, accumulation: int) -> list[np.ndarray]:
+    """Return the micro-batches of a step, counted from 0 in this order; at its end there may be fewer, or smaller."""
+    first = step * batch_size * accumulation
+    last = min(first + batch_size * accumulation, len(order_W))
+    return [order_W[start : min(start + batch_size, last)].astype(np.int64) for start in range(first, last, batch_size)]
+
+
+def evaluation_batches(lengths_N: np.ndarray, *, batch_size: int, rank: int, world_size: int) -> list[np.ndarray]:
+    """Return this rank's batches for scoring: longest first, each example on exactly one rank, none repeated."""
+    order_N = np.argsort(-lengths_N.astype(np.int64), kind="stable")
+    per_rank = max(1, batch_size // world_size)
+    mine = order_N[rank::world_size]
+    return [mine[start : start + per_rank] for start in range(0, len(mine), per_rank)]

@@ -1,0 +1,179 @@
+"""What rows cannot mean, said while the store is built: headers, other encodings, sorted files, marks of documents."""
+
+import json
+
+import pytest
+
+from nlu.config.errors import DataError
+from nlu.data.report import describe, lines
+
+FIELDS = {"text": 0, "label": 1}
+
+
+def refused(open_files, *match, **settings):
+    with pytest.raises(DataError) as caught:
+        open_files(**settings)
+    for part in match:
+        assert part in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["text\tlabel\n" + "a\t0\nb\t1\n" * 3, "review\tStars\na\tfew\nb\tmany\nc\tfew\n", "x\tverdict\n" + "a\t0\nb\t1\n"],
+)
+def test_a_header_is_no_row_where_fields_are_given_by_number(write, open_files, content):
+    train = write("train.tsv", content)
+    label = content.split("\n")[0].split("\t")[1]
+    refused(
+        open_files, f"{train}:1: field label (column 1): {label!r} stands in no other row",
+        "set data.header=true to leave it out, or data.header=false", train=train, dev=train,
+    )  # fmt: skip
+    assert len(open_files(train=train, dev=train, header=False).labels) == 3
+    assert len(open_files(train=train, dev=train, header=True).labels) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["a\t0\nb\t1\n", "a\tpositive\nb\tnegative\nc\tnegative\n", "a\tlabel\nb\tother\nc\tlabel\n", "a\t1\n"],
+)  # fmt: skip
+def test_a_first_row_like_the_others_is_a_row(write, open_files, content):
+    train = write("train.tsv", content)
+    labels = ["0", "1", "positive", "negative", "label", "other"]
+    rows = content.count("\n")
+    assert len(open_files(train=train, dev=train, labels=labels).sets["train"]) == rows
+
+
+def test_a_header_of_numbers_to_be_learned_is_told_as_one(write, open_files):
+    train = write("train.tsv", "text\thow good\na\t0.5\nb\t1.5\n")
+    refused(open_files, "data.header=true", target="nlu.data.targets.Number", train=train, dev=train)
+
+
+def test_a_column_that_the_header_has_twice_is_refused_with_its_numbers(write, open_files):
+    train = write("train.csv", "text,label,text\na,0,b\nc,1,d\n")
+    fields = {"text": "text", "label": "label"}
+    refused(open_files, "the header has it 2 times, as columns 0, 2", train=train, dev=train, fields=fields)
+    assert len(open_files(train=train, dev=train, fields={"text": 2, "label": 1}, header=True).sets["train"]) == 2
+
+
+def test_a_nul_byte_is_refused_at_its_row(write, open_files):
+    train = write("train.tsv", "a\t0\nb\0c\t1\n")
+    refused(open_files, f"{train}:2: field text (column 0)", "holds a NUL character", train=train, dev=train)
+
+
+def test_marks_of_documents_are_left_out_and_counted(write, open_files):
+    mark = "-DOCSTART- -X- O O\n\n"
+    content = f"{mark}EU NNP I B-ORG\nrejects VBZ I O\n\n{mark}Peter NNP I B-PER\n{mark}Oslo NNP I B-LOC\n"
+    train = write("train.conll", content)
+    store = open_files("units", train=train, dev=train, fields={"tokens": 0, "tags": 3}, max_rows=3)
+    facts = describe(store)
+    part = store.sets["train"]
+    assert part.stored.number_N.tolist() == [3, 8, 11]
+    assert facts["sets"]["train"]["document_marks"] == 3 and facts["sets"]["train"]["bad_rows"] == 0
+    assert "data: train: 3 lines -DOCSTART- left out" in lines(facts)
+
+
+def test_the_scheme_of_the_tags_is_named(write, open_files):
+    train = write("train.conll", "a B-X\nb E-X\nc S-Y\n")
+    facts = describe(open_files("units", train=train, dev=train, fields={"tokens": 0, "tags": 1}))
+    assert facts["target"] == {"kind": "tags", "scheme": "BIOES", "begun_without_B": 0}
+    assert facts["labels"] == ["O", "B-X", "I-X", "B-Y", "I-Y"]
+
+
+def test_an_unknown_scheme_is_refused_at_its_row_with_what_is_known(write, open_files):
+    train = write("train.conll", "a B-X\nb I-X\n\nc PER\n")
+    refused(
+        open_files, f"{train}:4: field tags (column 1)", "is a tag of no known scheme", "BIOES (B I E S)",
+        layout="units", train=train, dev=train, fields={"tokens": 0, "tags": 1},
+    )  # fmt: skip
+
+
+def test_all_bad_rows_are_counted_and_the_first_listed(write, open_files):
+    train = write("train.tsv", "good\t1\n" * 5000 + "\t0\n" * 3000 + "bad\t0\n" * 2000)
+    error = refused(open_files, train=train, dev=train)
+    assert error.summary == "3,000 of the 10,000 rows of train cannot be used, the first 20 are"
+    assert len(error.problems) == 20 and error.problems[0].startswith(f"{train}:5001: field text")
+
+
+def test_a_rare_label_is_told(write, open_files):
+    train = write("train.tsv", "a\tyes\nb\tno\n" * 1000 + "c\t-\n")
+    told = "\n".join(lines(describe(open_files(train=train, dev=train))))
+    assert "data: train: warning: fewer than 0.1% of the rows have the label - (1); is it a label? data.labels" in told
+    fine = write("fine.tsv", "a\tyes\nb\tno\n" * 1000)
+    assert "is it a label" not in "\n".join(lines(describe(open_files(train=fine, dev=fine))))
+
+
+def test_numbers_are_described_by_their_spread(write, open_files):
+    train = write("train.tsv", "a\t1\nb\t2\nc\t6\n")
+    facts = describe(open_files(target="nlu.data.targets.Number", train=train, dev=train))
+    assert facts["sets"]["train"]["numbers"] == pytest.approx(
+        {"mean": 3.0, "sd": (14 / 3) ** 0.5, "min": 1.0, "median": 2.0, "max": 6.0}
+    )
+    assert "labels" not in facts["sets"]["train"] and facts["labels"] == []
+    assert any("numbers: mean 3, sd 2.16" in line for line in lines(facts))
+
+
+def test_rows_without_a_target_are_described_and_split(write, open_files):
+    train = write("train.csv", "text\n" + "".join(f"text {i}\n" for i in range(50)))
+    fields = {"text": "text"}
+    store = open_files(target="nlu.data.targets.NoTarget", train=train, dev_fraction=0.3, fields=fields)
+    facts = describe(store)
+    assert len(store.sets["train"]) + len(store.sets["dev"]) == 50 and len(store.sets["dev"])
+    assert facts["sets"]["train"]["conflicts"] == 0 and lines(facts)
+
+
+def test_fields_that_are_not_given_are_the_columns_of_their_names(write, open_files):
+    contents = {
+        "train.csv": "id,text,label\n1,a,x\n2,b,y\n", "train.tsv": "label\ttext\nx\ta\ny\tb\n",
+        "train.jsonl": '{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n',
+        "train.json": '[{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]',
+    }  # fmt: skip
+    for name, content in contents.items():
+        train = write(name, content)
+        store = open_files(train=train, dev=train, fields=None)
+        assert store.meta["fields"] == {"text": "text", "label": "label"} and store.labels == ["x", "y"], name
+
+
+def test_the_layout_is_the_tasks_first_whose_texts_are_there(write, open_files):
+    train = write("train.csv", "text_a,text_b,label\na,b,0\nc,d,1\n")
+    store = open_files(("single", "pair"), train=train, dev=train, fields=None)
+    assert store.layout.name == "pair"
+    refused(open_files, "the task needs text as well", layout=("single",), train=train, dev=train, fields=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [("train.csv", "review,stars\na,0\n", "no column is called like a field (text, text_a"),
+     ("train.conll", "a B-X\n", "no column is called like a field"),
+     ("train.csv", "text,stars\na,0\n", "but the task needs label as well")],
+)  # fmt: skip
+def test_columns_of_no_known_name_are_refused(write, open_files, name, content, message):
+    train = write(name, content)
+    refused(open_files, message, "set data.fields", train=train, dev=train, fields=None)
+
+
+def test_a_folder_is_refused_with_the_files_in_it(write, open_files, tmp_path):
+    (tmp_path / "rows").mkdir()
+    write("rows/b.csv", ""), write("rows/a.csv", "")
+    refused(open_files, "which is a folder that holds a.csv, b.csv; set data.train to a file", train=tmp_path / "rows")
+
+
+def test_an_empty_separator_is_refused(open_files):
+    with pytest.raises(Exception, match="data.label_separator"):
+        open_files(train="x", label_separator="")
+
+
+def test_sets_of_labels_are_spread_over_folds_as_evenly_as_can_be(write, open_files):
+    from nlu.data.folds import Fold
+
+    rows = [{"text": f"t{i}", "label": (["rare"] if i % 20 == 0 else []) + (["often"] if i % 2 else [])}
+            for i in range(200)]  # fmt: skip
+    train = write("train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    counts = []
+    for number in range(5):
+        part = open_files(
+            target="nlu.data.targets.LabelSet", train=train, fields={"text": "text", "label": "label"},
+            fold=Fold(number, 5, 1),
+        ).sets["dev"]  # fmt: skip
+        counts.append((len(part), part.target.facts(part.stored, part.rows_N)["labels"]))
+    assert counts == [(40, {"often": 20, "rare": 2})] * 5

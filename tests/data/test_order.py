@@ -1,0 +1,197 @@
+"""The order of examples: complete, repeatable, the same for any number of processes."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nlu.data import order as order_module
+from nlu.data.order import NotYet, Order, Whole, epoch_order, evaluation_batches
+
+LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=120).map(lambda values: np.array(values, np.int32))
+SIZES = st.integers(1, 17)
+
+
+def order_of(lengths_N, batch_size, bucket_batches=4, seed=1, epoch=0):
+    return epoch_order(lengths_N, seed=seed, epoch=epoch, batch_size=batch_size, bucket_batches=bucket_batches)
+
+
+def padding(lengths_N, order_N, batch_size):
+    batches = [lengths_N[order_N[start : start + batch_size]] for start in range(0, len(order_N), batch_size)]
+    return sum(int(batch.max() * len(batch) - batch.sum()) for batch in batches)
+
+
+@given(LENGTHS, SIZES, st.integers(1, 5), st.integers(0, 3))
+def test_an_epoch_uses_every_example_exactly_once(lengths_N, batch_size, bucket_batches, epoch):
+    order_N = order_of(lengths_N, batch_size, bucket_batches, epoch=epoch)
+    assert sorted(order_N.tolist()) == list(range(len(lengths_N)))
+
+
+def steps_of(order, lengths_N, batch_size, accumulation):
+    return -(-len(lengths_N) // (batch_size * accumulation))
+
+
+@given(LENGTHS, SIZES, st.integers(1, 4), st.integers(1, 5), st.sampled_from([None, 1, 20, 64]))
+def test_the_ranks_shares_of_all_steps_make_each_epoch_for_any_world_size_accumulation_and_window(
+    lengths_N, batch_size, accumulation, world_size, window_rows
+):
+    common = {"seed": 1, "batch_size": batch_size, "accumulation": accumulation, "bucket_batches": 4}
+    orders = [
+        Order(Whole(lengths_N), **common, window_rows=window_rows, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    steps = steps_of(orders[0], lengths_N, batch_size, accumulation)
+    for epoch in range(3):
+        sizes, seen = [], []
+        for step in range(epoch * steps, (epoch + 1) * steps):
+            assert orders[0].epoch_of(step) == epoch
+            shares = [order.step(step) for order in orders]
+            assert len({len(share) for share in shares}) == 1
+            for whole, *parts in zip(orders[0].global_step(step), *shares, strict=True):
+                joined = np.concatenate(parts)
+                assert max(map(len, parts)) - min(map(len, parts)) <= 1
+                assert sorted(whole.tolist()) == sorted(joined.tolist())
+                sizes.append(len(joined))
+                seen.extend(joined.tolist())
+        assert sorted(seen) == list(range(len(lengths_N)))
+        assert all(size == batch_size for size in sizes[:-1]) and 0 < sizes[-1] <= batch_size
+
+
+@given(LENGTHS, SIZES, st.integers(1, 3), st.integers(0, 2))
+def test_without_windows_the_steps_are_the_epochs_permutation_cut_up(lengths_N, batch_size, accumulation, epoch):
+    order = Order(Whole(lengths_N), seed=1, batch_size=batch_size, accumulation=accumulation, bucket_batches=4)
+    steps = steps_of(order, lengths_N, batch_size, accumulation)
+    taken = [batch for step in range(epoch * steps, (epoch + 1) * steps) for batch in order.global_step(step)]
+    assert np.concatenate(taken).tolist() == order_of(lengths_N, batch_size, epoch=epoch).tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "digest"),
+    [({"seed": 1, "epoch": 0, "batch_size": 16}, "285945e4744cd4ab"),
+     ({"seed": 3, "epoch": 2, "batch_size": 7, "bucket_batches": 4}, "ca414206dd0a30de"),
+     ({"seed": 1, "epoch": 1, "batch_size": 32, "bucket_batches": 1}, "5c36e4fd6940bc34")],
+)  # fmt: skip
+def test_the_order_of_every_version_is_the_same(settings, digest):
+    lengths_N = np.random.default_rng(7).integers(1, 100, 1000).astype(np.int32)
+    order_N = epoch_order(lengths_N, **settings)
+    assert hashlib.sha256(order_N.astype(np.int64).tobytes()).hexdigest()[:16] == digest
+
+
+class Growing:
+    """Examples of which ever more are there."""
+
+    def __init__(self, lengths_N, rows):
+        self._lengths_N = lengths_N
+        self.rows = rows
+        self.is_complete = rows == len(lengths_N)
+
+    def lengths(self, start, stop):
+        assert stop <= self.rows, "examples are asked for that are not there"
+        return self._lengths_N[start:stop]
+
+    def grow(self, rows):
+        self.rows = min(rows, len(self._lengths_N))
+        self.is_complete = rows >= len(self._lengths_N)
+
+
+def plain(batches):
+    return [batch.tolist() for batch in batches]
+
+
+@given(LENGTHS, st.integers(1, 5), st.integers(1, 3), st.integers(1, 40), st.data())
+def test_steps_once_taken_stay_the_same_while_more_is_written(lengths_N, batch_size, accumulation, window_rows, data):
+    common = {"seed": 2, "batch_size": batch_size, "accumulation": accumulation, "window_rows": window_rows}
+    steps = steps_of(None, lengths_N, batch_size, accumulation)
+    wanted = [plain(Order(Whole(lengths_N), **common).global_step(step)) for step in range(2 * steps)]
+    growing = Growing(lengths_N, 0)
+    taken, step = [], 0
+    order = Order(growing, **common)
+    while step < 2 * steps:
+        try:
+            taken.append(plain(order.global_step(step)))
+            step += 1
+        except NotYet as later:
+            assert not growing.is_complete and later.rows > growing.rows
+            growing.grow(growing.rows + data.draw(st.integers(1, 30)))
+            order = order if data.draw(st.booleans()) else Order(growing, **common)
+    assert taken == wanted
+
+
+def test_a_step_of_which_examples_are_missing_waits_for_them():
+    lengths_N = np.arange(100) % 7 + 1
+    growing, asked = Growing(lengths_N, 10), []
+
+    def wait(rows):
+        asked.append(rows)
+        growing.grow(growing.rows + 15)
+
+    order = Order(growing, seed=1, batch_size=5, window_rows=18, wait=wait)
+    assert len(np.unique(np.concatenate([order.global_step(step)[0] for step in range(4)]))) == 20
+    assert asked == [20]
+    assert order.epoch_of(4) == 0 and asked == [20, 40]
+    assert order.epoch_of(20) == 1 and growing.is_complete
+
+
+def test_without_windows_all_examples_must_be_there():
+    growing = Growing(np.ones(10, int), 9)
+    with pytest.raises(NotYet, match="step 0 needs 10 examples"):
+        Order(growing, seed=1, batch_size=2).global_step(0)
+
+
+def test_windows_come_as_written_in_the_first_epoch_and_shuffled_after():
+    order = Order(Whole(np.ones(205, int)), seed=1, batch_size=10, window_rows=20)
+    windows = [
+        [int(order.global_step(step)[0].min()) // 20 for step in range(epoch * 21, epoch * 21 + 20, 2)]
+        for epoch in range(3)
+    ]
+    assert windows[0] == list(range(10)) and all(sorted(found) == windows[0] for found in windows)
+    assert windows[1] != windows[0] != windows[2] != windows[1]
+    assert [sorted(order.global_step(epoch * 21 + 20)[0].tolist()) for epoch in range(3)] == [list(range(200, 205))] * 3
+
+
+def test_the_order_of_a_window_is_made_once_and_only_some_are_kept(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        order_module, "epoch_order", lambda *of, **how: made.append(how["window"]) or epoch_order(*of, **how)
+    )
+    order = Order(Whole(np.ones(400, int)), seed=1, batch_size=10, window_rows=50)
+    for step in range(40):
+        order.step(step), order.step(max(0, step - 1))
+    assert made == list(range(8)) and len(order._known) == 2
+
+
+@given(LENGTHS, SIZES)
+def test_the_order_is_a_pure_function_of_seed_and_epoch(lengths_N, batch_size):
+    assert order_of(lengths_N, batch_size).tolist() == order_of(lengths_N.copy(), batch_size).tolist()
+
+
+def test_the_order_differs_from_epoch_to_epoch_and_seed_to_seed():
+    lengths_N = np.arange(100) % 9 + 1
+    orders = {tuple(order_of(lengths_N, 8, seed=seed, epoch=epoch)) for seed in (1, 2) for epoch in range(3)}
+    assert len(orders) == 6
+
+
+def test_bucketing_pads_far_less_than_none():
+    lengths_N = np.random.default_rng(0).integers(1, 100, 3000)
+    plain = padding(lengths_N, order_of(lengths_N, 16, bucket_batches=1), 16)
+    assert padding(lengths_N, order_of(lengths_N, 16, bucket_batches=64), 16) < 0.1 * plain
+
+
+def test_bucketing_leaves_the_batches_in_no_order_of_length():
+    lengths_N = np.random.default_rng(0).integers(1, 100, 3200)
+    means = lengths_N[order_of(lengths_N, 16, bucket_batches=64)].reshape(-1, 16).mean(1)
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.2
+
+
+@given(LENGTHS, SIZES, st.integers(1, 5))
+def test_scoring_covers_each_example_once_over_all_ranks_the_longest_first(lengths_N, batch_size, world_size):
+    seen = []
+    for rank in range(world_size):
+        batches = evaluation_batches(lengths_N, batch_size=batch_size, rank=rank, world_size=world_size)
+        assert all(0 < len(batch) <= max(1, batch_size // world_size) for batch in batches)
+        mine = [int(example) for batch in batches for example in batch]
+        assert all(a >= b for a, b in zip(lengths_N[mine], lengths_N[mine][1:], strict=False))
+        seen += mine
+    assert sorted(seen) == list(range(len(lengths_N)))

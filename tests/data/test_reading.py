@@ -1,0 +1,106 @@
+"""The texts of examples, read again from their files, and stores that lost something, built again."""
+
+import json
+import os
+
+import pytest
+
+from nlu.data import store as store_module
+
+ROWS = [("a b", "1"), ("c", "0"), (" ", "0"), ("d e f", "1"), ("c", "0"), ("g", "1")]
+
+
+def texts(part):
+    return list(part.texts())
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "json"])
+def test_texts_come_back_for_exactly_the_examples_in_their_order(write, open_files, suffix):
+    records = [{"text": text, "label": label} for text, label in ROWS]
+    content = {
+        "csv": "text,label\n" + "".join(f'"{text}",{label}\n' for text, label in ROWS),
+        "tsv": "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in ROWS),
+        "jsonl": "".join(json.dumps(record) + "\n\n" for record in records), "json": json.dumps(records),
+    }[suffix]  # fmt: skip
+    train = write(f"train.{suffix}", content)
+    dev = write(f"dev.{suffix}", content)
+    fields = {"text": "text", "label": "label"}
+    store = open_files(train=[str(train), str(dev)], dev=dev, fields=fields, on_bad_row="skip", drop_duplicates=True)
+    assert texts(store.sets["train"]) == [{"text": text} for text in ("a b", "c", "d e f", "g")]
+    assert texts(store.sets["dev"]) == [{"text": text} for text in ("a b", "c", "d e f", "c", "g")]
+
+
+def test_a_set_that_is_split_off_has_its_own_texts(write, open_files):
+    train = write("train.tsv", "".join(f"text {i}\t{i % 2}\n" for i in range(9000)))
+    store = open_files(train=train, dev_fraction=0.3, max_rows=8000)
+    for part in store.sets.values():
+        assert texts(part) == [{"text": f"text {number - 1}"} for number in part.stored.number_N[part.rows_N]]
+
+
+def test_pairs_tokens_and_characters_come_back_by_their_fields(write, open_files):
+    pair = write("pair.tsv", "a\tb c\t1\nd\te\t0\n")
+    store = open_files("pair", train=pair, dev=pair, fields={"text_a": 0, "text_b": 1, "label": 2})
+    assert texts(store.sets["dev"]) == [{"text_a": "a", "text_b": "b c"}, {"text_a": "d", "text_b": "e"}]
+    conll = write("t.conll", "a B-X\nb O\n\n-DOCSTART- O\n\nc O\n")
+    store = open_files("units", train=conll, dev=conll, fields={"tokens": 0, "tags": 1})
+    assert texts(store.sets["dev"]) == [{"tokens": ["a", "b"]}, {"tokens": ["c"]}]
+    spans = write("t.jsonl", '{"text": "ab", "label": {"x": {"a": [[0, 0]]}}}\n')
+    store = open_files("units", train=spans, dev=spans, fields={"text": "text", "spans": "label"})
+    assert texts(store.sets["dev"]) == [{"text": "ab"}]
+
+
+def test_a_row_that_changed_since_has_no_text_and_the_others_have(write, open_files):
+    train = write("train.tsv", "a\t1\nb\t0\nc\t1\nd\t0\n")
+    store = open_files(train=train, dev=train)
+    train.write_text("a\t1\nB\t0\nc\t1\n")
+    assert texts(store.sets["dev"]) == [{"text": "a"}, None, {"text": "c"}, None]
+    train.write_text("a\t1\nb\nc\t1\nd\t0\n")
+    assert texts(store.sets["dev"]) == [{"text": "a"}, None, {"text": "c"}, {"text": "d"}]
+    train.write_bytes(b"a\t1\nb\t0\n\xff\t0\n")
+    assert texts(store.sets["dev"])[2:] == [None, None]
+    train.unlink()
+    assert texts(store.sets["dev"]) == [None] * 4
+
+
+def test_no_more_of_a_file_is_read_than_the_last_example_needs(write, open_files):
+    train = write("train.tsv", "".join(f"text {i}\t{i % 2}\n" for i in range(4000)))
+    part = open_files(train=train, dev=train).sets["dev"]
+    train.write_bytes(train.read_bytes() + b"\xff\n")
+    found = part.texts()
+    assert next(found) == {"text": "text 0"}
+
+
+HARM = {
+    "a shard is missing": lambda folder: next((folder / "train").glob("*.arrow")).unlink(),
+    "a shard was cut short": lambda folder: os.truncate(next((folder / "train").glob("*.arrow")), 1000),
+    "a set is missing": lambda folder: os.rename(folder / "dev", folder / "gone"),
+    "it was never marked": lambda folder: (folder / "COMPLETE").unlink(),
+    "its facts are cut short": lambda folder: os.truncate(folder / "meta.json", 10),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_store_that_lost_something_is_built_again(write, open_files, empty_cache, monkeypatch, harm):
+    monkeypatch.setattr(store_module, "SHARD_ROWS", 30)
+    lines = "".join(f"text {i}\t{i % 2}\n" for i in range(100))
+    settings = {"train": write("train.tsv", lines), "dev": write("dev.tsv", lines)}
+    first = open_files(**settings)
+    HARM[harm](first.folder)
+    again = open_files(**settings)
+    assert again.folder == first.folder and [len(part) for part in again.sets.values()] == [100, 100]
+    assert texts(again.sets["train"]) == [{"text": f"text {i}"} for i in range(100)]
+    assert [path.name for path in (empty_cache / "stores").iterdir()] == [again.folder.name]
+
+
+def test_a_store_is_on_the_disk_before_it_is_marked_complete(write, open_files, empty_cache, monkeypatch):
+    events = []
+    sync, rename = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda fd: (events.append(os.readlink(f"/proc/self/fd/{fd}")), sync(fd))[1])
+    monkeypatch.setattr(os, "rename", lambda old, new: (events.append(f"rename {new}"), rename(old, new))[1])
+    store = open_files(train=write("t.tsv", "a\t1\nb\t0\n"), dev=write("d.tsv", "a\t1\n"))
+    placed = events.index(f"rename {store.folder}")
+    synced = [path.rpartition("/store/")[2] for path in events[:placed] if "/store/" in path]
+    written = {str(path.relative_to(store.folder)) for path in store.folder.rglob("*") if path.is_file()}
+    assert written <= set(synced) and "COMPLETE" in synced
+    assert synced.index("COMPLETE") > max(synced.index(name) for name in written - {"COMPLETE"})
+    assert str(store.folder.parent) in events[placed:]
