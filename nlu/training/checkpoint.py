@@ -136,6 +136,12 @@ def find_last(run_dir: Path) -> Path | None:
     return None
 
 
+def remove_replaced(folder: Path) -> None:
+    """Delete what a kill left of replacing `last`; for the run that holds the folder, once `find_last` has looked."""
+    for name in (".last.new", ".last.old"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
 def _score(entry: Best) -> dict[str, Any]:
     return {"step": entry.step, "value": entry.value, "metrics": entry.metrics}
 

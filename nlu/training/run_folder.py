@@ -21,8 +21,8 @@ FOLDER_KEY = "hydra.run.dir (hydra.sweep.dir of a --multirun)"
 LOCK = ".lock"
 CONFIG = "config.yaml"
 """makes the folder a run's"""
-LOGS = "log*.txt"
-"""may be all that is left of a run that failed before it began"""
+BEFORE_BEGIN = ("log*.txt", f".{CONFIG}.*.tmp")
+"""may be all that is left of a run that failed, or was killed, before it began: its log, and CONFIG written aside"""
 LOCK_WAIT_S = 10.0
 """A killed parent's workers take a moment to follow it."""
 
@@ -85,7 +85,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
         if contents:
             raise _exists(run_dir, contents)
         return state_folder(resume)
-    if not contents or (resume == "auto" and all(fnmatch(name, LOGS) for name in contents)):
+    if not contents or (resume == "auto" and all(_is_before_begin(name) for name in contents)):
         return None
     if not (run_dir / CONFIG).is_file():
         raise UserError(f"{run_dir} holds {contents[0]!r} but no run; choose another {FOLDER_KEY}")
@@ -100,6 +100,10 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
             remedy=f"write the same values to continue it, or choose another {FOLDER_KEY}{elsewhere}",
         )
     return find_last(run_dir)
+
+
+def _is_before_begin(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in BEFORE_BEGIN)
 
 
 def _exists(run_dir: Path, contents: list[str]) -> UserError:

@@ -14,7 +14,7 @@ from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.training import logs
 from nlu.training.build import build_run
-from nlu.training.checkpoint import arrange_best
+from nlu.training.checkpoint import arrange_best, remove_replaced
 from nlu.training.distributed import Ranks
 from nlu.training.loop import Report, Training, save_last, train
 from nlu.training.progress import Progress
@@ -106,6 +106,7 @@ def begin_records(run: Training, config: dict[str, Any], overrides: list[str]) -
     for table in run.tables.values():
         table.truncate_after(run.state.step)
     if (run_dir / "checkpoints").is_dir():
+        remove_replaced(run_dir / "checkpoints")
         arrange_best(run_dir / "checkpoints", [entry.step for entry in run.state.best])
     log.info("run folder %s", run_dir)
     for line in lines(facts):

@@ -11,7 +11,18 @@ import pytest
 from nlu.sweeps.channel import OUTCOME, PRUNER
 from nlu.sweeps.storage import open_storage, storage_url
 from nlu.training.records import read_rows
-from tests.training.in_process import STANDING_STILL, TINY, Killed, at_backward, column, die, scores, sets, tensors, train
+from tests.training.in_process import (
+    STANDING_STILL,
+    TINY,
+    Killed,
+    at_backward,
+    column,
+    die,
+    scores,
+    sets,
+    tensors,
+    train,
+)
 from tests.training.runs import result
 
 SIZES = [8, 8, 8, 3] * 3
@@ -68,9 +79,7 @@ def test_windows_and_throughput_count_the_examples_and_tokens_of_the_steps_that_
     for steps in (3, 4, 6, 8):
         run_dir = tmp_path / str(steps)
         with at_backward(steps + 1, die), pytest.raises(Killed):
-            train(
-                *options, "trainer.max_duration=9st", f"trainer.save_interval={steps}st", f"hydra.run.dir={run_dir}"
-            )
+            train(*options, "trainer.max_duration=9st", f"trainer.save_interval={steps}st", f"hydra.run.dir={run_dir}")
         states[steps] = state_of(run_dir)
         assert states[steps]["step"] == states[steps]["window"]["steps"] == steps
         assert states[steps]["window"]["examples"] == states[steps]["window"]["count"] == sum(SIZES[:steps])
@@ -181,7 +190,7 @@ def test_a_trial_below_the_threshold_is_pruned_unless_it_was_done_anyway(
     study.ask()
     train(
         *TINY, *data, f"trainer.eval_interval={interval}", "trainer.max_duration=3st",
-        f"trial={{storage: '{url}', study: s, number: 0, attempt: 0}}", f"hydra.run.dir={tmp_path}/0",
+        f"trial={{storage: '{url}', study: s, number: 0, attempt: 0}}", "resume=auto", f"hydra.run.dir={tmp_path}/0",
     )  # fmt: skip
     trial = optuna.load_study(study_name="s", storage=open_storage(url)).get_trials()[0]
     assert trial.user_attrs[OUTCOME]["state"] == state, trial.user_attrs[OUTCOME]["error"]
