@@ -125,12 +125,13 @@ def test_a_run_killed_in_the_midst_of_writing_a_file_continues_to_the_same_bytes
 
 
 class Syncs:
-    """What was synced when: the size and time of change of files, the names in folders; and what is not in order."""
+    """What was synced when: the size and time of change of files, the names and inodes in folders; and what is wrong."""
 
     def __init__(self) -> None:
         self.synced: dict[int, Any] = {}
         self.problems: list[str] = []
         self.marked = self.renamed = 0
+        self._held_when_marked: dict[int, list[str]] = {}
         self._sync = os.fsync
 
     def fsync(self, descriptor: int) -> None:
@@ -142,12 +143,15 @@ class Syncs:
         """Judge the operations on checkpoints: marked COMPLETE once all else is on the disk, renamed once it is too."""
         if event == "open" and is_marking(arguments):
             self.marked += 1
-            self._require_synced(Path(arguments[0]).parent, "before COMPLETE")
+            folder = Path(arguments[0]).parent
+            self._held_when_marked.setdefault(folder.stat().st_ino, sorted(os.listdir(folder)))
+            self._require_synced(folder, "before COMPLETE")
         if event == "os.rename" and str(arguments[0]).endswith(".new"):
             self.renamed += 1
             folder = Path(arguments[0])
-            if not (folder / "COMPLETE").is_file():
-                self.problems.append(f"{folder.name} was renamed without COMPLETE")
+            held = self._held_when_marked.pop(folder.stat().st_ino, [])
+            if sorted([*held, "COMPLETE"]) != sorted(os.listdir(folder)):
+                self.problems.append(f"{folder.name} was marked COMPLETE, if at all, when it held {held}")
             self._require_synced(folder, "before the rename")
             if self.synced.get(folder.stat().st_ino) != self._state(folder):
                 self.problems.append(f"the names in {folder.name} were not synced before the rename")
@@ -164,8 +168,11 @@ class Syncs:
 
     @staticmethod
     def _state(where: int | Path) -> Any:
+        if os.path.isdir(where):
+            with os.scandir(where) as entries:
+                return sorted((entry.name, entry.inode()) for entry in entries)
         found = os.stat(where)
-        return sorted(os.listdir(where)) if os.path.isdir(where) else (found.st_size, found.st_mtime_ns)
+        return found.st_size, found.st_mtime_ns
 
 
 def is_marking(arguments: tuple[Any, ...]) -> bool:
