@@ -125,7 +125,7 @@ def test_a_run_killed_in_the_midst_of_writing_a_file_continues_to_the_same_bytes
 
 
 class Syncs:
-    """What was synced when: the size and time of change of files, the names and inodes in folders; and what is wrong."""
+    """What was synced: size and time of change of files, names and inodes in folders; and what is not in order."""
 
     def __init__(self) -> None:
         self.synced: dict[int, Any] = {}
@@ -227,7 +227,7 @@ def test_two_processes_killed_while_one_replaces_a_state_continue_to_the_bytes_o
     killed = subprocess.run(
         [sys.executable, program, *options, "trainer.devices=2", f"hydra.run.dir={tmp_path}/run"], cwd=REPOSITORY,
         env={**SAME_THREADS, "KILLED_BEFORE": "os.rename .last.new last 2"}, capture_output=True, text=True,
-        timeout=120, start_new_session=True,
+        timeout=300, start_new_session=True,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = os.listdir(tmp_path / "run/checkpoints")
