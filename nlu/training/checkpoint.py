@@ -70,8 +70,7 @@ class Checkpoints:
 
     def arrange(self, best: list[Best]) -> None:
         """Put `best-1` ... in the order of the list; what is not in it goes, so the saved state must not want it."""
-        if self.folder.is_dir():
-            arrange_best(self.folder, [entry.step for entry in best])
+        arrange_best(self.folder, [entry.step for entry in best])
 
     def at(self, folder: Path) -> Self:
         """The same checkpoints in another folder."""
@@ -132,6 +131,12 @@ def source_of(path: Path) -> Path:
     """Where a checkpoint came from: of one that was just taken from another run, its place there."""
     known = read_json(path.parent / ORIGIN) if path.parent.name == TAKEN else None
     return Path(known["place"]) if known else path
+
+
+def remove_replaced(folder: Path) -> None:
+    """Delete what a kill left of replacing `last`; for the run that holds the folder, once `find_last` has looked."""
+    for name in (".last.new", ".last.old"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _score(entry: Best) -> dict[str, Any]:

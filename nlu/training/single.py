@@ -14,7 +14,7 @@ from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
 from nlu.training import logs
 from nlu.training.build import build_run
-from nlu.training.checkpoint import held_steps, source_of
+from nlu.training.checkpoint import held_steps, remove_replaced, source_of
 from nlu.training.loop import Report, Training, train
 from nlu.training.progress import Progress
 from nlu.training.provenance import snapshot_code, write_overrides, write_provenance
@@ -119,7 +119,9 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     }  # fmt: skip
     for table in run.tables.values():
         table.truncate_after(run.state.step)
-    run.checkpoints.arrange(run.state.best)
+    if run.checkpoints.folder.is_dir():
+        remove_replaced(run.checkpoints.folder)
+        run.checkpoints.arrange(run.state.best)
     log.info("run folder %s", run_dir)
     for line in lines(facts):
         log.info("%s", line)

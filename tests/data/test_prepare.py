@@ -1,5 +1,6 @@
 """From files to an opened store: found again, refused with file and row, split by text."""
 
+import hashlib
 import logging
 import random
 
@@ -221,6 +222,24 @@ def test_the_dev_split_goes_by_text_whatever_the_order_of_rows(write, open_files
         ]
     assert sides[0] == sides[1]
     assert 0.1 < len(sides[0]["dev"]) / 150 < 0.3
+
+
+def test_duplicates_at_the_start_of_the_file_move_no_text_to_the_other_side(write, open_files):
+    # The rows that stay are not the first ones, so that a hash of another row would decide.
+    texts = [f"text {i}" for i in range(120)]
+    once = [f"{text}\t{label}\n" for text in texts for label in (0, 1)]
+    sides = []
+    for name, lines in (("once", once), ("twice", [once[0]] * 37 + once)):
+        train = write(f"{name}.tsv", "".join(lines))
+        store = open_files(train=train, dev_fraction=0.3, drop_duplicates=True)
+        sides.append([set(texts_of(train, store.sets[part])) for part in ("train", "dev")])
+        assert not sides[-1][0] & sides[-1][1], "a text with two labels stands on both sides"
+        assert store.meta["dropped_duplicates"] == (0 if name == "once" else 37)
+        assert len(store.sets["train"]) + len(store.sets["dev"]) == 240
+    assert sides[0] == sides[1] and len(sides[0][1]) > 20
+    # The side by hand: 63 bits of BLAKE2b of the text, as a share of a prime.
+    numbers = {text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts}
+    assert sides[1][1] == {text for text in texts if numbers[text] // 2 % 1_000_003 / 1_000_003 < 0.3}
 
 
 def test_the_same_text_with_two_labels_stays_on_one_side(write, open_files):

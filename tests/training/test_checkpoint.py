@@ -1,5 +1,6 @@
 """Checkpoints at the instants between two file operations, where a kill may fall."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -20,7 +21,7 @@ from nlu.training.checkpoint import (
     load_optimizer_tensors,
     optimizer_tensors,
 )
-from nlu.training.state import Best, State
+from nlu.training.state import Best, State, Throughput, Window
 
 
 def folder(path: Path, content: str, complete: bool = True) -> Path:
@@ -100,9 +101,22 @@ def test_arranging_the_best_can_be_repeated_after_a_kill_at_any_rename(
     assert [(tmp_path / name / "content").read_text() for name in ("best-1", "best-2")] == ["30", "10"]
 
 
+def in_which_no_field_has_its_default() -> State:
+    best = [Best(5, 50, 0.5, 0.25, {"dev": {"accuracy": 0.25}}), Best(2, 20, 0.2, 0.125, {"dev": {"accuracy": 0.125}})]
+    state = State(
+        step=7, best=best, last_metrics={"dev": {"accuracy": 0.0625}}, train_s=1.5, evaluated_at=6, improved_at=5,
+        pruned=True, window=Window(0.5, 11, 0.75, 1, 2, 12, 130, 0.03125),
+        throughput=Throughput(2.5, 40, 410, 420),
+    )  # fmt: skip
+    for part, fresh in ((state, State()), (state.window, Window()), (state.throughput, Throughput())):
+        for field in dataclasses.fields(part):
+            assert getattr(part, field.name) != getattr(fresh, field.name), f"give {field.name} another value here"
+    return state
+
+
 def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
     model, optimizer = trained_model()
-    state = State(step=7, best=[Best(5, 50, 0.5, 0.25, {"dev": {"accuracy": 0.25}})], train_s=1.5)
+    state = in_which_no_field_has_its_default()
     average = {name: parameter.detach() * 2 for name, parameter in model.named_parameters()}
     checkpoints(tmp_path).save_last(model, optimizer, average, state, {"seed": 1})
     other = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))

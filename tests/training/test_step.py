@@ -102,16 +102,27 @@ def test_a_loss_that_is_not_a_number_changes_nothing_and_names_rows(examples: Ex
     assert torch.equal(vector(parts).nan_to_num(), before.nan_to_num())
 
 
-def test_the_moving_average_follows_and_lags(examples: Examples) -> None:
-    parts = stepper(ema_decay=0.9)
-    start = vector(parts).clone()
-    for number in range(1, 6):
+def test_the_moving_average_goes_a_known_share_of_the_way_after_each_update(examples: Examples) -> None:
+    parts = stepper(ema_decay=0.25)
+    names = [name for name, _ in parts.model.named_parameters()]
+    expected = vector(parts).double()
+    # (1 + n) / (10 + n) at step n, until it passes the decay that is asked for: 2/11 and 3/12 are below a quarter.
+    for number, decay in enumerate([2 / 11, 1 / 4, 1 / 4, 1 / 4], 1):
         parts.step(examples, [np.arange(ROWS)], number, False).result()
-    assert parts.average is not None
-    average = torch.cat([value.view(-1) for value in parts.average.values()])
-    travelled = float((vector(parts) - start).norm())
-    assert 0 < float((average - start).norm()) < travelled
-    assert 0 < float((average - vector(parts)).norm()) < travelled
+        expected = decay * expected + (1 - decay) * vector(parts).double()
+        assert parts.average is not None
+        average = torch.cat([parts.average[name].view(-1) for name in names])
+        torch.testing.assert_close(average.double(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing_and_names_rows(examples: Examples) -> None:
+    parts = stepper(ema_decay=0.9)
+    parts.model.classifier.bias.register_hook(lambda gradient: gradient * float("inf"))
+    before = vector(parts).clone()
+    with pytest.raises(UserError, match=r"the gradient norm is inf at step 3, rows 5, 6, 7 of train; nothing was"):
+        parts.step(examples, [np.array([4, 5, 6])], 3, False).result()
+    assert torch.equal(vector(parts), before) and parts.average is not None
+    assert torch.equal(torch.cat([value.view(-1) for value in parts.average.values()]), before)
 
 
 def test_a_rank_without_examples_takes_part(examples: Examples, tmp_path: Path) -> None:

@@ -230,3 +230,23 @@ def test_initialisation_follows_the_range_and_the_seed():
         assert torch.equal(one, other)
     assert 0.45 < first.encoder["layer"][0].intermediate["dense"].weight.std() < 0.55
     assert not first.encoder["layer"][0].intermediate["dense"].bias.any()
+
+
+@pytest.mark.parametrize("sd", [None, 0.05])
+def test_every_matrix_begins_with_the_deviation_asked_for_biases_at_0_and_norms_at_1(sd):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 48, "layers": 2, "heads": 4, "intermediate_size": 96, "max_positions": 64}
+    bert = Bert(
+        500, None, pretrained=None, initializer_range=sd, segment_types=40, embedding_size=32, pooling="pooler", **sizes
+    )
+    found = dict(bert.named_parameters())
+    matrices = [name for name, value in found.items() if value.ndim == 2]
+    for kind in ("word", "position", "token_type"):
+        assert f"embeddings.{kind}_embeddings.weight" in matrices
+    for name, value in found.items():
+        if name in matrices:
+            # BERT's own is 0.02; of the 1,280 numbers of the smallest matrix the deviation is known to 2 %.
+            assert value.std().item() == pytest.approx(sd or 0.02, rel=0.1), name
+            assert abs(value.mean().item()) < 0.1 * (sd or 0.02), name
+        else:
+            assert (value == (1.0 if name.endswith("LayerNorm.weight") else 0.0)).all(), name

@@ -1,0 +1,145 @@
+"""Whole runs of the command in the process of the tests: a quarter of a second each, where a process of its own takes
+three and more. What such a run wrote is read from its folder alone, as its user would.
+"""
+
+import logging
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from hydra.core.hydra_config import HydraConfig
+from matplotlib.figure import Figure
+from safetensors.numpy import load_file
+
+from nlu.config.app import run_app
+from nlu.train import main
+from nlu.training.records import read_rows
+
+MODEL = (
+    "model=bert_tiny", "model.hidden_size=8", "model.heads=2", "model.layers=1", "model.intermediate_size=16",
+    "model.max_positions=32", "data.max_len=32",
+)  # fmt: skip
+NO_DROPOUT = ("model.dropout=0", "model.attention_dropout=0", "model.head_dropout=0")
+PLAIN = (
+    "trainer.device=cpu", "trainer.batch_size=8", "scheduler=constant", "optimizer.lr=3e-3", "trainer.log_interval=1st",
+)  # fmt: skip
+TINY = (*MODEL, *NO_DROPOUT, *PLAIN)
+STANDING_STILL = ("optimizer.lr=1e-30", "optimizer.weight_decay=0")
+"""A rate that changes no weight by more than 1e-30, so that the last weights are the first and all scores alike."""
+
+
+def train(*overrides: str, status: int = 0) -> None:
+    """Run what `python -m nlu.train` with these overrides runs, and assert its exit status.
+
+    What it changes in the process is put back. Its figures stay blank: drawing them takes two thirds of such a run.
+    """
+    with _put_back(), mock.patch.object(sys, "argv", ["nlu.train", *overrides]):
+        try:
+            run_app(main, "train")
+        except SystemExit as left:
+            assert left.code == status, f"exit {left.code}, not {status}"
+
+
+@contextmanager
+def _put_back() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in ("nlu", "py.warnings")]
+    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    threads, composed = torch.get_num_threads(), HydraConfig.instance().cfg
+    try:
+        torch.set_num_threads(1)
+        with mock.patch.dict(os.environ), mock.patch.object(Figure, "savefig", lambda self, *_, **__: None):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        HydraConfig.instance().cfg = composed
+        logging.captureWarnings(False)
+        for logger, handlers, level, propagate in before:
+            for handler in logger.handlers:
+                if handler not in handlers:
+                    handler.close()
+            logger.handlers[:], logger.propagate = handlers, propagate
+            logger.setLevel(level)
+
+
+@contextmanager
+def at_backward(number: int, do: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[dict[str, torch.nn.Parameter]]:
+    """Pass the gradient of the classifier's bias, in backward pass `number` from 1, through `do`.
+
+    Gives the parameters of the models that are built meanwhile, by their name in their module.
+    """
+    passes = 0
+    registered: dict[str, torch.nn.Parameter] = {}
+
+    def count(gradient: torch.Tensor) -> torch.Tensor:
+        nonlocal passes
+        passes += 1
+        return do(gradient) if passes == number else gradient
+
+    def register(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> None:
+        # Two labels, and nothing else of these models has a width of two.
+        if name == "bias" and parameter.shape == (2,):
+            registered["classifier.bias"] = parameter
+            parameter.register_hook(count)
+
+    handle = torch.nn.modules.module.register_module_parameter_registration_hook(register)
+    try:
+        yield registered
+    finally:
+        handle.remove()
+
+
+class Killed(BaseException):
+    """Ends a run in the midst of a step, as a kill there does: a step writes nothing."""
+
+
+def die(gradient: torch.Tensor) -> torch.Tensor:
+    """Be what `at_backward` does where the run is to end there."""
+    raise Killed
+
+
+def write_rows(path: Path, rows: int, *, seed: int = 0, inverted: bool = False) -> Path:
+    """Write lines of text and label, which the words tell; `inverted` gives each text the other label.
+
+    Three of four rows are bad, or good where inverted: the first steps already learn that, if nothing else.
+
+    Words are single letters, so that each is one token whatever the vocabulary.
+    """
+    rng = random.Random(seed)
+    lines = []
+    for number in range(rows):
+        label = number % 4 == 0
+        words = [rng.choice("abcdefgh"[3 * label : 3 * label + 5]) for _ in range(rng.randint(2, 12))]
+        lines.append(f"{' '.join(words)}\t{('bad', 'good')[label ^ inverted]}\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def sets(folder: Path, *, train_rows: int = 27, dev_rows: int = 21, inverted_dev: bool = False) -> tuple[str, ...]:
+    """Return the overrides for a training and a dev set written to `folder`."""
+    train_file = write_rows(folder / "train.tsv", train_rows)
+    dev_file = write_rows(folder / "dev.tsv", dev_rows, seed=1, inverted=inverted_dev)
+    return "data=files", f"data.train={train_file}", f"data.dev={dev_file}", "data.fields={text: 0, label: 1}"
+
+
+def tensors(run_dir: Path, name: str) -> dict[str, np.ndarray]:
+    """Return the tensors of a file of a run's checkpoints, such as last/average, by name, in double precision."""
+    values = load_file(run_dir / "checkpoints" / f"{name}.safetensors")
+    return {key: value.astype(np.float64) for key, value in values.items()}
+
+
+def column(run_dir: Path, name: str) -> list[Any]:
+    """Return a column of train.tsv."""
+    return [row[name] for row in read_rows(run_dir / "train.tsv")]
+
+
+def scores(run_dir: Path, name: str, metric: str) -> dict[int, float]:
+    """Return the values of a metric on a set, by step, as valid.tsv has them."""
+    rows = read_rows(run_dir / "valid.tsv")
+    return {int(row["step"]): float(row["value"]) for row in rows if (row["set"], row["metric"]) == (name, metric)}  # type: ignore[arg-type]

@@ -1,0 +1,237 @@
+"""A run killed at a named instant, before any operation on its files, goes on to the bytes of one that was not.
+
+`benchmarks/kill.py` kills at random instants, many times, and takes its time.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.training.in_process import MODEL, PLAIN, Killed, at_backward, die, sets, train
+from tests.training.instants import Instants, told_of_operations
+from tests.training.runs import REPOSITORY, SAME_THREADS, run
+
+OPTIONS = (
+    *MODEL, *PLAIN, "trainer.eval_interval=1st", "trainer.keep_best=2", "trainer.major_metric=loss", "resume=auto",
+    "trainer.max_duration=2st",
+)  # fmt: skip
+SPEED_COLUMNS = 2
+CHECKPOINTS = ("last/model", "last/optimizer", "last/average", "best-1/model", "best-2/model")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    return sets(tmp_path_factory.mktemp("data"))
+
+
+def outcome(run_dir: Path) -> dict[str, Any]:
+    """Return everything of a finished run that must not depend on whether it was killed."""
+    found: dict[str, Any] = {
+        name: (run_dir / "checkpoints" / f"{name}.safetensors").read_bytes() for name in CHECKPOINTS
+    }
+    for name in ("valid.tsv", "predictions/dev.json"):
+        found[name] = (run_dir / name).read_text()
+    found["train.tsv"] = [row.split("\t")[:-SPEED_COLUMNS] for row in (run_dir / "train.tsv").read_text().splitlines()]
+    result = json.loads((run_dir / "result.json").read_text())
+    found["result.json"] = {key: result[key] for key in ("metrics", "best", "last", "steps", "examples")}
+    found["checkpoints"] = sorted(os.listdir(run_dir / "checkpoints"))
+    for place in (1, 2):
+        score = json.loads((run_dir / f"checkpoints/best-{place}/score.json").read_text())
+        found[f"best-{place}/step"] = score["step"]
+    return found
+
+
+def assert_same(run_dir: Path, expected: dict[str, Any], when: str) -> None:
+    found = outcome(run_dir)
+    assert not [name for name in expected if found[name] != expected[name]], (when, found["checkpoints"])
+
+
+@pytest.fixture(scope="module")
+def whole_run(
+    data: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Instants, dict[str, Any], tuple[str, ...]]:
+    """Every state that the folder of a run was in, and what the run came to."""
+    folder = tmp_path_factory.mktemp("kills")
+    options = (*OPTIONS, *data)
+    instants = Instants(folder / "run", folder / "copies")
+    with told_of_operations(instants.look):
+        train(*options, f"hydra.run.dir={folder}/run")
+    return instants, outcome(folder / "run"), options
+
+
+def is_like_another(operations: list[str], number: int) -> bool:
+    """Whether a kill then leaves what a kill at another instant does, but for the name of a file.
+
+    So do rows of valid.tsv, figures and documents that are written aside and renamed as config.yaml is, and files
+    written to a folder that nobody looks into before it is COMPLETE; each of those is cut in half by another test.
+    """
+    operation = operations[number]
+    if any(name in operation for name in ("plots", "provenance.json", "code.zip", "data.json", "overrides")):
+        return True
+    if ".new/" in operation and "COMPLETE" not in operation:
+        return True
+    return all("valid.tsv" in near for near in operations[number - 1 : number + 2])
+
+
+def test_a_run_killed_before_any_operation_on_its_files_continues_to_the_same_bytes(
+    whole_run: tuple[Instants, dict[str, Any], tuple[str, ...]],
+) -> None:
+    instants, expected, options = whole_run
+    operations = instants.next_operation
+    told = "\n".join(operations)
+    for name in ("config.yaml", "train.tsv", "valid.tsv", "checkpoints/.last.new", "checkpoints/last", "result.json"):
+        assert name in told, f"no instant is about {name}"
+    chosen = [number for number in range(len(operations)) if not is_like_another(operations, number)]
+    assert len(chosen) > 30
+    for number in chosen:
+        run_dir = shutil.copytree(instants.copies / str(number), instants.copies / f"{number}-continued")
+        train(*options, f"hydra.run.dir={run_dir}")
+        assert_same(run_dir, expected, f"killed before {operations[number]}")
+        shutil.rmtree(run_dir)
+
+
+def test_a_run_killed_in_the_midst_of_writing_a_file_continues_to_the_same_bytes(
+    whole_run: tuple[Instants, dict[str, Any], tuple[str, ...]],
+) -> None:
+    instants, expected, options = whole_run
+    cut: set[str] = set()
+    sizes: dict[str, int] = {}
+    for number in range(len(instants.next_operation)):
+        copy = instants.copies / str(number)
+        files = [path for path in copy.rglob("*") if path.is_file()]
+        before, sizes = sizes, {str(path.relative_to(copy)): path.stat().st_size for path in files}
+        for name in sizes:
+            # Tables grow in place, by rows; the rest of a state is written aside, and once for each kind of folder.
+            is_row = name in ("train.tsv", "valid.tsv") and 0 < before.get(name, 0) < sizes[name]
+            is_aside = ".new/" in name and before.get(name, 0) < sizes[name]
+            known = f"{name} of {sizes[name]}" if is_row and name == "train.tsv" else name
+            if not (is_row or is_aside) or known in cut:
+                continue
+            cut.add(known)
+            run_dir = shutil.copytree(copy, instants.copies / f"{number}-cut")
+            os.truncate(run_dir / name, (before.get(name, 0) + sizes[name]) // 2)
+            train(*options, f"hydra.run.dir={run_dir}")
+            assert_same(run_dir, expected, f"killed while {name} was written")
+            shutil.rmtree(run_dir)
+    assert {"valid.tsv", "checkpoints/.last.new/model.safetensors", "checkpoints/.last.new/state.json"} < cut
+
+
+class Syncs:
+    """What was synced: size and time of change of files, names and inodes in folders; and what is not in order."""
+
+    def __init__(self) -> None:
+        self.synced: dict[int, Any] = {}
+        self.problems: list[str] = []
+        self.marked = self.renamed = 0
+        self._held_when_marked: dict[int, list[str]] = {}
+        self._sync = os.fsync
+
+    def fsync(self, descriptor: int) -> None:
+        """Note and do what os.fsync does."""
+        self._sync(descriptor)
+        self.synced[os.fstat(descriptor).st_ino] = self._state(descriptor)
+
+    def look(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Judge the operations on checkpoints: marked COMPLETE once all else is on the disk, renamed once it is too."""
+        if event == "open" and is_marking(arguments):
+            self.marked += 1
+            folder = Path(arguments[0]).parent
+            self._held_when_marked.setdefault(folder.stat().st_ino, sorted(os.listdir(folder)))
+            self._require_synced(folder, "before COMPLETE")
+        if event == "os.rename" and str(arguments[0]).endswith(".new"):
+            self.renamed += 1
+            folder = Path(arguments[0])
+            held = self._held_when_marked.pop(folder.stat().st_ino, [])
+            if sorted([*held, "COMPLETE"]) != sorted(os.listdir(folder)):
+                self.problems.append(f"{folder.name} was marked COMPLETE, if at all, when it held {held}")
+            self._require_synced(folder, "before the rename")
+            if self.synced.get(folder.stat().st_ino) != self._state(folder):
+                self.problems.append(f"the names in {folder.name} were not synced before the rename")
+
+    def _require_synced(self, folder: Path, when: str) -> None:
+        files = [path for path in folder.iterdir() if path.is_file()]
+        late = [path.name for path in files if self.synced.get(path.stat().st_ino) != self._state(path)]
+        if late:
+            self.problems.append(f"{late} of {folder.name} were not synced {when}")
+
+    def is_synced(self, folder: Path) -> bool:
+        """Whether the names in a folder, as they are, were synced."""
+        return self.synced.get(folder.stat().st_ino) == self._state(folder)
+
+    @staticmethod
+    def _state(where: int | Path) -> Any:
+        if os.path.isdir(where):
+            with os.scandir(where) as entries:
+                return sorted((entry.name, entry.inode()) for entry in entries)
+        found = os.stat(where)
+        return found.st_size, found.st_mtime_ns
+
+
+def is_marking(arguments: tuple[Any, ...]) -> bool:
+    """Whether an opening makes the marker of a checkpoint: for writing, by a mode or by flags."""
+    path, mode, flags = arguments
+    if (
+        not isinstance(path, str | os.PathLike)
+        or os.path.basename(path) != "COMPLETE"
+        or "checkpoints" not in str(path)
+    ):
+        return False
+    return any(letter in mode for letter in "wxa") if mode else bool(flags & os.O_CREAT)
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_is_marked_and_marked_before_it_is_renamed(
+    data: tuple[str, ...], tmp_path: Path
+) -> None:
+    syncs = Syncs()
+    with told_of_operations(syncs.look), mock.patch.object(os, "fsync", syncs.fsync):
+        train(*OPTIONS, *data, f"hydra.run.dir={tmp_path}/run")
+    assert not syncs.problems
+    # Two evaluations, each of which wrote one of the best and the last state.
+    assert syncs.marked == syncs.renamed == 4
+    assert syncs.is_synced(tmp_path / "run/checkpoints")
+
+
+@pytest.mark.parametrize("killed_in", [1, 2, 5, 6])
+def test_a_run_in_low_precision_with_several_micro_batches_killed_in_a_step_continues_to_the_same_bytes(
+    data: tuple[str, ...], tmp_path: Path, killed_in: int
+) -> None:
+    # Steps of 4 micro-batches of 3 rows: the third step ends the epoch of 27.
+    options = (
+        *OPTIONS, *data, "precision=bf16", "trainer.batch_size=3", "trainer.accumulation=4", "trainer.max_duration=6st",
+        "trainer.eval_interval=3st", "trainer.save_interval=2st", "trainer.log_interval=4st",
+    )  # fmt: skip
+    train(*options, f"hydra.run.dir={tmp_path}/whole")
+    passes_before = [0, 4, 8, 9, 13, 17][killed_in - 1]
+    with at_backward(passes_before + 1, die), pytest.raises(Killed):
+        train(*options, f"hydra.run.dir={tmp_path}/run")
+    train(*options, f"hydra.run.dir={tmp_path}/run")
+    assert_same(tmp_path / "run", outcome(tmp_path / "whole"), f"killed in step {killed_in}")
+
+
+def test_two_processes_killed_while_one_replaces_a_state_continue_to_the_bytes_of_torchruns(
+    data: tuple[str, ...], tmp_path: Path
+) -> None:
+    options = (*OPTIONS, *data, "trainer.accumulation=2")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
+    run(*options, f"hydra.run.dir={tmp_path}/whole", prefix=torchrun)
+    # The second time that the last state is replaced, when the older one has just lost its name.
+    program = str(REPOSITORY / "tests" / "training" / "killed_at.py")
+    killed = subprocess.run(
+        [sys.executable, program, *options, "trainer.devices=2", f"hydra.run.dir={tmp_path}/run"], cwd=REPOSITORY,
+        env={**SAME_THREADS, "KILLED_BEFORE": "os.rename .last.new last 2"}, capture_output=True, text=True,
+        timeout=300, start_new_session=True,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = os.listdir(tmp_path / "run/checkpoints")
+    assert ".last.new" in left and ".last.old" in left and "last" not in left
+    run(*options, "trainer.devices=2", f"hydra.run.dir={tmp_path}/run")
+    assert_same(tmp_path / "run", outcome(tmp_path / "whole"), "two processes")
+    assert (tmp_path / "run/log.rank1.txt").is_file()

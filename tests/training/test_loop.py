@@ -1,0 +1,199 @@
+"""What the loop decides and counts, over whole small runs, against what follows by hand from their options."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+
+from nlu.sweeps.channel import OUTCOME, PRUNER
+from nlu.sweeps.storage import open_storage, storage_url
+from nlu.training.records import read_rows
+from tests.training.in_process import (
+    STANDING_STILL,
+    TINY,
+    Killed,
+    at_backward,
+    column,
+    die,
+    scores,
+    sets,
+    tensors,
+    train,
+)
+from tests.training.runs import result
+
+SIZES = [8, 8, 8, 3] * 3
+"""examples of the steps of a run over 27 rows in batches of 8, which go through them once in four steps"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    return sets(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def worsening(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Rows to train on, and the contrary to be scored on: what is learned makes every evaluation worse."""
+    data = sets(tmp_path_factory.mktemp("worsening"), inverted_dev=True)
+    return *data, "trainer.major_metric=loss", "trainer.eval_interval=1st", "optimizer.lr=1e-2", "trainer.ema_decay=0.1"
+
+
+def state_of(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "checkpoints/last/state.json").read_text())["state"]
+
+
+def test_a_row_of_the_table_is_the_mean_of_its_steps_and_the_last_steps_have_one_too(
+    data: tuple[str, ...], tmp_path: Path
+) -> None:
+    options = (*TINY, *data, "trainer.max_duration=10st", "trainer.clip_norm=0.4")
+    for interval in (1, 3):
+        train(*options, f"trainer.log_interval={interval}st", f"hydra.run.dir={tmp_path}/{interval}")
+    each, third = tmp_path / "1", tmp_path / "3"
+    assert column(each, "step") == list(range(1, 11)) and column(third, "step") == [3, 6, 9, 10]
+    assert column(each, "examples") == np.cumsum(SIZES)[:10].tolist()
+    assert column(third, "examples") == [24, 43, 62, 70]
+    loss, gnorm, clipped = (np.array(column(each, name), float) for name in ("loss", "gnorm", "clipped"))
+    assert len(set(loss)) == 10 and 0 < clipped.sum() < 10
+    assert clipped.tolist() == [float(value > 0.4) for value in gnorm]
+    for row, steps in enumerate([[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]):
+        weight = np.array(SIZES)[steps]
+        # The loss is of rows, so that a short batch weighs less; norms are of steps.
+        assert column(third, "loss")[row] == pytest.approx((loss[steps] @ weight) / weight.sum(), rel=1e-9)
+        assert column(third, "gnorm")[row] == pytest.approx(gnorm[steps].mean(), rel=1e-9)
+        assert column(third, "clipped")[row] == pytest.approx(clipped[steps].mean())
+        assert column(third, "lr")[row] == column(each, "lr")[steps[-1]]
+
+
+def test_windows_and_throughput_count_the_examples_and_tokens_of_the_steps_that_were_done(
+    data: tuple[str, ...], tmp_path: Path
+) -> None:
+    train_file = next(entry for entry in data if entry.startswith("data.train=")).partition("=")[2]
+    words = [line.partition("\t")[0].split() for line in Path(train_file).read_text().splitlines()]
+    tokens = sum(len(text) + 2 for text in words)
+    options = (*TINY, *data, "trainer.log_interval=100st", "trainer.eval_interval=0")
+    # The run ends with a row, which begins the window anew; so it is killed in the step after.
+    states = {}
+    for steps in (3, 4, 6, 8):
+        run_dir = tmp_path / str(steps)
+        with at_backward(steps + 1, die), pytest.raises(Killed):
+            train(*options, "trainer.max_duration=9st", f"trainer.save_interval={steps}st", f"hydra.run.dir={run_dir}")
+        states[steps] = state_of(run_dir)
+        assert states[steps]["step"] == states[steps]["window"]["steps"] == steps
+        assert states[steps]["window"]["examples"] == states[steps]["window"]["count"] == sum(SIZES[:steps])
+        # The first three steps of a process are not timed.
+        assert states[steps]["throughput"]["examples"] == sum(SIZES[3:steps])
+    assert states[4]["window"]["real_tokens"] == tokens and states[8]["window"]["real_tokens"] == 2 * tokens
+    after_three = states[3]["window"]["real_tokens"]
+    for name in ("real_tokens", "computed_tokens"):
+        assert states[8]["throughput"][name] == 2 * tokens - after_three
+
+
+def test_the_best_is_the_best_on_the_first_set_and_the_others_have_no_say(tmp_path: Path) -> None:
+    data = sets(tmp_path)
+    inverted = next(entry for entry in sets(tmp_path, inverted_dev=True) if entry.startswith("data.dev="))
+    contrary = Path(inverted.partition("=")[2]).rename(tmp_path / "contrary.tsv")
+    easy = Path(next(entry for entry in sets(tmp_path) if entry.startswith("data.dev=")).partition("=")[2])
+    options = (*TINY, *data, "trainer.major_metric=loss", "trainer.eval_interval=2st", "trainer.max_duration=6st",
+               "optimizer.lr=1e-2", "trainer.keep_best=2")  # fmt: skip
+    for first, second in (("easy", "contrary"), ("contrary", "easy")):
+        paths = {"easy": easy, "contrary": contrary}
+        run_dir = tmp_path / first
+        train(*options, f"data.dev={{{first}: {paths[first]}, {second}: {paths[second]}}}", f"hydra.run.dir={run_dir}")
+        of_first, of_second = (scores(run_dir, name, "loss") for name in (first, second))
+        order = sorted(of_first, key=lambda step: of_first[step])
+        assert order == sorted(of_second, key=lambda step: -of_second[step]), "the sets must disagree to tell anything"
+        best = result(run_dir)["best"]
+        assert (best["set"], best["step"], best["value"]) == (first, order[0], of_first[order[0]])
+        assert result(run_dir)["metrics"][second]["loss"] == of_second[order[0]]
+        kept = [json.loads((run_dir / f"checkpoints/best-{place}/score.json").read_text()) for place in (1, 2)]
+        assert [score["step"] for score in kept] == order[:2]
+
+
+@pytest.mark.parametrize("keep_best", [1, 3])
+def test_patience_ends_a_run_that_gets_worse_however_many_of_the_best_are_kept(
+    worsening: tuple[str, ...], tmp_path: Path, keep_best: int
+) -> None:
+    train(
+        *TINY, *worsening, f"trainer.keep_best={keep_best}", "trainer.patience=3st", "trainer.max_duration=12st",
+        f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    losses = scores(tmp_path / "run", "dev", "loss")
+    assert list(losses.values()) == sorted(losses.values())
+    assert result(tmp_path / "run")["steps"] == 4 and result(tmp_path / "run")["best"]["step"] == 1
+
+
+@pytest.mark.parametrize("keep_best", [1, 3])
+def test_evaluations_that_are_no_better_than_the_best_use_up_patience(
+    data: tuple[str, ...], tmp_path: Path, keep_best: int
+) -> None:
+    train(
+        *TINY, *data, *STANDING_STILL, f"trainer.keep_best={keep_best}", "trainer.eval_interval=2st",
+        "trainer.patience=4st", "trainer.max_duration=20st", f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    assert result(tmp_path / "run")["steps"] == 6 and result(tmp_path / "run")["best"]["step"] == 2
+
+
+def test_the_predictions_are_those_of_the_best_evaluation(worsening: tuple[str, ...], tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(*TINY, *worsening, "trainer.keep_best=3", "trainer.max_duration=4st", f"hydra.run.dir={run_dir}")
+    found, losses = json.loads((run_dir / "predictions/dev.json").read_text()), scores(run_dir, "dev", "loss")
+    assert found["step"] == result(run_dir)["best"]["step"] == 1 and len(losses) == 4
+    mean = np.mean([row["loss"] for row in found["rows"]])
+    assert mean == pytest.approx(losses[1], rel=1e-6) and mean != pytest.approx(losses[2], rel=1e-3)
+
+
+def test_what_patience_and_throughput_count_goes_on_where_a_killed_run_does(
+    data: tuple[str, ...], tmp_path: Path
+) -> None:
+    options = (
+        *TINY, *data, *STANDING_STILL, "trainer.eval_interval=2st", "trainer.patience=8st", "trainer.max_duration=20st",
+        "resume=auto", f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    with at_backward(6, die), pytest.raises(Killed):
+        train(*options)
+    killed = state_of(tmp_path / "run")
+    assert (killed["step"], killed["evaluated_at"], killed["improved_at"]) == (4, 4, 2)
+    assert killed["throughput"]["examples"] == SIZES[3] and killed["throughput"]["steps_s"] > 0
+    train(*options)
+    ended = state_of(tmp_path / "run")
+    assert (ended["step"], ended["improved_at"]) == (10, 2)
+    # Steps 4 of the first process, 8 to 10 of the second: each leaves out three.
+    assert ended["throughput"]["examples"] == SIZES[3] + sum(SIZES[7:10])
+    assert ended["throughput"]["steps_s"] > killed["throughput"]["steps_s"] and ended["train_s"] > killed["train_s"]
+
+
+def test_an_evaluation_saves_the_state_without_any_other_interval(data: tuple[str, ...], tmp_path: Path) -> None:
+    options = (*TINY, *data, "trainer.eval_interval=2st", "trainer.save_interval=0", "trainer.max_duration=6st")
+    with at_backward(4, die), pytest.raises(Killed):
+        train(*options, f"hydra.run.dir={tmp_path}/run")
+    assert state_of(tmp_path / "run")["step"] == 2
+    train(*options, "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/two")
+    for name in ("model", "average", "optimizer"):
+        killed, whole = (tensors(tmp_path / run, f"last/{name}") for run in ("run", "two"))
+        assert all(np.array_equal(killed[key], whole[key]) for key in whole)
+
+
+@pytest.mark.parametrize(
+    ("interval", "state", "steps"), [("0", "complete", 3), ("3st", "complete", 3), ("2st", "pruned", 2)]
+)
+def test_a_trial_below_the_threshold_is_pruned_unless_it_was_done_anyway(
+    data: tuple[str, ...], tmp_path: Path, interval: str, state: str, steps: int
+) -> None:
+    url = storage_url(None, tmp_path)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
+    # No accuracy reaches two.
+    study.set_user_attr(PRUNER, {"name": "threshold", "lower": 2.0, "upper": 3.0})
+    study.ask()
+    train(
+        *TINY, *data, f"trainer.eval_interval={interval}", "trainer.max_duration=3st",
+        f"trial={{storage: '{url}', study: s, number: 0, attempt: 0}}", "resume=auto", f"hydra.run.dir={tmp_path}/0",
+    )  # fmt: skip
+    trial = optuna.load_study(study_name="s", storage=open_storage(url)).get_trials()[0]
+    assert trial.user_attrs[OUTCOME]["state"] == state, trial.user_attrs[OUTCOME]["error"]
+    assert trial.intermediate_values == {sum(SIZES[:steps]): result(tmp_path / "0")["last"]["dev"]["accuracy"]}
+    assert result(tmp_path / "0")["pruned"] == (state == "pruned")
+    assert result(tmp_path / "0")["steps"] == steps == read_rows(tmp_path / "0/train.tsv")[-1]["step"]
