@@ -1,10 +1,8 @@
 """Tables on standard output: drawn on a terminal, plain columns that nothing wraps or cuts anywhere else."""
 
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -89,12 +87,6 @@ def metric_text(value: float | None) -> str:
 def count_text(value: float | None) -> str:
     """Return a number of things."""
     return "-" if value is None else f"{value:,.0f}"
-
-
-def path_text(path: Path) -> str:
-    """Return a path relative to the working folder where it lies below it, absolute otherwise."""
-    absolute = Path(os.path.abspath(path))
-    return os.path.relpath(absolute) if absolute.is_relative_to(Path.cwd()) else str(absolute)
 
 
 def value_text(value: Any) -> str:

@@ -11,8 +11,7 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.flat import WITHOUT_EFFECT
 from nlu.config.nearest import hint
-from nlu.config.tables import path_text
-from nlu.config.words import counted
+from nlu.config.words import counted, path_text
 from nlu.reports.runs import STATES, Run, State, task_constants
 from nlu.sweeps.repeats import JoinedFolds, join_folds
 

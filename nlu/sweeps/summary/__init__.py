@@ -28,7 +28,8 @@ def write_summary(
     are asked only where the best trial's own folder does not tell what it ran. Writes anew whatever an earlier call
     left.
     """
-    from nlu.config.tables import path_text, print_table
+    from nlu.config.tables import print_table
+    from nlu.config.words import path_text
     from nlu.sweeps.summary.best import best_command, write_best
     from nlu.sweeps.summary.figures import draw_figures
     from nlu.sweeps.summary.importance import importances_of
