@@ -44,10 +44,10 @@ def native_config(size: str, *overrides: str) -> dict[str, Any]:
 def native_run(size: str, *overrides: str) -> Any:
     """Return nlu's run of a size, built by what its command builds it with, ready for `nlu.training.loop.train`."""
     from nlu.config.schema import Trainer
+    from nlu.display.progress import Progress
+    from nlu.runs.records import TRAIN_COLUMNS, Table
     from nlu.training.build import build_run
     from nlu.training.distributed import Ranks, choose_device
-    from nlu.training.progress import Progress
-    from nlu.training.records import TRAIN_COLUMNS, Table
 
     config = native_config(size, *overrides)
     trainer = Trainer(**config["trainer"])
@@ -63,9 +63,9 @@ def stored_set(name: str, *overrides: str) -> Any:
     """Return the examples of an nlu set of AFQMC; its store is built where it does not exist yet."""
     import torch
 
+    from nlu.display.progress import Progress
     from nlu.training.build import build_data
     from nlu.training.distributed import Ranks
-    from nlu.training.progress import Progress
 
     ranks = Ranks(0, 1, torch.device("cpu"))
     _, store, _ = build_data(native_config("4 x 312", *overrides), ranks, Progress(enabled=False))

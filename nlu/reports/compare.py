@@ -8,8 +8,8 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.flat import WITHOUT_EFFECT
-from nlu.config.tables import metric_text, print_table, table_of, value_text
 from nlu.config.words import path_text
+from nlu.display.tables import metric_text, print_table, table_of, value_text
 from nlu.reports.aggregate import Row, Spread, lower_is_better, missing_folds, rows_of, spread_of
 from nlu.reports.flips import Flip, Flips, compare, prediction_of, texts_of
 from nlu.reports.runs import Run, find_runs

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.config.tables import Column, count_text, fitted, metric_text, print_table, value_text
 from nlu.config.words import path_text
+from nlu.display.tables import Column, count_text, fitted, metric_text, print_table, value_text
 from nlu.reports.aggregate import Row, Spread, missing_folds
 from nlu.reports.columns import Columns, differing_columns
 from nlu.reports.runs import parts

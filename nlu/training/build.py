@@ -16,13 +16,13 @@ from nlu.data.dataset import Files
 from nlu.data.folds import Fold
 from nlu.data.prepare import Store, prepare
 from nlu.data.seeds import stable_seed
+from nlu.display.progress import Progress
 from nlu.models.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.storage.resources import fetch
 from nlu.training.checkpoint import Checkpoints, load_last
 from nlu.training.distributed import Ranks
 from nlu.training.loop import Training
-from nlu.training.progress import Progress
 from nlu.training.state import State
 from nlu.training.step import Stepper
 

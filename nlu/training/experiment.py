@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from nlu.data.report import describe, lines
+from nlu.display.progress import Progress
 from nlu.training import logs
 from nlu.training.build import build_data
 from nlu.training.distributed import Ranks, process_group
 from nlu.training.loop import Report
-from nlu.training.progress import Progress
 from nlu.training.repeats import parts_of, run_parts
 from nlu.training.single import run_single
 

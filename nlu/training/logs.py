@@ -10,7 +10,7 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
-from nlu.training.progress import console, on_terminal
+from nlu.display.progress import console, on_terminal
 
 LOGGER_NAMES = ("nlu", "py.warnings")
 HANDLER_PREFIX = "nlu:"

@@ -23,13 +23,13 @@ from nlu.config.schema import Trainer
 from nlu.data.prepare import Store
 from nlu.data.sampler import epoch_order, step_batches
 from nlu.data.store import Examples
+from nlu.display.progress import Progress
 from nlu.optim.adamw import set_learning_rate
+from nlu.runs.records import Table
 from nlu.storage.files import write_json
 from nlu.tasks.outputs import Scores
 from nlu.training.checkpoint import Checkpoints
 from nlu.training.evaluation import outputs_of
-from nlu.training.progress import Progress
-from nlu.training.records import Table
 from nlu.training.state import Best, State, Window
 from nlu.training.step import Stepper, StepResult, Underway
 from nlu.training.stopping import StopSignals

@@ -10,6 +10,9 @@ import torch
 
 from nlu.config.schema import Trainer
 from nlu.data.report import describe, lines
+from nlu.display.progress import Progress
+from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
+from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.training import logs
@@ -17,9 +20,6 @@ from nlu.training.build import build_run
 from nlu.training.checkpoint import arrange_best
 from nlu.training.distributed import Ranks
 from nlu.training.loop import Report, Training, save_last, train
-from nlu.training.progress import Progress
-from nlu.training.provenance import snapshot_code, write_overrides, write_provenance
-from nlu.training.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from nlu.training.run_folder import checkpoint_to_continue, hold, write_config
 from nlu.training.stopping import StopSignals
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nlu.config.tables import Column, count_text, fitted, metric_text, print_table, value_text
 from nlu.config.words import counted
+from nlu.display.tables import Column, count_text, fitted, metric_text, print_table, value_text
 from nlu.storage.files import write_text
 from nlu.sweeps.channel import OUTCOME
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from nlu.config.tables import count_text, metric_text
+from nlu.display.search import place_of, ticks_of
+from nlu.display.tables import count_text, metric_text
 from nlu.storage.files import plain, write_text
-from nlu.sweeps.summary.figures import place_of, ticks_of
 from nlu.sweeps.summary.trials import Summary, TrialRow, duration_text, written
 
 MAX_STEPS = 200
