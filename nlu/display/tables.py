@@ -89,7 +89,7 @@ def count_text(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return a configuration value: numbers with four digits, long text by its end."""
     text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= MAX_CELL else f"...{text[3 - MAX_CELL :]}"

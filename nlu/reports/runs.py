@@ -59,11 +59,11 @@ class Run:
     """the last words of a failed run"""
 
     @property
-    def seed(self) -> Any:
+    def seed(self) -> int | None:
         return self.config.get("seed")
 
     @property
-    def fold(self) -> Any:
+    def fold(self) -> int | None:
         return self.config.get("fold")
 
     @property
@@ -272,23 +272,24 @@ def _progress(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     metric, lower_is_better = metric_of(config)
     set_name = str(valid[0]["set"]) if valid else None
     values = [
-        (row["value"], row["step"]) for row in valid
-        if row["set"] == set_name and row["metric"] == metric and _is_finite(row["value"])
+        (value, row["step"]) for row in valid
+        if row["set"] == set_name and row["metric"] == metric and (value := _finite(row["value"])) is not None
     ]  # fmt: skip
     known: dict[str, Any] = {"metric": metric, "set_name": set_name}
     if values:
-        sign = 1 if lower_is_better else -1
-        best_step = min(values, key=lambda pair: (sign * pair[0], pair[1]))[1]  # type: ignore[operator]
+        # Of equal ones the first.
+        best = min(range(len(values)), key=lambda place: values[place][0] * (1 if lower_is_better else -1))
+        best_step = values[best][1]
         metrics: Metrics = {}
         for row in valid:
             if row["step"] == best_step:
-                metrics.setdefault(str(row["set"]), {})[str(row["metric"])] = row["value"]  # type: ignore[assignment]
+                metrics.setdefault(str(row["set"]), {})[str(row["metric"])] = _number(row["value"])
         known |= {"metrics": metrics, "best_step": best_step}
     if train or valid:
-        known["examples"] = max(row["examples"] for row in (*train[-1:], *valid[-1:]))  # type: ignore[type-var]
-    speeds = [row["examples_per_s"] for row in train if _is_finite(row["examples_per_s"])]
+        known["examples"] = max(_number(row["examples"]) or 0 for row in (*train[-1:], *valid[-1:]))
+    speeds = sorted(speed for row in train if (speed := _finite(row["examples_per_s"])) is not None)
     if speeds:
-        known["examples_per_s"] = sorted(speeds)[len(speeds) // 2]  # type: ignore[type-var]
+        known["examples_per_s"] = speeds[len(speeds) // 2]
     return known
 
 
@@ -300,8 +301,13 @@ def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, Cell]]:
     return rows
 
 
-def _is_finite(value: Cell) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+def _number(cell: Cell) -> int | float | None:
+    return cell if isinstance(cell, (int, float)) else None
+
+
+def _finite(cell: Cell) -> int | float | None:
+    number = _number(cell)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def metric_of(config: dict[str, Any]) -> tuple[str | None, bool]:

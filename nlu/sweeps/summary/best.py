@@ -15,8 +15,8 @@ from hydra.core.override_parser.types import Override, QuotedString
 from nlu.config.app import conf_dir
 from nlu.config.words import path_text
 from nlu.display.tables import metric_text
+from nlu.display.trials import Summary, TrialRow, written
 from nlu.storage.files import write_text
-from nlu.sweeps.summary.trials import Summary, TrialRow, written
 
 NOT_KEPT = ("trial", "resume", "dry_run", "hydra")
 """What belongs to the run, not to the experiment."""
