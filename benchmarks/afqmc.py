@@ -43,12 +43,11 @@ def native_config(size: str, *overrides: str) -> dict[str, Any]:
 
 def native_run(size: str, *overrides: str) -> Any:
     """Return nlu's run of a size, built by what its command builds it with, ready for `nlu.training.loop.train`."""
-    from nlu.training.distributed import Ranks, choose_device
-
     from nlu.config.schema import Trainer
+    from nlu.display.progress import Progress
+    from nlu.runs.records import TRAIN_COLUMNS, Table
     from nlu.training.build import build_run
-    from nlu.training.progress import Progress
-    from nlu.training.records import TRAIN_COLUMNS, Table
+    from nlu.training.ranks import Ranks, choose_device
 
     config = native_config(size, *overrides)
     trainer = Trainer(**config["trainer"])
@@ -63,10 +62,10 @@ def native_run(size: str, *overrides: str) -> Any:
 def stored_set(name: str, *overrides: str) -> Any:
     """Return the examples of an nlu set of AFQMC; its store is built where it does not exist yet."""
     import torch
-    from nlu.training.distributed import Ranks
 
+    from nlu.display.progress import Progress
     from nlu.training.build import build_data
-    from nlu.training.progress import Progress
+    from nlu.training.ranks import Ranks
 
     ranks = Ranks(0, 1, torch.device("cpu"))
     _, store, _ = build_data(native_config("4 x 312", *overrides), ranks, Progress(enabled=False))

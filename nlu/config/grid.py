@@ -152,7 +152,7 @@ def print_end(jobs: Sequence[JobReturn]) -> None:
     """Say after the last job of a grid where the runs are, and on standard error which jobs left none."""
     if not jobs:
         return
-    from nlu.config.tables import path_text
+    from nlu.config.words import path_text
 
     statuses = {job.hydra_cfg.hydra.job.num: status_of(job) for job in jobs}  # type: ignore[union-attr]
     folders = [Path(job.hydra_cfg.hydra.runtime.output_dir) for job in jobs]  # type: ignore[union-attr]

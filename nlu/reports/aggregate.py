@@ -11,8 +11,7 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.flat import WITHOUT_EFFECT
 from nlu.config.nearest import hint
-from nlu.config.tables import path_text
-from nlu.config.words import counted
+from nlu.config.words import counted, path_text
 from nlu.reports.runs import STATES, Run, State, task_constants
 from nlu.sweeps.repeats import JoinedFolds, join_folds
 
@@ -40,7 +39,7 @@ class Row:
     """by metric as it was asked for, over `counted`"""
     out_of_fold: dict[str, Spread | None] = field(default_factory=dict)
     """the same for the joined predictions of all folds, over seeds; empty without complete folds"""
-    joined: dict[int, JoinedFolds] = field(default_factory=dict)
+    joined: dict[int | None, JoinedFolds] = field(default_factory=dict)
     """the joined predictions themselves, by seed"""
 
     @property
@@ -76,10 +75,10 @@ class Row:
         return {state: counts[state] for state in (*STATES, "missing") if counts[state]}
 
     @property
-    def seeds(self) -> list[int]:
+    def seeds(self) -> list[int | None]:
         return list(dict.fromkeys(run.seed for run in self.runs))
 
-    def missing_of(self, seed: int) -> dict[int | None, State | None]:
+    def missing_of(self, seed: int | None) -> dict[int | None, State | None]:
         """Return the folds of a seed that are not complete, with their state, None where they have no run.
 
         A run without folds counts as fold None.
@@ -151,7 +150,7 @@ def join_predictions(row: Row) -> list[str]:
         if runs[0].fold is None or row.missing_of(seed):
             continue
         try:
-            row.joined[seed] = join_folds([run.folder for run in sorted(runs, key=lambda run: run.fold)])
+            row.joined[seed] = join_folds([run.folder for run in sorted(runs, key=lambda run: run.fold or 0)])
         except UserError as error:
             remarks += error.problems
     for name in row.values:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.config.tables import path_text, print_table, table_of
+from nlu.config.words import path_text
+from nlu.display.tables import print_table, table_of
 from nlu.reports.runs import CONFIG, LOCK, RESULT, Run, is_run, parts
 from nlu.storage.locks import Locked, hold_lock
 

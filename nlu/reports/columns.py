@@ -15,7 +15,7 @@ CHOICES = "choices."
 class Columns:
     """The columns of a table: each with a value for each row; the rest of what differs follows from them."""
 
-    shown: dict[str, list[Any]] = field(default_factory=dict)
+    shown: dict[str, list[object]] = field(default_factory=dict)
     implied: list[str] = field(default_factory=list)
     """keys that differ too, each a function of the shown ones"""
 
@@ -62,7 +62,7 @@ def _recorded(row: Row) -> dict[str, str]:
     return {key.removeprefix(CHOICES): name for key, name in config.items() if key.startswith(CHOICES)}
 
 
-def _choices(group: str, below: Sequence[str], rows: Sequence[Row], named: Sequence[dict[str, str]]) -> list[Any]:
+def _choices(group: str, below: Sequence[str], rows: Sequence[Row], named: Sequence[dict[str, str]]) -> list[object]:
     """The name of each row's choice; of an older run that does not tell it, that of an equal one, else the class."""
     contents = [_text([row.config.get(key) for key in below]) for row in rows]
     told = [_recorded(row).get(group) or texts.get(group) for row, texts in zip(rows, named, strict=True)]
@@ -73,13 +73,13 @@ def _choices(group: str, below: Sequence[str], rows: Sequence[Row], named: Seque
     ]
 
 
-def _value(key: str, below: Sequence[str], config: dict[str, Any]) -> Any:
+def _value(key: str, below: Sequence[str], config: dict[str, Any]) -> object:
     """The value of a key or, of a mapping, the same text however it was written on the command line."""
     held = [f"{name.removeprefix(f'{key}.')}: {config[name]}" for name in below if name in config]
     return f"{{{', '.join(held)}}}" if held else config.get(key, ABSENT)
 
 
-def _is_determined(values: Sequence[Any], shown: dict[str, list[Any]]) -> bool:
+def _is_determined(values: Sequence[object], shown: dict[str, list[object]]) -> bool:
     seen: dict[str, str] = {}
     for place, value in enumerate(values):
         known = _text([column[place] for column in shown.values()])
@@ -88,5 +88,5 @@ def _is_determined(values: Sequence[Any], shown: dict[str, list[Any]]) -> bool:
     return bool(shown)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=str)

@@ -8,7 +8,8 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.flat import WITHOUT_EFFECT
-from nlu.config.tables import metric_text, path_text, print_table, table_of, value_text
+from nlu.config.words import path_text
+from nlu.display.tables import metric_text, print_table, table_of, value_text
 from nlu.reports.aggregate import Row, Spread, lower_is_better, missing_folds, rows_of, spread_of
 from nlu.reports.flips import Flip, Flips, compare, prediction_of, texts_of
 from nlu.reports.runs import Run, find_runs
@@ -26,8 +27,8 @@ class Difference:
     second: Row
     runs: tuple[list[Run], list[Run]] = ([], [])
     """those of each that are compared"""
-    config: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    provenance: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    config: dict[str, tuple[object, object]] = field(default_factory=dict)
+    provenance: dict[str, tuple[object, object]] = field(default_factory=dict)
     """code, versions and devices"""
     metrics: dict[str, tuple[Spread | None, Spread | None]] = field(default_factory=dict)
     """by SET/NAME"""
@@ -101,7 +102,7 @@ def _provenance(run: Run) -> dict[str, Any]:
     return facts | {"devices": ", ".join(start.get("devices") or []), "processes": start.get("world_size")}
 
 
-def _differences(sides: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
+def _differences(sides: Sequence[dict[str, Any]]) -> dict[str, tuple[object, object]]:
     first, second = sides
     keys = dict.fromkeys([*first, *second])
     return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
@@ -166,7 +167,7 @@ def _runs(row: Row, compared: Sequence[Run]) -> str:
     return f"mean of {len(compared)} {'run' if len(compared) == 1 else 'runs'}, {row.state}"
 
 
-def _print_pairs(title: str, pairs: dict[str, tuple[Any, Any]], otherwise: str) -> None:
+def _print_pairs(title: str, pairs: dict[str, tuple[object, object]], otherwise: str) -> None:
     if pairs:
         table = table_of([(title, False), ("A", False), ("B", False)])
         for key, (first, second) in pairs.items():
@@ -226,7 +227,7 @@ def _flip_cells(flip: Flip) -> list[str]:
     return cells
 
 
-def _spoken(value: Any) -> str:
+def _spoken(value: object) -> str:
     """A label, or the spans as `type first-last`."""
     if isinstance(value, list):
         return ", ".join(f"{kind} {first}-{last}" for first, last, kind in value) or "none"

@@ -150,7 +150,7 @@ def _difference(first: Record, second: Record) -> str | None:
     return next((role for role in roles if role in first and role in second and first[role] != second[role]), None)
 
 
-def prediction_of(record: Record) -> Any:
+def prediction_of(record: Record) -> object:
     """Return what was predicted: a label, or spans."""
     return record["prediction"] if "prediction" in record else record.get("spans")
 

@@ -16,8 +16,8 @@ import yaml
 from nlu.config.errors import DataError, UserError
 from nlu.config.flat import flat
 from nlu.config.signature import read_constants
+from nlu.runs.records import Cell, read_rows
 from nlu.storage.locks import is_locked
-from nlu.training.records import Cell, read_rows
 
 State = Literal["complete", "pruned", "running", "failed", "unfinished"]
 STATES: tuple[State, ...] = ("complete", "pruned", "running", "failed", "unfinished")

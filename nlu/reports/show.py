@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.config.tables import Column, count_text, fitted, metric_text, path_text, print_table, value_text
+from nlu.config.words import path_text
+from nlu.display.tables import Column, count_text, fitted, metric_text, print_table, value_text
 from nlu.reports.aggregate import Row, Spread, missing_folds
 from nlu.reports.columns import Columns, differing_columns
-from nlu.reports.runs import parts
+from nlu.reports.runs import Run, parts
 from nlu.runs.predictions import write_predictions
 from nlu.storage.files import plain
 from nlu.sweeps.repeats import OUT_OF_FOLD
@@ -155,14 +156,14 @@ def _fields(spread: Spread | None) -> dict[str, Any] | None:
     return None if spread is None else {"mean": spread.mean, "sd": spread.sd, "n": spread.n}
 
 
-def _run_fields(run: Any) -> dict[str, Any]:
+def _run_fields(run: Run) -> dict[str, Any]:
     names = ("folder", "state", "seed", "fold", "metrics", "best_step", "examples", "examples_per_s", "error")
     return {name: getattr(run, name) for name in names}
 
 
 def as_csv(tables: Sequence[Sequence[Row]]) -> str:
     """Return one line a row with every digit; keys of one table are empty in the others."""
-    lines: list[dict[str, Any]] = []
+    lines: list[dict[str, object]] = []
     for rows in tables:
         columns = differing_columns(rows)
         for place, row in enumerate(rows):
@@ -181,5 +182,5 @@ def as_csv(tables: Sequence[Sequence[Row]]) -> str:
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict, bool)) else value

@@ -17,6 +17,7 @@ from nlu.data.dataset import Files
 from nlu.data.folds import Fold
 from nlu.data.prepare import Store, prepare
 from nlu.data.seeds import stable_seed
+from nlu.display.progress import Progress
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.storage.resources import fetch
@@ -24,7 +25,6 @@ from nlu.tasks.task import Task
 from nlu.training.checkpoint import Checkpoints
 from nlu.training.loop import Training
 from nlu.training.parallel import strategy
-from nlu.training.progress import Progress
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import order_key_of, resume
 from nlu.training.state import State

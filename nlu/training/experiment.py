@@ -8,10 +8,10 @@ import torch
 
 from nlu.config.schema import Run
 from nlu.data.report import describe, lines
+from nlu.display.progress import Progress
 from nlu.training import logs
 from nlu.training.build import build_data
 from nlu.training.loop import Report
-from nlu.training.progress import Progress
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import parts_of, run_parts
 from nlu.training.single import run_single

@@ -8,11 +8,11 @@ from safetensors.torch import load_file
 
 from nlu.config.errors import UserError
 from nlu.data.report import length_histograms
+from nlu.display.figures import draw_lengths, draw_run
+from nlu.display.results import print_parts, print_result
 from nlu.storage.files import write_json
-from nlu.training.figures import draw_lengths, draw_run
 from nlu.training.loop import Training, score_set
 from nlu.training.predictions import keep_predictions
-from nlu.training.report import print_parts, print_result
 
 
 def finish(run: Training) -> None:

@@ -9,7 +9,7 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 
 from nlu.config.schema import Run
-from nlu.training.progress import console, on_terminal
+from nlu.display.progress import console, on_terminal
 
 LOGGER_NAMES = ("nlu", "py.warnings")
 HANDLER_PREFIX = "nlu:"

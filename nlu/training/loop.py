@@ -22,14 +22,14 @@ from nlu.config.schema import Trainer
 from nlu.data.examples import Examples
 from nlu.data.order import Order, Whole
 from nlu.data.prepare import Store
+from nlu.display.progress import Progress
 from nlu.optim.adamw import set_learning_rate
 from nlu.optim.schedules import Schedule
+from nlu.runs.records import Table
 from nlu.tasks.task import Task
 from nlu.training.checkpoint import Checkpoints, OrderKey
 from nlu.training.evaluation import Evaluator, Scored, score
 from nlu.training.predictions import keep_predictions
-from nlu.training.progress import Progress
-from nlu.training.records import Table
 from nlu.training.state import Best, State, Window
 from nlu.training.step import PendingStep, Stepper, StepResult
 from nlu.training.stopping import StopSignals

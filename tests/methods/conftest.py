@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from nlu.models.encoders.bert import Bert
 from torch import Tensor
 
 from nlu.data.collate import Batch, collate
@@ -14,6 +13,7 @@ from nlu.data.dataset import Files
 from nlu.data.prepare import prepare
 from nlu.data.tokenizing import WordPiece
 from nlu.losses.cross_entropy import CrossEntropy
+from nlu.models.encoders.bert import Bert
 from nlu.models.heads.linear import LinearHead
 from nlu.models.task_model import TaskModel
 from nlu.tasks.classify import Classify

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from nlu.training.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
+from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 
 CONFIG: dict[str, Any] = {
     "seed": 1,

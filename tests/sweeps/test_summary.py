@@ -12,11 +12,12 @@ from optuna.distributions import FloatDistribution
 from PIL import Image
 
 from nlu.config.flat import flat
+from nlu.display.search import place_of, ticks_of
+from nlu.display.trials import Parameter
 from nlu.sweeps.summary import write_summary
 from nlu.sweeps.summary.best import best_command, write_best
-from nlu.sweeps.summary.figures import place_of, ticks_of
 from nlu.sweeps.summary.importance import importances_of
-from nlu.sweeps.summary.trials import Parameter, read_summary
+from nlu.sweeps.summary.trials import read_summary
 from tests.sweeps.studies import study_of
 from tests.training.runs import QUICK, TINY, files, run
 

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from safetensors.numpy import load_file
 
 from nlu.config.app import run_app
+from nlu.runs.records import read_rows
 from nlu.train import main
-from nlu.training.records import read_rows
 
 MODEL = (
     "model=bert_tiny", "model.hidden_size=8", "model.heads=2", "model.layers=1", "model.intermediate_size=16",

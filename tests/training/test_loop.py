@@ -8,9 +8,9 @@ import numpy as np
 import optuna
 import pytest
 
+from nlu.runs.records import read_rows
 from nlu.sweeps.channel import OUTCOME, PRUNER
 from nlu.sweeps.storage import open_storage, storage_url
-from nlu.training.records import read_rows
 from tests.training.in_process import (
     STANDING_STILL,
     TINY,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from nlu.runs.predictions import Predictions, predictions_of
+from nlu.runs.records import read_rows
 from nlu.sweeps.repeats import join_folds
-from nlu.training.records import read_rows
 from nlu.training.repeats import RunningMean, parts_of
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 

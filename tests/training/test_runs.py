@@ -12,7 +12,7 @@ import pytest
 
 from nlu.reports.runs import read_run
 from nlu.runs.predictions import Record, predictions_of
-from nlu.training.records import read_rows
+from nlu.runs.records import read_rows
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from nlu.training.ranks import Ranks
 
 from nlu.config.errors import UserError
 from nlu.data.dataset import Files
@@ -19,6 +18,7 @@ from nlu.data.targets import Classes
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.models.encoders.bert import Bert
 from nlu.training.precision import Precision
+from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper
 from tests.models.parts import task_model
 

@@ -28,12 +28,14 @@ def write_summary(
     are asked only where the best trial's own folder does not tell what it ran. Writes anew whatever an earlier call
     left.
     """
-    from nlu.config.tables import path_text, print_table
+    from nlu.config.words import path_text
+    from nlu.display.page import write_page
+    from nlu.display.search import draw_figures
+    from nlu.display.tables import print_table
+    from nlu.display.trials import print_trials, write_trials
     from nlu.sweeps.summary.best import best_command, write_best
-    from nlu.sweeps.summary.figures import draw_figures
     from nlu.sweeps.summary.importance import importances_of
-    from nlu.sweeps.summary.page import write_page
-    from nlu.sweeps.summary.trials import print_trials, read_summary, write_trials
+    from nlu.sweeps.summary.trials import read_summary
 
     summary = read_summary(study, metric)
     importances, reason = importances_of(study)

@@ -13,9 +13,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 
 from nlu.config.app import conf_dir
-from nlu.config.tables import metric_text, path_text
+from nlu.config.words import path_text
+from nlu.display.tables import metric_text
+from nlu.display.trials import Summary, TrialRow, written
 from nlu.storage.files import write_text
-from nlu.sweeps.summary.trials import Summary, TrialRow, written
 
 NOT_KEPT = ("trial", "resume", "dry_run", "hydra")
 """What belongs to the run, not to the experiment."""

@@ -1,19 +1,14 @@
-"""The trials of a study as plain records, for the table, the figures and the page alike."""
+"""The trials of a study as the records that table, figures and page are made of."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
-from nlu.config.tables import Column, count_text, fitted, metric_text, print_table, value_text
-from nlu.config.words import counted
-from nlu.storage.files import write_text
+from nlu.display.trials import Parameter, Summary, TrialRow, written
 from nlu.sweeps.channel import OUTCOME
 
 if TYPE_CHECKING:
@@ -22,79 +17,15 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
-"""Names of optuna's states, in the order of the table."""
-MAX_PRINTED = 30
-MAX_NUMBERS = 8
+"""our words for optuna's states"""
 
 
-@dataclass(frozen=True)
-class TrialRow:
-    """One trial."""
+class OfNumbers(Protocol):
+    """A distribution over numbers."""
 
-    number: int
-    state: str
-    value: float | None
-    """of one that did not complete the best that it reported"""
-    sd: float | None
-    """over folds and seeds, where the trial had several"""
-    examples: int | None
-    wall_s: float | None
-    params: dict[str, Any]
-    steps: list[tuple[int, float]]
-    """(examples seen, value) as reported, in order"""
-    folder: str | None
-    error: str
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One searched key: the bounds of a number, or the choices of anything else."""
-
-    name: str
-    scale: str
-    """log | linear | choice"""
-    low: float = 0.0
-    high: float = 0.0
-    choices: list[str] = field(default_factory=list)
-
-    def text(self, value: Any) -> str:
-        """Return a value of this parameter as one of its choices."""
-        return written(value)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A study."""
-
-    name: str
-    metric: str
-    maximize: bool
-    trials: list[TrialRow]
-    """by number"""
-    params: list[Parameter]
-
-    @property
-    def best(self) -> TrialRow | None:
-        """The complete trial with the best value, the first of several; None without one."""
-        done = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
-        return min(done, key=self._rank, default=None)
-
-    @property
-    def ranked(self) -> list[TrialRow]:
-        """All trials, best first: by state, then by value."""
-        order = list(STATES.values())
-        return sorted(self.trials, key=lambda trial: (order.index(trial.state), *self._rank(trial)))
-
-    def _rank(self, trial: TrialRow) -> tuple[float, int]:
-        value = math.inf if trial.value is None else (-trial.value if self.maximize else trial.value)
-        return value, trial.number
-
-    @property
-    def counts(self) -> str:
-        """`24 trials: 10 complete, 13 pruned, 1 failed`."""
-        counts = Counter(trial.state for trial in self.trials)
-        parts = ", ".join(f"{counts[state]} {state}" for state in STATES.values() if counts[state])
-        return f"{counted(len(self.trials), 'trial')}{': ' * bool(parts)}{parts}"
+    low: float
+    high: float
+    log: bool
 
 
 def read_summary(study: optuna.Study, metric: str | None = None) -> Summary:
@@ -146,82 +77,15 @@ def _parameters(trials: list[FrozenTrial]) -> Iterator[Parameter]:
         for name, distribution in trial.distributions.items():
             held.setdefault(name, []).append(distribution)
     for name, distributions in held.items():
-        # A distribution over numbers has bounds, one over anything else has choices.
-        if all(hasattr(each, "low") for each in distributions):
-            low = min(each.low for each in distributions)  # type: ignore[attr-defined]
-            high = max(each.high for each in distributions)  # type: ignore[attr-defined]
-            scale = "log" if distributions[0].log else "linear"  # type: ignore[attr-defined]
-            yield Parameter(name, scale, float(low), float(high))
+        numbers = [each for each in distributions if _is_of_numbers(each)]
+        if len(numbers) == len(distributions):
+            low, high = min(each.low for each in numbers), max(each.high for each in numbers)
+            yield Parameter(name, "log" if numbers[0].log else "linear", float(low), float(high))
         else:
             listed = (choice for each in distributions for choice in getattr(each, "choices", ()))
             yield Parameter(name, "choice", choices=list(dict.fromkeys(map(written, listed))))
 
 
-def written(value: Any) -> str:
-    """Return a value as a configuration writes it."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def write_trials(path: Path, summary: Summary) -> None:
-    """Write one tab-separated line a trial, by number, with every digit."""
-    names = [param.name for param in summary.params]
-    text = io.StringIO()
-    text.write(
-        "\t".join(["trial", "state", summary.metric, "sd", "examples", "wall_s", *names, "folder", "error"]) + "\n"
-    )
-    for trial in summary.trials:
-        cells = [trial.number, trial.state, trial.value, trial.sd, trial.examples, trial.wall_s]
-        cells += [trial.params.get(name) for name in names]
-        text.write("\t".join(_cell(value) for value in [*cells, trial.folder, trial.error]) + "\n")
-    write_text(path, text.getvalue())
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else " ".join(written(value).split())
-
-
-def print_trials(summary: Summary) -> None:
-    """Print the trials, best first; of a long study the first ones and what is left out."""
-    shown = summary.ranked[:MAX_PRINTED]
-    columns = [
-        Column("trial", [str(trial.number) for trial in shown]),
-        Column("state", [trial.state for trial in shown], is_number=False),
-        Column(summary.metric, [metric_text(trial.value) for trial in shown]),
-    ]
-    if any(trial.sd is not None for trial in shown):
-        columns.append(Column("sd", ["" if trial.sd is None else metric_text(trial.sd) for trial in shown]))
-    columns += [
-        Column("examples", [count_text(trial.examples) for trial in shown], may_go=1),
-        Column("wall", [duration_text(trial.wall_s) for trial in shown], may_go=2),
-    ]
-    for param in summary.params:
-        values = [value_text(trial.params.get(param.name)) for trial in shown]
-        columns.append(Column(param.name, values, is_number=False))
-    table, gone = fitted(columns)
-    print_table("", table, "", summary.counts)
-    if gone:
-        print_table(f"too wide for this terminal: {', '.join(gone)}", style="dim")
-    if len(summary.trials) > MAX_PRINTED:
-        print_table(f"the {MAX_PRINTED} best are shown; all are in trials.tsv")
-    _print_failures([trial for trial in summary.trials if trial.state == "failed"])
-
-
-def _print_failures(failed: list[TrialRow]) -> None:
-    """One line for each way to fail."""
-    ways: dict[str, list[int]] = {}
-    for trial in failed:
-        ways.setdefault(" ".join(trial.error.split()) or "it left no word", []).append(trial.number)
-    for error, numbers in ways.items():
-        shown = ", ".join(map(str, numbers[:MAX_NUMBERS])) + ", ..." * (len(numbers) > MAX_NUMBERS)
-        print_table(f"failed: trial{'s' * (len(numbers) > 1)} {shown}: {error}", style="red")
-
-
-def duration_text(duration_s: float | None) -> str:
-    """Return `4:07`, `1:04:07`, or tenths of a second below a minute."""
-    if duration_s is None:
-        return "-"
-    if duration_s < 60:
-        return f"{duration_s:.1f} s"
-    minutes, seconds = divmod(round(duration_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+def _is_of_numbers(distribution: object) -> TypeGuard[OfNumbers]:
+    """A distribution over numbers has bounds, one over anything else has choices."""
+    return hasattr(distribution, "low")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import DataError, UserError
+from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table, read_rows
 from nlu.storage.files import write_json, write_text
-from nlu.training.records import TRAIN_COLUMNS, VALID_COLUMNS, Table, read_rows
 
 
 def fill(path, steps):
@@ -73,7 +73,7 @@ def test_truncating_before_the_first_row_leaves_the_header(tmp_path):
 def test_a_kill_cuts_at_most_the_last_line(tmp_path):
     path = tmp_path / "train.tsv"
     code = (
-        "import sys; from nlu.training.records import Table\n"
+        "import sys; from nlu.runs.records import Table\n"
         "table = Table(sys.argv[1], ('step', 'loss')); step = 0\n"
         "while True:\n    step += 1; table.append(step=step, loss=step / 7)\n    print(step, flush=True)\n"
     )

@@ -16,7 +16,7 @@ import pytest
 PREAMBLE = """
 import json, logging, sys, time, warnings
 from nlu.training import logs
-from nlu.training.progress import Progress
+from nlu.display.progress import Progress
 logs.set_up(None, 0)
 log = logging.getLogger("nlu")
 """

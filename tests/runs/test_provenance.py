@@ -12,10 +12,10 @@ import pytest
 
 import nlu
 from nlu.config.errors import DataError, UserError
-from nlu.training.provenance import looks_secret, snapshot_code, write_overrides, write_provenance
+from nlu.runs.provenance import looks_secret, snapshot_code, write_overrides, write_provenance
 
 PACKAGE = Path(nlu.__file__).parent
-NEEDED = ("__init__.py", "config", "training")
+NEEDED = ("__init__.py", "config", "runs", "storage")
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -42,7 +42,7 @@ def checkout(tmp_path):
 
 def call(code: str, package_parent: Path, *arguments: str) -> None:
     """Run code with the package of that folder, as a run would."""
-    program = f"import sys; from pathlib import Path; from nlu.training.provenance import *; run = Path('run'); {code}"
+    program = f"import sys; from pathlib import Path; from nlu.runs.provenance import *; run = Path('run'); {code}"
     environment = os.environ | {"PYTHONPATH": str(package_parent)}
     subprocess.run([sys.executable, "-c", program, *arguments], cwd=package_parent, env=environment, check=True)
 
@@ -152,7 +152,7 @@ def test_the_snapshot_holds_code_and_configuration_and_nothing_else(checkout):
     others = [name for name in names if not name.startswith("nlu/")]
     mine = ["mine/__init__.py", "mine/labels.json", "mine/vocab.txt"]
     assert others == ["Makefile", "README.md", "conf/config.yaml", *mine, "setup.cfg", "single.py"]
-    assert "nlu/__init__.py" in names and "nlu/training/provenance.py" in names and "nlu/config/types.py" in names
+    assert "nlu/__init__.py" in names and "nlu/runs/provenance.py" in names and "nlu/config/types.py" in names
     assert not any("__pycache__" in name for name in names)
 
 

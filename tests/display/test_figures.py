@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nlu.training.figures import _stride, draw_lengths, draw_run
-from nlu.training.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
+from nlu.display.figures import _stride, draw_lengths, draw_run
+from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 
 
 def write_run(folder: Path, points: int, *, accuracy=lambda point: 0.5 + point / 100, clipped=False) -> Path:

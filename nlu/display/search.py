@@ -16,8 +16,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from nlu.display.trials import Parameter, Summary, TrialRow
 from nlu.storage.files import write_bytes
-from nlu.sweeps.summary.trials import Parameter, Summary, TrialRow
 
 SIZE_INCHES = (10.0, 6.0)
 DOTS_PER_INCH = 100

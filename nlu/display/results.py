@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from nlu.training.progress import format_time
+from nlu.display.progress import format_time
 
 MAX_METRIC_COLUMNS = 6
 PLAIN_WIDTH = 120

@@ -1,10 +1,8 @@
 """Tables on standard output: drawn on a terminal, plain columns that nothing wraps or cuts anywhere else."""
 
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -91,13 +89,7 @@ def count_text(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def path_text(path: Path) -> str:
-    """Return a path relative to the working folder where it lies below it, absolute otherwise."""
-    absolute = Path(os.path.abspath(path))
-    return os.path.relpath(absolute) if absolute.is_relative_to(Path.cwd()) else str(absolute)
-
-
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return a configuration value: numbers with four digits, long text by its end."""
     text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= MAX_CELL else f"...{text[3 - MAX_CELL :]}"

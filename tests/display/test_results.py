@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from nlu.display.results import print_result
 from nlu.storage.files import write_json
-from nlu.training.report import print_result
 
 NAMES = ("accuracy", "f1", "precision", "recall", "auc", "mcc", "loss", "top3", "ece", "brier")
 

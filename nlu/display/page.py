@@ -9,10 +9,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from nlu.config.tables import count_text, metric_text
+from nlu.display.search import place_of, ticks_of
+from nlu.display.tables import count_text, metric_text
+from nlu.display.trials import Summary, TrialRow, duration_text, written
 from nlu.storage.files import plain, write_text
-from nlu.sweeps.summary.figures import place_of, ticks_of
-from nlu.sweeps.summary.trials import Summary, TrialRow, duration_text, written
 
 MAX_STEPS = 200
 """Points of one curve; a longer one is thinned, its last point stays."""
