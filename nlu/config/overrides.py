@@ -1,13 +1,15 @@
 """Say what is wrong with a command line that Hydra refused: all of it at once, each with the nearest valid name.
 
 Hydra stops at the first override that does not fit. Here each override is added in turn to those that compose, so
-that every one that does not fit is found, and what is left is validated as well.
+that every one that does not fit is found, and what is left is validated as well. What Hydra says of one is passed on
+as it is; the nearest key and the nearest choice are found by looking at the configuration, not at Hydra's wording.
 """
 
-import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_search_path
@@ -16,11 +18,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nlu.config.errors import UserError
 from nlu.config.flat import flat
+from nlu.config.grid import interval_problem
 from nlu.config.nearest import hint
 from nlu.config.resolve import first_line, resolve
 from nlu.config.validate import RUN, known_keys, problems
@@ -49,6 +53,8 @@ class _Alternative:
     key: str
     value: str
     is_choice: bool
+    is_new: bool
+    """its key need not be there before"""
 
 
 @dataclass
@@ -74,7 +80,7 @@ class _Trial:
         if config is None:
             return self.found
         if self.drawn and self.compose_hydra().runtime.choices["hydra/sweeper"] == "basic":
-            self.found += map(_interval_problem, self.drawn)
+            self.found += map(interval_problem, self.drawn)
         for _, alternatives in parsed[len(choices) :]:
             config = self.accept(alternatives, config, schema)
         plain, unresolved = resolve(config)
@@ -83,19 +89,20 @@ class _Trial:
 
     def parse(self, override: str) -> list[_Alternative]:
         try:
-            parsed = OverridesParser.create().parse_overrides([override])[0]
-            return self.alternatives(override, parsed)
-        except OverrideParseException as error:
-            self.found.append(grammar_problem(override, error))
+            return self.alternatives(override, read_override(override))
+        except UserError as error:
+            self.found += error.problems
         return []
 
     def alternatives(self, override: str, parsed: Override) -> list[_Alternative]:
         key = parsed.key_or_group
-        changes = not (parsed.is_add() or parsed.is_force_add() or parsed.is_delete() or parsed.is_list_extend())
+        is_new = parsed.is_add() or parsed.is_force_add()
+        changes = not (is_new or parsed.is_delete() or parsed.is_list_extend())
         is_choice = changes and parsed.package is None and _is_group(key)
         if not parsed.is_sweep_override():
             value = "null" if parsed.value() is None else parsed.value()
-            return [_Alternative(override, key, str(value), is_choice and not isinstance(value, list | dict))]
+            is_one = is_choice and not isinstance(value, list | dict)
+            return [_Alternative(override, key, str(value), is_one, is_new)]
         if not self.is_multirun:
             self.found.append(_sweep_problem(override, key))
             self.refused_groups |= {key.replace("/", ".")} if is_choice else set()
@@ -104,7 +111,7 @@ class _Trial:
         if not (self.is_multirun and parsed.is_discrete_sweep()):
             return []
         values = list(parsed.sweep_string_iterator())
-        return [_Alternative(f"{parsed.get_key_element()}={value}", key, value, is_choice) for value in values]
+        return [_Alternative(f"{parsed.get_key_element()}={value}", key, value, is_choice, is_new) for value in values]
 
     def accept_choice(self, alternatives: list[_Alternative]) -> None:
         good = []
@@ -114,29 +121,30 @@ class _Trial:
                 good.append(choice.text)
             else:
                 self.found.append(problem)
-        if good:
-            self.accepted.append(good[0])
-        else:
-            self.refused_groups.add(alternatives[0].key.replace("/", "."))
+        if not good:
+            # Any choice in its place lets the rest be judged; what is said of this group is left out.
+            group = alternatives[0].key
+            self.refused_groups.add(group.replace("/", "."))
+            good = [f"{group}={option}" for option in self.options(group)]
+        self.accepted += good[:1]
 
     def options(self, group: str) -> list[str]:
         return _options(group, self.config_name, self.accepted)
 
     def compose_base(self) -> DictConfig | None:
-        """Compose the choices; a group without one is left out, so that the rest can be judged."""
-        while True:
-            try:
-                return self.compose()
-            except USER_MISTAKES as error:
-                group = _group_not_chosen(error)
-                if group is None or f"~{group}" in self.accepted:
-                    self.found.append(composition_problem(error, self.config_name))
-                    return None
-                options = self.options(group)
-                if group not in self.refused_groups:
-                    self.found.append(f"{group} is not chosen; set {group}=NAME, one of: {', '.join(options)}")
-                self.refused_groups.add(group)
-                self.accepted.append(f"~{group}")
+        try:
+            return self.compose()
+        except USER_MISTAKES as error:
+            self.found.append(composition_problem(error, self.config_name))
+        # Where the choice of one group is all that is missing, any choice lets the rest be judged.
+        for group in _groups():
+            for option in self.options(group)[:1]:
+                with suppress(*USER_MISTAKES):
+                    config = self.compose(f"{group}={option}")
+                    self.accepted.append(f"{group}={option}")
+                    self.refused_groups.add(group)
+                    return config
+        return None
 
     def accept(self, alternatives: list[_Alternative], config: DictConfig, schema: str) -> DictConfig:
         good = None
@@ -158,9 +166,15 @@ class _Trial:
         return compose(self.config_name, overrides=[*self.accepted, *more])
 
     def refusal(self, alternative: _Alternative, error: Exception, config: DictConfig, schema: str) -> str:
-        if alternative.key.startswith("hydra.") and _is_about_key(error):
-            return _unknown_hydra_key(alternative, self.compose_hydra())
-        return _refusal(alternative, error, config, schema)
+        """Say which key was meant where there is none of that name, and what Hydra says otherwise."""
+        if not alternative.is_new and not alternative.is_choice:
+            if alternative.key.startswith("hydra."):
+                composed = self.compose_hydra()
+                if not _has(composed, alternative.key.removeprefix("hydra.")):
+                    return _unknown_hydra_key(alternative, composed)
+            elif not _has(config, alternative.key):
+                return _unknown_key(alternative, config, schema)
+        return f"{alternative.text} does not fit: {_said(error)}"
 
     def compose_hydra(self) -> DictConfig:
         return compose(self.config_name, overrides=self.accepted, return_hydra_config=True).hydra
@@ -190,28 +204,26 @@ def composition_problem(error: Exception, config_name: str) -> str:
         return f"{first_line(error)}; {_options_hint(name, list(error.options))}"
     if isinstance(error, yaml.YAMLError):
         return f"a configuration file is not valid YAML: {' '.join(str(error).split())}; correct it"
-    if str(error).startswith("Additional config directory"):
-        return f"{first_line(error)}; give --config-dir a folder that is there"
     reason = error if str(error) or error.__cause__ is None else error.__cause__
     key = getattr(reason, "full_key", None)
-    return f"{key}: {first_line(reason)}" if key else first_line(reason)
+    return f"{key}: {first_line(reason)}" if key else _said(reason)
 
 
-def _refusal(alternative: _Alternative, error: Exception, config: DictConfig, schema: str) -> str:
-    message, key = str(error), alternative.key
-    if _is_about_key(error):
-        return _unknown_key(alternative, config, schema)
-    if "does not exist" in message or "No match in the defaults list" in message:
-        return f"{alternative.text}: there is no {key}; {few(hint(key, known_keys(resolve(config)[0], schema)))}"
-    if message.startswith("Could not append to config. An item is already at"):
-        return f"{alternative.text}: {key} is there already; write {key}={alternative.value}"
-    if message.startswith("Error merging") and error.__cause__ is not None:
-        return f"{alternative.text}: {first_line(error.__cause__)}; set {key} to a value that fits"
-    return f"{alternative.text}: {' '.join(message.split())}"
+def _said(error: BaseException) -> str:
+    """Return what Hydra, and what it calls, says of an error, on one line."""
+    said = " ".join(str(error).split()).rstrip(".")
+    reason = first_line(error.__cause__) if isinstance(error.__cause__, OmegaConfBaseException) else ""
+    return said if not reason or reason.lower() in said.lower() else f"{said}: {reason}"
 
 
-def _is_about_key(error: Exception) -> bool:
-    return str(error).startswith(("Could not override", "Could not delete")) and error.__cause__ is not None
+def _has(config: DictConfig, key: str) -> bool:
+    node: Any = config
+    *parents, last = key.split(".")
+    for name in parents:
+        if not isinstance(node, DictConfig) or name not in node or OmegaConf.is_missing(node, name):
+            return False
+        node = node[name]
+    return isinstance(node, DictConfig) and last in node.keys()
 
 
 def _unknown_hydra_key(alternative: _Alternative, composed: DictConfig) -> str:
@@ -249,62 +261,55 @@ def _sweep_problem(override: str, key: str) -> str:
     )
 
 
-def _interval_problem(override: str) -> str:
-    return (
-        f"{override}: a grid cannot draw from an interval; for a search set hydra/sweeper=hyperband, for a grid list "
-        f"the values: {override.partition('=')[0]}=VALUE,VALUE"
-    )
-
-
 def few(text: str) -> str:
     """Return a hint as it is, or where all keys are to be seen if it lists too many."""
     return text if len(text) <= 200 else "see --cfg job for all keys"
 
 
-def grammar_problem(override: str, error: OverrideParseException) -> str:
-    """Return what cannot be read in an override, and what to write instead."""
-    if (function := re.search(r"Unknown function '(.+?)'", error.message)) is not None:
-        valid = re.search(r"Available: (.+)", error.message)
-        close = hint(function[1], valid[1].strip().split(",") if valid else [])
-        return f"{override} cannot be read: there is no function {function[1]}; {close}"
-    lines = error.message.splitlines()[1:]
-    details = [line for line in lines if not line.startswith(("See https://", "Error parsing override"))]
-    carets = [line for line in details if line.strip() == "^"]
+def read_override(override: str) -> Override:
+    """Return an override as Hydra reads it. Raises UserError with what Hydra says of it and what to write instead."""
     key, equals, value = override.partition("=")
     if not equals and not override.startswith("~"):
-        return f"{override}: the value is missing; write {override}=VALUE"
-    if value.startswith("choice(") and "NoneType is incompatible" in error.message:
-        listed = value.removeprefix("choice(").removesuffix(")")
-        return f"{override} cannot be read: choice() takes no null; list the values alone: '{key}={listed}'"
-    if value == "choice()":
-        return f"{override} cannot be read: there is nothing to choose from; write '{key}=choice(VALUE,VALUE)'"
-    where = f"a character that cannot stand there: {_at_caret(override, carets[0])}" if carets else " ".join(details)
+        raise UserError(_without_value(override))
+    is_searchable = GlobalHydra.instance().is_initialized()
+    try:
+        # The loader is what glob(*) asks for the choices of a group; parse_overrides alone hands it on.
+        loader = GlobalHydra.instance().config_loader() if is_searchable else None
+        return OverridesParser.create(loader).parse_overrides([override])[0]
+    except HydraException as error:
+        raise UserError(grammar_problem(override, error)) from error
+
+
+def grammar_problem(override: str, error: Exception) -> str:
+    """Return what cannot be read in an override, and what to write instead."""
+    key, _, value = override.partition("=")
+    try:
+        # The error of the whole command line repeats all of it; that of one override is a sentence.
+        OverridesParser.create().parse_override(override)
+    except HydraException as of_this_one:
+        error = of_this_one
     if any(value.count(opening) != value.count(closing) for opening, closing in ("{}", "[]", "()")):
-        remedy = "its brackets do not close; close them, and quote the whole for the shell"
-    elif value.startswith("{") and (escaped := _KEY_WITH_EQUALS.sub(r"\1\\=", value)) != value:
-        remedy = f"inside the brackets a key has \\= for =: '{key}={escaped}'"
+        remedy = "close its brackets, and quote the whole for the shell"
     elif value.startswith(("{", "[")):
         example = '{name: "a=b"}' if value.startswith("{") else '["a=b"]'
         remedy = (
             "put what holds special characters inside the brackets in quotation marks, and the whole in others for the "
-            f"shell, as in '{key}={example}'"
+            f"shell, as in '{key}={example}'; in a key write \\= for ="
         )
+    elif value.endswith(")"):
+        remedy = f"or, if it is meant as a text, quote it for the shell and for Hydra: '{key}=\"{value}\"'"
     else:
         remedy = f"quote the value for the shell and for Hydra: '{key}=\"{value}\"'"
-    return f"{override} cannot be read: {where}; {remedy}"
+    return f"{override} cannot be read: {_said(error)}; {remedy}"
 
 
-_KEY_WITH_EQUALS = re.compile(r"([{,]\s*[^:{},\"'=\\]+)=(?=[^:{},\"'=]+:)")
-
-
-def _at_caret(override: str, caret: str) -> str:
-    position = len(caret) - 1 - len("LexerNoViableAltException: ")
-    return f"{override[position : position + 1]!r} at column {position + 1}"
-
-
-def _group_not_chosen(error: Exception) -> str | None:
-    _, _, rest = str(error).partition("You must specify '")
-    return rest.partition("'")[0] or None
+def _without_value(override: str) -> str:
+    if ":" in override:
+        return (
+            f"{override}: no key stands before it; the shell may have torn it at a space or a brace, so quote the "
+            "whole: 'data.fields={text: review, label: stars}'"
+        )
+    return f"{override}: the value is missing; write {override}=VALUE"
 
 
 def _options_hint(value: str, options: list[str]) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from nlu.config.app import conf_dir, short_form
+from nlu.config.app import conf_dir
+from nlu.config.flags import read_command_line
 from nlu.config.resolve import resolve
 from nlu.config.validate import problems
 
@@ -38,7 +38,7 @@ class Composer:
     def command_problems(self, command: str) -> list[str]:
         """Return what is wrong with `-m nlu.NAME ARGUMENTS`; of a sweep each value is tried."""
         name, *arguments = shlex.split(command.partition("-m nlu.")[2])
-        overrides = get_args_parser().parse_intermixed_args([*map(short_form, arguments)]).overrides
+        overrides = read_command_line(arguments).overrides
         given: list[list[str]] = [[]]
         for override in OverridesParser.create().parse_overrides(overrides):
             key = override.get_key_element()

@@ -32,7 +32,7 @@ def test_a_file_begins_with_a_command_that_uses_it(composer, name):
     assert composer.command_problems(command) == []
     group, choice = Path(name).parent.as_posix(), Path(name).stem
     target = yaml.safe_load((conf_dir() / name).read_text(encoding="utf-8")).get("_target_")
-    if target:
+    if target and not group.startswith("hydra/"):
         arguments = re.findall(r"'[^']*'|\S+", command.partition(" ")[2])[1:]
         config = composer.plain(*(argument.strip("'") for argument in arguments))
         assert config[group]["_target_"] == target, f"{command} does not use {group}={choice}"
