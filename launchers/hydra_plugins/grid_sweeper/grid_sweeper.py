@@ -1,4 +1,4 @@
-"""The plugin that Hydra finds; its keys, in the place of those of Hydra's own grid, are conf/hydra/sweeper/basic.yaml."""
+"""The plugin that Hydra finds. Its keys are in conf/hydra/sweeper/basic.yaml, which takes the place of Hydra's grid."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
