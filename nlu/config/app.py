@@ -8,6 +8,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +27,7 @@ from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.flags import CommandLine, read_command_line
 from nlu.config.grid import current_grid, job_name, print_end, status_of
 from nlu.config.guard import require_safe, whitelist
-from nlu.config.overrides import USER_MISTAKES, composition_problem, override_problems
+from nlu.config.overrides import USER_MISTAKES, composition_problem, override_problems, with_known_keys
 from nlu.config.resolve import resolve
 from nlu.config.submitted import grid_problems
 from nlu.config.validate import RUN, problems
@@ -92,7 +93,6 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     except UserError as error:
         print_error(error)
         sys.exit(EXIT_USER_ERROR)
-    sys.argv = [sys.argv[0], *line.arguments]
     with current_grid(partial(prepare, schema=schema)) as grid:
         job = _Job(task, grid.swept)
         _run(job, line, line.config_name or config_name, directory, schema)
@@ -104,10 +104,16 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
     """Have Hydra run the job, or show what was asked for; exits where it cannot."""
     search_path = _search_path(line, directory)
     try:
-        # What only shows something builds nothing.
-        trusted = require_safe(config_name, search_path, line.overrides, line.is_multirun) if line.runs_jobs else []
-        main = hydra.main(config_path=str(directory), config_name=config_name, execution_whitelist=whitelist(trusted))
-        main(job.wrapped())()
+        try:
+            _compose_and_run(job, line, config_name, directory, search_path)
+        except USER_MISTAKES:
+            if job.has_started:
+                raise
+            completed = with_known_keys(config_name, search_path, line.overrides, schema)
+            if completed == line.overrides:
+                raise
+            line = replace(line, overrides=completed)
+            _compose_and_run(job, line, config_name, directory, search_path)
     except KeyboardInterrupt:
         print("nlu: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
@@ -129,6 +135,14 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
             raise
         print_error(UserError(*found))
         sys.exit(EXIT_USER_ERROR)
+
+
+def _compose_and_run(job: "_Job", line: CommandLine, config_name: str, directory: Path, search_path: list[str]) -> None:
+    # What only shows something builds nothing.
+    trusted = require_safe(config_name, search_path, line.overrides, line.is_multirun) if line.runs_jobs else []
+    sys.argv = [sys.argv[0], *line.arguments]
+    main = hydra.main(config_path=str(directory), config_name=config_name, execution_whitelist=whitelist(trusted))
+    main(job.wrapped())()
 
 
 class _Job:

@@ -26,9 +26,9 @@ FLAGS = frozenset((*_SWITCHES, *_VALUES, "--info"))
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What was asked for; `arguments` is all of it in a form that Hydra reads."""
+    """What was asked for."""
 
-    arguments: list[str]
+    flags: list[str]
     overrides: list[str]
     config_name: str | None
     config_path: str | None
@@ -37,6 +37,11 @@ class CommandLine:
     is_multirun: bool
     runs_jobs: bool
     """and does not only show something"""
+
+    @property
+    def arguments(self) -> list[str]:
+        """All of it in a form that Hydra reads."""
+        return [*self.flags, *self.overrides]
 
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
@@ -53,7 +58,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     _require_sense(given)
     shown = given.cfg or given.info or given.shell_completion or given.help or given.hydra_help or given.version
     return CommandLine(
-        [*_flags(given), *overrides], overrides, given.config_name, given.config_path, given.config_dir,
+        list(_flags(given)), overrides, given.config_name, given.config_path, given.config_dir,
         is_multirun=given.multirun or "hydra.mode=MULTIRUN" in overrides, runs_jobs=not shown,
     )  # fmt: skip
 

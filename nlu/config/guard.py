@@ -36,7 +36,7 @@ def require_safe(
     `search_path` holds URIs of configuration directories. What does not compose raises what Hydra raises.
     """
     with initialize_config_search_path(list(search_path)):
-        first = _first_values(overrides) if is_multirun else list(overrides)
+        first = first_values(overrides) if is_multirun else list(overrides)
         config = compose(config_name, overrides=first, return_hydra_config=True)
     trusted = [str(package) for package in OmegaConf.select(config, "trusted_packages", default=None) or ()]
     with current_config(config):
@@ -64,7 +64,7 @@ def place_problems(config: DictConfig, group: str) -> Iterator[str]:
                 )
 
 
-def _first_values(overrides: Sequence[str]) -> list[str]:
+def first_values(overrides: Sequence[str]) -> list[str]:
     """Return the overrides of a sweep's first job; what only a search can draw is left out."""
     loader = GlobalHydra.instance().config_loader()
     first = []

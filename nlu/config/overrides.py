@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from nlu.config.errors import UserError
 from nlu.config.flat import flat
 from nlu.config.grid import interval_problem
+from nlu.config.guard import first_values
 from nlu.config.nearest import hint
 from nlu.config.resolve import first_line, resolve
 from nlu.config.validate import RUN, known_keys, problems
@@ -45,6 +46,33 @@ def override_problems(
         return _Trial(config_name, is_multirun).run(list(overrides), schema)
 
 
+def with_known_keys(
+    config_name: str, search_path: Sequence[str], overrides: Sequence[str], schema: str = RUN
+) -> list[str]:
+    """Return the overrides, with `+` before each key that a signature knows and the configuration leaves out.
+
+    Hydra itself takes no key that is not written in some file, though it has a default and stands in a run's records.
+    """
+    with initialize_config_search_path(list(search_path)):
+        try:
+            read = [(override, read_override(override)) for override in overrides]
+            plain = {
+                override: parsed.key_or_group
+                for override, parsed in read
+                if override[0] not in "+~" and parsed.package is None and "." in parsed.key_or_group
+            }
+            others = first_values([override for override in overrides if override not in plain])
+            config = compose(config_name, overrides=others)
+        except (UserError, *USER_MISTAKES):
+            return list(overrides)
+    left_out = {override for override, key in plain.items() if _is_left_out(key, config, schema)}
+    return [f"+{override}" if override in left_out else override for override in overrides]
+
+
+def _is_left_out(key: str, config: DictConfig, schema: str) -> bool:
+    return "." in key and not _has(config, key) and key in known_keys(resolve(config)[0], schema)
+
+
 @dataclass(frozen=True)
 class _Alternative:
     """An override as it was given or, of a sweep, with one of its values."""
@@ -53,8 +81,8 @@ class _Alternative:
     key: str
     value: str
     is_choice: bool
-    is_new: bool
-    """its key need not be there before"""
+    is_plain: bool
+    """it is to change a key that is there"""
 
 
 @dataclass
@@ -96,13 +124,13 @@ class _Trial:
 
     def alternatives(self, override: str, parsed: Override) -> list[_Alternative]:
         key = parsed.key_or_group
-        is_new = parsed.is_add() or parsed.is_force_add()
-        changes = not (is_new or parsed.is_delete() or parsed.is_list_extend())
+        changes = not (parsed.is_add() or parsed.is_force_add() or parsed.is_delete() or parsed.is_list_extend())
         is_choice = changes and parsed.package is None and _is_group(key)
+        is_plain = changes and not is_choice
         if not parsed.is_sweep_override():
             value = "null" if parsed.value() is None else parsed.value()
             is_one = is_choice and not isinstance(value, list | dict)
-            return [_Alternative(override, key, str(value), is_one, is_new)]
+            return [_Alternative(override, key, str(value), is_one, is_plain)]
         if not self.is_multirun:
             self.found.append(_sweep_problem(override, key))
             self.refused_groups |= {key.replace("/", ".")} if is_choice else set()
@@ -111,7 +139,9 @@ class _Trial:
         if not (self.is_multirun and parsed.is_discrete_sweep()):
             return []
         values = list(parsed.sweep_string_iterator())
-        return [_Alternative(f"{parsed.get_key_element()}={value}", key, value, is_choice, is_new) for value in values]
+        return [
+            _Alternative(f"{parsed.get_key_element()}={value}", key, value, is_choice, is_plain) for value in values
+        ]
 
     def accept_choice(self, alternatives: list[_Alternative]) -> None:
         good = []
@@ -149,14 +179,17 @@ class _Trial:
     def accept(self, alternatives: list[_Alternative], config: DictConfig, schema: str) -> DictConfig:
         good = None
         for alternative in alternatives:
+            text = alternative.text
+            if alternative.is_plain and _is_left_out(alternative.key, config, schema):
+                text = f"+{text}"
             try:
-                composed = self.compose(alternative.text)
+                composed = self.compose(text)
             except USER_MISTAKES as error:
                 # The keys of a group are not known when its choice was refused.
                 if not f"{alternative.key}.".startswith(tuple(f"{group}." for group in self.refused_groups)):
                     self.found.append(self.refusal(alternative, error, config, schema))
             else:
-                good = good or (alternative.text, composed)
+                good = good or (text, composed)
         if good is None:
             return config
         self.accepted.append(good[0])
@@ -167,7 +200,7 @@ class _Trial:
 
     def refusal(self, alternative: _Alternative, error: Exception, config: DictConfig, schema: str) -> str:
         """Say which key was meant where there is none of that name, and what Hydra says otherwise."""
-        if not alternative.is_new and not alternative.is_choice:
+        if not alternative.is_choice and not alternative.text.startswith("+"):
             if alternative.key.startswith("hydra."):
                 composed = self.compose_hydra()
                 if not _has(composed, alternative.key.removeprefix("hydra.")):
@@ -245,8 +278,6 @@ def _unknown_hydra_key(alternative: _Alternative, composed: DictConfig) -> str:
 def _unknown_key(alternative: _Alternative, config: DictConfig, schema: str) -> str:
     key = alternative.key
     valid = known_keys(resolve(config)[0], schema)
-    if key in valid:
-        return f"{key} is not in this configuration yet; add it with +{alternative.text}"
     groups = [group for group in _groups() if group != "hydra"]
     if "." not in key and _is_option(alternative.value, groups):
         return f"{alternative.text}: there is no such group; {hint(key, groups)}"

@@ -9,13 +9,14 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
+from nlu.config.defaults import DEFAULT_TARGETS
 from nlu.config.layouts import ROLES, TEXT_ROLES, missing_roles
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 
 MISSING = "???"
 """A value that is still to be set, which is reported wherever it stands; no rule speaks of it as well."""
-DATA_TARGET = "nlu.data.dataset.Files"
+DATA_TARGET = DEFAULT_TARGETS["data"]
 DEFAULT_DATA_FOLDER = "../shared/data"
 MIN_MAX_LEN = 8
 BERT_TARGET = "nlu.models.bert.Bert"
@@ -74,11 +75,6 @@ def _metric(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
 
 def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
     batch_size, devices = trainer["batch_size"], trainer["devices"]
-    if trainer["eval_batch_size"] is not None and trainer["eval_batch_size"] < batch_size:
-        yield (
-            f"trainer.eval_batch_size is {trainer['eval_batch_size']} but must be >= trainer.batch_size {batch_size}, "
-            "since scoring keeps no activations; set it to null for twice batch_size"
-        )
     if batch_size < devices:
         yield (
             f"trainer.batch_size is {batch_size} over all devices, but trainer.devices is {devices}; "
@@ -102,11 +98,15 @@ def _fields(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
     for role, column in fields.items():
         if isinstance(column, int) and column < 0:
             yield f"data.fields.{role} is {column} but columns are counted from 0; set it to a number >= 0"
-    if layout in TEXT_ROLES and (lacking := missing_roles(layout, fields, data["format"])):
-        yield (
-            f"data.fields is {fields or 'null'}, but task={name} needs {', '.join(lacking)} as well; set data.fields, "
-            "or choose the task that fits these rows"
-        )
+    if not fields and data["format"] == "conll":
+        yield "data.fields is null, but CoNLL columns have no names; set data.fields to e.g. {tokens: 0, tags: 1}"
+    # Without fields, columns are taken by the fields' own names, which only the files know.
+    elif layout in TEXT_ROLES and (fields or data["format"] == "lines"):
+        if lacking := missing_roles(layout, fields, data["format"]):
+            yield (
+                f"data.fields is {fields or 'null'}, but task={name} needs {', '.join(lacking)} as well; set "
+                "data.fields, or choose the task that fits these rows"
+            )
 
 
 def _repeats(config: dict[str, Any]) -> Iterator[str]:

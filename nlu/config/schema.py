@@ -26,7 +26,7 @@ class Trainer:
     log_interval: Duration = "10st"
     """How often a row is added to train.tsv."""
     eval_batch_size: PositiveInt | None = None
-    """Examples per evaluation batch, over all devices; null = twice batch_size. Never below batch_size."""
+    """Examples per evaluation batch, over all devices; null = twice batch_size."""
     major_metric: str | None = None
     """The metric, on the first evaluation set, that decides which checkpoint is best; null = the task's own."""
     patience: Duration | None = None

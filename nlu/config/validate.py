@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlu.config.check import broken_rule, check_value, show
-from nlu.config.defaults import PLAIN_GROUPS, with_defaults
+from nlu.config.defaults import PLAIN_GROUPS, with_defaults, with_targets
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.rules import MISSING, cross_problems
@@ -50,6 +50,7 @@ def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: boo
 
 def known_keys(config: Mapping[str, Any], schema: str = RUN) -> set[str]:
     """Return the full keys that may be set: those of `config` and those of the signatures that it names."""
+    config = with_targets(config)
     keys = set(_full_keys("", config))
     for key, value in [("", config), *_mappings("", config)]:
         target = schema if key == "" else value.get(TARGET) or PLAIN_GROUPS.get(key)

@@ -31,10 +31,9 @@ def test_a_key_without_its_group_finds_its_full_name(find):
     assert problem.startswith("batch_size: there is no such key; nearest: trainer.batch_size")
 
 
-def test_a_key_that_only_the_signature_has_can_be_added(find):
-    assert find(*VALID, "model.layers=3") == [
-        "model.layers is not in this configuration yet; add it with +model.layers=3"
-    ]
+def test_a_key_that_only_the_signature_has_can_be_set(find):
+    assert find(*VALID, "model.layers=3") == []
+    assert find(*VALID, "model.layers=0", "seed=[")[-1].startswith("model.layers is 0 but must be an integer >= 1")
 
 
 def test_an_unknown_choice_is_refused_with_the_nearest_and_all_choices(find):
