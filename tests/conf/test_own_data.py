@@ -25,7 +25,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         return 0
 
     def train(*arguments: str) -> tuple[object, str]:
-        monkeypatch.setattr(sys, "argv", ["train", "--config-dir=conf", "data=mine", "hydra.run.dir=run", *arguments])
+        monkeypatch.setattr(sys, "argv", ["train", "--config-dir=conf", "data=mine", *arguments])
         with pytest.raises(SystemExit) as caught:
             run_app(task, "train")
         output = capsys.readouterr()
