@@ -121,7 +121,7 @@ def _values(jobs: Sequence[Sequence[str]]) -> dict[str, set[str]]:
 
 def job_name(number: int, overrides: Sequence[str], swept: Sequence[str]) -> str:
     """Return the number of a job, with what tells it from the others of its grid."""
-    own = ", ".join(override for override in overrides if override.partition("=")[0] in swept)
+    own = ", ".join(override.lstrip("+") for override in overrides if override.partition("=")[0] in swept)
     return f"job {number} ({own})" if own else f"job {number}"
 
 

@@ -49,7 +49,7 @@ def override_problems(
 def with_known_keys(
     config_name: str, search_path: Sequence[str], overrides: Sequence[str], schema: str = RUN
 ) -> list[str]:
-    """Return the overrides, with `+` before each key that a signature knows and the configuration leaves out.
+    """Return the overrides, with `++` before each key that a signature knows and the configuration leaves out.
 
     Hydra itself takes no key that is not written in some file, though it has a default and stands in a run's records.
     """
@@ -66,7 +66,7 @@ def with_known_keys(
         except (UserError, *USER_MISTAKES):
             return list(overrides)
     left_out = {override for override, key in plain.items() if _is_left_out(key, config, schema)}
-    return [f"+{override}" if override in left_out else override for override in overrides]
+    return [f"++{override}" if override in left_out else override for override in overrides]
 
 
 def _is_left_out(key: str, config: DictConfig, schema: str) -> bool:
@@ -98,6 +98,8 @@ class _Trial:
     """overrides whose values only a search can draw"""
 
     def run(self, overrides: list[str], schema: str) -> list[str]:
+        overrides, torn = rejoined(overrides)
+        self.found += torn
         # Where configurations are found comes first, choices next: they decide which other keys there are.
         parsed = [(override, alternatives) for override in overrides if (alternatives := self.parse(override))]
         parsed.sort(key=lambda item: (not item[0].startswith("hydra.searchpath"), not item[1][0].is_choice))
@@ -181,7 +183,7 @@ class _Trial:
         for alternative in alternatives:
             text = alternative.text
             if alternative.is_plain and _is_left_out(alternative.key, config, schema):
-                text = f"+{text}"
+                text = f"++{text}"
             try:
                 composed = self.compose(text)
             except USER_MISTAKES as error:
@@ -301,7 +303,7 @@ def read_override(override: str) -> Override:
     """Return an override as Hydra reads it. Raises UserError with what Hydra says of it and what to write instead."""
     key, equals, value = override.partition("=")
     if not equals and not override.startswith("~"):
-        raise UserError(_without_value(override))
+        raise UserError(f"{override}: the value is missing; write {override}=VALUE")
     is_searchable = GlobalHydra.instance().is_initialized()
     try:
         # The loader is what glob(*) asks for the choices of a group; parse_overrides alone hands it on.
@@ -319,7 +321,7 @@ def grammar_problem(override: str, error: Exception) -> str:
         OverridesParser.create().parse_override(override)
     except HydraException as of_this_one:
         error = of_this_one
-    if any(value.count(opening) != value.count(closing) for opening, closing in ("{}", "[]", "()")):
+    if not _is_closed(value):
         remedy = "close its brackets, and quote the whole for the shell"
     elif value.startswith(("{", "[")):
         example = '{name: "a=b"}' if value.startswith("{") else '["a=b"]'
@@ -334,13 +336,23 @@ def grammar_problem(override: str, error: Exception) -> str:
     return f"{override} cannot be read: {_said(error)}; {remedy}"
 
 
-def _without_value(override: str) -> str:
-    if ":" in override:
-        return (
-            f"{override}: no key stands before it; the shell may have torn it at a space or a brace, so quote the "
-            "whole: 'data.fields={text: review, label: stars}'"
-        )
-    return f"{override}: the value is missing; write {override}=VALUE"
+def rejoined(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Put together again what a shell tore at spaces, and return one problem for each that was torn."""
+    whole: list[str] = []
+    torn: dict[int, str] = {}
+    for override in overrides:
+        if whole and not _is_closed(whole[-1]) and "=" not in override:
+            torn[len(whole) - 1] = whole[-1] = f"{whole[-1]} {override}"
+        else:
+            whole.append(override)
+    problems = [
+        f"{text} came in pieces, since shells part words at spaces; quote it: '{text}'" for text in torn.values()
+    ]
+    return whole, problems
+
+
+def _is_closed(text: str) -> bool:
+    return all(text.count(opening) <= text.count(closing) for opening, closing in ("{}", "[]", "()"))
 
 
 def _options_hint(value: str, options: list[str]) -> str:

@@ -39,8 +39,10 @@ def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: boo
     found = _Checker(_trusted(own)).top(own, read_signature(schema))
     if schema != RUN or not with_cross_rules:
         return found
+    refused = set(map(_key_of, found))
     try:
-        return found + cross_problems(own)
+        # One rule at a time: what is said of a value by itself comes before what it must be beside others.
+        return found + [text for text in cross_problems(own) if _key_of(text) not in refused]
     except Exception:
         # The rules between groups may trip over the very values that were just found wrong.
         if found:
@@ -127,6 +129,10 @@ class _Checker:
             if _is_missing(value):
                 found.append(_not_set(_join(prefix, name), check_value(parameter.annotation, _NOTHING)))
         return found
+
+
+def _key_of(problem: str) -> str:
+    return problem.partition(" ")[0].rstrip(":")
 
 
 def _unknown(prefix: str, name: str, signature: Signature) -> list[str]:

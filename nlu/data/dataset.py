@@ -6,7 +6,7 @@ from typing import Literal
 
 from nlu.config.errors import DataError
 from nlu.config.rules import data_folder, files_like, is_pattern
-from nlu.config.types import Fraction, PositiveInt
+from nlu.config.types import Fraction, PositiveInt, RowLength
 from nlu.storage.resources import fetch
 
 Source = str | list[str] | dict[str, str]
@@ -33,7 +33,7 @@ class Files:
         format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "conll", "lines"] = "auto",
         header: bool | None = None,
         labels: list[str] | None = None,
-        max_len: PositiveInt = 128,
+        max_len: RowLength = 128,
         on_bad_row: Literal["error", "skip"] = "error",
         drop_duplicates: bool = False,
         dev_fraction: Fraction = 0.1,

@@ -102,4 +102,14 @@ def test_the_package_alone_lists_its_commands():
     listed = printed_by("nlu", "--help")
     assert re.findall(r"-m nlu\.(\w+) ", listed) == ["preprocess", "report", "train"]
     assert printed_by("nlu", status=2) == listed
-    assert "nearest: train" in printed_by("nlu", "trian", status=2)
+
+
+@pytest.mark.parametrize(("name", "near"), [("trian", "nearest: train"), ("qqq", "valid: ")])
+def test_a_command_that_there_is_not_is_answered_with_those_that_there_are(name, near):
+    said = printed_by("nlu", name, "--help", status=2)
+    assert said.startswith(f"nlu: error: there is no command {name}; {near}\nusage: python -m nlu.NAME")
+    assert said.endswith(printed_by("nlu", status=2))
+
+
+def test_a_command_that_is_not_started_as_a_module_is_told_how():
+    assert printed_by("nlu", "train", "seed=2", status=2).endswith("write python -m nlu.train seed=2\n")

@@ -118,3 +118,10 @@ def test_an_interval_without_a_search_names_the_search_and_the_list(find):
 
 def test_an_unknown_configuration_is_refused_with_the_nearest(find):
     assert find(*VALID, config_name="jbo") == ["there is no configuration jbo; nearest: job"]
+
+
+def test_an_override_that_the_shell_tore_is_put_together_again_and_said_once(find):
+    torn = "+model.head={a: 1, b: [2, 3]}"
+    (problem,) = find(*VALID, *torn.split(), "seed=2")
+    assert problem == f"{torn} came in pieces, since shells part words at spaces; quote it: '{torn}'"
+    assert find(*VALID, torn) == []
