@@ -18,7 +18,7 @@ SIZES = {
 
 def vocab_path() -> Path:
     """Return the vocabulary that both sides use. Raises SystemExit where it is absent."""
-    from nlu.config.rules import data_folder
+    from nlu.config.checks.rules import data_folder
 
     path = (data_folder() / "bert_base_chinese_vocab" / "vocab.txt").resolve()
     if not path.is_file():
@@ -37,7 +37,7 @@ def native_config(size: str, *overrides: str) -> dict[str, Any]:
     """Compose and validate a configuration as `python -m nlu.train` does."""
     from hydra import compose, initialize_config_dir
 
-    from nlu.config.app import conf_dir, prepare
+    from nlu.config.entry.app import conf_dir, prepare
 
     with initialize_config_dir(str(conf_dir())):
         composed = compose(

@@ -36,7 +36,7 @@ FIELDS = {
 
 def write_files(folder: Path, rows: int) -> None:
     """Write the data sets' rows again and again, each round with its number at the end of the text."""
-    from nlu.config.rules import data_folder
+    from nlu.config.checks.rules import data_folder
 
     pairs = [json.loads(line) for line in open(data_folder() / "AFQMC" / "train.json", encoding="utf-8")]
     with (folder / "afqmc.json").open("w", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
 """Constrained types for constructor signatures, the schema of every configuration group.
 
 A signature such as `hidden_size: PositiveInt = 768` is read from source by `nlu.config.signature` and checked by
-`nlu.config.check` before anything heavy is imported; at run time the names are plain `int`, `float` and `str`.
+`nlu.config.checks.values` before anything heavy is imported; at run time the names are plain `int`, `float` and `str`.
 """
 
 from dataclasses import dataclass

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from nlu.config.checks.rules import data_folder, files_like, is_pattern
 from nlu.config.errors import DataError
-from nlu.config.rules import data_folder, files_like, is_pattern
 from nlu.config.types import Fraction, PositiveInt, RowLength
 from nlu.storage.resources import fetch
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from nlu.config.app import prepare, run_app
+from nlu.config.entry.app import prepare, run_app
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlu.config import validate
+from nlu.config.checks import validate
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ class GridSweeper(Sweeper):
         """Run the grid. Raises UserError, before anything is written, with all that is wrong with any job."""
         from hydra.core.override_parser.overrides_parser import OverridesParser
 
+        from nlu.config.entry.grid import run_grid
         from nlu.config.errors import UserError
-        from nlu.config.grid import run_grid
 
         assert self.hydra_context is not None and self.config is not None and self.launcher is not None
         if self.max_batch_size is not None and self.max_batch_size < 1:

@@ -12,7 +12,7 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 
-from nlu.config.app import conf_dir
+from nlu.config.entry.app import conf_dir
 from nlu.config.tables import metric_text, path_text
 from nlu.storage.files import write_text
 from nlu.sweeps.summary.trials import Summary, TrialRow, written

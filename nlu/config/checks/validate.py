@@ -6,11 +6,11 @@ All problems are collected, so that a user mends a configuration in one go.
 from collections.abc import Mapping
 from typing import Any
 
-from nlu.config.check import broken_rule, check_value, show
+from nlu.config.checks.rules import MISSING, cross_problems
+from nlu.config.checks.values import broken_rule, check_value, show
 from nlu.config.defaults import PLAIN_GROUPS, with_defaults, with_targets
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.config.rules import MISSING, cross_problems
 from nlu.config.signature import Parameter, Signature, read_signature
 from nlu.config.targets import TARGET, is_trusted, untrusted
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.config.overrides import override_problems
+from nlu.config.checks.overrides import override_problems
 
 VALID = ["name=a", "task=classify"]
 

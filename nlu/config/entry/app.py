@@ -22,15 +22,17 @@ from hydra.utils import execution_whitelist
 from omegaconf import DictConfig
 
 import nlu
+from nlu.config.checks.left_out import with_known_keys
+from nlu.config.checks.overrides import composition_problem, override_problems
+from nlu.config.checks.reading import USER_MISTAKES
+from nlu.config.checks.resolve import resolve
+from nlu.config.checks.validate import RUN, problems
 from nlu.config.defaults import with_defaults
+from nlu.config.entry.flags import CommandLine, read_command_line
+from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
+from nlu.config.entry.guard import require_safe, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
-from nlu.config.flags import CommandLine, read_command_line
-from nlu.config.grid import current_grid, job_name, print_end, status_of
-from nlu.config.guard import require_safe, whitelist
-from nlu.config.overrides import USER_MISTAKES, composition_problem, override_problems, with_known_keys
-from nlu.config.resolve import resolve
 from nlu.config.submitted import grid_problems
-from nlu.config.validate import RUN, problems
 
 EXIT_INTERRUPTED = 130
 _PERMISSION = (

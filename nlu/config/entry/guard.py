@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from hydra import compose, initialize_config_search_path
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nlu.config.checks.reading import first_values
 from nlu.config.errors import UserError
 from nlu.config.targets import TARGET
 
@@ -62,19 +61,6 @@ def place_problems(config: DictConfig, group: str) -> Iterator[str]:
                     f"hydra.{group}.{key} is {place}, but a run writes into a folder of this machine; set "
                     f"hydra.{group}.{key} to a local folder, and copy it when the run has ended"
                 )
-
-
-def first_values(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides of a sweep's first job; what only a search can draw is left out."""
-    loader = GlobalHydra.instance().config_loader()
-    first = []
-    for override in OverridesParser.create(loader).parse_overrides(list(overrides)):
-        if not override.is_sweep_override():
-            first.append(str(override.input_line))
-        elif override.is_discrete_sweep():
-            values = list(override.sweep_string_iterator())
-            first += [f"{override.get_key_element()}={value}" for value in values[:1]]
-    return first
 
 
 def _foreign(config: DictConfig, trusted: Sequence[str]) -> Iterator[str]:

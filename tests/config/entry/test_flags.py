@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import nlu
+from nlu.config.entry.flags import FLAGS, read_command_line, read_overrides
 from nlu.config.errors import UserError
-from nlu.config.flags import FLAGS, read_command_line, read_overrides
 from nlu.training.provenance import write_overrides
 
 WRITTEN = [

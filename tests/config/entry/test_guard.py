@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from nlu.config.app import run_app
+from nlu.config.entry.app import run_app
 
 FOREIGN = """
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_so_is_that_of_a_grid_or_a_search(train, key: str, sweeper: str):
 def test_and_that_of_one_job_of_a_grid_alone(train, mine: Path):
     (mine / "extra/away.yaml").write_text("# @package _global_\nhydra:\n  sweep:\n    dir: s3://bucket/runs\n")
     code, told = train(f"--config-dir={mine}", "--multirun", "+extra=own,away")
-    assert code == 2 and "job 1 (+extra=away): hydra.sweep.dir is s3://bucket/runs, but" in told
+    assert code == 2 and "job 1 (extra=away): hydra.sweep.dir is s3://bucket/runs, but" in told
     assert list(Path().iterdir()) == []
 
 

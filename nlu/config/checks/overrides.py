@@ -9,29 +9,23 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_search_path
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
+from nlu.config.checks.left_out import has_key, is_left_out
+from nlu.config.checks.reading import USER_MISTAKES, interval_problem, read_override, rejoined, said_of, sweep_problem
+from nlu.config.checks.resolve import first_line, resolve
+from nlu.config.checks.validate import RUN, known_keys, problems
 from nlu.config.errors import UserError
 from nlu.config.flat import flat
-from nlu.config.grid import interval_problem
-from nlu.config.guard import first_values
 from nlu.config.nearest import hint
-from nlu.config.resolve import first_line, resolve
-from nlu.config.validate import RUN, known_keys, problems
-
-USER_MISTAKES = (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError)
-"""What Hydra raises, before a task starts, for a command line or configuration file that it cannot use."""
 
 
 def override_problems(
@@ -44,33 +38,6 @@ def override_problems(
     """
     with initialize_config_search_path(search_path):
         return _Trial(config_name, is_multirun).run(list(overrides), schema)
-
-
-def with_known_keys(
-    config_name: str, search_path: Sequence[str], overrides: Sequence[str], schema: str = RUN
-) -> list[str]:
-    """Return the overrides, with `++` before each key that a signature knows and the configuration leaves out.
-
-    Hydra itself takes no key that is not written in some file, though it has a default and stands in a run's records.
-    """
-    with initialize_config_search_path(list(search_path)):
-        try:
-            read = [(override, read_override(override)) for override in overrides]
-            plain = {
-                override: parsed.key_or_group
-                for override, parsed in read
-                if override[0] not in "+~" and parsed.package is None and "." in parsed.key_or_group
-            }
-            others = first_values([override for override in overrides if override not in plain])
-            config = compose(config_name, overrides=others)
-        except (UserError, *USER_MISTAKES):
-            return list(overrides)
-    left_out = {override for override, key in plain.items() if _is_left_out(key, config, schema)}
-    return [f"++{override}" if override in left_out else override for override in overrides]
-
-
-def _is_left_out(key: str, config: DictConfig, schema: str) -> bool:
-    return "." in key and not _has(config, key) and key in known_keys(resolve(config)[0], schema)
 
 
 @dataclass(frozen=True)
@@ -134,7 +101,7 @@ class _Trial:
             is_one = is_choice and not isinstance(value, list | dict)
             return [_Alternative(override, key, str(value), is_one, is_plain)]
         if not self.is_multirun:
-            self.found.append(_sweep_problem(override, key))
+            self.found.append(sweep_problem(override, key))
             self.refused_groups |= {key.replace("/", ".")} if is_choice else set()
         if self.is_multirun and not parsed.is_discrete_sweep():
             self.drawn.append(override)
@@ -182,7 +149,7 @@ class _Trial:
         good = None
         for alternative in alternatives:
             text = alternative.text
-            if alternative.is_plain and _is_left_out(alternative.key, config, schema):
+            if alternative.is_plain and is_left_out(alternative.key, config, schema):
                 text = f"++{text}"
             try:
                 composed = self.compose(text)
@@ -205,11 +172,11 @@ class _Trial:
         if not alternative.is_choice and not alternative.text.startswith("+"):
             if alternative.key.startswith("hydra."):
                 composed = self.compose_hydra()
-                if not _has(composed, alternative.key.removeprefix("hydra.")):
+                if not has_key(composed, alternative.key.removeprefix("hydra.")):
                     return _unknown_hydra_key(alternative, composed)
-            elif not _has(config, alternative.key):
+            elif not has_key(config, alternative.key):
                 return _unknown_key(alternative, config, schema)
-        return f"{alternative.text} does not fit: {_said(error)}"
+        return f"{alternative.text} does not fit: {said_of(error)}"
 
     def compose_hydra(self) -> DictConfig:
         return compose(self.config_name, overrides=self.accepted, return_hydra_config=True).hydra
@@ -241,32 +208,13 @@ def composition_problem(error: Exception, config_name: str) -> str:
         return f"a configuration file is not valid YAML: {' '.join(str(error).split())}; correct it"
     reason = error if str(error) or error.__cause__ is None else error.__cause__
     key = getattr(reason, "full_key", None)
-    return f"{key}: {first_line(reason)}" if key else _said(reason)
-
-
-def _said(error: BaseException) -> str:
-    """Return what Hydra, and what it calls, says of an error, on one line."""
-    said = " ".join(str(error).split()).rstrip(".")
-    reason = first_line(error.__cause__) if isinstance(error.__cause__, OmegaConfBaseException) else ""
-    return said if not reason or reason.lower() in said.lower() else f"{said}: {reason}"
-
-
-def _has(config: DictConfig, key: str) -> bool:
-    node: Any = config
-    *parents, last = key.split(".")
-    for name in parents:
-        if not isinstance(node, DictConfig) or name not in node or OmegaConf.is_missing(node, name):
-            return False
-        node = node[name]
-    return isinstance(node, DictConfig) and last in node.keys()
+    return f"{key}: {first_line(reason)}" if key else said_of(reason)
 
 
 def _unknown_hydra_key(alternative: _Alternative, composed: DictConfig) -> str:
     """Say which of Hydra's keys was meant: the nearest of all, or those of the same group that was chosen."""
     key = alternative.key
     valid = [f"hydra.{name}" for name in flat(OmegaConf.to_container(composed, resolve=False))]  # type: ignore[arg-type]
-    if any(f"{name}.".startswith(f"{key}.") for name in valid):
-        return f"{alternative.text}: {key} has no such keys yet; add them with +{alternative.text}"
     group = key.rpartition(".")[0]
     choice = composed.runtime.choices.get(group.replace(".", "/"))
     whose = f"{group.replace('.', '/')}={choice}" if choice else "Hydra"
@@ -286,73 +234,9 @@ def _unknown_key(alternative: _Alternative, config: DictConfig, schema: str) -> 
     return f"{key}: there is no such key; {few(hint(key, valid))}"
 
 
-def _sweep_problem(override: str, key: str) -> str:
-    value = override.partition("=")[2]
-    return (
-        f"{override}: several values need --multirun; for a list write '{key}=[{value}]', "
-        f"for one text quote it for Hydra as well: '{key}=\"{value}\"'"
-    )
-
-
 def few(text: str) -> str:
     """Return a hint as it is, or where all keys are to be seen if it lists too many."""
     return text if len(text) <= 200 else "see --cfg job for all keys"
-
-
-def read_override(override: str) -> Override:
-    """Return an override as Hydra reads it. Raises UserError with what Hydra says of it and what to write instead."""
-    key, equals, value = override.partition("=")
-    if not equals and not override.startswith("~"):
-        raise UserError(f"{override}: the value is missing; write {override}=VALUE")
-    is_searchable = GlobalHydra.instance().is_initialized()
-    try:
-        # The loader is what glob(*) asks for the choices of a group; parse_overrides alone hands it on.
-        loader = GlobalHydra.instance().config_loader() if is_searchable else None
-        return OverridesParser.create(loader).parse_overrides([override])[0]
-    except HydraException as error:
-        raise UserError(grammar_problem(override, error)) from error
-
-
-def grammar_problem(override: str, error: Exception) -> str:
-    """Return what cannot be read in an override, and what to write instead."""
-    key, _, value = override.partition("=")
-    try:
-        # The error of the whole command line repeats all of it; that of one override is a sentence.
-        OverridesParser.create().parse_override(override)
-    except HydraException as of_this_one:
-        error = of_this_one
-    if not _is_closed(value):
-        remedy = "close its brackets, and quote the whole for the shell"
-    elif value.startswith(("{", "[")):
-        example = '{name: "a=b"}' if value.startswith("{") else '["a=b"]'
-        remedy = (
-            "put what holds special characters inside the brackets in quotation marks, and the whole in others for the "
-            f"shell, as in '{key}={example}'; in a key write \\= for ="
-        )
-    elif value.endswith(")"):
-        remedy = f"or, if it is meant as a text, quote it for the shell and for Hydra: '{key}=\"{value}\"'"
-    else:
-        remedy = f"quote the value for the shell and for Hydra: '{key}=\"{value}\"'"
-    return f"{override} cannot be read: {_said(error)}; {remedy}"
-
-
-def rejoined(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Put together again what a shell tore at spaces, and return one problem for each that was torn."""
-    whole: list[str] = []
-    torn: dict[int, str] = {}
-    for override in overrides:
-        if whole and not _is_closed(whole[-1]) and "=" not in override:
-            torn[len(whole) - 1] = whole[-1] = f"{whole[-1]} {override}"
-        else:
-            whole.append(override)
-    problems = [
-        f"{text} came in pieces, since shells part words at spaces; quote it: '{text}'" for text in torn.values()
-    ]
-    return whole, problems
-
-
-def _is_closed(text: str) -> bool:
-    return all(text.count(opening) <= text.count(closing) for opening, closing in ("{}", "[]", "()"))
 
 
 def _options_hint(value: str, options: list[str]) -> str:

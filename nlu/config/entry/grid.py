@@ -18,10 +18,11 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from nlu.config.dry_run import show_grid
+from nlu.config.checks.reading import interval_problem
+from nlu.config.checks.resolve import without_hydra
+from nlu.config.entry.dry_run import show_grid
+from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
-from nlu.config.guard import current_config, place_problems
-from nlu.config.resolve import without_hydra
 
 STOPPED = (75, 130)
 """Exit statuses of a job that saved its state and is to be continued."""
@@ -100,14 +101,6 @@ def jobs_of(overrides: Sequence[Override]) -> list[list[str]]:
         if not jobs:
             raise UserError(f"{key} is given no value at all; name the values: {key}=VALUE,VALUE")
     return [list(job) for job in itertools.product(*choices.values())]
-
-
-def interval_problem(override: str) -> str:
-    """Return why a grid cannot do with an override that only a search can draw from."""
-    return (
-        f"{override}: a grid cannot draw from an interval; for a search set hydra/sweeper=hyperband, for a grid list "
-        f"the values: {override.partition('=')[0]}=VALUE,VALUE"
-    )
 
 
 def _values(jobs: Sequence[Sequence[str]]) -> dict[str, set[str]]:
