@@ -35,7 +35,7 @@ format: $(VENV)/.dev ## put the code in form
 
 typecheck: $(VENV)/.dev ## check types
 	$(BIN)/mypy
-	cd launchers && ../$(BIN)/mypy --config-file ../setup.cfg --explicit-package-bases --namespace-packages hydra_plugins/hyperband_sweeper
+	cd launchers && ../$(BIN)/mypy --config-file ../setup.cfg --explicit-package-bases --namespace-packages hydra_plugins/grid_sweeper hydra_plugins/hyperband_sweeper
 
 check: lint typecheck test ## all of it
 

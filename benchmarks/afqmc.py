@@ -28,7 +28,7 @@ def native_config(size: str, *overrides: str) -> dict[str, Any]:
     """Compose and validate a configuration as `python -m nlu.train` does."""
     from hydra import compose, initialize_config_dir
 
-    from nlu.config.app import conf_dir, prepare
+    from nlu.config.entry.app import conf_dir, prepare
 
     with initialize_config_dir(str(conf_dir())):
         composed = compose(

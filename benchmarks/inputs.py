@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from nlu.config.app import conf_dir
+from nlu.config.checks.rules import data_folder
+from nlu.config.entry.app import conf_dir
 from nlu.config.errors import DataError
-from nlu.config.rules import data_folder
 
 CHOSEN = "NLU_BENCH_DATA"
 """The variable that tells the processes of a benchmark which data were chosen."""

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nlu.config.command import run_command
-from nlu.config.errors import EXIT_USER_ERROR, UserError
+from nlu.config.entry.command import run_command
+from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.nearest import hint
 
 
@@ -14,14 +14,16 @@ def main(arguments: Sequence[str]) -> int:
     """Print the commands: with --help as what was asked for, without it as what is missing."""
     commands = {path.stem: path for path in sorted(Path(__file__).parent.glob("[!_]*.py"))}
     names = [argument for argument in arguments if not argument.startswith("-")]
+    if names and names[0] in commands:
+        raise UserError(f"a command is started by its module; write python -m nlu.{' '.join(names)}")
+    is_asked = bool({"--help", "-h"} & set(arguments)) and not names
+    shown = sys.stdout if is_asked else sys.stderr
     if names:
-        near = hint(names[0], commands)
-        raise UserError(f"{names[0]} is no way to start a command; write python -m nlu.NAME; {near}")
-    is_asked = bool({"--help", "-h"} & set(arguments))
-    print("usage: python -m nlu.NAME, of which each has its own --help", file=sys.stdout if is_asked else sys.stderr)
+        print_error(UserError(f"there is no command {names[0]}; {hint(names[0], commands)}"))
+    print("usage: python -m nlu.NAME, of which each has its own --help", file=shown)
     for name, path in commands.items():
         summary = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
-        print(f"  python -m nlu.{name:<12}{summary}", file=sys.stdout if is_asked else sys.stderr)
+        print(f"  python -m nlu.{name:<12}{summary}", file=shown)
     return 0 if is_asked else EXIT_USER_ERROR
 
 

@@ -8,7 +8,7 @@ import json
 
 from omegaconf import DictConfig
 
-from nlu.config.app import prepare, run_app
+from nlu.config.entry.app import prepare, run_app
 from nlu.config.schema import Run
 
 
@@ -16,7 +16,7 @@ def main(composed: DictConfig) -> int:
     """Validate, build the store (or find it), log what is in it, print the same as a line of JSON."""
     config = prepare(composed)
     if config["dry_run"]:
-        from nlu.config.dry_run import show
+        from nlu.config.entry.dry_run import show
 
         return show(config)
     from nlu.training.experiment import report_data

@@ -13,7 +13,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nlu.config.command import Parser, run_command
+from nlu.config.entry.command import Parser, run_command
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 

@@ -4,6 +4,7 @@ python -m nlu.train                                          a small pretrained 
 python -m nlu.train model=bert_tiny data=afqmc               another model, another data set
 python -m nlu.train data=files data.train=my.csv 'data.fields={text: review, label: stars}'
 python -m nlu.train experiment=tnews                         a recorded experiment with its score
+python -m nlu.train --rerun outputs/mine seed=2              a former run again, but for what is given
 python -m nlu.train trainer.devices=2                        one process for each of two devices
 torchrun --nproc-per-node=2 -m nlu.train                     the same, started by torchrun
 python -m nlu.train folds=5                                  cross validation; seeds=3 repeats
@@ -20,7 +21,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from nlu.config.app import prepare, run_app
+from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
 from nlu.config.schema import Run
 from nlu.config.submitted import run_while_time_lasts
@@ -46,7 +47,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
         config = prepare(composed)
         require_named_folder(config, hydra)
         if config["dry_run"]:
-            from nlu.config.dry_run import show
+            from nlu.config.entry.dry_run import show
 
             return show(config)
         from nlu.training.launch import launch

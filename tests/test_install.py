@@ -112,7 +112,7 @@ def editable(copy_of_checkout: Callable[[str], Path], tmp_path_factory: pytest.T
 
 
 SWEEPERS = """
-from nlu.config.app import find_plugins
+from nlu.config.entry.app import find_plugins
 find_plugins()
 import hydra_plugins.hyperband_sweeper
 print(hydra_plugins.hyperband_sweeper.__file__)
@@ -132,7 +132,7 @@ def test_the_sweeper_is_found(request, way):
 
 
 WAYS = ["checkout", "wheel", "editable"]
-FOUND = "import nlu; from nlu.config.app import conf_dir; print(conf_dir()); print(nlu.__file__)"
+FOUND = "import nlu; from nlu.config.entry.app import conf_dir; print(conf_dir()); print(nlu.__file__)"
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -1,1 +1,1 @@
-"""Typed configuration: schema, signatures, validation, durations and the entry that every command shares."""
+"""Typed configuration: schema and types, signatures read from source; `checks` of it, and the `entry` of commands."""

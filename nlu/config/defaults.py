@@ -10,14 +10,26 @@ from nlu.config.targets import TARGET
 
 PLAIN_GROUPS = {"trainer": "nlu.config.schema.Trainer", "folds": "nlu.config.schema.Folds"}
 """Groups without a target, and the dataclass that is their schema."""
+DEFAULT_TARGETS = {"data": "nlu.data.dataset.Files"}
+"""What a choice of a group is where it names no target."""
+
+
+def with_targets(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the targets that go without saying: a `data` that names none is rows in files."""
+    named = dict(config)
+    for group, target in DEFAULT_TARGETS.items():
+        node = config.get(group)
+        if isinstance(node, Mapping) and TARGET not in node:
+            named[group] = {TARGET: target, **node}
+    return named
 
 
 def with_defaults(config: Mapping[str, Any], schema: str) -> dict[str, Any]:
-    """Return the configuration with the literal defaults of its schema, its plain groups and its targets filled in.
+    """Return the configuration with its targets, and the literal defaults of schema, plain groups and targets.
 
     What is written stays; a target that cannot be read is left as it is, for validation to refuse.
     """
-    filled = _fill(config, _literals(read_signature(schema)))
+    filled = _fill(with_targets(config), _literals(read_signature(schema)))
     for key, node in filled.items():
         if isinstance(node, Mapping):
             filled[key] = _fill(node, _defaults_of(PLAIN_GROUPS.get(key) or node.get(TARGET)))

@@ -95,7 +95,7 @@ class Run:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], choices: Mapping[str, str] | None = None) -> Self:
-        """Build from a validated configuration with all of its keys, as `nlu.config.app.prepare` returns it."""
+        """Build from a validated configuration with all of its keys, as `nlu.config.entry.app.prepare` returns it."""
         known = {item.name: config[item.name] for item in fields(cls) if item.init}
         run = cls(**known | {"trainer": Trainer(**config["trainer"]), "folds": Folds(**config["folds"])})
         run.choices = dict(choices or config.get("choices") or {})

@@ -75,9 +75,10 @@ def read_constants(target: str) -> dict[str, Any]:
         with suppress(UserError):
             constants |= read_constants(base)
     for node in definition.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        name = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(name, ast.Name) and node.value is not None:
             with suppress(ValueError):
-                constants[node.targets[0].id] = ast.literal_eval(node.value)
+                constants[name.id] = ast.literal_eval(node.value)
     return constants
 
 

@@ -1,7 +1,7 @@
 """Constrained types for constructor signatures, the schema of every configuration group.
 
 A signature such as `hidden_size: PositiveInt = 768` is read from source by `nlu.config.signature` and checked by
-`nlu.config.check` before anything heavy is imported; at run time the names are plain `int`, `float` and `str`.
+`nlu.config.checks.values` before anything heavy is imported; at run time the names are plain `int`, `float` and `str`.
 """
 
 from dataclasses import dataclass
@@ -32,6 +32,8 @@ class Written:
 PositiveInt = Annotated[int, Range(min=1)]
 OddPositiveInt = Annotated[int, Range(min=1, odd=True)]
 FoldCount = Annotated[int, Range(min=2)]
+RowLength = Annotated[int, Range(min=8)]
+"""Tokens of a row at most; fewer would hold special tokens and next to no text."""
 NonNegativeInt = Annotated[int, Range(min=0)]
 PositiveFloat = Annotated[float, Range(min=0, open_min=True)]
 NonNegativeFloat = Annotated[float, Range(min=0)]

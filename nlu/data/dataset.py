@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from nlu.config.checks.rules import content_of, data_folder, files_like, is_pattern
 from nlu.config.errors import DataError, UserError
-from nlu.config.rules import content_of, data_folder, files_like, is_pattern
-from nlu.config.types import Fraction, PositiveInt
+from nlu.config.types import Fraction, PositiveInt, RowLength
 from nlu.storage.resources import fetch
 
 Source = str | list[str] | dict[str, str]
@@ -34,7 +34,7 @@ class Files:
         header: bool | None = None,
         labels: list[str] | None = None,
         label_separator: str = "|",
-        max_len: PositiveInt = 128,
+        max_len: RowLength = 128,
         on_bad_row: Literal["error", "skip"] = "error",
         drop_duplicates: bool = False,
         dev_fraction: Fraction = 0.1,

@@ -25,6 +25,8 @@ class FusedAdamW(torch.optim.AdamW):
     Those import the compiler when the first optimizer is made, which costs each start of a run over a second.
     """
 
+    grad_scale: Tensor
+    found_inf: Tensor | None
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
     step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))

@@ -6,8 +6,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from nlu.config.checks.rules import DATA_TARGET, data_folder
 from nlu.config.errors import DataError, UserError
-from nlu.config.rules import DATA_TARGET, data_folder
 from nlu.data.readers import Row as DataRow
 from nlu.data.readers import read_rows
 from nlu.reports.runs import Run

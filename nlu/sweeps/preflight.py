@@ -17,14 +17,15 @@ from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-from nlu.config.app import prepare
+from nlu.config.checks.overrides import choice_problem, few
+from nlu.config.checks.reading import USER_MISTAKES
+from nlu.config.checks.resolve import first_line, resolve, without_hydra
+from nlu.config.checks.validate import known_keys
+from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.flat import flat
 from nlu.config.nearest import hint
-from nlu.config.overrides import USER_MISTAKES, choice_problem, few
-from nlu.config.resolve import first_line, resolve, without_hydra
 from nlu.config.signature import read_constants
-from nlu.config.validate import known_keys
 from nlu.sweeps.space import Space, overrides_of, written
 
 MAX_COMBINATIONS = 500

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nlu.config.check import broken_rule, show
+from nlu.config.checks.values import broken_rule, show
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.sweeps.brackets import WITH_RUNGS

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from nlu.config.check import broken_rule
+from nlu.config.checks.values import broken_rule
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.errors import UserError
 from nlu.config.words import counted

@@ -20,8 +20,8 @@ from optuna.distributions import (
     check_distribution_compatibility,
 )
 
+from nlu.config.checks.reading import grammar_problem
 from nlu.config.errors import UserError
-from nlu.config.overrides import grammar_problem
 
 PARAMS = "hydra.sweeper.params"
 WHEN = "hydra.sweeper.when"

@@ -22,14 +22,14 @@ TINY = 1e-12
 class Classify(RowsOfLogits):
     """Give a text one of several classes."""
 
-    layouts = ("single",)
+    layouts: tuple[str, ...] = ("single",)
     target = "nlu.data.targets.Classes"
     heads = ("nlu.models.heads.linear.LinearHead",)
     scores = "nlu.metrics.classes.ClassScorer"
-    metrics = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "loss")
-    binary_metrics = ("f1", "precision", "recall", "auc", "average_precision")
+    metrics: tuple[str, ...] = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "loss")
+    binary_metrics: tuple[str, ...] = ("f1", "precision", "recall", "auc", "average_precision")
     default_metric = "accuracy"
-    lower_is_better = ("loss",)
+    lower_is_better: tuple[str, ...] = ("loss",)
 
     def __init__(self, loss: Loss, target: Target):
         """No options."""

@@ -6,7 +6,7 @@ D width.
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -32,9 +32,9 @@ class Siamese(Classify):
 
     layouts = ("sides",)
     heads = ("nlu.models.heads.pairs.SidesHead",)
-    reads = ("logits", "cosine", "similarities")
+    reads: ClassVar[tuple[str, ...]] = ("logits", "cosine", "similarities")
     scores = "nlu.metrics.classes.ClassScorer"
-    metrics = (
+    metrics: tuple[str, ...] = (
         "accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "threshold", "loss",
     )  # fmt: skip
 

@@ -103,6 +103,10 @@ def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
     trusted = config.trusted_packages
     task_class: Any = import_target(config.task[TARGET], trusted)
     reference, vocab = config.model.get("pretrained"), config.tokenizer.get("vocab")
+    fold = None
+    if config.fold is not None:
+        assert config.folds.count is not None, "validated together"
+        fold = Fold(config.fold, config.folds.count, config.seed)
     with ranks.first_goes_first():
         source = open_pretrained(reference) if reference else None
         files: Files = build(config.data, trusted=trusted)
@@ -112,7 +116,7 @@ def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
             pretrained=source.folder if source else None,
             vocab=fetch(vocab, what="tokenizer.vocab") if vocab else None, progress=bars(progress),
             group_by=config.folds.group_by,
-            fold=Fold(config.fold, config.folds.count, config.seed) if config.fold is not None else None,
+            fold=fold,
             trusted=trusted,
         )  # fmt: skip
     return Data(task_class, store, source)

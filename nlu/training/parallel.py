@@ -3,7 +3,7 @@
 A strategy holds no collective inside a micro-batch, so that a rank may run one again, or have fewer than the others.
 """
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from nlu.training.ranks import Ranks
 
+Model = TypeVar("Model", bound=nn.Module)
+
 
 class Parallel(Protocol):
     """What a step and a checkpoint need of a strategy."""
 
     ranks: Ranks
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: Model) -> Model:
         """Return the model as this rank holds it."""
 
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
@@ -42,7 +44,7 @@ class Single:
     def __init__(self, ranks: Ranks):
         self.ranks = ranks
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: Model) -> Model:
         return model.to(self.ranks.device)
 
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:

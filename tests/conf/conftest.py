@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from nlu.config.app import conf_dir, short_form
-from nlu.config.resolve import resolve
-from nlu.config.validate import problems
+from nlu.config.checks.resolve import resolve
+from nlu.config.checks.validate import problems
+from nlu.config.entry.app import conf_dir
+from nlu.config.entry.flags import read_command_line
 
 
 class Composer:
@@ -38,7 +38,7 @@ class Composer:
     def command_problems(self, command: str) -> list[str]:
         """Return what is wrong with `-m nlu.NAME ARGUMENTS`; of a sweep each value is tried."""
         name, *arguments = shlex.split(command.partition("-m nlu.")[2])
-        overrides = get_args_parser().parse_intermixed_args([*map(short_form, arguments)]).overrides
+        overrides = read_command_line(arguments).overrides
         given: list[list[str]] = [[]]
         for override in OverridesParser.create().parse_overrides(overrides):
             key = override.get_key_element()
@@ -57,6 +57,8 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a composer in a folder that holds the files which commands in the documentation name."""
     for name in ("my.csv", "big.jsonl", "vocab.txt"):
         (tmp_path / name).touch()
+    (tmp_path / "outputs/mine").mkdir(parents=True)
+    (tmp_path / "outputs/mine/overrides").write_text("model=bert_tiny\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NLU_DATA", "nowhere")
     with initialize_config_dir(str(conf_dir())):

@@ -27,6 +27,11 @@ hydra:
   help:
     template: The help of this program alone.
 """,
+    "conf/hydra/sweeper/basic.yaml": """
+_target_: hydra_plugins.grid_sweeper.grid_sweeper.GridSweeper
+max_batch_size: null
+params: null
+""",
     "conf/model/small.yaml": "_target_: shop.models.Model\nhidden_size: 8\nname: ${name}\n",
     "conf/model/large.yaml": "_target_: shop.models.Model\nhidden_size: 800\nlayers: 24\n",
     "conf/task/classify.yaml": "_target_: shop.models.Task\n",

@@ -35,7 +35,7 @@ def refused(folder, *overrides: str) -> str:
         (["optimizer.lr=interval(0.2,0.1)"], "the interval runs from 0.2 down to 0.1"),
         (["optimizer.lr=tag(log,interval(0,0.1))"], "let it begin above 0"),
         ([LR, "hydra/sweeper/sampler=grid"], "a grid needs values one can count"),
-        (["optimizer.lr=intervall(0.1,0.2)"], "there is no function intervall; nearest: interval"),
+        (["optimizer.lr=intervall(0.1,0.2)"], "Unknown function 'intervall'"),
         ([LR, "hydra.sweeper.n_trails=3"], "hydra/sweeper=hyperband has no such key; nearest: hydra.sweeper.n_trials"),
         ([LR, "hydra.sweeper.pruner=medain"], "nearest: median"),
         ([LR, "hydra.sweeper.min_resource=3"], "write 3st (steps), 3ep (epochs) or 3ex (examples)"),

@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from matplotlib.figure import Figure
 from safetensors.numpy import load_file
 
-from nlu.config.app import run_app
+from nlu.config.entry.app import run_app
 from nlu.runs.records import read_rows
 from nlu.train import main
 

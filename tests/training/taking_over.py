@@ -15,7 +15,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from nlu.config.app import conf_dir, prepare
+from nlu.config.entry.app import conf_dir, prepare
 from nlu.config.errors import UserError
 from nlu.training import run_folder, single
 from nlu.training.launch import launch

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from nlu.config.entry.grid import RECORD
 from nlu.config.errors import UserError
-from nlu.config.grid import RECORD
 from nlu.storage.files import write_json
 
 LOCK = ".sweep.lock"

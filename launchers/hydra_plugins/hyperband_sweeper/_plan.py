@@ -14,12 +14,12 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from optuna.samplers import RandomSampler
 
-from nlu.config.app import prepare
-from nlu.config.check import show
+from nlu.config.checks.resolve import without_hydra
+from nlu.config.checks.values import show
+from nlu.config.entry.app import prepare
+from nlu.config.entry.grid import run_dir_problems
 from nlu.config.errors import UserError
-from nlu.config.grid import run_dir_problems
 from nlu.config.nearest import hint
-from nlu.config.resolve import without_hydra
 from nlu.config.words import counted
 from nlu.sweeps import preflight, resources
 from nlu.sweeps.channel import PRUNER

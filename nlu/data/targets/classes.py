@@ -19,7 +19,7 @@ class Classes(Target):
     """One of several classes."""
 
     kind = "classes"
-    roles = ("label",)
+    roles: tuple[str, ...] = ("label",)
     fewest = 2
 
     def __init__(self, files: Files):

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from nlu.config.checks.rules import cross_problems
 from nlu.config.errors import CheckpointError, DataError
-from nlu.config.rules import cross_problems
 from nlu.data.tokenizing import wordpiece
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.textcnn import TextCnn

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nlu.config.check import check_value, show
+from nlu.config.checks.values import check_value, show
 
 
 def check(annotation: str, value: Any) -> str | None:

@@ -5,8 +5,8 @@ from typing import Any
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from nlu.config.rules import MISSING
-from nlu.config.validate import UNRESOLVED
+from nlu.config.checks.rules import MISSING
+from nlu.config.checks.validate import UNRESOLVED
 
 
 def without_hydra(config: DictConfig) -> DictConfig:

@@ -6,11 +6,11 @@ All problems are collected, so that a user mends a configuration in one go.
 from collections.abc import Mapping
 from typing import Any
 
-from nlu.config.check import broken_rule, check_value, show
-from nlu.config.defaults import PLAIN_GROUPS, with_defaults
+from nlu.config.checks.rules import MISSING, cross_problems
+from nlu.config.checks.values import broken_rule, check_value, show
+from nlu.config.defaults import PLAIN_GROUPS, with_defaults, with_targets
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.config.rules import MISSING, cross_problems
 from nlu.config.signature import Parameter, Signature, read_signature
 from nlu.config.targets import TARGET, is_trusted, untrusted
 
@@ -39,8 +39,10 @@ def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: boo
     found = _Checker(_trusted(own)).top(own, read_signature(schema))
     if schema != RUN or not with_cross_rules:
         return found
+    refused = set(map(_key_of, found))
     try:
-        return found + cross_problems(own)
+        # One rule at a time: what is said of a value by itself comes before what it must be beside others.
+        return found + [text for text in cross_problems(own) if _key_of(text) not in refused]
     except Exception:
         # The rules between groups may trip over the very values that were just found wrong.
         if found:
@@ -50,6 +52,7 @@ def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: boo
 
 def known_keys(config: Mapping[str, Any], schema: str = RUN) -> set[str]:
     """Return the full keys that may be set: those of `config` and those of the signatures that it names."""
+    config = with_targets(config)
     keys = set(_full_keys("", config))
     for key, value in [("", config), *_mappings("", config)]:
         target = schema if key == "" else value.get(TARGET) or PLAIN_GROUPS.get(key)
@@ -126,6 +129,10 @@ class _Checker:
             if _is_missing(value):
                 found.append(_not_set(_join(prefix, name), check_value(parameter.annotation, _NOTHING)))
         return found
+
+
+def _key_of(problem: str) -> str:
+    return problem.partition(" ")[0].rstrip(":")
 
 
 def _unknown(prefix: str, name: str, signature: Signature) -> list[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.config.overrides import override_problems
+from nlu.config.checks.overrides import override_problems
 
 VALID = ["name=a", "task=classify"]
 
@@ -31,10 +31,9 @@ def test_a_key_without_its_group_finds_its_full_name(find):
     assert problem.startswith("batch_size: there is no such key; nearest: trainer.batch_size")
 
 
-def test_a_key_that_only_the_signature_has_can_be_added(find):
-    assert find(*VALID, "model.layers=3") == [
-        "model.layers is not in this configuration yet; add it with +model.layers=3"
-    ]
+def test_a_key_that_only_the_signature_has_can_be_set(find):
+    assert find(*VALID, "model.layers=3") == []
+    assert find(*VALID, "model.layers=0", "seed=[")[-1].startswith("model.layers is 0 but must be an integer >= 1")
 
 
 def test_an_unknown_choice_is_refused_with_the_nearest_and_all_choices(find):
@@ -48,7 +47,7 @@ def test_an_unknown_group_is_refused_with_the_nearest(find):
 
 
 def test_a_group_that_needs_a_choice_is_named_with_its_choices(find):
-    assert find("name=a") == ["task is not chosen; set task=NAME, one of: classify, tag"]
+    assert find("name=a") == ["In 'job': You must specify 'task', e.g, task=<OPTION> Available options: classify tag"]
 
 
 def test_keys_of_a_group_whose_choice_was_refused_are_not_held_against_the_user(find):
@@ -58,27 +57,26 @@ def test_keys_of_a_group_whose_choice_was_refused_are_not_held_against_the_user(
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("trainer.batch_size=[1", "'[1'; its brackets do not close; close them, and quote"),
-        ("name=a~b", "a character that cannot stand there: '~' at column 7; quote"),
+        ("trainer.batch_size=[1", "no viable alternative at input '[1'; close its brackets, and quote"),
+        ("name=a~b", "token recognition error at: '~'; quote the value"),
         ("name=a=b", "mismatched input '='"),
         ("seed", "seed: the value is missing; write seed=VALUE"),
         ("seed=1,2", "seed=1,2: several values need --multirun; for a list write 'seed=[1,2]'"),
-        ("+seed=3", "+seed=3: seed is there already; write seed=3"),
-        ("~trainer.patence", "~trainer.patence: there is no trainer.patence; nearest: trainer.patience"),
+        ("+seed=3", "+seed=3 does not fit: Could not append to config. An item is already at 'seed'"),
+        ("~trainer.patence", "trainer.patence: there is no such key; nearest: trainer.patience"),
         ("hydra.job.chdir=maybe", "value 'maybe' is not a valid bool"),
-        ("seed=intervall(1,2)", "there is no function intervall; nearest: interval"),
-        ("seed=tag(log,intervall(1,2))", "there is no function intervall; nearest: interval"),
+        ("seed=intervall(1,2)", "Unknown function 'intervall' Available: bool,choice"),
+        ("seed=tag(log,intervall(1,2))", "Unknown function 'intervall' Available: bool,choice"),
         ("hydra.nope=1", "hydra.nope: Hydra has no such key"),
         (
             "hydra.sweeper.max_batch_sise=1",
             "hydra/sweeper=basic has no such key; nearest: hydra.sweeper.max_batch_size",
         ),
         ("hydra.sweeper.zzz=1", "hydra/sweeper=basic has no such key; valid: hydra.sweeper."),
-        ("task={a: 1}", "task is not chosen"),
-        ("hydra.sweeper.params={seed: 1}", "add them with +hydra.sweeper.params={seed: 1}"),
-        ("+name={a=b: {c: 1}, d=e: 2}", "a key has \\= for =: '+name={a\\=b: {c: 1}, d\\=e: 2}'"),
+        ("task={a: 1}", "You must specify 'task'"),
+        ("+name={a=b: {c: 1}, d=e: 2}", "in a key write \\= for ="),
         ("+name={a: b~c}", "as in '+name={name: \"a=b\"}'"),
-        ("seed=choice(null,/a)", "choice() takes no null; list the values alone: 'seed=null,/a'"),
+        ("seed=choice(null,/a)", "while evaluating 'choice(null,/a)'"),
         ("seed=${trainer.batchsize}", "seed is ${trainer.batchsize} but interpolation key"),
         ("model.name=${oc.env:SURELY_NOT_SET}", "Environment variable 'SURELY_NOT_SET' not found"),
     ],
@@ -90,7 +88,16 @@ def test_an_override_that_cannot_be_used_says_why(find, override: str, expected:
 
 def test_all_problems_are_found_together_with_those_of_the_values(find):
     found = find("trainer.batchsize=3", "model=larg", "name=[", "seed=-1", "+trainer.batchsiz=2", "extra=1")
-    starts = ["name=[", "model=larg:", "task ", "trainer.batchsize:", "extra:", "name ", "seed ", "trainer.batchsiz:"]
+    starts = [
+        "name=[",
+        "model=larg:",
+        "In 'job': ",
+        "trainer.batchsize:",
+        "extra:",
+        "name ",
+        "seed ",
+        "trainer.batchsiz:",
+    ]
     assert len(found) == len(starts)
     assert all(problem.startswith(start) for problem, start in zip(sorted(found), sorted(starts), strict=True))
 
@@ -111,3 +118,10 @@ def test_an_interval_without_a_search_names_the_search_and_the_list(find):
 
 def test_an_unknown_configuration_is_refused_with_the_nearest(find):
     assert find(*VALID, config_name="jbo") == ["there is no configuration jbo; nearest: job"]
+
+
+def test_an_override_that_the_shell_tore_is_put_together_again_and_said_once(find):
+    torn = "+model.head={a: 1, b: [2, 3]}"
+    (problem,) = find(*VALID, *torn.split(), "seed=2")
+    assert problem == f"{torn} came in pieces, since shells part words at spaces; quote it: '{torn}'"
+    assert find(*VALID, torn) == []

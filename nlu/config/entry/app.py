@@ -8,26 +8,31 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
 import yaml
-from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import SearchPathException
 from hydra.types import RunMode
+from hydra.utils import execution_whitelist
 from omegaconf import DictConfig
 
 import nlu
+from nlu.config.checks.left_out import with_known_keys
+from nlu.config.checks.overrides import composition_problem, override_problems
+from nlu.config.checks.reading import USER_MISTAKES
+from nlu.config.checks.resolve import resolve
+from nlu.config.checks.validate import RUN, problems
 from nlu.config.defaults import with_defaults
+from nlu.config.entry.flags import CommandLine, read_command_line
+from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
+from nlu.config.entry.guard import require_safe, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
-from nlu.config.grid import Grid, checked_grid, job_name, print_end, status_of
-from nlu.config.overrides import USER_MISTAKES, composition_problem, override_problems
-from nlu.config.resolve import resolve
 from nlu.config.submitted import grid_problems
-from nlu.config.validate import RUN, problems
 
 EXIT_INTERRUPTED = 130
 _PERMISSION = (
@@ -85,13 +90,32 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     os.environ["HYDRA_FULL_ERROR"] = "1"
     directory = (config_dir or conf_dir()).resolve()
     find_plugins()
-    sys.argv = [sys.argv[0], *map(short_form, sys.argv[1:])]
-    grid = Grid()
-    job = _Job(task, grid.swept)
     try:
-        require_known_flags()
-        with checked_grid(grid, partial(prepare, schema=schema)):
-            hydra.main(config_path=str(directory), config_name=config_name)(job.wrapped())()
+        line = read_command_line(sys.argv[1:])
+    except UserError as error:
+        print_error(error)
+        sys.exit(EXIT_USER_ERROR)
+    with current_grid(partial(prepare, schema=schema)) as grid:
+        job = _Job(task, grid.swept)
+        _run(job, line, line.config_name or config_name, directory, schema)
+    print_end(grid.returned)
+    sys.exit(max([*job.exit_codes, *map(status_of, grid.returned)], default=0))
+
+
+def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, schema: str) -> None:
+    """Have Hydra run the job, or show what was asked for; exits where it cannot."""
+    search_path = _search_path(line, directory)
+    try:
+        try:
+            _compose_and_run(job, line, config_name, directory, search_path)
+        except USER_MISTAKES:
+            if job.has_started:
+                raise
+            completed = with_known_keys(config_name, search_path, line.overrides, schema)
+            if completed == line.overrides:
+                raise
+            line = replace(line, overrides=completed)
+            _compose_and_run(job, line, config_name, directory, search_path)
     except KeyboardInterrupt:
         print("nlu: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
@@ -108,37 +132,19 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     except Exception as error:
         found = _storage_problems(error, before_start=not job.has_started) or grid_problems(error)
         if not found and not job.has_started and isinstance(error, USER_MISTAKES):
-            found = _composition_problems(error, config_name, directory, schema)
+            found = _composition_problems(error, config_name, search_path, line, schema)
         if not found:
             raise
         print_error(UserError(*found))
         sys.exit(EXIT_USER_ERROR)
-    print_end(grid.returned)
-    sys.exit(max([*job.exit_codes, *map(status_of, grid.returned)], default=0))
 
 
-def short_form(argument: str) -> str:
-    """Return what a short form of the command line stands for: `folds=5` is `folds.count=5`.
-
-    Hydra itself would put the number in the place of the whole mapping, and takes no numbers for choices of a group.
-    """
-    key, equals, value = argument.partition("=")
-    if key != "folds" or not equals or value.startswith("{"):
-        return argument
-    return f"folds.count={'null' if value == 'none' else value}"
-
-
-def require_known_flags() -> None:
-    """Raise UserError for a flag that does not exist or lacks its value; Hydra itself would print its own usage."""
-
-    def refuse(message: str) -> NoReturn:
-        raise UserError(
-            f"{message}; keys are written key=value, without dashes; see --help, and --hydra-help for flags"
-        )
-
-    parser = get_args_parser()
-    parser.error = refuse  # type: ignore[method-assign]
-    parser.parse_intermixed_args()
+def _compose_and_run(job: "_Job", line: CommandLine, config_name: str, directory: Path, search_path: list[str]) -> None:
+    # What only shows something builds nothing.
+    trusted = require_safe(config_name, search_path, line.overrides, line.is_multirun) if line.runs_jobs else []
+    sys.argv = [sys.argv[0], *line.arguments]
+    main = hydra.main(config_path=str(directory), config_name=config_name, execution_whitelist=whitelist(trusted))
+    main(job.wrapped())()
 
 
 class _Job:
@@ -160,7 +166,9 @@ class _Job:
     def run(self, config: DictConfig) -> Any:
         self.has_started = True
         try:
-            result = self.task(config)
+            # Hydra's whitelist is for Hydra's own keys; what a user's package builds is checked by its target.
+            with execution_whitelist(None, reset=True):
+                result = self.task(config)
         except Exception as error:
             if not isinstance(error, UserError):
                 found = _storage_problems(error)
@@ -184,22 +192,19 @@ class _Job:
         return f"{job_name(hydra_config.job.num, hydra_config.overrides.task, self.swept)}: "
 
 
-def _composition_problems(error: Exception, config_name: str, directory: Path, schema: str) -> list[str]:
-    is_about_flags = type(error) is ValueError and "--" in str(error)
-    if is_about_flags or isinstance(error, yaml.YAMLError | SearchPathException):
+def _composition_problems(
+    error: Exception, config_name: str, search_path: list[str], line: CommandLine, schema: str
+) -> list[str]:
+    if isinstance(error, yaml.YAMLError | SearchPathException):
         # The overrides are not to blame, and cannot be tried before this is mended.
         return [composition_problem(error, config_name)]
-    arguments = get_args_parser().parse_intermixed_args()
-    overrides = arguments.overrides
-    is_multirun = arguments.multirun or "hydra.mode=MULTIRUN" in overrides
-    config_name = arguments.config_name or config_name
-    search_path = [_uri(arguments.config_path or str(directory))]
-    if arguments.config_dir and Path(arguments.config_dir).is_dir():
-        search_path.append(_uri(str(Path(arguments.config_dir).resolve())))
-    # A relative --config-path is relative to a place that only Hydra knows.
-    is_absolute = all("://" in entry for entry in search_path)
-    found = override_problems(config_name, search_path, overrides, schema, is_multirun) if is_absolute else []
+    found = override_problems(config_name, search_path, line.overrides, schema, line.is_multirun)
     return found or [composition_problem(error, config_name)]
+
+
+def _search_path(line: CommandLine, directory: Path) -> list[str]:
+    search_path = [_uri(line.config_path or str(directory))]
+    return [*search_path, _uri(str(Path(line.config_dir).resolve()))] if line.config_dir else search_path
 
 
 def _uri(directory: str) -> str:

@@ -1,24 +1,28 @@
 """A --multirun of Hydra's grid: its jobs are checked before the first one starts, and counted after the last."""
 
-import functools
+import itertools
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn
-from omegaconf import DictConfig, open_dict, read_write
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from nlu.config.dry_run import show_grid
+from nlu.config.checks.reading import interval_problem
+from nlu.config.checks.resolve import without_hydra
+from nlu.config.entry.dry_run import show_grid
+from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
-from nlu.config.resolve import without_hydra
 
 STOPPED = (75, 130)
 """Exit statuses of a job that saved its state and is to be continued."""
@@ -30,44 +34,73 @@ Check = Callable[[DictConfig], dict[str, Any]]
 
 @dataclass
 class Grid:
-    """What is known of a --multirun by Hydra's own sweeper."""
+    """What is known of a --multirun that is a grid; a search has a sweeper of its own."""
 
+    check: Check
+    """is asked for the configuration of each job before the first one starts"""
     swept: list[str] = field(default_factory=list)
     """keys whose values differ between the jobs"""
     returned: list[JobReturn] = field(default_factory=list)
     """what the jobs returned, wherever they ran"""
 
 
+_CURRENT: ContextVar[Grid | None] = ContextVar("grid", default=None)
+
+
 @contextmanager
-def checked_grid(grid: Grid, check: Check) -> Iterator[None]:
-    """Have Hydra's sweeper `check` the configuration of every job before the first one starts, and fill `grid`.
+def current_grid(check: Check) -> Iterator[Grid]:
+    """Have a grid that runs inside `check` the configuration of each of its jobs before the first one starts."""
+    grid = Grid(check)
+    token = _CURRENT.set(grid)
+    try:
+        yield grid
+    finally:
+        _CURRENT.reset(token)
 
-    A search has a sweeper of its own.
+
+def run_grid(
+    overrides: Sequence[Override], context: HydraContext, config: DictConfig, launcher: Launcher, batch_size: int | None
+) -> list[Sequence[JobReturn]]:
+    """Run a job for each combination of values, `batch_size` at a time (null: all), and return what they returned.
+
+    Raises UserError before anything is written or started where the configuration of a job is not valid.
     """
-    original = BasicSweeper.sweep
-
-    @functools.wraps(original)
-    def sweep(self: BasicSweeper, arguments: list[str]) -> Any:
-        jobs = _jobs_of(self, arguments)
+    jobs, grid = jobs_of(overrides), _CURRENT.get()
+    if grid is not None:
         grid.swept += [key for key, values in _values(jobs).items() if len(values) > 1]
-        configs = _checked(self, jobs, grid.swept, check)
-        if all(config.get("dry_run") for config in configs):
+        configs = _checked(context.config_loader, config, jobs, grid)
+        if all(checked.get("dry_run") for checked in configs):
             show_grid([job_name(number, job, grid.swept) for number, job in enumerate(jobs)])
             return []
-        batches = original(self, arguments)
-        grid.returned += [job for batch in batches or () for job in batch]
-        return batches
+    folder = Path(config.hydra.sweep.dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, folder / "multirun.yaml")
+    batches: list[Sequence[JobReturn]] = []
+    for begin in range(0, len(jobs), batch_size or len(jobs)):
+        batches.append(launcher.launch(jobs[begin : begin + (batch_size or len(jobs))], initial_job_idx=begin))
+        for job in batches[-1]:
+            # Raises what the job raised.
+            _ = job.return_value
+    if grid is not None:
+        grid.returned += [job for batch in batches for job in batch]
+    return batches
 
-    BasicSweeper.sweep = sweep  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        BasicSweeper.sweep = original  # type: ignore[method-assign]
 
-
-def _jobs_of(sweeper: BasicSweeper, arguments: list[str]) -> list[list[str]]:
-    overrides = OverridesParser.create().parse_overrides([*sweeper._parse_config(), *arguments])
-    return [list(job) for job in sweeper.split_arguments(overrides, None)[0]]
+def jobs_of(overrides: Sequence[Override]) -> list[list[str]]:
+    """Return the overrides of each job: of several values each with each. Raises UserError for an interval."""
+    choices: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            choices[key] = [f"{key}={override.get_value_element_as_str()}"]
+        elif override.is_discrete_sweep():
+            choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            raise UserError(interval_problem(str(override.input_line)))
+    for key, jobs in choices.items():
+        if not jobs:
+            raise UserError(f"{key} is given no value at all; name the values: {key}=VALUE,VALUE")
+    return [list(job) for job in itertools.product(*choices.values())]
 
 
 def _values(jobs: Sequence[Sequence[str]]) -> dict[str, set[str]]:
@@ -81,27 +114,24 @@ def _values(jobs: Sequence[Sequence[str]]) -> dict[str, set[str]]:
 
 def job_name(number: int, overrides: Sequence[str], swept: Sequence[str]) -> str:
     """Return the number of a job, with what tells it from the others of its grid."""
-    own = ", ".join(override for override in overrides if override.partition("=")[0] in swept)
+    own = ", ".join(override.lstrip("+") for override in overrides if override.partition("=")[0] in swept)
     return f"job {number} ({own})" if own else f"job {number}"
 
 
-def _checked(
-    sweeper: BasicSweeper, jobs: Sequence[list[str]], swept: Sequence[str], check: Check
-) -> list[dict[str, Any]]:
+def _checked(loader: ConfigLoader, master: DictConfig, jobs: Sequence[list[str]], grid: Grid) -> list[dict[str, Any]]:
     """Return the configuration of each job. Raises UserError with every problem once, and which jobs have it."""
-    assert sweeper.config is not None, "Hydra calls setup first"
     configs: list[dict[str, Any]] = []
-    found: dict[str, list[int]] = {problem: list(range(len(jobs))) for problem in run_dir_problems(sweeper.config)}
+    found: dict[str, list[int]] = {problem: list(range(len(jobs))) for problem in run_dir_problems(master)}
     for number, job in enumerate(jobs):
         try:
-            with _composed(sweeper, number, job) as composed:
-                configs.append(check(composed))
+            with _composed(loader, master, number, job) as composed:
+                configs.append(grid.check(composed))
         except UserError as error:
             for problem in dict.fromkeys(error.problems):
                 found.setdefault(problem, []).append(number)
     if not found:
         return configs
-    raise UserError(*(_of_jobs(numbers, jobs, swept) + problem for problem, numbers in found.items()))
+    raise UserError(*(_of_jobs(numbers, jobs, grid.swept) + problem for problem, numbers in found.items()))
 
 
 def _of_jobs(numbers: list[int], jobs: Sequence[list[str]], swept: Sequence[str]) -> str:
@@ -113,23 +143,19 @@ def _of_jobs(numbers: list[int], jobs: Sequence[list[str]], swept: Sequence[str]
 
 
 @contextmanager
-def _composed(sweeper: BasicSweeper, number: int, overrides: list[str]) -> Iterator[DictConfig]:
+def _composed(loader: ConfigLoader, master: DictConfig, number: int, overrides: list[str]) -> Iterator[DictConfig]:
     """Compose the configuration of a job, with what Hydra's launchers tell it of itself."""
-    assert sweeper.hydra_context is not None and sweeper.config is not None, "Hydra calls setup first"
-    composed = sweeper.hydra_context.config_loader.load_sweep_config(sweeper.config, overrides)
-    current = HydraConfig.instance()
-    outer = current.cfg
+    composed = loader.load_sweep_config(master, overrides)
     with open_dict(composed), read_write(composed.hydra):
         composed.hydra.job.num, composed.hydra.job.id = number, str(number)
-    current.set_config(composed)
-    try:
+    with current_config(composed):
+        if problems := list(place_problems(composed, "sweep")):
+            raise UserError(*problems)
         with open_dict(composed), read_write(composed.hydra):
             sweep = composed.hydra.sweep
             composed.hydra.runtime.output_dir = os.path.abspath(os.path.join(str(sweep.dir), str(sweep.subdir)))
-        current.set_config(composed)
+    with current_config(composed):
         yield without_hydra(composed)
-    finally:
-        current.cfg = outer
 
 
 def run_dir_problems(config: DictConfig) -> list[str]:

@@ -35,6 +35,8 @@ def broken_rule(key: str, annotation: ast.expr, value: Any) -> str | None:
     if rule is None:
         return None
     remedy = "" if "; " in rule and " write " in rule else f"; set {key} to such a value"
+    if "a mapping" in rule and isinstance(value, str) and ":" in value:
+        remedy = f"; shells take {{a:b,c:d}} apart, so quote the whole: '{key}={{a: b, c: d}}'"
     return f"{key} is {show(value)} but {rule}{remedy}"
 
 

@@ -4,20 +4,21 @@ Nothing is fetched or read here beyond asking whether a local path exists, so th
 """
 
 import os
+import re
 from collections.abc import Iterator
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
+from nlu.config.defaults import DEFAULT_TARGETS
 from nlu.config.layouts import ROLES, known_roles, layouts_of, missing_roles
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 
 MISSING = "???"
 """A value that is still to be set, which is reported wherever it stands; no rule speaks of it as well."""
-DATA_TARGET = "nlu.data.dataset.Files"
+DATA_TARGET = DEFAULT_TARGETS["data"]
 DEFAULT_DATA_FOLDER = "../shared/data"
-MIN_MAX_LEN = 8
 BERT_TARGET = "nlu.models.encoders.bert.Bert"
 BERT_POSITIONS = 512
 
@@ -81,11 +82,6 @@ def _metric(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
 
 def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
     batch_size, devices = trainer["batch_size"], trainer["devices"]
-    if trainer["eval_batch_size"] is not None and trainer["eval_batch_size"] < batch_size:
-        yield (
-            f"trainer.eval_batch_size is {trainer['eval_batch_size']} but must be >= trainer.batch_size {batch_size}, "
-            "since scoring keeps no activations; set it to null for twice batch_size"
-        )
     if batch_size < devices:
         yield (
             f"trainer.batch_size is {batch_size} over all devices, but trainer.devices is {devices}; "
@@ -153,11 +149,6 @@ def _sets(data: dict[str, Any], folds: int | None) -> Iterator[str]:
             f"data.dev is null and data.dev_fraction is {data['dev_fraction']}, so there is nothing to score on or to "
             "train on; set data.dev to a file, or data.dev_fraction between 0 and 1"
         )
-    if data["max_len"] < MIN_MAX_LEN:
-        yield (
-            f"data.max_len is {data['max_len']} but must be >= {MIN_MAX_LEN} to hold special tokens and some text; "
-            "set it higher"
-        )
     for name in ("train", "dev", "test"):
         if data["format"] == "lines" and data[name] not in (None, MISSING) and not isinstance(data[name], dict):
             yield (
@@ -187,12 +178,18 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
         yield f"tokenizer.vocab is {vocab!r}, which is no file; set it to a vocab.txt, or null"
     if pretrained not in (None, MISSING) and not _exists(pretrained) and not _is_part_of_run(pretrained):
         yield (
-            f"model.pretrained is {pretrained!r}, which is no folder here; set it to a folder in Hugging Face layout, "
-            "a TF1 checkpoint, a former run's folder or RUN/best, pypi://, hf://, a URL, or null for random weights"
+            f"model.pretrained is {pretrained!r}, which is no folder here; {_on_the_hub(pretrained)}set it to a folder "
+            "in Hugging Face layout, a TF1 checkpoint, a former run's folder or RUN/best, pypi://, hf://, a URL, or "
+            "null for random weights"
         )
     resume = config["resume"]
     if resume not in ("auto", "never") and not Path(resume).expanduser().is_dir():
         yield f"resume is {resume!r}, which is no folder; set it to auto, never, or a run's folder"
+
+
+def _on_the_hub(name: str) -> str:
+    """Return a hint where a name may be meant as that of a model on the Hugging Face hub."""
+    return f"a model of the hub is written hf://{name}; " if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) else ""
 
 
 def _named_paths(data: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -2,8 +2,8 @@
 
 from omegaconf import OmegaConf
 
-from nlu.config.resolve import resolve
-from nlu.config.validate import UNRESOLVED
+from nlu.config.checks.resolve import resolve
+from nlu.config.checks.validate import UNRESOLVED
 
 
 def test_interpolations_become_values_and_containers_become_plain():

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from nlu.config import validate
+from nlu.config.checks import validate
+from nlu.config.checks.validate import UNRESOLVED, known_keys, problems
 from nlu.config.defaults import with_defaults
-from nlu.config.validate import UNRESOLVED, known_keys, problems
 
 SCHEMA = "shop.schema.Job"
 

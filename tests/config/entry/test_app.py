@@ -11,7 +11,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 import nlu
-from nlu.config.app import conf_dir, prepare, run_app
+from nlu.config.entry.app import conf_dir, prepare, run_app
 from nlu.config.errors import UserError
 
 SCHEMA = "shop.schema.Job"
@@ -60,7 +60,7 @@ def start(tree: Path, tmp_path: Path, body: str, *arguments: str) -> subprocess.
     """Run a program with `body` as its task in a process of its own."""
     program = tmp_path / "program.py"
     program.write_text(
-        "import sys\nfrom pathlib import Path\nfrom nlu.config.app import prepare, run_app\n\n"
+        "import sys\nfrom pathlib import Path\nfrom nlu.config.entry.app import prepare, run_app\n\n"
         f"def task(config):\n    {body}\n\n"
         f"run_app(task, 'job', {SCHEMA!r}, Path({str(tree / 'conf')!r}))\n"
     )
@@ -93,7 +93,7 @@ def test_a_reader_that_leaves_early_is_no_error(tree: Path, tmp_path: Path):
     # A pipe without a reader fails on flush; unbuffered output makes that happen inside the command.
     reading, writing = os.pipe()
     os.close(reading)
-    imports = "from nlu.config.app import run_app; from pathlib import Path"
+    imports = "from nlu.config.entry.app import run_app; from pathlib import Path"
     body = f"{imports}; run_app(print, 'job', {SCHEMA!r}, Path('conf'))"
     environment = {**os.environ, "PYTHONPATH": str(Path(nlu.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
     done = subprocess.run(
@@ -181,7 +181,7 @@ def test_the_configuration_is_shown_without_running(run):
         (["--no-such-flag"], "nlu: error: unrecognized arguments: --no-such-flag; keys are written key=value"),
         (["--cfg"], "nlu: error: argument --cfg/-c: expected one argument"),
         (["--multirun", "--cfg", "job"], "only one of --run, --multirun"),
-        ([*VALID, "--config-dir", "no-such-dir"], "no-such-dir' not found"),
+        ([*VALID, "--config-dir", "no-such-dir"], "'no-such-dir', which is not found"),
         ([*VALID, "--config-name", "jbo"], "there is no configuration jbo; nearest: job"),
         ([*VALID, "hydra.run.dir=${nope}"], "hydra.run.dir: interpolation key 'nope' not found"),
         ([*VALID, "--cfg", "job", "--resolve", "seed=${nope}"], "seed is ${nope} but interpolation key 'nope'"),

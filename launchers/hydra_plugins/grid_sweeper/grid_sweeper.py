@@ -1,0 +1,43 @@
+"""The plugin that Hydra finds. Its keys are in conf/hydra/sweeper/basic.yaml, which takes the place of Hydra's grid."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+class GridSweeper(Sweeper):
+    """Runs each combination, once all of them are known to be valid."""
+
+    def __init__(self, max_batch_size: int | None = None, params: Mapping[str, Any] | None = None) -> None:
+        self.max_batch_size, self.params = max_batch_size, dict(params or {})
+        self.launcher: Launcher | None = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from hydra.core.plugins import Plugins
+
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> list[Sequence[Any]]:
+        """Run the grid. Raises UserError, before anything is written, with all that is wrong with any job."""
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+
+        from nlu.config.entry.grid import run_grid
+        from nlu.config.errors import UserError
+
+        assert self.hydra_context is not None and self.config is not None and self.launcher is not None
+        if self.max_batch_size is not None and self.max_batch_size < 1:
+            raise UserError(
+                f"hydra.sweeper.max_batch_size is {self.max_batch_size} but must be an integer >= 1 or null; "
+                "set hydra.sweeper.max_batch_size to such a value"
+            )
+        given = [*(f"{key}={value}" for key, value in self.params.items()), *arguments]
+        # The loader is what glob(*) asks for the choices of a group.
+        overrides = OverridesParser.create(self.hydra_context.config_loader).parse_overrides(given)
+        return run_grid(overrides, self.hydra_context, self.config, self.launcher, self.max_batch_size)

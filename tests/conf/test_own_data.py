@@ -1,0 +1,81 @@
+"""A data YAML of one's own needs only what it sets, and whatever a run's record shows of it can be set."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from nlu.config.entry.app import prepare, run_app
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., object]:
+    """Return a function that prepares a configuration with `data=mine` and gives it, or what is said instead."""
+    (tmp_path / "conf/data").mkdir(parents=True)
+    (tmp_path / "conf/data/mine.yaml").write_text("train: my.csv\n")
+    (tmp_path / "my.csv").write_text("text,label\na,b\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+
+    def task(config: DictConfig) -> int:
+        print(yaml.safe_dump(prepare(config)))
+        return 0
+
+    def train(*arguments: str) -> tuple[object, str]:
+        monkeypatch.setattr(sys, "argv", ["train", "--config-dir=conf", "data=mine", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            run_app(task, "train")
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
+        return (output.out, "") if caught.value.code == 0 else ("", output.err)
+
+    return train
+
+
+def test_a_data_choice_without_a_target_is_rows_in_files(train):
+    out, said = train()
+    assert said == ""
+    data = yaml.safe_load(out)["data"]
+    assert data["_target_"] == "nlu.data.dataset.Files" and data["train"] == "my.csv"
+    # and what it leaves out has its default
+    assert data["max_rows"] is None and data["fields"] is None and data["max_len"] == 128
+
+
+def test_a_key_that_it_does_not_have_is_refused_with_the_nearest(train):
+    Path("conf/data/mine.yaml").write_text("train: my.csv\nmax_row: 3\n")
+    assert "data.max_row: there is no such key; nearest: data.max_rows" in train()[1]
+
+
+def test_what_it_leaves_out_can_be_set_without_a_plus(train):
+    out, said = train("data.max_rows=3", "data.fields={text: 0, label: 1}", "+data.max_len=64")
+    assert said == ""
+    data = yaml.safe_load(out)["data"]
+    assert (data["max_rows"], data["fields"], data["max_len"]) == (3, {"text": 0, "label": 1}, 64)
+
+
+def test_so_it_can_be_shown_and_be_given_several_values(train):
+    out, _ = train("data.max_rows=3", "--cfg", "job")
+    assert OmegaConf.create(out).data.max_rows == 3
+    out, _ = train("--multirun", "data.max_rows=3,4", "hydra.sweep.dir=runs", "hydra.sweeper.max_batch_size=1")
+    assert [part.partition("\n")[0] for part in out.split("max_rows: ")[1:]] == ["3", "4"]
+
+
+def test_a_mistake_beside_it_is_still_named(train):
+    said = train("data.max_rows=3", "data.max_row=3")[1]
+    assert "data.max_row: there is no such key; nearest: data.max_rows" in said and "data.max_rows is" not in said
+    assert "data.max_rows is 0 but must be an integer >= 1" in train("data.max_rows=0")[1]
+
+
+def test_columns_may_be_called_like_the_fields_where_they_have_names(train):
+    assert train("task=tag")[1] == ""
+    assert "CoNLL columns have no names; set data.fields to e.g. {tokens: 0, tags: 1}" in train(
+        "task=tag", "data.format=conll"
+    )[1]  # fmt: skip
+
+
+def test_scoring_may_take_smaller_batches_than_training(train):
+    out, said = train("trainer.batch_size=32", "trainer.eval_batch_size=8")
+    assert said == "" and yaml.safe_load(out)["trainer"]["eval_batch_size"] == 8

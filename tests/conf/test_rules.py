@@ -1,0 +1,53 @@
+"""The rules between groups, on the shipped configuration: what is at the limit fits, what is beyond it is refused."""
+
+import pytest
+
+from nlu.config.checks import validate
+
+
+@pytest.fixture
+def problems_of(composer):
+    """Return a function that gives the problems of the default configuration with overrides."""
+    return lambda *overrides: composer.problems_of(composer.plain(*overrides))
+
+
+@pytest.mark.parametrize(("positions", "max_len"), [("64", 64), ("null", 512)])
+def test_rows_may_be_as_long_as_the_model_has_positions_and_no_longer(problems_of, positions, max_len):
+    model = ["model=bert_tiny", "model.pretrained=null", f"model.max_positions={positions}"]
+    assert problems_of(*model, f"data.max_len={max_len}") == []
+    (problem,) = problems_of(*model, f"data.max_len={max_len + 1}")
+    assert problem == f"data.max_len is {max_len + 1}, but the model has {max_len} positions; set it lower"
+
+
+def test_a_bug_in_a_rule_between_groups_is_not_taken_for_a_valid_configuration(composer, monkeypatch):
+    def raise_bug(config):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(validate, "cross_problems", raise_bug)
+    with pytest.raises(KeyError, match="a bug"):
+        composer.problems_of(composer.plain())
+
+
+@pytest.mark.parametrize("max_len", [-5, 7])
+def test_a_length_that_holds_no_text_is_refused_by_one_rule(problems_of, max_len):
+    (problem,) = problems_of(f"data.max_len={max_len}")
+    assert problem == f"data.max_len is {max_len} but must be an integer >= 8; set data.max_len to such a value"
+
+
+def test_a_value_that_is_refused_by_itself_is_not_held_against_others(problems_of):
+    (problem,) = problems_of("trainer.batch_size=0", "trainer.devices=2")
+    assert problem.startswith("trainer.batch_size is 0 but must be an integer >= 1")
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "google-bert/bert-base-chinese"])
+def test_a_name_of_the_hub_is_told_how_it_is_written(problems_of, name):
+    (problem,) = problems_of("model=bert", f"model.pretrained={name}")
+    assert f"which is no folder here; a model of the hub is written hf://{name}; set it to" in problem
+    (problem,) = problems_of("model=bert", "model.pretrained=/no/such/folder")
+    assert "the hub is written" not in problem
+
+
+def test_braces_that_the_shell_took_away_are_named(problems_of):
+    # What bash makes of data.fields={text:review,label:label}.
+    (problem,) = problems_of("data=files", "data.train=my.csv", "data.fields=text:review", "data.fields=label:label")
+    assert problem.endswith("shells take {a:b,c:d} apart, so quote the whole: 'data.fields={a: b, c: d}'")

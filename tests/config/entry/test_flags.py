@@ -1,0 +1,99 @@
+"""The command line before Hydra reads it: flags, files of overrides, and a run that is repeated."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nlu.training.provenance import write_overrides
+
+import nlu
+from nlu.config.entry.flags import FLAGS, read_command_line, read_overrides
+from nlu.config.errors import UserError
+
+WRITTEN = [
+    "model=bert_tiny", "data.fields={text: review text, label: 'a b'}", 'name="it\'s"', "optimizer.lr=1e-3",
+    "text=two\nlines", "~trainer.patience", "+extra={a: 1}",
+]  # fmt: skip
+
+
+def test_the_flags_are_hydras():
+    # Read in Hydra 1.4.0rc3; --experimental-rerun wants a folder that runs here do not have.
+    command = [sys.executable, "-m", "nlu.train", "--hydra-help"]
+    done = subprocess.run(command, cwd=Path(nlu.__file__).parents[1], capture_output=True, text=True, timeout=60)
+    assert set(re.findall(r"(?<![\w-])--[a-z-]+", done.stdout)) - {"--experimental-rerun"} == FLAGS
+
+
+def test_what_hydra_reads_is_what_was_written():
+    line = read_command_line(["-m", "seed=1,2", "--config-dir", ".", "folds=5"])
+    assert line.arguments == ["--config-dir=.", "--multirun", "seed=1,2", "folds.count=5"]
+    assert line.is_multirun and line.runs_jobs and line.config_dir == "."
+    assert read_command_line(["--info"]).arguments == ["--info=all"]
+    assert not read_command_line(["-c", "job", "-p", "trainer"]).runs_jobs
+    assert read_command_line(["hydra.mode=MULTIRUN"]).is_multirun
+
+
+def test_a_relative_path_of_configurations_is_one_of_the_working_folder(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert read_command_line(["-cp", "mine"]).config_path == str(tmp_path / "mine")
+    assert read_command_line(["-cp", "pkg://mine"]).config_path == "pkg://mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--multi"], "unrecognized arguments: --multi"),
+        (["-m", "--info"], "only one of --run, --multirun"),
+        (["--resolve"], "add --cfg job"),
+        (["--cfg", "jobs"], "invalid choice"),
+        (["--config-dir", "nowhere"], "--config-dir is 'nowhere', which is not found"),
+        (["@nowhere"], "nowhere cannot be read: No such file or directory"),
+        (["--rerun", "nowhere"], "--rerun is nowhere, but nowhere/overrides is no file; give the folder of a run"),
+    ],
+)
+def test_a_flag_that_makes_no_sense_is_refused(tmp_path: Path, monkeypatch, arguments: list[str], expected: str):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=re.escape(expected)):
+        read_command_line(arguments)
+
+
+def test_a_file_of_overrides_is_taken_as_it_was_written_by_a_run(tmp_path: Path):
+    path = write_overrides(tmp_path, WRITTEN)
+    assert read_overrides(path) == WRITTEN
+    # and as xargs reads it
+    pieces = subprocess.run(["xargs", "-a", str(path), "printf", "%s\\0"], capture_output=True, text=True).stdout
+    assert pieces.split("\0")[:-1] == WRITTEN
+
+
+def test_a_file_of_ones_own_needs_no_quotes_for_a_shell(tmp_path: Path):
+    path = tmp_path / "mine.txt"
+    lines = [line for line in WRITTEN if "\n" not in line]
+    path.write_text("# a comment\n\n" + "\n".join(lines))
+    assert read_command_line([f"@{path}", "seed=2"]).overrides == [*lines, "seed=2"]
+    path.write_text("'data.train=a.csv\n")
+    with pytest.raises(
+        UserError, match=r"mine.txt:1 is 'data.train=a.csv, which is not one override; close its quotes"
+    ):
+        read_command_line([f"@{path}"])
+
+
+def test_a_run_is_repeated_with_what_is_given_again_in_the_place_of_what_it_had(tmp_path: Path):
+    write_overrides(tmp_path, ["--config-dir=.", "model=bert_tiny", "optimizer.lr=1e-3", "folds.count=5", "+x.y=1"])
+    line = read_command_line(["--rerun", str(tmp_path), "model=textcnn", "folds=2", "x.y=3", "seed=2"])
+    assert line.overrides == ["optimizer.lr=1e-3", "model=textcnn", "folds.count=2", "+x.y=3", "seed=2"]
+    assert line.arguments[0] == "--config-dir=." and "--rerun" not in shlex.join(line.arguments)
+
+
+def test_a_secret_that_a_run_did_not_write_down_is_to_be_given_again(tmp_path: Path):
+    write_overrides(tmp_path, ["tracker.password=hunter2", "seed=2"])
+    with pytest.raises(UserError, match="tracker.password held a secret, .* give tracker.password=VALUE again"):
+        read_command_line(["--rerun", str(tmp_path)])
+    again = read_command_line(["--rerun", str(tmp_path), "tracker.password=hunter2"])
+    assert again.overrides == ["seed=2", "tracker.password=hunter2"]
+
+
+def test_a_file_may_hold_flags(tmp_path: Path):
+    (tmp_path / "a").write_text("--multirun\nseed=1,2\n")
+    assert read_command_line([f"@{tmp_path}/a"]).is_multirun

@@ -1,0 +1,142 @@
+"""Nothing foreign runs and nothing is lost: Hydra's own keys are checked before Hydra builds or writes anything."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+
+from nlu.config.entry.app import run_app
+
+FOREIGN = """
+from pathlib import Path
+Path("imported").touch()
+
+class Thing:
+    pass
+"""
+
+
+def task(config: DictConfig) -> int:
+    print("ran", config.seed)
+    return 0
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., object]:
+    """Return a function that runs the shipped configuration in an empty folder and gives exit code and all output."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+
+    def train(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["train", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            run_app(task, "train")
+        output = capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, output.out + output.err
+
+    return train
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of configurations of the user's own: `extra=foreign` has a callback that names a foreign class."""
+    (tmp_path / "mine/extra").mkdir(parents=True)
+    (tmp_path / "foreign_package.py").write_text(FOREIGN)
+    head = "# @package _global_\nhydra:\n  callbacks:\n    one: "
+    (tmp_path / "mine/extra/foreign.yaml").write_text(f"{head}{{_target_: foreign_package.Thing}}\n")
+    own = "hydra.experimental.callbacks.LogJobReturnCallback"
+    (tmp_path / "mine/extra/own.yaml").write_text(f"{head}{{_target_: {own}}}\n")
+    (tmp_path / "mine/mine.yaml").write_text("defaults:\n  - train\n  - extra: foreign\n  - _self_\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path / "mine"
+    sys.modules.pop("foreign_package", None)
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/run", "oss://bucket/${seed}", "file:///tmp/run"])
+def test_a_run_folder_that_is_an_address_is_refused_before_anything_is_written(train, place: str):
+    code, told = train(f"hydra.run.dir={place}")
+    assert code == 2
+    shown = place.replace("${seed}", "1")
+    assert f"hydra.run.dir is {shown}, but a run writes into a folder of this machine; set hydra.run.dir to" in told
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["hydra.sweep.dir", "hydra.sweep.subdir"])
+@pytest.mark.parametrize("sweeper", ["basic", "hyperband"])
+def test_so_is_that_of_a_grid_or_a_search(train, key: str, sweeper: str):
+    code, told = train("--multirun", f"hydra/sweeper={sweeper}", "seed=1,2", f"{key}=s3://bucket/runs")
+    assert code == 2 and f"{key} is s3://bucket/runs, but" in told
+    assert list(Path().iterdir()) == []
+
+
+def test_and_that_of_one_job_of_a_grid_alone(train, mine: Path):
+    (mine / "extra/away.yaml").write_text("# @package _global_\nhydra:\n  sweep:\n    dir: s3://bucket/runs\n")
+    code, told = train(f"--config-dir={mine}", "--multirun", "+extra=own,away")
+    assert code == 2 and "job 1 (extra=away): hydra.sweep.dir is s3://bucket/runs, but" in told
+    assert list(Path().iterdir()) == []
+
+
+def test_a_launcher_without_multirun_is_refused_instead_of_left_out(train):
+    code, told = train("hydra/launcher=submitit_slurm")
+    assert code == 2 and "ran" not in told.split()
+    assert "hydra/launcher is submitit_slurm, but without --multirun" in told and "add --multirun" in told
+    assert train("hydra/launcher=basic", "hydra.run.dir=run")[0] == 0
+
+
+def test_a_foreign_class_in_hydras_keys_is_refused_without_an_import(train, mine: Path):
+    code, told = train(f"--config-dir={mine}", "+extra=foreign", "dry_run=true")
+    assert code == 2
+    assert (
+        "hydra.callbacks.one._target_ is foreign_package.Thing, which is outside nlu, Hydra and its installed plugins; "
+        "if you trust foreign_package, add it: trusted_packages=[foreign_package]"
+    ) in told
+    assert "foreign_package" not in sys.modules and list(Path().iterdir()) == []
+
+
+def test_one_that_is_trusted_is_built_and_so_are_hydras_own(train, mine: Path):
+    trusted = "trusted_packages=[foreign_package]"
+    assert train(f"--config-dir={mine}", "+extra=foreign", "hydra.run.dir=run", trusted) == (0, "ran 1\n")
+    assert Path("imported").is_file()
+    assert train(f"--config-dir={mine}", "+extra=own", "hydra.run.dir=run")[0] == 0
+
+
+def test_one_that_no_job_of_a_grid_shows_is_refused_by_hydras_whitelist(train, mine: Path):
+    # The jobs choose another one, but Hydra builds what stands there for the grid as a whole.
+    code, told = train(f"--config-dir={mine}", "--config-name=mine", "--multirun", "extra=own,own")
+    assert code == 2 and "'foreign_package.Thing' is not in the Hydra execution whitelist" in told
+    assert "foreign_package" not in sys.modules and "ran" not in told.split()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "+hydra.callbacks.one={_target_: foreign_package.Thing}",
+        "+hydra.callbacks.one={_target_: hydra.utils.get_class, path: foreign_package.Thing}",
+        "+hydra.job_logging.handlers={one: {class: foreign_package.Thing}}",
+        r"+hydra.job_logging.filters={one: {\(\): foreign_package.Thing}}",
+        "+hydra.hydra_logging.handlers={one: {stream: 'ext://foreign_package.Thing'}}",
+        "hydra.launcher._target_=foreign_package.Thing",
+        "hydra.sweeper._target_=foreign_package.Thing",
+    ],
+)
+def test_wherever_hydra_would_build_it(train, mine: Path, override: str):
+    code, told = train(override)
+    assert code == 2 and "which is outside nlu, Hydra and its installed plugins" in told
+    assert "foreign_package" not in sys.modules and list(Path().iterdir()) == []
+
+
+def test_a_pattern_stands_for_the_choices_of_a_group(train):
+    code, told = train("--multirun", "scheduler=glob(o*)", "hydra.sweep.dir=runs")
+    assert (code, told.splitlines()[0]) == (0, "ran 1")
+    code, told = train("--multirun", "scheduler=glob(nothing*)", "hydra.sweep.dir=runs")
+    assert code == 2 and "scheduler is given no value at all" in told
+
+
+def test_an_unknown_choice_beside_a_pattern_is_named(train):
+    code, told = train("--multirun", "scheduler=glob(*)", "model=bret")
+    assert code == 2 and "model=bret: there is no such choice; nearest: bert" in told and "Traceback" not in told
