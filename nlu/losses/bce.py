@@ -39,6 +39,11 @@ class Bce(RowLoss):
         targets_NK = F.one_hot(labels_N, logits_NC.shape[1])[:, 1:].to(logits_NC.dtype)
         return F.binary_cross_entropy_with_logits(logits_NC[:, 1:], targets_NK, reduction="none").mean(1)
 
+    def probabilities(self, logits_NC: Tensor) -> Tensor:
+        """Return the probability of each class by itself, (N, C); of the first, that the likeliest other is not it."""
+        others_NK = logits_NC[:, 1:].sigmoid()
+        return torch.cat([1 - others_NK.amax(1, keepdim=True), others_NK], dim=1)
+
     def decide(self, logits_NC: Tensor) -> Tensor:
         """Return the most probable class that reaches the threshold, else the first; (N,)."""
         best_N, class_N = logits_NC[:, 1:].sigmoid().max(1)

@@ -143,7 +143,7 @@ def test_three_steps_are_those_of_the_papers_algorithm_in_double_precision(model
     expected = {**DEFAULTS, **written}
     lr, (beta1, beta2), eps, decay = (expected[key] for key in ("lr", "betas", "eps", "weight_decay"))
     optimizer = AdamW(**written).build(model)
-    weight = model.classifier.weight
+    weight = model.head.linear.weight
     theta, first, second = weight.detach().double().numpy().copy(), 0.0, 0.0
     rng = np.random.default_rng(0)
     for step in (1, 2, 3):

@@ -85,7 +85,7 @@ def at_backward(number: int, do: Callable[[torch.Tensor], torch.Tensor]) -> Iter
     def register(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> None:
         # Two labels, and nothing else of these models has a width of two.
         if name == "bias" and parameter.shape == (2,):
-            registered["classifier.bias"] = parameter
+            registered["head.linear.bias"] = parameter
             parameter.register_hook(count)
 
     handle = torch.nn.modules.module.register_module_parameter_registration_hook(register)

@@ -16,11 +16,15 @@ from nlu.data.layouts import LAYOUTS
 from nlu.data.store import Origin, SetWriter, StoredSet
 from nlu.data.targets import Classes
 from nlu.losses.cross_entropy import CrossEntropy
+from nlu.methods.plain import Plain
 from nlu.models.encoders.bert import Bert
+from nlu.optim.adamw import FusedAdamW
+from nlu.tasks.classify import Classify
+from nlu.training.parallel import Single
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper
-from tests.models.parts import task_model
+from tests.models.parts import labels, task_model
 
 ROWS = 12
 CPU = torch.device("cpu")
@@ -55,8 +59,8 @@ def stepper(
     model = task_model(encoder, "single", 2).train()
     average = {name: value.detach().clone() for name, value in model.named_parameters()} if ema_decay else None
     return Stepper(
-        model, optimizer(model.parameters(), lr=lr), CrossEntropy(), Precision(dtype=dtype), Ranks(0, 1, CPU), 1,
-        clip_norm, average, ema_decay,
+        model, optimizer(model.parameters(), lr=lr), Classify(CrossEntropy(), labels(2)), Plain(),  # type: ignore[arg-type]
+        Precision(dtype=dtype), Single(Ranks(0, 1, CPU)), 1, clip_norm, average, ema_decay,
     )  # fmt: skip
 
 
@@ -68,7 +72,7 @@ def test_uneven_micro_batches_give_the_gradient_of_the_whole_batch(examples: Exa
     whole, split = stepper(), stepper()
     first = whole.step(examples, [np.arange(ROWS)], 1, False).result()
     second = split.step(examples, [np.arange(5), np.arange(5, 6), np.arange(6, ROWS)], 1, False).result()
-    assert first.count == second.count == ROWS
+    assert first.counts == second.counts == {"labels": ROWS}
     assert second.loss == pytest.approx(first.loss, rel=1e-6)
     assert torch.allclose(vector(whole), vector(split), atol=1e-6)
     assert not torch.allclose(vector(whole), vector(stepper()), atol=1e-4)
@@ -117,7 +121,7 @@ def test_the_moving_average_goes_a_known_share_of_the_way_after_each_update(exam
 
 def test_a_gradient_that_is_not_finite_changes_nothing_and_names_rows(examples: Examples) -> None:
     parts = stepper(ema_decay=0.9)
-    parts.model.classifier.bias.register_hook(lambda gradient: gradient * float("inf"))
+    parts.model.head.linear.bias.register_hook(lambda gradient: gradient * float("inf"))
     before = vector(parts).clone()
     with pytest.raises(UserError, match=r"the gradient norm is inf at step 3, rows 5, 6, 7 of train; nothing was"):
         parts.step(examples, [np.array([4, 5, 6])], 3, False).result()
@@ -127,18 +131,18 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_names_rows(examples: 
 
 def test_a_rank_without_examples_takes_part(examples: Examples, tmp_path: Path) -> None:
     parts = stepper()
-    result = parts.step(examples, [np.arange(3), np.zeros(0, np.int64)], 1, True).result()
-    assert result.count == 3 and result.stop
+    pending = parts.step(examples, [np.arange(3), np.zeros(0, np.int64)], 1, True)
+    assert pending.stop
+    assert pending.result().counts == {"labels": 3}
 
 
-FUSED = partial(torch.optim.AdamW, fused=True)
+FUSED = partial(FusedAdamW, fused=True)
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, 0.01])
 def test_a_fused_optimizer_divides_and_clips_as_another_does(examples: Examples, clip_norm: float) -> None:
     fused = stepper(0.01, clip_norm=clip_norm, optimizer=FUSED)
     plain = stepper(0.01, clip_norm=clip_norm, optimizer=partial(torch.optim.AdamW, fused=False))
-    plain.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
     for number in (1, 2, 3):
         for parts in (fused, plain):
             parts.step(examples, [np.arange(ROWS)], number, False)
@@ -149,7 +153,7 @@ def test_a_fused_optimizer_divides_and_clips_as_another_does(examples: Examples,
 def test_in_bf16_the_loss_falls_as_in_fp32(examples: Examples, optimizer: Any) -> None:
     def losses(dtype: Literal["float32", "bfloat16"]) -> list[float]:
         parts = stepper(0.05, optimizer=optimizer, dtype=dtype)
-        return [parts.step(examples, [np.arange(ROWS)], number, False).result().loss for number in range(1, 13)]
+        return [parts.step(examples, [np.arange(ROWS)], number, False).result().loss for number in range(1, 10)]
 
     low, full = losses("bfloat16"), losses("float32")
     assert low[-1] < 0.9 * low[0]

@@ -106,24 +106,24 @@ def test_loss_gradient_and_update_of_a_step_are_those_worked_out_from_the_predic
     assert column(tmp_path / "run", "loss") == [pytest.approx(-np.log(chosen_N).mean(), rel=1e-5)]
     assert column(tmp_path / "run", "examples") == [27]
     moments = tensors(tmp_path / "unclipped", "last/optimizer")
-    np.testing.assert_allclose(moments["exp_avg:classifier.bias"], 0.1 * gradient_C, rtol=1e-4)
-    np.testing.assert_allclose(moments["exp_avg_sq:classifier.bias"], 0.001 * gradient_C**2, rtol=1e-4)
+    np.testing.assert_allclose(moments["exp_avg:head.linear.bias"], 0.1 * gradient_C, rtol=1e-4)
+    np.testing.assert_allclose(moments["exp_avg_sq:head.linear.bias"], 0.001 * gradient_C**2, rtol=1e-4)
     squares = (np.sum((10 * value) ** 2) for key, value in moments.items() if key.startswith("exp_avg:"))
     gnorm = np.sqrt(sum(squares))
     assert column(tmp_path / "run", "gnorm") == [pytest.approx(gnorm, rel=1e-4)]
     assert (column(tmp_path / "run", "clipped"), column(tmp_path / "unclipped", "clipped")) == ([1], [0])
     clipped_C = gradient_C * clip_norm / gnorm
     clipped = tensors(tmp_path / "run", "last/optimizer")
-    np.testing.assert_allclose(clipped["exp_avg:classifier.bias"], 0.1 * clipped_C, rtol=1e-3)
+    np.testing.assert_allclose(clipped["exp_avg:head.linear.bias"], 0.1 * clipped_C, rtol=1e-3)
     # Adam's first step goes by rate * g / (|g| + eps); a weight decays apart from it, a bias does not.
     after = tensors(tmp_path / "run", "last/model")
     np.testing.assert_allclose(
-        after["classifier.bias"], start["classifier.bias"] - 0.1 * clipped_C / (np.abs(clipped_C) + 1e-6), rtol=1e-4
+        after["head.linear.bias"], start["head.linear.bias"] - 0.1 * clipped_C / (np.abs(clipped_C) + 1e-6), rtol=1e-4
     )
-    weight_gradient = 10 * clipped["exp_avg:classifier.weight"]
+    weight_gradient = 10 * clipped["exp_avg:head.linear.weight"]
     np.testing.assert_allclose(
-        after["classifier.weight"],
-        start["classifier.weight"] * (1 - 0.1 * 0.5) - 0.1 * weight_gradient / (np.abs(weight_gradient) + 1e-6),
+        after["head.linear.weight"],
+        start["head.linear.weight"] * (1 - 0.1 * 0.5) - 0.1 * weight_gradient / (np.abs(weight_gradient) + 1e-6),
         rtol=1e-3, atol=1e-5,
     )  # fmt: skip
 
@@ -159,5 +159,5 @@ def test_a_gradient_that_is_not_finite_ends_the_run_with_the_weights_of_the_step
     train(*options, "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/one")
     after_one = tensors(tmp_path / "one", "last/model")
     assert all(np.array_equal(kept[name], after_one[name]) for name in after_one)
-    assert np.array_equal(registered["classifier.bias"].detach().numpy(), kept["classifier.bias"].astype(np.float32))
+    assert np.array_equal(registered["head.linear.bias"].detach().numpy(), kept["head.linear.bias"].astype(np.float32))
     assert not (tmp_path / "run/result.json").exists() and scores(tmp_path / "run", "dev", "loss") == {}

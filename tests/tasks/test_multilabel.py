@@ -1,0 +1,47 @@
+"""Any number of labels for a text."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nlu.losses.bce_multilabel import BceMultilabel
+from nlu.tasks.multilabel import Multilabel
+from tests.tasks.conftest import scored
+
+FIELDS = {"text": "text", "label": "topics"}
+
+
+def rows(*topics):
+    return "".join(json.dumps({"text": f"t{i}", "topics": own}) + "\n" for i, own in enumerate(topics))
+
+
+def test_labels_are_predicted_at_the_threshold(store_of):
+    store = store_of("a.jsonl", rows(["x"], [], ["x", "y"]), Multilabel, fields=FIELDS)
+    logits = np.array([[2.0, -2.0], [-0.5, -2.0], [1.0, 0.5]], np.float32)
+    scores, records = scored(Multilabel(BceMultilabel(), store.target, threshold=0.5), store, logits)
+    assert [row["prediction"] for row in records] == [["x"], [], ["x", "y"]]
+    assert [row["label"] for row in records] == [["x"], [], ["x", "y"]]
+    assert scores.metrics["exact_match"] == scores.metrics["f1_micro"] == 1.0
+    sigmoid = 1 / (1 + np.exp(-logits.astype(float)))
+    losses = -np.log(np.where([[1, 0], [0, 0], [1, 1]], sigmoid, 1 - sigmoid)).mean(1)
+    assert scores.metrics["loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    assert set(scores.metrics) == set(Multilabel.metrics)
+
+
+def test_a_tuned_threshold_is_used_for_the_sets_after_the_first(store_of):
+    store = store_of("a.jsonl", rows(["x"], [], ["x", "y"]), Multilabel, fields=FIELDS)
+    task = Multilabel(BceMultilabel(), store.target)
+    logits = np.array([[-1.0, -4.0], [-3.0, -4.0], [-1.2, -1.5]], np.float32)
+    scores, records = scored(task, store, logits)
+    assert scores.metrics["f1_micro"] == 1.0 and 0.05 < scores.metrics["threshold"] < 0.2
+    assert [row["prediction"] for row in records] == [["x"], [], ["x", "y"]]
+    later = task.scorer(scores.metrics)
+    assert later.threshold == scores.metrics["threshold"]
+
+
+def test_a_cell_holds_labels_between_separators(store_of):
+    store = store_of("a.tsv", "one\tx|y\ntwo\t\nthree\ty\n", Multilabel, fields={"text": 0, "label": 1})
+    assert store.labels == ["x", "y"]
+    _, records = scored(Multilabel(BceMultilabel(), store.target, threshold=0.5), store, np.zeros((3, 2), np.float32))
+    assert [row["label"] for row in records] == [["x", "y"], [], ["y"]]

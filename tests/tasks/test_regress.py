@@ -1,0 +1,29 @@
+"""Numbers: learned on the scale of the training rows, scored in their own unit."""
+
+import numpy as np
+import pytest
+
+from nlu.losses.mse import Mse
+from nlu.tasks.regress import Regress
+from tests.tasks.conftest import scored
+
+TABLE = {"fields": {"text": 0, "label": 1}}
+
+
+def test_predictions_and_errors_are_in_the_targets_own_unit(store_of):
+    store = store_of("a.tsv", "x\t10\ny\t20\nz\t60\n", Regress, **TABLE)
+    mean, sd = 30.0, np.std([10, 20, 60])
+    scores, records = scored(Regress(Mse(), store.target), store, np.array([[0.0], [0.0], [1.0]], np.float32))
+    assert [row["label"] for row in records] == [10, 20, 60]
+    assert [row["prediction"] for row in records] == pytest.approx([mean, mean, mean + sd])
+    assert scores.metrics["mae"] == pytest.approx((20 + 10 + abs(60 - mean - sd)) / 3)
+    assert [row["loss"] for row in records] == pytest.approx([(20 / sd) ** 2, (10 / sd) ** 2, (30 / sd - 1) ** 2], 1e-5)
+    assert set(scores.metrics) == set(Regress.metrics)
+
+
+def test_a_pair_of_texts_may_have_a_number(store_of):
+    fields = {"text_a": 0, "text_b": 1, "label": 2}
+    store = store_of("a.tsv", "x\ty\t0.5\nx\tz\t-3\n", Regress, fields=fields)
+    assert store.layout.name == "pair"
+    scores, _ = scored(Regress(Mse(), store.target), store, np.array([[1.0], [-1.0]], np.float32))
+    assert scores.metrics["pearson"] == pytest.approx(1.0)
