@@ -11,6 +11,7 @@ from typing import Any
 from hydra import compose, initialize_config_search_path
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -35,8 +36,8 @@ def require_safe(
     `search_path` holds URIs of configuration directories. What does not compose raises what Hydra raises.
     """
     with initialize_config_search_path(list(search_path)):
-        first = first_values(overrides) if is_multirun else list(overrides)
-        config = compose(config_name, overrides=first, return_hydra_config=True)
+        config = compose(config_name, overrides=first_values(overrides), return_hydra_config=True)
+    is_multirun = is_multirun or config.hydra.mode == RunMode.MULTIRUN
     trusted = [str(package) for package in OmegaConf.select(config, "trusted_packages", default=None) or ()]
     with current_config(config):
         group = "sweep" if is_multirun else "run"

@@ -5,15 +5,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from nlu.config.entry.app import run_app
 
 FOREIGN = """
 from pathlib import Path
+from hydra.experimental.callback import Callback
 Path("imported").touch()
 
-class Thing:
+class Thing(Callback):
     pass
 """
 
@@ -49,7 +51,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "foreign_package.py").write_text(FOREIGN)
     head = "# @package _global_\nhydra:\n  callbacks:\n    one: "
     (tmp_path / "mine/extra/foreign.yaml").write_text(f"{head}{{_target_: foreign_package.Thing}}\n")
-    own = "hydra.experimental.callbacks.LogJobReturnCallback"
+    own = "hydra.experimental.callbacks.LogComposeCallback"
     (tmp_path / "mine/extra/own.yaml").write_text(f"{head}{{_target_: {own}}}\n")
     (tmp_path / "mine/mine.yaml").write_text("defaults:\n  - train\n  - extra: foreign\n  - _self_\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -86,6 +88,24 @@ def test_a_launcher_without_multirun_is_refused_instead_of_left_out(train):
     assert code == 2 and "ran" not in told.split()
     assert "hydra/launcher is submitit_slurm, but without --multirun" in told and "add --multirun" in told
     assert train("hydra/launcher=basic", "hydra.run.dir=run")[0] == 0
+
+
+@pytest.mark.filterwarnings("ignore:hydra.utils.instantiate")
+def test_what_a_users_own_program_builds_is_not_held_against_hydras_whitelist(monkeypatch, tmp_path: Path):
+    built = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train", "hydra.run.dir=run"])
+    with pytest.raises(SystemExit):
+        run_app(lambda config: built.append(instantiate({"_target_": "fractions.Fraction", "numerator": 3})), "train")
+    assert built == [3]
+
+
+def test_a_multirun_that_a_file_asks_for_is_one(train, mine: Path):
+    (mine / "many.yaml").write_text("defaults:\n  - train\n  - _self_\nhydra:\n  mode: MULTIRUN\n")
+    arguments = f"--config-dir={mine}", "--config-name=many", "hydra.sweep.dir=runs"
+    assert "hydra/launcher" not in train(*arguments, "hydra/launcher=submitit_slurm", "dry_run=true")[1]
+    code, told = train(*arguments, "seed=1,2")
+    assert (code, told.splitlines()[:2]) == (0, ["ran 1", "ran 2"])
 
 
 def test_a_foreign_class_in_hydras_keys_is_refused_without_an_import(train, mine: Path):

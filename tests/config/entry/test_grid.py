@@ -1,0 +1,78 @@
+"""A grid is each value with each other, in the order in which they are written; jobs go out in batches."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
+
+from nlu.config.entry.app import run_app
+from nlu.config.entry.grid import job_name, jobs_of
+from nlu.config.errors import UserError
+
+SCHEMA = "shop.schema.Job"
+
+
+def jobs(*overrides: str) -> list[list[str]]:
+    return jobs_of(OverridesParser.create().parse_overrides(list(overrides)))
+
+
+def test_each_value_goes_with_each_other_and_the_last_key_changes_fastest():
+    assert jobs("a=1,2", "b=x", "c=range(0,2)") == [
+        ["a=1", "b=x", "c=0"], ["a=1", "b=x", "c=1"], ["a=2", "b=x", "c=0"], ["a=2", "b=x", "c=1"],
+    ]  # fmt: skip
+
+
+def test_the_last_of_several_overrides_of_a_key_stands():
+    assert jobs("a=1,2", "b=x", "a=3") == [["a=3", "b=x"]]
+    assert jobs("++a=1", "b=choice(x,y)") == [["++a=1", "b=x"], ["++a=1", "b=y"]]
+
+
+def test_an_interval_is_for_a_search():
+    with pytest.raises(UserError, match="a grid cannot draw from an interval; for a search set hydra/sw"):
+        jobs("a=interval(0,1)")
+
+
+def test_a_job_is_named_by_what_tells_it_from_the_others():
+    assert job_name(3, ["++a=1", "b=x"], ["++a"]) == "job 3 (a=1)"
+    assert job_name(3, ["a=1"], []) == "job 3"
+
+
+@pytest.fixture
+def run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Return a function that runs a grid and gives its exit code, the names of its jobs in order, and what was said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    ran: list[str] = []
+
+    def task(config: DictConfig) -> None:
+        ran.append(f"{config.name} {config.seed}")
+
+    def run(*arguments: str) -> tuple[object, list[str], str]:
+        ran.clear()
+        monkeypatch.setattr(sys, "argv", ["job", "-m", "task=tag", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            run_app(task, "job", SCHEMA, tree / "conf")
+        return caught.value.code, list(ran), capsys.readouterr().err
+
+    return run
+
+
+def test_jobs_run_in_order_whatever_the_size_of_a_batch(run):
+    everything = ["a 1", "a 2", "a 3", "b 1", "b 2", "b 3"]
+    for size in ("null", "1", "4", "100"):
+        assert run("name=a,b", "seed=1,2,3", f"hydra.sweeper.max_batch_size={size}")[:2] == (0, everything)
+    code, ran, said = run("name=a,b", "seed=1", "hydra.sweeper.max_batch_size=0")
+    assert (code, ran) == (2, []) and "hydra.sweeper.max_batch_size is 0 but must be an integer >= 1 or null" in said
+
+
+def test_values_may_stand_in_a_file_and_the_command_line_comes_after_them(run):
+    params = "hydra.sweeper.params={seed: '1,2', name: 'a,b'}"
+    assert run(params, "name=c")[:2] == (0, ["c 1", "c 2"])
+
+
+def test_no_job_starts_where_one_of_them_is_refused(run):
+    code, ran, said = run("name=a", "seed=1,-1,2")
+    assert (code, ran) == (2, [])
+    assert said.startswith("nlu: error: job 1 (seed=-1): seed is -1 but must be an integer >= 0")
