@@ -20,8 +20,8 @@ from nlu.training.takeover import LOCK, make_own, take, taken_from
 FOLDER_KEY = "hydra.run.dir (hydra.sweep.dir of a --multirun)"
 CONFIG = "config.yaml"
 """makes the folder a run's"""
-LOGS = "log*.txt"
-"""may be all that is left of a run that failed before it began"""
+BEFORE_BEGIN = ("log*.txt", f".{CONFIG}.*.tmp")
+"""may be all that is left of a run that failed, or was killed, before it began: its log, and CONFIG written aside"""
 LOCK_WAIT_S = 10.0
 """A killed parent's workers take a moment to follow it."""
 
@@ -66,7 +66,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     same path goes on: its command was queued again.
     """
     resume, contents = config["resume"], _contents(run_dir)
-    if not contents or (resume != "never" and all(fnmatch(name, LOGS) for name in contents)):
+    if not contents or (resume != "never" and all(_is_before_begin(name) for name in contents)):
         return None if resume in ("never", "auto") else take(resume, run_dir)
     if not (run_dir / CONFIG).is_file():
         raise UserError(f"{run_dir} holds {contents[0]!r} but no run; choose another {FOLDER_KEY}")
@@ -82,6 +82,10 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
         )
     make_own(run_dir)
     return find_last(run_dir)
+
+
+def _is_before_begin(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in BEFORE_BEGIN)
 
 
 def _exists(run_dir: Path, contents: list[str]) -> UserError:
