@@ -2,6 +2,8 @@
 
 import sys
 
+from nlu.storage.redaction import hide
+
 EXIT_USER_ERROR = 2
 
 
@@ -14,6 +16,8 @@ class UserError(Exception):
     """
 
     def __init__(self, *problems: str, summary: str = "", remedy: str = ""):
+        # What others say, a driver or a server, may repeat an address as they were given it.
+        problems, summary, remedy = tuple(map(hide, problems)), hide(summary), hide(remedy)
         if not problems:
             problems, summary, remedy = (_joined(summary, remedy),), "", ""
         self.problems = list(dict.fromkeys(problems))

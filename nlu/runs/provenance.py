@@ -5,7 +5,6 @@ no dump of the environment, and files and settings whose names look secret are l
 """
 
 import datetime
-import fnmatch
 import importlib.metadata
 import importlib.util
 import io
@@ -26,28 +25,19 @@ from typing import Any
 import nlu
 from nlu.config.errors import DataError, UserError
 from nlu.storage.files import write_bytes, write_json, write_text
+from nlu.storage.redaction import hide_setting, is_secret_file
 
 DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors", "hydra-core")
 MAX_DIFF_BYTES = 200_000
 MAX_FILE_BYTES = 1_000_000
 MAX_TEXT_BYTES = 100_000
 GIT_TIMEOUT_S = 20
-SECRET_NAMES = (
-    ".env*", "*.env", "*secret*", "*credential*", "*password*", "*passwd*", "*api_key*", "*apikey*", "*.pem", "*.key",
-    "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pypirc",
-    ".npmrc", ".pgpass", ".htpasswd", "token", "token.txt", "*_token.txt", "*_token.json",
-)  # fmt: skip
 SNAPSHOT_SUFFIXES = frozenset({".py", ".yaml", ".yml", ".cfg", ".toml", ".md"})
 SNAPSHOT_TEXT_SUFFIXES = frozenset({".txt", ".json"})
 """Kept only below MAX_TEXT_BYTES: larger ones are data."""
 CHECKOUT_FILES = ("setup.cfg", "Makefile", "README.md")
 RUN_FOLDER_FILE = "provenance.json"
 DROPPED_OVERRIDE = re.compile(r"[+~]*(hydra\.run\.dir|hydra\.sweep(\..*)?|resume|dry_run)")
-SECRET_SETTING = re.compile(
-    r"(?P<key>^[+~-]*([\w./-]*[./-])?(\w*(secret|password|passwd|api_?key|access_?key)\w*|((access|auth|hf)_)?token)=).+",
-    re.IGNORECASE | re.DOTALL,
-)
-SECRET_IN_ADDRESS = re.compile(r"(?P<scheme>\w://)[^/@\s]+:[^/@\s]+@")
 
 
 def write_provenance(run_dir: Path, config: Mapping[str, Any], *, devices: Sequence[str], world_size: int) -> Path:
@@ -68,7 +58,7 @@ def write_overrides(run_dir: Path, overrides: Iterable[str]) -> Path:
     """
     kept = [override for override in overrides if not DROPPED_OVERRIDE.fullmatch(override.partition("=")[0])]
     path = run_dir / "overrides"
-    write_text(path, "".join(_xargs_quote(_hide_secrets(override)) + "\n" for override in kept))
+    write_text(path, "".join(_xargs_quote(hide_setting(override)) + "\n" for override in kept))
     return path
 
 
@@ -112,7 +102,7 @@ def _describe_start(config: Mapping[str, Any], devices: Sequence[str], world_siz
     package = _package_folder()
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(_hide_secrets(argument) for argument in sys.argv),
+        "command": shlex.join(hide_setting(argument) for argument in sys.argv),
         "seed": config.get("seed"),
         "package": {"path": str(package), "version": nlu.__version__},
         "git": _describe_checkout(package),
@@ -168,7 +158,7 @@ def _describe_checkout(package: Path) -> dict[str, Any] | None:
 def _describe_diff(checkout: Path) -> dict[str, Any]:
     plain = ("diff", "--no-ext-diff", "--no-textconv", "--no-renames")
     changed = (_git(checkout, *plain, "--name-only", "-z", "HEAD") or "").split("\0")
-    secret = [f":(exclude,top,literal){name}" for name in changed if any(map(looks_secret, Path(name).parts))]
+    secret = [f":(exclude,top,literal){name}" for name in changed if any(map(is_secret_file, Path(name).parts))]
     diff = _git(checkout, *plain, "HEAD", "--", ":(top)", *secret, max_bytes=MAX_DIFF_BYTES + 1)
     content = (diff or "").encode(errors="replace")
     return {
@@ -195,16 +185,6 @@ def _git(folder: Path, *arguments: str, max_bytes: int = -1) -> str | None:
             process.kill()
     timer.cancel()
     return output.decode(errors="replace") if cut or process.returncode == 0 else None
-
-
-def looks_secret(name: str) -> bool:
-    """Whether a file or folder of this name may hold a password, key or token."""
-    return any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in SECRET_NAMES)
-
-
-def _hide_secrets(argument: str) -> str:
-    """`key=value` without the value where the key names a secret, and addresses without their user and password."""
-    return SECRET_IN_ADDRESS.sub(r"\g<scheme>***@", SECRET_SETTING.sub(r"\g<key>***", argument))
 
 
 def _xargs_quote(argument: str) -> str:
@@ -258,12 +238,12 @@ def _code_files(root: Path, name: str, run_dir: Path) -> Iterator[tuple[str, Pat
 
 
 def _is_code_folder(folder: Path, run_dir: Path) -> bool:
-    hidden = folder.name.startswith(".") or folder.name == "__pycache__" or looks_secret(folder.name)
+    hidden = folder.name.startswith(".") or folder.name == "__pycache__" or is_secret_file(folder.name)
     return not (hidden or folder.is_symlink() or folder == run_dir or (folder / RUN_FOLDER_FILE).exists())
 
 
 def _belongs_in_snapshot(file: Path) -> bool:
-    if looks_secret(file.name):
+    if is_secret_file(file.name):
         return False
     if file.suffix in SNAPSHOT_TEXT_SUFFIXES:
         return _is_small(file, MAX_TEXT_BYTES)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage.cache import read_digest
+from nlu.storage.redaction import found_in, hide, remedy
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -22,10 +23,7 @@ class Reference:
     @property
     def shown(self) -> str:
         """The location as it may stand in messages and on disk: without credentials and signed queries."""
-        if self.scheme in {"", "pypi", "hf"}:
-            return self.location
-        location = re.split("[?#]", self.location)[0] if self.scheme in {"http", "https"} else self.location
-        return re.sub(r"(://)[^/]*@", r"\1", location)
+        return hide(re.split("[?#]", self.location)[0] if self.scheme in {"http", "https"} else self.location)
 
     @property
     def name(self) -> str:
@@ -50,7 +48,9 @@ class Reference:
 
 
 def parse_reference(text: str, what: str) -> Reference:
-    """Splits a reference. Raises UserError for an empty one or a sha256 that is not 64 hexadecimal digits."""
+    """Splits a reference. Raises UserError for an empty one, one with a secret, a sha256 that is not 64 hex digits."""
+    if found := found_in(text):
+        raise UserError(f"{what} {hide(text)} holds {found[0]}; leave it out, and {remedy(text)}")
     location, mark, digest = text.partition("#sha256=")
     if not location.strip():
         raise UserError(f"the reference {text!r} of the {what} is empty; set a path or a URL")

@@ -22,6 +22,7 @@ from typing import Any
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.submitted import is_submitted, time_signal
 from nlu.storage.locks import hold_lock
+from nlu.storage.redaction import hide
 from nlu.sweeps.storage import open_storage, patiently
 
 log = logging.getLogger(__name__)
@@ -212,7 +213,7 @@ def record_failure(run_dir: Path, error: BaseException) -> Path:
     file = run_dir / "log.txt"
     run_dir.mkdir(parents=True, exist_ok=True)
     with open(file, "a", encoding="utf-8") as stream:
-        stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} ERROR {text.rstrip()}\n")
+        stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} ERROR {hide(text.rstrip())}\n")
     return file
 
 
@@ -220,5 +221,5 @@ def last_line(error: BaseException) -> str:
     """Return what an error says, on one line: all problems of a UserError, the kind and last line of any other."""
     if isinstance(error, UserError):
         return "; ".join(error.sentences)
-    lines = str(error).strip().splitlines()
+    lines = hide(str(error)).strip().splitlines()
     return f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__

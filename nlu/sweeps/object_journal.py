@@ -259,8 +259,6 @@ def _checked(url: str) -> Reference:
     bucket, _, prefix = reference.location.partition("://")[2].partition("/")
     if reference.scheme not in SCHEMES or not bucket or not prefix.strip("/"):
         raise UserError(f"storage {reference.shown} is no journal in an object store; write s3://BUCKET/PREFIX")
-    if "@" in bucket:
-        raise UserError(f"storage {reference.shown} was given with credentials; set them in the environment instead")
     if set(prefix) & set("*?[]#"):
         raise UserError(f"storage {reference.shown} has one of *?[]# in its name; choose another prefix")
     return reference

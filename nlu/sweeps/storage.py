@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
 
 from nlu.config.errors import UserError
+from nlu.storage.redaction import credential_problems
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -33,7 +33,6 @@ ALTERNATIVES = (
 CONNECT_TIMEOUT_S = 10
 OUTAGE_S = 300.0
 """How long a storage may be away before a job or a search gives up."""
-_SECRET_KEYS = ("password", "passwd", "secret", "token")
 
 
 def storage_url(written: str | None, sweep_dir: Path) -> str:
@@ -47,13 +46,9 @@ def storage_url(written: str | None, sweep_dir: Path) -> str:
 
 def url_problems(url: str, n_jobs: int) -> list[str]:
     """Return what is wrong with a storage URL, without opening it: nothing is connected, no file stays behind."""
-    scheme, netloc = url.partition("://")[0].partition("+")[0], urlsplit(url).netloc
-    secrets = [name for name, _ in parse_qsl(urlsplit(url).query) if name.lower() in _SECRET_KEYS]
-    if (":" in netloc.rpartition("@")[0] and "@" in netloc) or secrets:
-        return [
-            f"{KEY} holds a password, which would end up in logs and process lists; leave it out, and set it in the "
-            "environment: PGPASSWORD or a PGPASSFILE for postgresql, the provider's own variables for s3 and oss"
-        ]
+    scheme = url.partition("://")[0].partition("+")[0]
+    if problems := list(credential_problems(url, KEY)):
+        return problems
     if scheme == "sqlite" and n_jobs > 1:
         return [
             f"{KEY} is {url} and hydra.sweeper.n_jobs is {n_jobs}, but sqlite locks up under several writers; set "

@@ -10,13 +10,21 @@ from pathlib import Path
 
 from nlu.config.schema import Run
 from nlu.display.progress import console, on_terminal
+from nlu.storage.redaction import hide
 
 LOGGER_NAMES = ("nlu", "py.warnings")
 HANDLER_PREFIX = "nlu:"
 EARLY_RECORDS = 10_000
 
 
-class LineFormatter(logging.Formatter):
+class HidingFormatter(logging.Formatter):
+    """Formats as its base does, without the secrets of the addresses that others put into messages and tracebacks."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return hide(super().format(record))
+
+
+class LineFormatter(HidingFormatter):
     """The message alone; what is worse than information says so in front."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -105,5 +113,5 @@ def _file_handler(run_dir: Path, rank: int) -> logging.Handler:
     run_dir.mkdir(parents=True, exist_ok=True)
     name = "log.txt" if rank == 0 else f"log.rank{rank}.txt"
     handler = logging.FileHandler(run_dir / name, mode="a", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z"))
+    handler.setFormatter(HidingFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z"))
     return handler

@@ -12,7 +12,8 @@ import pytest
 
 import nlu
 from nlu.config.errors import DataError, UserError
-from nlu.runs.provenance import looks_secret, snapshot_code, write_overrides, write_provenance
+from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
+from nlu.storage.redaction import is_secret_file
 
 PACKAGE = Path(nlu.__file__).parent
 NEEDED = ("__init__.py", "config", "runs", "storage")
@@ -181,4 +182,4 @@ def test_a_trusted_package_that_is_not_there_is_refused_by_name(tmp_path):
      ("hf_token.txt", True), ("tokenizer.json", False), ("environment.yaml", False), ("keys.py", False)],
 )  # fmt: skip
 def test_names_of_secret_files_are_recognised(name, secret):
-    assert looks_secret(name) is secret
+    assert is_secret_file(name) is secret

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.reference import parse_reference
+from nlu.storage.reference import Reference
 from nlu.storage.resources import fetch
 
 
@@ -51,14 +51,14 @@ def test_a_malformed_reference_is_refused(reference):
 @pytest.mark.parametrize(
     ("reference", "shown", "name"),
     [
-        ("https://user:secret@host/a/b.txt?signature=secret#part", "https://host/a/b.txt", "b.txt"),
+        ("https://user:secret@host/a/b.txt?signature=secret#part", "https://***@host/a/b.txt", "b.txt"),
         ("https://host", "https://host", "host"),
         ("https://host/a/..", "https://host/a/..", "file"),
-        ("sftp://user:secret@host/a/b?c#d", "sftp://host/a/b?c#d", "b?c#d"),
+        ("sftp://user:secret@host/a/b?c#d", "sftp://***@host/a/b?c#d", "b?c#d"),
     ],
 )
 def test_messages_show_no_credentials_and_names_stay_inside_their_folder(reference, shown, name):
-    parsed = parse_reference(reference, "file")
+    parsed = Reference(reference, reference.partition("://")[0], None, "file")
     assert (parsed.shown, parsed.name) == (shown, name)
 
 

@@ -19,11 +19,17 @@ def test_null_and_paths_are_journal_files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "url",
-    ["postgresql://me:geheim@host/db", "s3://key:geheim@bucket/x", "postgresql://host/db?user=me&password=geheim"],
+    [
+        "postgresql://me:geheim@host/db",
+        "s3://key:geheim@bucket/x",
+        "postgresql://host/db?user=me&password=geheim",
+        "postgresql://me@host/db?sslpassword=geheim",
+        "s3://bucket/x?key=geheim",
+    ],
 )
 def test_a_password_in_a_url_is_refused_and_not_repeated(url):
     (problem,) = url_problems(url, 1)
-    assert "PGPASSWORD" in problem and "geheim" not in problem
+    assert ("AWS_SECRET_ACCESS_KEY" if url.startswith("s3") else "PGPASSWORD") in problem and "geheim" not in problem
 
 
 def test_a_user_name_is_no_password():

@@ -86,7 +86,7 @@ def test_a_path_copies_another_runs_state_into_a_new_folder_only(tmp_path: Path)
 def test_what_a_start_that_was_killed_left_is_no_obstacle_to_the_same_command(tmp_path: Path) -> None:
     saved_run(tmp_path / "old")
     config = CONFIG | {"resume": str(tmp_path / "old")}
-    for left in (".taken/last/half", "log.txt", ".lock"):
+    for left in (".taken/last/half", "log.txt", ".lock", ".config.yaml.0123.tmp"):
         (tmp_path / "new" / left).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "new" / left).touch()
     taken = checkpoint_to_continue(tmp_path / "new", config)

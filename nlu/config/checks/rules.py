@@ -14,6 +14,7 @@ from nlu.config.defaults import DEFAULT_TARGETS
 from nlu.config.layouts import ROLES, known_roles, layouts_of, missing_roles
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
+from nlu.storage.redaction import credential_problems
 
 MISSING = "???"
 """A value that is still to be set, which is reported wherever it stands; no rule speaks of it as well."""
@@ -52,7 +53,8 @@ def content_of(folder: Path) -> str:
 def cross_problems(config: dict[str, Any]) -> list[str]:
     """Return every broken rule between groups, as key, value, rule and remedy."""
     task = read_constants(config["task"]["_target_"])
-    found = [*_metric(config, task), *_trainer(config["trainer"]), *_repeats(config), *_paths(config)]
+    found = [*credential_problems(config), *_metric(config, task), *_trainer(config["trainer"])]
+    found += [*_repeats(config), *_paths(config)]
     if config["data"]["_target_"] == DATA_TARGET:
         found += [*_fields(config, task), *_sets(config["data"], config["folds"]["count"])]
     if config["model"]["_target_"] == BERT_TARGET:

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from nlu.training.provenance import write_overrides
 
 import nlu
 from nlu.config.entry.flags import FLAGS, read_command_line, read_overrides
 from nlu.config.errors import UserError
+from nlu.runs.provenance import write_overrides
 
 WRITTEN = [
     "model=bert_tiny", "data.fields={text: review text, label: 'a b'}", 'name="it\'s"', "optimizer.lr=1e-3",

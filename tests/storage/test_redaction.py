@@ -1,0 +1,93 @@
+"""What counts as a secret in an address, and that nothing of it is shown."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from nlu.config.entry.app import conf_dir, prepare
+from nlu.config.errors import UserError
+from nlu.storage.redaction import credential_problems, found_in, hide, hide_setting
+from nlu.storage.reference import parse_reference
+from nlu.sweeps.channel import last_line, record_failure
+from nlu.training import logs
+
+WITH_SECRETS = {
+    "http://user:geheim@host/a.csv": "http://***@host/a.csv",
+    "https://geheim@host/a.csv": "https://***@host/a.csv",
+    "https://user:ge/heim@host/geheim": "https://***@host/geheim",
+    "http://user:geh@eim@host:80/a": "http://***@host:80/a",
+    "https://b.s3.amazonaws.com/a?X-Amz-Date=1&X-Amz-Signature=geheim": "https://b.s3.amazonaws.com/a?X-Amz-Date=1&X-Amz-Signature=***",
+    "https://b.oss.com/a?OSSAccessKeyId=geheim": "https://b.oss.com/a?OSSAccessKeyId=***",
+    "https://x.blob.core.windows.net/a?sv=1&sig=geheim": "https://x.blob.core.windows.net/a?sv=1&sig=***",
+    "https://host/a?token=geheim#sha256=0": "https://host/a?token=***#sha256=0",
+    "postgresql://me@host/db?sslpassword=geheim": "postgresql://me@host/db?sslpassword=***",
+    "postgresql+psycopg2://me:geheim@host/db": "postgresql+psycopg2://***@host/db",
+    "s3://id:geheim@bucket/a": "s3://***@bucket/a",
+    "s3://bucket/a?key=geheim": "s3://bucket/a?key=***",
+    "s3://bucket/a?endpoint=x&secret=geheim": "s3://bucket/a?endpoint=x&secret=***",
+}  # fmt: skip
+WITHOUT = [
+    "http://host:8080/a@b.csv", "http://[::1]:80/a@b", "https://host/a?download=1&page=key", "sftp://me@host/a",
+    "postgresql://me@host/db?sslmode=require", "abfs://container@account.dfs.core.windows.net/a", "hf://org/name@main",
+    "hf://name@main", "pypi://name==1.0/a:b@c#sha256=" + "0" * 64, "s3://bucket/key=1/token", "a/path?key=x", "../x",
+    "journal:///a/b.log", "s3://bucket/user:name@x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("address", "shown"), WITH_SECRETS.items())
+def test_a_secret_in_an_address_is_found_and_hidden_alone_or_in_a_sentence(address: str, shown: str) -> None:
+    assert found_in(address) and not any("geheim" in text for text in found_in(address))
+    assert hide(address) == shown and not found_in(shown.replace("***@", ""))
+    assert hide(hide(address)) == shown
+    assert hide(f"'{address}' cannot be read") == f"'{shown}' cannot be read"
+
+
+@pytest.mark.parametrize("address", WITHOUT)
+def test_names_ports_revisions_and_paths_are_no_secrets(address: str) -> None:
+    assert not found_in(address) and hide(address) == address
+
+
+@pytest.mark.parametrize("address", WITH_SECRETS)
+def test_a_reference_with_a_secret_is_refused_wherever_it_stands_and_not_repeated(address: str) -> None:
+    config = {"data": {"train": ["a.csv", address], "urls": {"a": address}}, "model": {"pretrained": address}}
+    problems = list(credential_problems(config))
+    assert [text.partition(" ")[0] for text in problems] == ["data.train[1]", "data.urls.a", "model.pretrained"]
+    assert not any("geheim" in text for text in problems)
+    with pytest.raises(UserError, match="weights.*leave it out") as refused:
+        parse_reference(address, "weights")
+    assert "user:" not in str(refused.value) and "=geheim" not in str(refused.value)
+
+
+def test_an_error_and_an_override_hide_what_others_put_into_them() -> None:
+    error = UserError("https://user:geheim@host answers 404", remedy="ask https://geheim@host")
+    assert "geheim" not in "".join([*error.problems, *error.sentences, str(error), error.remedy])
+    assert hide_setting("data.train=https://geheim@host/a") == "data.train=https://***@host/a"
+    assert hide_setting("+hub.token=geheim") == "+hub.token=***"
+
+
+def test_a_composed_run_with_a_secret_in_a_reference_is_refused_before_anything_is_written() -> None:
+    for override in ("data.train='https://user:geheim@host/a'", "model.pretrained='s3://bucket/a?key=geheim'",
+                     "resume='https://geheim@host/a'"):  # fmt: skip
+        with initialize_config_dir(str(conf_dir())):
+            composed = compose("train", [override])
+        with pytest.raises(UserError) as refused:
+            prepare(composed)
+        assert f"{override.partition('=')[0]} holds a" in str(refused.value) and "geheim" not in str(refused.value)
+
+
+def test_neither_the_log_nor_the_study_gets_what_an_error_of_others_repeats(tmp_path: Path) -> None:
+    logs.set_up(tmp_path, 0, on_console=False)
+    try:
+        logging.getLogger("nlu").warning("%s answers 404", "https://user:geheim@host/a")
+        try:
+            raise OSError("https://bucket/a?X-Amz-Signature=geheim")
+        except OSError as error:
+            logging.getLogger("nlu").exception("it broke")
+            record_failure(tmp_path, error)
+            assert last_line(error) == "OSError: https://bucket/a?X-Amz-Signature=***"
+    finally:
+        logs.tear_down()
+    written = (tmp_path / "log.txt").read_text()
+    assert "geheim" not in written and written.count("***") >= 3
