@@ -22,6 +22,7 @@ from nlu.data.collate import to_device
 from nlu.data.ragged import ranges, starts_of
 from nlu.models.layers.dropout import dropout_mask
 from nlu.models.layers.linear import with_rows
+from nlu.models.layers.torch_private import softmax_gradient
 
 log = logging.getLogger(__name__)
 
@@ -231,7 +232,7 @@ class _Products(torch.autograd.Function):
             to_weights_NQL = _product(gradient_NQE, value_NLE.mT).float()
             if mask_NQL is not None:
                 to_weights_NQL *= mask_NQL
-            to_scores_NQL = torch._softmax_backward_data(to_weights_NQL, weights_NQL, -1, torch.float32)
+            to_scores_NQL = softmax_gradient(to_weights_NQL, weights_NQL)
             low_NQL = (to_scores_NQL * scale).to(low)
             _product(low_NQL, key_NLE, out=to_query_NQE)
             _product(low_NQL.mT, query_NQE, out=to_key_NLE)
