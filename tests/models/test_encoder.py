@@ -105,3 +105,20 @@ def test_the_last_layer_of_bert_computes_first_tokens_alone_where_no_token_is_as
         encode(encoder, batch, **asked)
     encode(encoder, batch)
     assert rows == [20, 180, 180]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("layout", ["single", "pair"])
+@pytest.mark.parametrize("name", ["bert", "bert with narrow embeddings", "textcnn"])
+def test_on_cuda_the_host_never_waits_for_the_device(corpus, tmp_path, name, layout):
+    device = torch.device("cuda")
+    encoder = ENCODERS[name](tmp_path / "weights").to(device)
+    encoder.layout = layout
+    batch = corpus(layout, LENGTHS).batch()
+    encode(encoder, batch.to(device), tokens=True, pooled=True)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        encode(encoder, batch.to(device), tokens=True, pooled=True)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

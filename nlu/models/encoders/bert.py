@@ -44,6 +44,8 @@ BERT_BASE: dict[str, Any] = {
 TUNABLE = ("dropout", "attention_dropout", "layer_norm_eps", "initializer_range")
 MUST_BE_KNOWN = ("hidden_size", "layers", "heads", "intermediate_size", "activation")
 """What pretrained weights do not show, or only by failing to fit; a default in its place would go unnoticed."""
+MODEL_TYPE = "nlu-bert"
+"""What config.json of a checkpoint says, so that transformers does not take it for one of its own: names differ."""
 ARCHITECTURES = ("bert", "electra")
 
 
@@ -98,7 +100,7 @@ class Bert(nn.Module):
 
     def settings(self) -> dict[str, Any]:
         """What config.json of a checkpoint must hold for another run to build the same encoder."""
-        return {"model_type": "bert", **{theirs: self.sizes[ours] for ours, theirs in CONFIG_KEYS.items()}}
+        return {"model_type": MODEL_TYPE, **{theirs: self.sizes[ours] for ours, theirs in CONFIG_KEYS.items()}}
 
     def width_of(self, layout: str) -> int:
         """Return the width of what `encode` gives; the same for every layout.
@@ -187,7 +189,7 @@ def require_bert(source: Pretrained) -> None:
     """
     config = source.config
     reasons = []
-    if (kind := config.get("model_type", "bert")) not in ARCHITECTURES:
+    if (kind := config.get("model_type", "bert")) not in (*ARCHITECTURES, MODEL_TYPE):
         reasons.append(f"model_type {kind}")
     if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
         reasons.append(f"position_embedding_type {positions}")

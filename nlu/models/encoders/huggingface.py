@@ -19,6 +19,10 @@ from nlu.data.tokenizing import load_tokenizer
 from nlu.models.encoder import Encoded
 from nlu.models.formats.pretrained import Pretrained
 
+MODEL_TYPE = "nlu-huggingface"
+"""What config.json of a checkpoint says, so that transformers does not take it for one of its own; in `inner` stands
+what it says of the architecture."""
+
 
 class HuggingFace(nn.Module):
     """A transformers AutoModel. Its configuration always comes from `pretrained`; `random_weights` keeps only that."""
@@ -33,7 +37,11 @@ class HuggingFace(nn.Module):
         head_dropout: Probability = 0.1,
         pooling: Literal["first", "mean"] = "first",
     ):
-        """`pretrained`: a folder in Hugging Face layout, hf://name, or a former run; it brings the architecture."""
+        """`pretrained`: a folder in Hugging Face layout, hf://name, or a former run; it brings the architecture.
+
+        `pooling` makes the one vector of a text: its first token (of XLNet its last, where that is trained to stand for
+        the text), or the mean of its tokens. `head_dropout` applies to that vector.
+        """
         super().__init__()
         if source is None:
             raise UserError(
@@ -46,11 +54,13 @@ class HuggingFace(nn.Module):
             _require_vocabulary(config, vocab_size, source)
         self.random_weights = random_weights
         self.inner = _random_model(config, source)
-        self._settings = json.loads(config.to_json_string())
+        self._settings = {"model_type": MODEL_TYPE, "inner": json.loads(config.to_json_string())}
         self.width: int = config.hidden_size
         self.max_positions: int | None = _max_positions(self.inner)
         self._has_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
         self.layout = "single"
+        self._token_of_text_is_last = getattr(config, "summary_type", None) == "last"
+        self._above_layers = _names_above_layers([name for name, _ in self.named_parameters()])
         self.head_dropout = head_dropout
         self.pooling = pooling
         self.pads = True
@@ -80,16 +90,28 @@ class HuggingFace(nn.Module):
         if tokens:
             found.tokens_TD = hidden_SLD.flatten(0, 1).index_select(0, place_T)
         if pooled:
-            found.pooled_SD = hidden_SLD[:, 0] if self.pooling == "first" else _mean(hidden_SLD, real_SL)
+            found.pooled_SD = self._pool(hidden_SLD, real_SL, lengths_S)
         return found
 
+    def _pool(self, hidden_SLD: Tensor, real_SL: Tensor, lengths_S: np.ndarray) -> Tensor:
+        if self.pooling == "mean":
+            return _mean(hidden_SLD, real_SL)
+        if not self._token_of_text_is_last:
+            return hidden_SLD[:, 0]
+        last_S = torch.from_numpy(np.arange(len(lengths_S)) * hidden_SLD.shape[1] + lengths_S - 1)
+        return hidden_SLD.flatten(0, 1).index_select(0, to_device(last_S, hidden_SLD.device))
+
     def depth_of(self, name: str) -> int:
+        """Return the layer of a parameter; what normalises the last layer's output counts as part of it."""
         numbers = [int(part) for part in name.split(".") if part.isdigit()]
+        if name in self._above_layers:
+            return self.depth - 1
         return numbers[0] + 1 if numbers else 0
 
     @property
     def depth(self) -> int:
-        return max(self.depth_of(name) for name, _ in self.named_parameters()) + 1
+        numbered = (self.depth_of(name) for name, _ in self.named_parameters() if name not in self._above_layers)
+        return max(numbered) + 1
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Turn a checkpoint's names, with or without the prefix of its base model, into this module's."""
@@ -115,6 +137,20 @@ def _mean(hidden_SLD: Tensor, real_SL: Tensor) -> Tensor:
     return (hidden_SLD.float() * real_SL1).sum(1) / real_SL1.sum(1)
 
 
+def _names_above_layers(names: list[str]) -> set[str]:
+    """Return the parameters that stand after all numbered layers, such as a final norm.
+
+    Where embeddings stand there too (DeBERTa's relative ones), what is beside them belongs to them.
+    """
+    numbered = [place for place, name in enumerate(names) if any(part.isdigit() for part in name.split("."))]
+    after = names[numbered[-1] + 1 :] if numbered else []
+    of_embeddings = {name.rpartition(".")[0].rpartition(".")[0] for name in after if "embed" in name}
+    return {
+        name for name in after
+        if "embed" not in name and name.rpartition(".")[0].rpartition(".")[0] not in of_embeddings
+    }  # fmt: skip
+
+
 def _architecture(source: Pretrained) -> Any:
     """Return the transformers configuration in the weights' folder."""
     try:
@@ -122,7 +158,11 @@ def _architecture(source: Pretrained) -> Any:
     except ImportError:
         raise UserError("model=hf needs the transformers library; pip install -e '.[hf]' in the checkout") from None
     try:
-        config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+        if source.config.get("model_type") == MODEL_TYPE:
+            inner = source.config["inner"]
+            config = type(AutoConfig.for_model(inner["model_type"])).from_dict(inner)
+        else:
+            config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise _not_usable(source, error) from error
     if not hasattr(config, "vocab_size") or not hasattr(config, "hidden_size"):

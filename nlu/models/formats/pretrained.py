@@ -8,8 +8,10 @@ import json
 import logging
 import pickle
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -212,15 +214,27 @@ def _check_share(
 
 def _report(source: Pretrained, own: dict[str, Tensor], theirs: dict[str, Tensor], mismatched: list[str]) -> None:
     missing = [name for name in own if name not in theirs]
-    unexpected = sorted(name for name in theirs if name not in own)
+    unused = [name.removeprefix("backbone.") for name in theirs if name not in own]
     loaded = len(own) - len(missing) - len(mismatched)
     log.info("pretrained %s: %d of %d tensors of the model loaded", source.reference, loaded, len(own))
-    for kind, names in (("missing", missing), ("unexpected", unexpected)):
+    if missing:
         # What a head lacks is what is to be learned; what the encoder lacks starts at random and deserves a look.
-        level = logging.WARNING if kind == "missing" and any(n.startswith("backbone.") for n in names) else logging.INFO
-        if names:
-            log.log(level, "  %s: %s", kind, ", ".join(name.removeprefix("backbone.") for name in names))
+        level = logging.WARNING if any(name.startswith("backbone.") for name in missing) else logging.INFO
+        log.log(level, "  missing: %s", ", ".join(name.removeprefix("backbone.") for name in missing))
+    if unused:
+        _say_once(source.reference, "  not used: " + _by_first_part(unused))
     for name in mismatched:
         level = logging.WARNING if name.startswith("backbone.") else logging.INFO
         log.log(level, "  mismatched: %s is %s, the model wants %s",
                 name, tuple(theirs[name].shape), tuple(own[name].shape))  # fmt: skip
+
+
+@cache
+def _say_once(reference: str, message: str) -> None:
+    """Log what every fold of a run would say of the same weights."""
+    log.info("%s", message)
+
+
+def _by_first_part(names: list[str]) -> str:
+    counts = Counter(name.partition(".")[0] for name in names)
+    return ", ".join(f"{part}.* ({count})" for part, count in sorted(counts.items()))

@@ -5,7 +5,11 @@ also R rows of all sequences and heads, each E wide; N = sequences of a group * 
 where only first tokens ask.
 """
 
+import inspect
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -18,9 +22,17 @@ from nlu.data.collate import to_device
 from nlu.data.ragged import ranges, starts_of
 from nlu.models.layers.dropout import dropout_mask
 from nlu.models.layers.linear import with_rows
+from nlu.models.layers.torch_private import softmax_gradient
+
+log = logging.getLogger(__name__)
 
 LENGTH_STEP = 8
 MIN_MATRICES = 2
+
+
+HEAD_STEP = 8
+Kernel = Callable[..., Tensor]
+"""Called as torch.nn.attention.varlen.varlen_attn is."""
 
 
 class Attention(Protocol):
@@ -35,6 +47,29 @@ class Attention(Protocol):
 
     def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
         """Return what the first token of each sequence finds; (B, D)."""
+
+
+@cache
+def packed_kernel(device: torch.device) -> Kernel | None:
+    """Return the library's attention over packed rows of half precision, or None where it does not work.
+
+    Whether it does depends on device, driver and build, so it is tried once on a device.
+    """
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+
+        # Keys are not shared out by the longest sequence, so that neighbours do not change the order of summation.
+        unsplit = {"num_splits": 1} if "num_splits" in inspect.signature(varlen_attn).parameters else {}
+        kernel: Any = partial(varlen_attn, **unsplit)  # type: ignore[arg-type]
+        rows_T3HE = torch.ones(3, 3, 1, HEAD_STEP, dtype=torch.bfloat16, device=device, requires_grad=True)
+        bounds = torch.tensor([0, 1, 3], dtype=torch.int32, device=device)
+        mixed_THE = kernel(*rows_T3HE.unbind(1), bounds, bounds, 2, 2, scale=1.0)
+        (gradient,) = torch.autograd.grad(mixed_THE.float().sum(), rows_T3HE)
+        works = bool(mixed_THE.eq(1).all() and gradient.isfinite().all())
+    except (ImportError, RuntimeError, TypeError, NotImplementedError) as error:
+        log.info("attention over packed rows is not available on %s (%s); rows are padded", device, error)
+        return None
+    return kernel if works else None
 
 
 def attention_over(lengths: list[int], heads: int, device: torch.device) -> Attention:
@@ -197,7 +232,7 @@ class _Products(torch.autograd.Function):
             to_weights_NQL = _product(gradient_NQE, value_NLE.mT).float()
             if mask_NQL is not None:
                 to_weights_NQL *= mask_NQL
-            to_scores_NQL = torch._softmax_backward_data(to_weights_NQL, weights_NQL, -1, torch.float32)
+            to_scores_NQL = softmax_gradient(to_weights_NQL, weights_NQL)
             low_NQL = (to_scores_NQL * scale).to(low)
             _product(low_NQL, key_NLE, out=to_query_NQE)
             _product(low_NQL.mT, query_NQE, out=to_key_NLE)
@@ -219,39 +254,116 @@ def _product(left_NIJ: Tensor, right_NJK: Tensor, out: Tensor | None = None) -> 
 
 
 class AttentionInOneKernel:
-    """Attention in one call, padded to the longest sequence inside it only, for an accelerator.
+    """Attention in one call, for an accelerator: one masked call costs less there than a call for each length.
 
-    One masked call costs less there than a call for each length.
+    Where nothing is dropped and the input is in half precision, the kernel reads packed rows; else they are padded to
+    the longest sequence, inside this call only. Heads are padded to a multiple of HEAD_STEP, without which the library
+    takes a slow path. In the library's deterministic mode the gradient has the same bits each time.
     """
 
-    def __init__(self, lengths: list[int], heads: int, device: torch.device):
+    def __init__(
+        self, lengths: list[int], heads: int, device: torch.device,
+        packed_kernel: Callable[[torch.device], Kernel | None] = packed_kernel,
+    ):  # fmt: skip
+        """`packed_kernel` gives what attends over packed rows on a device, if anything does there."""
         self._heads, self._count, self._longest, self._tokens = heads, len(lengths), max(lengths), sum(lengths)
+        self._packed_kernel = packed_kernel
         lengths_B = np.array(lengths, dtype=np.int64)
         first_rows_B = np.arange(len(lengths)) * self._longest
         real_BL = torch.from_numpy(np.arange(self._longest) < lengths_B[:, None])
+        bounds = np.concatenate([[0], np.cumsum(lengths_B)]).astype(np.int32)
         # Everything is known on the host, so that nothing here waits for the device.
         self._mask_B11L = to_device(real_BL[:, None, None], device)
         self._place_T = to_device(torch.from_numpy(ranges(first_rows_B, lengths_B)), device)
+        self._bounds = to_device(torch.from_numpy(bounds), device)
+        """where each sequence begins among all tokens, and where the last one ends"""
+        self._firsts = to_device(torch.arange(len(lengths) + 1, dtype=torch.int32), device)
 
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
         """Return what every token finds; (T, D)."""
-        query_BHLE, key_BHLE, value_BHLE = self._padded(qkv_T3D, 3)
-        mixed_BHLE = self._mix(query_BHLE, key_BHLE, value_BHLE, dropout_p)
-        mixed_TD = mixed_BHLE.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, self._place_T)
+        if kernel := self._kernel_for(qkv_T3D, dropout_p):
+            query_THE, key_THE, value_THE = self._by_head(qkv_T3D[: self._tokens], 3)
+            mixed_TD = self._mix_packed(kernel, query_THE, key_THE, value_THE, self._bounds, self._longest)
+        else:
+            query_BHLE, key_BHLE, value_BHLE = self._padded(qkv_T3D, 3)
+            mixed_BHLE = self._mix(query_BHLE, key_BHLE, value_BHLE, dropout_p)
+            mixed_TD = mixed_BHLE.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, self._place_T)
         return with_rows(mixed_TD, len(qkv_T3D))
 
     def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
         """Return what the first token of each sequence finds; (B, D)."""
+        if kernel := self._kernel_for(key_value_T2D, dropout_p):
+            key_THE, value_THE = self._by_head(key_value_T2D[: self._tokens], 2)
+            (query_BHE,) = self._by_head(query_BD, 1)
+            return self._mix_packed(kernel, query_BHE, key_THE, value_THE, self._firsts, 1)
         key_BHLE, value_BHLE = self._padded(key_value_T2D, 2)
         return self._mix(query_BD.view(self._count, self._heads, 1, -1), key_BHLE, value_BHLE, dropout_p).flatten(1)
 
-    def _padded(self, packed_TC: Tensor, parts: int) -> Tensor:
-        """Return (parts, B, H, L, E); padding is zero."""
+    def _kernel_for(self, packed_TC: Tensor, dropout_p: float) -> Kernel | None:
+        is_half = packed_TC.dtype in (torch.bfloat16, torch.float16)
+        return self._packed_kernel(packed_TC.device) if is_half and not dropout_p else None
+
+    def _by_head(self, packed_TC: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """Return the parts of the columns as (T, H, E) each."""
+        return packed_TC.view(len(packed_TC), parts, self._heads, -1).unbind(1)
+
+    def _padded(self, packed_TC: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """Return the parts of the columns as (B, H, L, E) each; padding is zero."""
         padded = packed_TC.new_zeros(self._count * self._longest, packed_TC.shape[1])
         padded = padded.index_copy(0, self._place_T, packed_TC[: self._tokens])
-        return padded.view(self._count, self._longest, parts, self._heads, -1).permute(2, 0, 3, 1, 4)
+        return padded.view(self._count, self._longest, parts, self._heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
 
     def _mix(self, query_BHQE: Tensor, key_BHLE: Tensor, value_BHLE: Tensor, dropout_p: float) -> Tensor:
-        return F.scaled_dot_product_attention(
-            query_BHQE, key_BHLE, value_BHLE, attn_mask=self._mask_B11L, dropout_p=dropout_p
-        )
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask=self._mask_B11L, dropout_p=dropout_p, scale=width**-0.5
+            )
+
+        width = query_BHQE.shape[-1]
+        return repeatable(attend, *map(_wide_enough, (query_BHQE, key_BHLE, value_BHLE)))[..., :width]
+
+    def _mix_packed(
+        self, kernel: Kernel, query_QHE: Tensor, key_THE: Tensor, value_THE: Tensor, query_bounds: Tensor, longest: int
+    ) -> Tensor:
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return kernel(query, key, value, query_bounds, self._bounds, longest, self._longest, scale=width**-0.5)
+
+        width = query_QHE.shape[-1]
+        return repeatable(attend, *map(_wide_enough, (query_QHE, key_THE, value_THE)))[..., :width].flatten(1)
+
+
+def _wide_enough(heads: Tensor) -> Tensor:
+    """Return heads with columns of zeros up to a multiple of HEAD_STEP, which change no product."""
+    missing = -heads.shape[-1] % HEAD_STEP
+    return F.pad(heads, (0, missing)) if missing else heads
+
+
+def repeatable(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Return what `compute` makes of the inputs; in the deterministic mode, with a gradient that is the same each time.
+
+    The library's attention kernels add up gradients in any order as long as that mode only warns, which it must where
+    other operations have no deterministic kernel. So it is made strict while their gradient is computed.
+    """
+    if not (torch.is_grad_enabled() and torch.get_deterministic_debug_mode()):
+        return compute(*inputs)
+    return _Repeatable.apply(compute, *inputs)
+
+
+class _Repeatable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        ctx.inputs = [input.detach().requires_grad_(input.requires_grad) for input in inputs]
+        with torch.enable_grad():
+            ctx.output = compute(*ctx.inputs)
+        return ctx.output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = [input for input in ctx.inputs if input.requires_grad]
+        mode = torch.get_deterministic_debug_mode()
+        torch.set_deterministic_debug_mode("error")
+        try:
+            found = iter(torch.autograd.grad(ctx.output, wanted, gradients[0]))
+        finally:
+            torch.set_deterministic_debug_mode(mode)
+        return None, *(next(found) if input.requires_grad else None for input in ctx.inputs)

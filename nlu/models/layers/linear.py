@@ -3,7 +3,6 @@
 Axes: R rows, I input features, O output features.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.models.layers.memory import ReusedMemory
+from nlu.models.layers.torch_private import in_blocks, product_of_blocks, reads_blocks, version_of
 
 MIN_ROWS = 16
 MIN_ROWS_PER_THREAD = 4
@@ -26,7 +26,7 @@ class Linear(nn.Linear):
     and where no gradient is asked for the copies lie as the library's kernels read them, which is a tenth faster.
     """
 
-    _kept: tuple[tuple[int, int, torch.dtype], Tensor, Tensor] | None = None
+    _kept: tuple[tuple[int | None, int, torch.dtype], Tensor, Tensor] | None = None
     _laid_out: dict[tuple[int, int], tuple[Tensor, Tensor]]
 
     def __init__(self, in_features: int, out_features: int):
@@ -39,9 +39,9 @@ class Linear(nn.Linear):
         used_weight, used_bias = weight.detach(), bias.detach()
         if torch.is_autocast_enabled(device):
             used_weight, used_bias = self._low_precision(torch.get_autocast_dtype(device))
-            if device == "cpu" and not torch.is_grad_enabled() and _reads_blocks(used_weight.dtype):
+            if device == "cpu" and not torch.is_grad_enabled() and reads_blocks(used_weight.dtype):
                 laid_out = self._in_blocks(used_weight, used_bias, outputs)
-                return _with_min_rows(input, lambda rows: _product_of_blocks(rows, *laid_out))
+                return _with_min_rows(input, lambda rows: product_of_blocks(rows.to(used_bias.dtype), *laid_out))
         memory = self._memory if device == "cpu" and outputs is None else None
         operands = [weight, bias, used_weight, used_bias]
         if outputs is not None:
@@ -49,8 +49,8 @@ class Linear(nn.Linear):
         return _with_min_rows(input, lambda rows: _Product.apply(rows, *operands, memory))
 
     def _low_precision(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        state = self.weight._version, self.weight.data_ptr(), dtype
-        if self._kept is None or self._kept[0] != state:
+        state = version_of(self.weight), self.weight.data_ptr(), dtype
+        if self._kept is None or self._kept[0] != state or state[0] is None:
             # A copy made while scoring must also serve training.
             with torch.inference_mode(False), torch.no_grad():
                 self._kept = state, self.weight.to(dtype), self.bias.to(dtype)
@@ -60,13 +60,8 @@ class Linear(nn.Linear):
     def _in_blocks(self, weight: Tensor, bias: Tensor, outputs: slice | None) -> tuple[Tensor, Tensor]:
         start, stop, _ = (outputs or slice(None)).indices(self.out_features)
         if (start, stop) not in self._laid_out:
-            blocks = torch.ops.mkldnn._reorder_linear_weight(weight[start:stop], None)
-            self._laid_out[start, stop] = blocks, bias[start:stop]
+            self._laid_out[start, stop] = in_blocks(weight[start:stop]), bias[start:stop]
         return self._laid_out[start, stop]
-
-
-def _product_of_blocks(rows_RI: Tensor, blocks: Tensor, bias: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(rows_RI.to(bias.dtype), blocks, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 class _Product(torch.autograd.Function):
@@ -105,16 +100,6 @@ def _gradient_of_weight(gradient_RO: Tensor, input_RI: Tensor, memory: ReusedMem
     if gradient_RO.dtype == out.dtype:
         return torch.mm(gradient_RO.t(), input_RI, out=out)
     return out.copy_(gradient_RO.t() @ input_RI)
-
-
-@cache
-def _reads_blocks(dtype: torch.dtype) -> bool:
-    """Return whether the matrix library has kernels of this precision on this CPU."""
-    return (
-        dtype == torch.bfloat16
-        and torch.backends.mkldnn.is_available()
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
 
 
 def min_rows() -> int:

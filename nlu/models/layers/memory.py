@@ -7,12 +7,14 @@ a word embedding that takes ten times as long as adding up the gradient itself.
 import torch
 from torch import Tensor
 
+from nlu.models.layers.torch_private import storage_use_count
+
 
 class ReusedMemory:
     """A float32 tensor on the CPU that is handed out again once nobody holds what was handed out before."""
 
     _tensor: Tensor | None = None
-    _counts_at_rest = 0
+    _counts_at_rest: int | None = None
 
     def take(self, shape: torch.Size) -> Tensor:
         """Return an uninitialised tensor of this shape that nobody else holds.
@@ -22,10 +24,7 @@ class ReusedMemory:
         """
         if self._tensor is None or self._tensor.shape != shape:
             self._tensor = torch.empty(shape)
-            self._counts_at_rest = self._counts()
+            self._counts_at_rest = storage_use_count(self._tensor)
+        is_free = self._counts_at_rest is not None and storage_use_count(self._tensor) == self._counts_at_rest
         # An alias of its own, so that autograd may adopt it as the gradient instead of copying it.
-        return self._tensor.detach() if self._counts() == self._counts_at_rest else torch.empty(shape)
-
-    def _counts(self) -> int:
-        assert self._tensor is not None
-        return torch._C._storage_Use_Count(self._tensor.untyped_storage()._cdata)
+        return self._tensor.detach() if is_free else torch.empty(shape)

@@ -1,5 +1,6 @@
 """Encoders of the transformers library: what they compute padded is what stands in the packed batch."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,9 @@ def saved(tmp_path: Path, spread: Any) -> Callable[..., tuple[nn.Module, str]]:
     """Return a function that saves a random model of transformers and gives it with its folder."""
 
     def save(kind: str = "Bert", head: str = "Model", **changes: Any) -> tuple[nn.Module, str]:
-        config = getattr(transformers, f"{kind}Config")(
-            **{"vocab_size": VOCAB_SIZE, "max_position_embeddings": 64, **SIZES, **changes}
-        )
+        sizes = {**SIZES, **({"d_head": 6} if kind == "XLNet" else {"max_position_embeddings": 64})}
+        padding = {"pad_token_id": 0} if kind == "ModernBert" else {}
+        config = getattr(transformers, f"{kind}Config")(**{"vocab_size": VOCAB_SIZE, **sizes, **padding, **changes})
         model = spread(getattr(transformers, f"{kind}{head}")(config))
         model.save_pretrained(tmp_path / kind)
         return model, str(tmp_path / kind)
@@ -65,7 +66,7 @@ def run_of(backbone: HuggingFace, folder: Path, labels: int = 2) -> TaskModel:
     return model
 
 
-@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DebertaV2", "DistilBert", "Electra"])
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DebertaV2", "DistilBert", "Electra", "XLNet", "ModernBert"])
 def test_every_vector_is_that_of_the_model_itself(corpus, saved, kind):
     inner, folder = saved(kind)
     backbone = load(folder)
@@ -80,7 +81,8 @@ def test_every_vector_is_that_of_the_model_itself(corpus, saved, kind):
             types = {"token_type_ids": segments[None]} if kind in ("Bert", "Electra", "Roberta") else {}
             expected = inner(input_ids=tokens[None], **types).last_hidden_state[0]
             assert (found[number] - expected).abs().max() < 1e-5
-            assert (first[number] - expected[0]).abs().max() < 1e-5
+            # XLNet is trained with the token that stands for a text at its end.
+            assert (first[number] - expected[-1 if kind == "XLNet" else 0]).abs().max() < 1e-5
 
 
 def test_the_mean_is_over_real_tokens_alone(corpus, saved):
@@ -124,7 +126,7 @@ def test_random_weights_keep_the_architecture_and_take_the_tokenizers_vocabulary
     inner, folder = saved("Roberta")
     torch.manual_seed(1)
     backbone = load(folder, vocab_size=77, random_weights=True)
-    assert backbone.inner.config.num_hidden_layers == 2 and backbone.settings()["vocab_size"] == 77
+    assert backbone.inner.config.num_hidden_layers == 2 and backbone.settings()["inner"]["vocab_size"] == 77
     assert backbone.inner.embeddings.word_embeddings.weight.shape == (77, 24)
     first = "encoder.layer.0.output.dense.weight"
     assert not torch.equal(backbone.inner.state_dict()[first], inner.state_dict()[first])
@@ -185,6 +187,40 @@ def test_an_architecture_that_does_not_read_words_or_their_vectors_is_refused(tm
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(CheckpointError, match=reason):
         HuggingFace(VOCAB_SIZE, open_pretrained(str(tmp_path)), pretrained=str(tmp_path), random_weights=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "depths"),
+    [
+        ("ModernBert", {"final_norm.weight": 2, "embeddings.norm.weight": 0, "layers.0.mlp.Wo.weight": 1}),
+        ("DebertaV2", {"encoder.rel_embeddings.weight": 0, "encoder.LayerNorm.weight": 0}),
+        ("Esm", {"encoder.emb_layer_norm_after.weight": 2, "embeddings.word_embeddings.weight": 0}),
+        ("Electra", {"embeddings_project.weight": 0, "encoder.layer.1.output.dense.weight": 2}),
+    ],
+)
+def test_what_stands_above_the_layers_has_the_depth_of_the_last_one(saved, kind, depths):
+    changes = {"Esm": {"emb_layer_norm_before": True, "mask_token_id": 4, "pad_token_id": 0},
+               "DebertaV2": {"relative_attention": True, "norm_rel_ebd": "layer_norm"},
+               "Electra": {"embedding_size": 16}}  # fmt: skip
+    backbone = load(saved(kind, **changes.get(kind, {}))[1])
+    assert {name: backbone.depth_of(f"inner.{name}") for name in depths} == depths
+    assert set(depths) <= backbone.inner.state_dict().keys() and backbone.depth == 3
+
+
+def test_transformers_does_not_take_a_run_of_ours_for_one_of_its_own(saved, tmp_path):
+    run_of(load(saved()[1]), tmp_path / "run")
+    with pytest.raises(ValueError, match="nlu-huggingface"):
+        transformers.AutoModel.from_pretrained(tmp_path / "run/checkpoints/best-1")
+
+
+def test_a_run_from_before_its_configuration_was_named_as_ours_still_loads(saved, tmp_path):
+    former = run_of(load(saved("Roberta")[1]), tmp_path / "run")
+    path = tmp_path / "run/checkpoints/best-1/config.json"
+    path.write_text(json.dumps(former.backbone.inner.config.to_dict()))
+    source = open_pretrained(str(tmp_path / "run"))
+    again = task_model(HuggingFace(VOCAB_SIZE, source, pretrained="run"), "single", 2)
+    load_into(again, source)
+    assert all(torch.equal(again.state_dict()[name], value) for name, value in former.state_dict().items())
 
 
 def test_depth_counts_from_the_embeddings_to_above_the_layers(saved):

@@ -15,6 +15,7 @@ from nlu.config.checks.rules import cross_problems
 from nlu.config.errors import CheckpointError, DataError
 from nlu.data.tokenizing import wordpiece
 from nlu.models.encoders.bert import Bert
+from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.pretrained import KINDS, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
@@ -137,13 +138,37 @@ def test_what_is_missing_unexpected_or_of_another_shape_is_logged(tmp_path, mess
     del tensors["bert.encoder.layer.1.output.dense.bias"]
     tensors["bert.embeddings.position_embeddings.weight"] = torch.zeros(32, 24)
     tensors |= {"cls.predictions.bias": torch.zeros(5), "bert.pooler.dense.bias": torch.zeros(24)}
+    tensors["cls.seq_relationship.bias"] = torch.zeros(2)
     loaded(write(tmp_path, tensors))
     assert messages() == [
         f"INFO pretrained {tmp_path}: 27 of 31 tensors of the model loaded",
         "WARNING   missing: encoder.layer.1.output.dense.bias, head.linear.weight, head.linear.bias",
-        "INFO   unexpected: cls.predictions.bias, pooler.dense.bias",
+        "INFO   not used: cls.* (2), pooler.* (1)",
         "WARNING   mismatched: backbone.embeddings.position_embeddings.weight is (32, 24), the model wants (64, 24)",
     ]
+
+
+def test_what_is_not_used_is_said_once_for_all_folds(tmp_path, messages):
+    reference = write(tmp_path, hub_tensors() | {"cls.predictions.bias": torch.zeros(5)})
+    for _ in range(3):
+        loaded(reference)
+    assert [message for message in messages() if "not used" in message] == ["INFO   not used: cls.* (1)"]
+
+
+def test_transformers_does_not_take_a_run_of_ours_for_one_of_its_own(tmp_path, run):
+    transformers = pytest.importorskip("transformers")
+    run(["no", "yes"])
+    with pytest.raises(ValueError, match="nlu-bert"):
+        transformers.AutoModel.from_pretrained(tmp_path / "run/checkpoints/best-1")
+    with pytest.raises(CheckpointError, match="the model group that wrote it"):
+        HuggingFace(VOCAB_SIZE, open_pretrained(str(tmp_path / "run")), pretrained="run")
+
+
+def test_a_run_from_before_its_configuration_was_named_as_ours_still_loads(tmp_path, run):
+    best, _ = run(["no", "yes"])
+    path = tmp_path / "run/checkpoints/best-1/config.json"
+    path.write_text(path.read_text().replace("nlu-bert", "bert"))
+    assert same(best, loaded(str(tmp_path / "run")))
 
 
 def test_a_head_alone_that_is_missing_is_no_warning(tmp_path, messages):

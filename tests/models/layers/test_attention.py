@@ -3,23 +3,46 @@
 import pytest
 import torch
 
-from nlu.models.layers.attention import AttentionInOneKernel, attention_over
+from nlu.models.layers.attention import AttentionInOneKernel, attention_over, packed_kernel, repeatable
 from nlu.models.layers.dropout import dropout_mask
 
 LENGTHS = [1, 2, 2, 2, 5, 9, 9, 17]
 HEADS, WIDTH = 3, 12
 CPU = torch.device("cpu")
+
+
+def packed_by_definition(query, key, value, query_bounds, bounds, longest_query, longest, *, scale):
+    """What torch.nn.attention.varlen.varlen_attn promises, which has no kernel for a CPU."""
+    assert (query.shape[-1] % 8, query_bounds.dtype, bounds.dtype) == (0, torch.int32, torch.int32)
+    assert longest_query == query_bounds.diff().max() and longest == bounds.diff().max()
+    sizes, query_sizes = bounds.diff().tolist(), query_bounds.diff().tolist()
+    rows = zip(query.split(query_sizes), key.split(sizes), value.split(sizes), strict=True)
+    return torch.cat(
+        [torch.einsum("hqk,khe->qhe", (torch.einsum("qhe,khe->hqk", q, k) * scale).softmax(-1), v) for q, k, v in rows]
+    )
+
+
 WAYS = {
     "products": lambda lengths: attention_over(lengths, HEADS, CPU),
     "one kernel": lambda lengths: AttentionInOneKernel(lengths, HEADS, CPU),
 }
 
 
+class Packed(AttentionInOneKernel):
+    """Reads packed rows in any precision, so that rounding hides no mistake."""
+
+    def __init__(self, lengths):
+        super().__init__(lengths, HEADS, CPU, lambda device: packed_by_definition)
+
+    def _kernel_for(self, packed_TC, dropout_p):
+        return self._packed_kernel(packed_TC.device) if not dropout_p else None
+
+
 def attend(
     query: torch.Tensor, key_value: torch.Tensor, lengths: list[int], *, first_only: bool, dropout_p: float = 0.0,
     way: str = "products",
 ) -> torch.Tensor:  # fmt: skip
-    attention = WAYS[way](lengths)
+    attention = Packed(lengths) if way == "packed" else WAYS[way](lengths)
     if first_only:
         return attention.first_token_attention(query, key_value, dropout_p)
     return attention.self_attention(torch.cat([query, key_value], dim=1), dropout_p)
@@ -51,12 +74,12 @@ def reference(
 
 @pytest.mark.parametrize("first_only", [False, True])
 @pytest.mark.parametrize("lengths", [LENGTHS, [7], [3, 3, 3]])
-def test_both_ways_give_the_formulas_values_and_gradients(lengths, first_only):
+def test_all_ways_give_the_formulas_values_and_gradients(lengths, first_only):
     query, key_value = inputs(lengths, first_only)
     expected = reference(query, key_value, lengths, first_only)
     weights = torch.randn(expected.shape)
     gradients = torch.autograd.grad((expected * weights).sum(), [query, key_value])
-    for way in WAYS:
+    for way in (*WAYS, "packed"):
         found = attend(query, key_value, lengths, first_only=first_only, way=way)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
         own = torch.autograd.grad((found * weights).sum(), [query, key_value])
@@ -158,3 +181,112 @@ def test_in_bf16_attention_is_that_of_fp32_as_closely_as_bf16_can_say(first_only
     expected = torch.autograd.grad(plain.sum(), wide)
     for found, wanted in zip(own, expected, strict=True):
         torch.testing.assert_close(found.float(), wanted, rtol=0.05, atol=0.05)
+
+
+def test_half_precision_without_dropout_alone_is_read_packed():
+    calls = []
+
+    def kernel(*arguments, **keywords):
+        calls.append(arguments)
+        return packed_by_definition(*arguments, **keywords)
+
+    attention = AttentionInOneKernel([2, 3], HEADS, CPU, lambda device: kernel)
+    qkv = torch.randn(5, 3 * WIDTH)
+    for given, dropout_p in ((qkv, 0.0), (qkv.bfloat16(), 0.5), (qkv.bfloat16(), 0.0)):
+        assert attention.self_attention(given, dropout_p).shape == (5, WIDTH)
+    assert len(calls) == 1
+
+
+def test_where_the_packed_kernel_does_not_work_there_is_none():
+    assert packed_kernel(CPU) is None
+
+
+@pytest.fixture
+def deterministic():
+    """The mode in which a run on an accelerator trains."""
+    torch.set_deterministic_debug_mode("warn")
+    yield
+    torch.set_deterministic_debug_mode("default")
+
+
+class Mode(torch.autograd.Function):
+    """Writes down the mode in which its gradient is computed."""
+
+    seen: list[int] = []
+
+    @staticmethod
+    def forward(ctx, input):
+        return input * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Mode.seen.append(torch.get_deterministic_debug_mode())
+        return gradient
+
+
+def test_the_gradient_of_attention_is_computed_in_the_strict_mode_where_any_is_on(deterministic):
+    query, key_value = inputs(LENGTHS, False)
+    torch.set_deterministic_debug_mode("default")
+    plain = torch.autograd.grad(attend(query, key_value, LENGTHS, first_only=False, way="one kernel").sum(), query)
+    torch.set_deterministic_debug_mode("warn")
+    strict = torch.autograd.grad(attend(query, key_value, LENGTHS, first_only=False, way="one kernel").sum(), query)
+    torch.testing.assert_close(strict, plain)
+    Mode.seen.clear()
+    Mode.apply(repeatable(lambda rows, others: Mode.apply(rows) * others, query, query.detach())).sum().backward()
+    assert Mode.seen == [1, 2], "strict inside, as before outside"
+    assert torch.get_deterministic_debug_mode() == 1
+    with pytest.raises(ZeroDivisionError):
+        repeatable(lambda rows: rows / Failing.apply(rows), query).sum().backward()
+    assert torch.get_deterministic_debug_mode() == 1
+
+
+class Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input):
+        return input * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ZeroDivisionError
+
+
+cuda = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+gpu = pytest.mark.parametrize("dtype", [pytest.param(dtype, marks=cuda) for dtype in (torch.float32, torch.bfloat16)])
+
+
+def on_cuda(dtype, dropout_p, *, heads, width, lengths, first_only=False):
+    """Values and gradients of one call on a CUDA device, and the same in fp32 on the host."""
+    torch.manual_seed(1)
+    counts = (len(lengths) if first_only else sum(lengths)), sum(lengths)
+    values = torch.randn(counts[0], width), torch.randn(counts[1], 2 * width)
+    results = []
+    for device, kind in ((torch.device("cuda"), dtype), (CPU, torch.float32)):
+        query, key_value = (value.to(device, kind).requires_grad_() for value in values)
+        attention = attention_over(lengths, heads, device)
+        torch.manual_seed(2)
+        if first_only:
+            found = attention.first_token_attention(query, key_value, dropout_p)
+        else:
+            found = attention.self_attention(torch.cat([query, key_value], dim=1), dropout_p)
+        results.append([found, *torch.autograd.grad(found.float().square().sum(), [query, key_value])])
+    return results
+
+
+@gpu
+@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize(("heads", "width"), [(3, 12), (12, 312), (2, 128)])
+def test_on_cuda_attention_is_that_of_the_host(dtype, heads, width, first_only):
+    ours, expected = on_cuda(dtype, 0.0, heads=heads, width=width, lengths=LENGTHS, first_only=first_only)
+    tolerance = 1e-4 if dtype == torch.float32 else 0.1
+    for found, wanted in zip(ours, expected, strict=True):
+        torch.testing.assert_close(found.float().cpu(), wanted, atol=tolerance, rtol=tolerance)
+
+
+@gpu
+@pytest.mark.parametrize("dropout_p", [0.0, 0.1])
+@pytest.mark.parametrize("first_only", [False, True])
+def test_on_cuda_attention_and_its_gradient_are_finite_and_equal_twice(deterministic, dtype, dropout_p, first_only):
+    sizes = {"heads": 12, "width": 768, "lengths": [512] * 4, "first_only": first_only}
+    one, other = (on_cuda(dtype, dropout_p, **sizes)[0] for _ in range(2))
+    assert all(tensor.isfinite().all() for tensor in one)
+    assert all(map(torch.equal, one, other))
