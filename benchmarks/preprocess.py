@@ -167,6 +167,7 @@ def parser() -> argparse.ArgumentParser:
 def measure(*words: str) -> list[Row]:
     """Measure every asked-for file; `words` are as on the command line."""
     arguments = parser().parse_args(words)
+    vocab_path()
     with tempfile.TemporaryDirectory() as name:
         files = write_files(Path(name), arguments.files, arguments.rows)
         return [compare(path, arguments) for path in files]
