@@ -6,7 +6,6 @@ and the vocabulary of SimBERT-tiny. `announce` decides once for all processes of
 """
 
 import os
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from nlu.config.checks.rules import data_folder
 from nlu.config.entry.app import conf_dir
 from nlu.config.errors import DataError
 
-CHOSEN = "NLU_BENCH_DATA"
-"""The variable that tells the processes of a benchmark which data were chosen."""
+CHOSEN, VOCAB = "NLU_BENCH_DATA", "NLU_BENCH_VOCAB"
+"""Variables that tell the processes of a benchmark what was chosen."""
 OVERRIDES = {"afqmc": ("data=afqmc", "task=match"), "reviews": ("data=reviews", "task=classify")}
 STAND_IN = "reviews"
 """its files are fetched from a package index"""
@@ -51,18 +50,25 @@ def _looked_for(choice: str) -> tuple[tuple[Path, str | None], ...] | DataError:
     return tuple((file.path, file.label) for file in sets["train"])
 
 
-@cache
 def vocab_path() -> Path:
-    """Return the vocabulary that both sides use: BERT's, or SimBERT-tiny's. Raises DataError where neither is there."""
+    """Return the vocabulary that both sides use: BERT's, or SimBERT-tiny's. Raises DataError where neither is there.
+
+    Processes that are started later take the one that was found first, wherever their own cache is.
+    """
+    if VOCAB not in os.environ:
+        path = (data_folder() / "bert_base_chinese_vocab" / "vocab.txt").resolve()
+        os.environ[VOCAB] = str(path if path.is_file() else _vocab_of_simbert())
+    return Path(os.environ[VOCAB])
+
+
+def _vocab_of_simbert() -> Path:
     from nlu.storage.resources import fetch
 
-    path = (data_folder() / "bert_base_chinese_vocab" / "vocab.txt").resolve()
-    if path.is_file():
-        return path
     reference = composed("model", "simbert_tiny")["pretrained"]
     found = sorted(fetch(reference, what="the vocabulary").rglob("vocab.txt"))
     if not found:
-        raise DataError(f"{reference} holds no vocab.txt; set NLU_DATA to a folder that holds {path.parent.name}")
+        raise DataError(f"{reference} holds no vocab.txt; set NLU_DATA to a folder that holds bert_base_chinese_vocab")
+    print(f"{data_folder()} holds no bert_base_chinese_vocab: the vocabulary is SimBERT-tiny's", flush=True)
     return found[0]
 
 
@@ -71,21 +77,17 @@ def announce() -> None:
 
     Raises DataError where nothing can be had.
     """
-    for line in _choose():
-        print(line, flush=True)
-
-
-def _choose() -> Iterator[str]:
-    if CHOSEN not in os.environ:
-        try:
-            training_files("afqmc")
-            os.environ[CHOSEN] = "afqmc"
-        except DataError as error:
-            training_files(STAND_IN)
-            os.environ[CHOSEN] = STAND_IN
-            yield f"AFQMC is skipped, {STAND_IN} stand in, for which no target was set: {error}"
-        if data_folder().resolve() not in vocab_path().parents:
-            yield f"{data_folder()} holds no bert_base_chinese_vocab: the vocabulary is SimBERT-tiny's"
+    if CHOSEN in os.environ:
+        return
+    chosen = "afqmc"
+    try:
+        training_files(chosen)
+    except DataError as error:
+        chosen = STAND_IN
+        training_files(chosen)
+        print(f"AFQMC is skipped, {chosen} stand in, for which no target was set: {error}", flush=True)
+    vocab_path()
+    os.environ[CHOSEN] = chosen
 
 
 def data_overrides() -> tuple[str, ...]:

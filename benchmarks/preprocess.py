@@ -13,6 +13,7 @@ import argparse
 import csv
 import json
 import os
+import random
 import sys
 import tempfile
 import time
@@ -56,6 +57,9 @@ def write_files(folder: Path, names: list[str], rows: int) -> list[Path]:
         found += [name] * (name not in found)
     for name in found:
         texts = list(texts_of(name))
+        if name == REVIEWS:
+            # Each of its files holds one label.
+            random.Random(0).shuffle(texts)
         with (folder / name).open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(FIELDS[name].values()))
             if name.endswith(".csv"):
@@ -163,6 +167,7 @@ def parser() -> argparse.ArgumentParser:
 def measure(*words: str) -> list[Row]:
     """Measure every asked-for file; `words` are as on the command line."""
     arguments = parser().parse_args(words)
+    vocab_path()
     with tempfile.TemporaryDirectory() as name:
         files = write_files(Path(name), arguments.files, arguments.rows)
         return [compare(path, arguments) for path in files]

@@ -20,8 +20,9 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     for path in FOLDER.glob("*.py"):
         monkeypatch.setitem(sys.modules, path.stem, None)
         del sys.modules[path.stem]
-    monkeypatch.setenv("NLU_BENCH_DATA", "")
-    monkeypatch.delenv("NLU_BENCH_DATA")
+    for name in ("NLU_BENCH_DATA", "NLU_BENCH_VOCAB"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
 
 
 def script(name: str) -> ModuleType:

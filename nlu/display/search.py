@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ DOTS_PER_INCH = 100
 INCHES_A_PARAMETER = 1.5
 MAX_BARS = 20
 MAX_CHOICE_LETTERS = 18
+FIGURES = ("history", "intermediate", "parallel", "importances")
+MAX_STEPS = 200
+"""Points of one curve; a longer one is thinned, its last point stays."""
+POINTER_WIDTH = 10.0
+"""Width of what a pointer can rest on around a curve, which is not to be seen."""
 MARK_GAP = 0.05
 """Marks nearer than this to an end of an axis would lie on its text."""
 COLOURS = {"complete": "#0072b2", "pruned": "#a0a0a0", "running": "#e69f00", "waiting": "#e69f00"}
@@ -36,30 +42,54 @@ STYLE: Any = {
 }  # fmt: skip
 
 
-def draw_figures(folder: Path, summary: Summary, importances: dict[str, float]) -> list[Path]:
-    """Draw history, intermediate, parallel and importances.png; returns those that had something to show.
-
-    One that has nothing to show is left out, and one that an earlier call left is removed.
-    """
+def draw_figures(summary: Summary, importances: dict[str, float]) -> dict[str, Figure]:
+    """Draw history, intermediate, parallel and importances, of these what has something to show."""
     valued = [trial for trial in summary.trials if trial.value is not None]
-    figures: dict[str, Callable[[], Figure] | None] = {
-        "history": (lambda: _history(summary, valued)) if valued else None,
-        "intermediate": (lambda: _intermediate(summary)) if any(trial.steps for trial in valued) else None,
-        "parallel": (lambda: _parallel(summary, valued)) if valued and summary.params else None,
-        "importances": (lambda: _importances(importances)) if importances else None,
-    }
+    found: dict[str, Figure] = {}
+    with rc_context(STYLE):
+        if valued:
+            found["history"] = _history(summary, valued)
+        if any(trial.steps for trial in valued):
+            found["intermediate"] = _intermediate(summary)
+        if valued and summary.params:
+            found["parallel"] = _parallel(summary, valued)
+        if importances:
+            found["importances"] = _importances(importances)
+    return found
+
+
+def write_figures(folder: Path, figures: Mapping[str, Figure]) -> list[Path]:
+    """Write each figure as NAME.png; one that an earlier call left and that is none of these is removed."""
+    for name in FIGURES:
+        if name not in figures:
+            (folder / f"{name}.png").unlink(missing_ok=True)
     written = []
-    for name, draw in figures.items():
-        path = folder / f"{name}.png"
-        if draw is None:
-            path.unlink(missing_ok=True)
-            continue
+    for name, figure in figures.items():
+        content = io.BytesIO()
         with rc_context(STYLE):
-            content = io.BytesIO()
-            draw().savefig(content, format="png")
-        write_bytes(path, content.getvalue())
-        written.append(path)
+            figure.savefig(content, format="png")
+        write_bytes(folder / f"{name}.png", content.getvalue())
+        written.append(folder / f"{name}.png")
     return written
+
+
+def svg_of(name: str, figure: Figure) -> str:
+    """Return the same figure as an element for a page of HTML, its text as text.
+
+    What belongs to a trial carries its number as `data-trial`. Nothing in it refers to anything outside.
+    """
+    content = io.StringIO()
+    # Names inside one figure must not be those of another on the same page.
+    with rc_context({**STYLE, "svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(content, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    text = content.getvalue()
+    text = text[text.index("<svg") :]
+    head, body = text[: text.index(">") + 1], text[text.index(">") + 1 :]
+    size = re.search(r'viewBox="[^"]*"', head)
+    assert size, "an SVG of matplotlib has a viewBox"
+    body = re.sub(r'<g id="trial-(\d+)">', r'<g data-trial="\1">', body)
+    body = re.sub(r'<g id="[^"]*">', "<g>", body)
+    return f'<svg {size[0]} role="img" xmlns="http://www.w3.org/2000/svg">{" ".join(body.split())}'
 
 
 def _figure(size_inches: tuple[float, float] = SIZE_INCHES) -> tuple[Figure, Axes]:
@@ -79,11 +109,12 @@ def _finish(axes: Axes, summary: Summary, xlabel: str) -> None:
 def _history(summary: Summary, valued: list[TrialRow]) -> Figure:
     figure, axes = _figure()
     for state, colour in COLOURS.items():
-        points = [(trial.number, trial.value) for trial in valued if trial.state == state]
-        if points:
-            numbers, values = zip(*points, strict=True)
-            filling = "none" if state == "pruned" else colour
-            axes.scatter(numbers, values, s=34, label=state, zorder=3, facecolors=filling, edgecolors=colour)
+        for place, trial in enumerate(trial for trial in valued if trial.state == state):
+            axes.plot(
+                [trial.number], [trial.value or 0.0], "o", markersize=5.8, label=None if place else state, zorder=3,
+                markerfacecolor="none" if state == "pruned" else colour, markeredgecolor=colour,
+                gid=f"trial-{trial.number}",
+            )  # fmt: skip
     done = [trial for trial in valued if trial.state == "complete"]
     if summary.best and done:
         pick = np.maximum if summary.maximize else np.minimum
@@ -92,12 +123,11 @@ def _history(summary: Summary, valued: list[TrialRow]) -> Figure:
         places, heights = [*(trial.number for trial in done), last], [*so_far, so_far[-1]]
         axes.step(places, heights, where="post", color=BEST_COLOUR, linewidth=1.4, label="best so far")
         _mark_best(axes, summary, summary.best.number, len(summary.trials) - 1)
-    failed = [trial.number for trial in summary.trials if trial.state == "failed"]
-    if failed:
-        bottom = axes.get_xaxis_transform()
-        axes.scatter(
-            failed, [0.015] * len(failed), marker="x", s=30, color=FAILED_COLOUR, transform=bottom, label="failed"
-        )
+    for place, number in enumerate(trial.number for trial in summary.trials if trial.state == "failed"):
+        axes.plot(
+            [number], [0.015], "x", markersize=5.5, color=FAILED_COLOUR, transform=axes.get_xaxis_transform(),
+            label=None if place else "failed", gid=f"trial-{number}",
+        )  # fmt: skip
     axes.margins(y=0.12)
     _finish(axes, summary, "trial")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -124,20 +154,30 @@ def _intermediate(summary: Summary) -> Figure:
         is_best = summary.best is not None and trial.number == summary.best.number
         colour = BEST_COLOUR if is_best else COLOURS[trial.state]
         label = f"best (trial {trial.number})" if is_best else trial.state
-        steps, values = zip(*trial.steps, strict=True)
+        steps, values = zip(*_thinned(trial.steps), strict=True)
+        _draw_pointer_target(axes, steps, values, trial.number)
         axes.plot(
-            steps, values, color=colour, linewidth=2.0 if is_best else 1.1,
+            steps, values, gid=f"trial-{trial.number}", color=colour, linewidth=2.0 if is_best else 1.1,
             alpha=1.0 if is_best else strength_of(summary),
             marker="o", markersize=4 if len(steps) <= 12 and trial.state != "pruned" else 0, zorder=4 if is_best else 2,
             label=None if label in labelled else label,
         )  # fmt: skip
         labelled.add(label)
         if trial.state == "pruned":
-            axes.scatter(steps[-1:], values[-1:], marker="x", s=36, color=colour, zorder=3)
+            axes.plot(steps[-1:], values[-1:], "x", markersize=6, color=colour, zorder=3, gid=f"trial-{trial.number}")
     _finish(axes, summary, "examples seen")
     axes.set_xlim(left=0)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
+
+
+def _thinned(steps: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    stride = -(-len(steps) // MAX_STEPS)
+    return [*steps[:-1:stride], *steps[-1:]] if stride > 1 else steps
+
+
+def _draw_pointer_target(axes: Axes, x: Sequence[float], y: Sequence[float], number: int) -> None:
+    axes.plot(x, y, color="#ffffff", alpha=0.0, linewidth=POINTER_WIDTH, gid=f"trial-{number}")
 
 
 def strength_of(summary: Summary) -> float:
@@ -160,8 +200,10 @@ def _parallel(summary: Summary, valued: list[TrialRow]) -> Figure:
         strength = height if summary.maximize else 1 - height
         heights = [*(place_of(param, trial.params) for param in params), height]
         done, is_best = trial.state == "complete", trial.number == best
+        _draw_pointer_target(axes, range(len(heights)), heights, trial.number)
         axes.plot(
-            range(len(heights)), heights, color=BEST_COLOUR if is_best else colormaps[SHADES](0.3 + 0.7 * strength),
+            range(len(heights)), heights, gid=f"trial-{trial.number}",
+            color=BEST_COLOUR if is_best else colormaps[SHADES](0.3 + 0.7 * strength),
             linewidth=2.2 if is_best else 1.6 if done else 0.9, alpha=1.0 if is_best else strength_of(summary),
             linestyle="-" if done else (0, (4, 3)), solid_joinstyle="round",
         )  # fmt: skip

@@ -30,7 +30,7 @@ def write_summary(
     """
     from nlu.config.words import path_text
     from nlu.display.page import write_page
-    from nlu.display.search import draw_figures
+    from nlu.display.search import draw_figures, write_figures
     from nlu.display.tables import print_table
     from nlu.display.trials import print_trials, write_trials
     from nlu.sweeps.summary.best import best_command, write_best
@@ -40,11 +40,12 @@ def write_summary(
     summary = read_summary(study, metric)
     importances, reason = importances_of(study)
     command = write_best(summary, folder / BEST, overrides) and best_command(program, folder, summary, overrides)
-    figures = draw_figures(folder / FOLDER, summary, importances)
+    figures = draw_figures(summary, importances)
+    pictures = write_figures(folder / FOLDER, figures)
     write_trials(folder / FOLDER / TRIALS, summary)
-    write_page(folder / FOLDER / PAGE, summary, importances, reason, command)
+    write_page(folder / FOLDER / PAGE, summary, figures, reason, command)
     print_trials(summary)
-    for path in [*figures, folder / FOLDER / TRIALS, folder / FOLDER / PAGE]:
+    for path in [*pictures, folder / FOLDER / TRIALS, folder / FOLDER / PAGE]:
         print_table(path_text(path))
     if command:
         print_table("", f"the best trial again: {command}")
