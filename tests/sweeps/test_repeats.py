@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nlu.metrics.classification import classification_scores, log_probabilities
 
 from nlu.config.errors import UserError
+from nlu.metrics.classes import ClassScorer, log_probabilities
 from nlu.metrics.spans import SpanCounts, spans_of
 from nlu.sweeps.repeats import count_parts, join_folds, scores_of, summarise
+from nlu.tasks.classify import class_records
 
 
 def result(value: float, fold: int | None = 0, **changes: Any) -> dict[str, Any]:
@@ -48,7 +49,10 @@ def test_the_records_of_a_set_give_the_scores_of_its_logits() -> None:
              "loss": -row_C[gold]}
             for row_C, gold in zip(log_probs_NC, labels_N, strict=True)
         ]  # fmt: skip
-        assert scores_of(rows, names) == pytest.approx(classification_scores(logits_NC, labels_N), rel=1e-12)
+        scorer = ClassScorer(names)
+        for record in class_records(None, names, labels_N, logits_NC):
+            scorer.add(record)
+        assert scores_of(rows, None, names) == pytest.approx(scorer.result().metrics, rel=1e-12)
 
 
 def test_the_records_of_tagged_rows_give_the_scores_of_their_spans() -> None:
@@ -58,7 +62,7 @@ def test_the_records_of_tagged_rows_give_the_scores_of_their_spans() -> None:
         counts.add(found, gold)
     # From JSON a span comes back as a list.
     rows = json.loads(json.dumps([{"spans": spans_of(found), "label": spans_of(gold)} for found, gold in pairs]))
-    assert scores_of(rows, []) == {f"span_{name}": value for name, value in counts.scores().items()}
+    assert scores_of(rows, None, []) == {f"span_{name}": value for name, value in counts.scores().items()}
     assert counts.scores()["f1"] == pytest.approx(2 / 5)
 
 
@@ -67,7 +71,7 @@ def write_fold(folder: Path, fold: int | None, ids: list[int], train_examples: i
         {"id": i, "label": "ab"[i % 2], "prediction": "a", "probability": 0.75, "loss": 0.1 * i} for i in ids
     ]  # fmt: skip
     content = {"step": 10, "by_label": [{"label": "a"}, {"label": "b"}], "rows": rows}
-    facts = {"sets": {"train": {"examples": train_examples}, "dev": {"examples": len(ids)}}}
+    facts = {"labels": ["a", "b"], "sets": {"train": {"examples": train_examples}, "dev": {"examples": len(ids)}}}
     (folder / "predictions").mkdir(parents=True)
     for name, value in (
         ("result.json", result(0.5, fold, **changes)), ("predictions/dev.json", content), ("data.json", facts),
