@@ -51,7 +51,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "foreign_package.py").write_text(FOREIGN)
     head = "# @package _global_\nhydra:\n  callbacks:\n    one: "
     (tmp_path / "mine/extra/foreign.yaml").write_text(f"{head}{{_target_: foreign_package.Thing}}\n")
-    own = "hydra.experimental.callbacks.LogComposeCallback"
+    own = "hydra.experimental.callbacks.LogJobReturnCallback"
     (tmp_path / "mine/extra/own.yaml").write_text(f"{head}{{_target_: {own}}}\n")
     (tmp_path / "mine/mine.yaml").write_text("defaults:\n  - train\n  - extra: foreign\n  - _self_\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -76,6 +76,7 @@ def test_so_is_that_of_a_grid_or_a_search(train, key: str, sweeper: str):
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.filterwarnings("ignore:LogJobReturnCallback")
 def test_and_that_of_one_job_of_a_grid_alone(train, mine: Path):
     (mine / "extra/away.yaml").write_text("# @package _global_\nhydra:\n  sweep:\n    dir: s3://bucket/runs\n")
     code, told = train(f"--config-dir={mine}", "--multirun", "+extra=own,away")
@@ -118,6 +119,7 @@ def test_a_foreign_class_in_hydras_keys_is_refused_without_an_import(train, mine
     assert "foreign_package" not in sys.modules and list(Path().iterdir()) == []
 
 
+@pytest.mark.filterwarnings("ignore:LogJobReturnCallback")
 def test_one_that_is_trusted_is_built_and_so_are_hydras_own(train, mine: Path):
     trusted = "trusted_packages=[foreign_package]"
     assert train(f"--config-dir={mine}", "+extra=foreign", "hydra.run.dir=run", trusted) == (0, "ran 1\n")
