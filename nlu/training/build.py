@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nlu.config.checks.rules import AUTO_HEAD
 from nlu.config.durations import Clock
 from nlu.config.errors import UserError
 from nlu.config.schema import Run
@@ -31,8 +32,6 @@ from nlu.training.state import State
 from nlu.training.step import Stepper
 
 log = logging.getLogger(__name__)
-
-AUTO_HEAD = "nlu.models.heads.auto.Auto"
 
 
 @dataclass
