@@ -50,7 +50,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
             from nlu.config.entry.dry_run import show
 
             return show(config)
-        from nlu.training.launch import launch
+        from nlu.launching.local import launch
 
         return launch(Run.of(config, choices_of(hydra)), run_dir, command_line(hydra))
     finally:

@@ -125,3 +125,9 @@ class Run:
         single = replace(self, seed=seed, seeds=1, fold=fold)
         single.choices = self.choices
         return single
+
+
+def num_repeats(config: Mapping[str, Any]) -> int:
+    """Return how many runs a plain configuration consists of: its folds times its seeds."""
+    count, fold = config["folds"]["count"], config["fold"]
+    return config["seeds"] * (count if count is not None and fold is None else 1)

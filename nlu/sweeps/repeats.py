@@ -26,12 +26,6 @@ HELD_OUT = "dev"
 """the set that holds the rows of a fold"""
 
 
-def count_parts(config: Mapping[str, Any]) -> int:
-    """Return how many runs a configuration consists of: its folds times its seeds."""
-    count, fold = config["folds"]["count"], config["fold"]
-    return config["seeds"] * (count if count is not None and fold is None else 1)
-
-
 def summarise(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the result.json of several runs, from the result.json of each by its name.
 

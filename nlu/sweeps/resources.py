@@ -10,10 +10,10 @@ from typing import Any
 from nlu.config.checks.values import broken_rule
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.errors import UserError
+from nlu.config.schema import num_repeats
 from nlu.config.words import counted
 from nlu.sweeps import pruning
 from nlu.sweeps.brackets import WITH_RUNGS, brackets, cost
-from nlu.sweeps.repeats import count_parts
 
 RANDOM_TRIALS = 10
 """Trials that TPE draws at random before it learns anything (its n_startup_trials)."""
@@ -83,7 +83,7 @@ def _ends(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> 
     """The longest resource of each configuration as it is written, and how many runs of that length it has."""
     if settings["max_resource"] is not None:
         return [(settings["max_resource"], 1)]
-    return [(config["trainer"]["max_duration"], count_parts(config)) for config in configs]
+    return [(config["trainer"]["max_duration"], num_repeats(config)) for config in configs]
 
 
 def unlike_lengths(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -193,7 +193,7 @@ def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_exa
         trainer = config["trainer"]
         clock = Clock(num_examples, trainer["batch_size"] * trainer["accumulation"])
         written = value(trainer) if callable(value) else value
-        parts = count_parts(config) if value is whole_run else 1
+        parts = num_repeats(config) if value is whole_run else 1
         found.append(parts * clock.examples(clock.steps(parse_duration(written))))
     return found
 

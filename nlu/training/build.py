@@ -21,14 +21,14 @@ from nlu.data.seeds import stable_seed
 from nlu.display.progress import Progress
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
+from nlu.runs.checkpoint import Checkpoints
+from nlu.runs.state import State
 from nlu.storage.resources import fetch
 from nlu.tasks.task import Task
-from nlu.training.checkpoint import Checkpoints
 from nlu.training.loop import Training
 from nlu.training.parallel import strategy
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import order_key_of, resume
-from nlu.training.state import State
 from nlu.training.step import Stepper
 
 log = logging.getLogger(__name__)

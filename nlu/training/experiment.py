@@ -9,7 +9,7 @@ import torch
 from nlu.config.schema import Run
 from nlu.data.report import describe, lines
 from nlu.display.progress import Progress
-from nlu.training import logs
+from nlu.runs import logs
 from nlu.training.build import build_data
 from nlu.training.loop import Report
 from nlu.training.ranks import Ranks, process_group

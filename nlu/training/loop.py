@@ -25,12 +25,12 @@ from nlu.data.prepare import Store
 from nlu.display.progress import Progress
 from nlu.optim.adamw import set_learning_rate
 from nlu.optim.schedules import Schedule
+from nlu.runs.checkpoint import Checkpoints, OrderKey
 from nlu.runs.records import Table
+from nlu.runs.state import Best, State, Window
 from nlu.tasks.task import Task
-from nlu.training.checkpoint import Checkpoints, OrderKey
 from nlu.training.evaluation import Evaluator, Scored, score
 from nlu.training.predictions import keep_predictions
-from nlu.training.state import Best, State, Window
 from nlu.training.step import PendingStep, Stepper, StepResult
 from nlu.training.stopping import StopSignals
 

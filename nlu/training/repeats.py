@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.schema import Run
+from nlu.runs import logs
+from nlu.runs.folder import checkpoint_to_continue, hold, write_config
 from nlu.runs.predictions import write_predictions
 from nlu.storage.files import write_json
 from nlu.sweeps.repeats import OUT_OF_FOLD, join_folds, summarise
-from nlu.training import logs
 from nlu.training.loop import Report
 from nlu.training.ranks import Ranks
-from nlu.training.run_folder import checkpoint_to_continue, hold, write_config
 from nlu.training.single import run_single, write_command
 from nlu.training.stopping import StopSignals
 

@@ -11,9 +11,9 @@ import torch
 from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
 from nlu.data.prepare import Store
-from nlu.training.checkpoint import OrderKey, load_last, read_order, source_of
+from nlu.runs.checkpoint import OrderKey, load_last, read_order, source_of
+from nlu.runs.state import State
 from nlu.training.ranks import Ranks
-from nlu.training.state import State
 from nlu.training.step import Stepper
 
 log = logging.getLogger(__name__)

@@ -11,18 +11,18 @@ import torch
 from nlu.config.schema import Run
 from nlu.data.report import describe, lines
 from nlu.display.progress import Progress
+from nlu.runs import logs
+from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
+from nlu.runs.folder import checkpoint_to_continue, hold, write_config
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
+from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
-from nlu.training import logs
 from nlu.training.build import build_run
-from nlu.training.checkpoint import held_steps, remove_replaced, source_of
 from nlu.training.loop import Report, Training, train
 from nlu.training.ranks import Ranks
-from nlu.training.run_folder import checkpoint_to_continue, hold, write_config
 from nlu.training.stopping import StopSignals
-from nlu.training.takeover import is_taken, keep_predictions_of, make_own
 
 log = logging.getLogger(__name__)
 

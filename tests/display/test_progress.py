@@ -15,7 +15,7 @@ import pytest
 
 PREAMBLE = """
 import json, logging, sys, time, warnings
-from nlu.training import logs
+from nlu.runs import logs
 from nlu.display.progress import Progress
 logs.set_up(None, 0)
 log = logging.getLogger("nlu")

@@ -8,10 +8,10 @@ from hydra import compose, initialize_config_dir
 
 from nlu.config.entry.app import conf_dir, prepare
 from nlu.config.errors import UserError
+from nlu.runs import logs
 from nlu.storage.redaction import credential_problems, found_in, hide, hide_setting
 from nlu.storage.reference import parse_reference
 from nlu.sweeps.channel import last_line, record_failure
-from nlu.training import logs
 
 WITH_SECRETS = {
     "http://user:geheim@host/a.csv": "http://***@host/a.csv",

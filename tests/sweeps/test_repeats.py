@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import UserError
+from nlu.config.schema import num_repeats
 from nlu.metrics.classes import ClassScorer, log_probabilities
 from nlu.metrics.spans import SpanCounts, spans_of
-from nlu.sweeps.repeats import count_parts, join_folds, scores_of, summarise
+from nlu.sweeps.repeats import join_folds, scores_of, summarise
 from nlu.tasks.classify import class_records
 
 
@@ -111,4 +112,4 @@ def test_folds_that_are_not_all_of_one_split_are_refused(tmp_path: Path) -> None
 def test_a_trial_is_as_many_runs_as_folds_times_seeds(
     count: int | None, fold: int | None, seeds: int, parts: int
 ) -> None:
-    assert count_parts({"folds": {"count": count}, "fold": fold, "seeds": seeds}) == parts
+    assert num_repeats({"folds": {"count": count}, "fold": fold, "seeds": seeds}) == parts

@@ -17,8 +17,9 @@ from hydra import compose, initialize_config_dir
 
 from nlu.config.entry.app import conf_dir, prepare
 from nlu.config.errors import UserError
-from nlu.training import run_folder, single
-from nlu.training.launch import launch
+from nlu.launching.local import launch
+from nlu.runs import folder as run_folder
+from nlu.training import single
 
 NAMED_POINTS = ("rename", "replace", "rmdir")
 KILLED = 9

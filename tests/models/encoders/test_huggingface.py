@@ -14,8 +14,8 @@ from nlu.data.tokenizing import wordpiece
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.formats.pretrained import load_into, open_pretrained
 from nlu.models.task_model import TaskModel
-from nlu.training.checkpoint import Checkpoints
-from nlu.training.state import Best
+from nlu.runs.checkpoint import Checkpoints
+from nlu.runs.state import Best
 from tests.models.parts import task_model
 
 transformers = pytest.importorskip("transformers")

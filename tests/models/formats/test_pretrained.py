@@ -19,8 +19,8 @@ from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.pretrained import KINDS, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
-from nlu.training.checkpoint import Checkpoints
-from nlu.training.state import Best, State
+from nlu.runs.checkpoint import Checkpoints
+from nlu.runs.state import Best, State
 from tests.models.parts import task_model
 
 VOCAB_SIZE = 50

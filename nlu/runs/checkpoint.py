@@ -10,7 +10,7 @@ import os
 import shutil
 from copy import copy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,11 +18,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError
-from nlu.data.tokenizing import Tokenizer
+from nlu.runs.state import Best, State
 from nlu.storage.cache import read_json
 from nlu.storage.files import sync_folder, write_json
 from nlu.storage.settle import MARKER, aside, candidates, find_whole, is_whole, remove, replace
-from nlu.training.state import Best, State
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +39,17 @@ SCORE = "score.json"
 """in the folder of a best checkpoint: which evaluation it is"""
 
 
+class Savable(Protocol):
+    """What lies beside the weights in a file of its own: a tokenizer."""
+
+    def save(self, folder: Path) -> None:
+        """Write it into a folder."""
+
+
 class Checkpoints:
     """The checkpoints folder of one run; only rank 0 writes."""
 
-    def __init__(self, run_dir: Path, *, config: dict[str, Any], labels: dict[str, Any], tokenizer: Tokenizer):
+    def __init__(self, run_dir: Path, *, config: dict[str, Any], labels: dict[str, Any], tokenizer: Savable):
         self.folder = run_dir / "checkpoints"
         self._config = config
         self._labels = labels

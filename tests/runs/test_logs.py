@@ -8,7 +8,7 @@ from pathlib import Path
 PREAMBLE = """
 import logging, sys, warnings
 from pathlib import Path
-from nlu.training import logs
+from nlu.runs import logs
 folder = Path(sys.argv[1])
 log = logging.getLogger("nlu")
 """

@@ -12,7 +12,7 @@ from torch import nn
 
 from nlu.config.errors import CheckpointError
 from nlu.data.tokenizing import wordpiece
-from nlu.training.checkpoint import (
+from nlu.runs.checkpoint import (
     COMPLETE,
     Checkpoints,
     arrange_best,
@@ -21,7 +21,7 @@ from nlu.training.checkpoint import (
     load_optimizer_tensors,
     optimizer_tensors,
 )
-from nlu.training.state import Best, State, Throughput, Window
+from nlu.runs.state import Best, State, Throughput, Window
 
 
 def folder(path: Path, content: str, complete: bool = True) -> Path:

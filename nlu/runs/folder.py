@@ -10,12 +10,12 @@ import yaml
 
 from nlu.config.errors import UserError
 from nlu.config.flat import WITHOUT_EFFECT, flat
+from nlu.config.schema import num_repeats
+from nlu.runs.checkpoint import TAKEN, find_last
+from nlu.runs.takeover import LOCK, make_own, take, taken_from
 from nlu.storage.files import write_text
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.settle import remove
-from nlu.sweeps.repeats import count_parts
-from nlu.training.checkpoint import TAKEN, find_last
-from nlu.training.takeover import LOCK, make_own, take, taken_from
 
 FOLDER_KEY = "hydra.run.dir (hydra.sweep.dir of a --multirun)"
 CONFIG = "config.yaml"
@@ -74,7 +74,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
         raise _exists(run_dir, contents)
     if differences := _differences(yaml.safe_load((run_dir / CONFIG).read_text()), config):
         # The state of one run is no start for several.
-        elsewhere = f", or start from its state there with resume={run_dir}" if count_parts(config) == 1 else ""
+        elsewhere = f", or start from its state there with resume={run_dir}" if num_repeats(config) == 1 else ""
         raise UserError(
             *differences,
             summary=f"{run_dir} holds a run with another configuration",

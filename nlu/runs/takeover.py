@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import CheckpointError
+from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN
 from nlu.runs.predictions import FOLDER, kept_sets, predictions_of
 from nlu.storage.cache import read_json
 from nlu.storage.files import sync_folder, write_bytes, write_json
 from nlu.storage.locks import is_locked
 from nlu.storage.settle import MARKER, copy_files, copy_whole, is_whole, remove
-from nlu.training.checkpoint import ORIGIN, SCORE, TAKEN
 
 LOCK = ".lock"
 """in a run's folder; whoever writes to it holds it"""

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from nlu.config.errors import CheckpointError, UserError
+from nlu.runs import folder as run_folder
+from nlu.runs.checkpoint import COMPLETE, TAKEN
+from nlu.runs.folder import LOCK, checkpoint_to_continue, hold, write_config
 from nlu.storage import locks
 from nlu.storage.settle import mark_whole
-from nlu.training import run_folder
-from nlu.training.checkpoint import COMPLETE, TAKEN
-from nlu.training.run_folder import LOCK, checkpoint_to_continue, hold, write_config
 
 CONFIG: dict[str, Any] = {
     "seed": 1,
@@ -127,7 +127,7 @@ def test_a_wait_for_a_folder_that_another_process_holds_is_told(
 
 def test_a_folder_is_held_by_one_process_and_free_when_it_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from nlu.training.run_folder import hold\n"
+        "import sys, time; from pathlib import Path; from nlu.runs.folder import hold\n"
         "with hold(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     root = str(Path(run_folder.__file__).parents[2])
