@@ -23,22 +23,34 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
     return spans
 
 
-def legal_tags(scores_UC: np.ndarray, names: list[str]) -> np.ndarray:
-    """Return the best tag sequence in which every I- follows a B- or I- of its own type (Viterbi); (U,)."""
-    blocked_CC = np.zeros((len(names), len(names)))
-    for after, name in enumerate(names):
-        if name.startswith("I-"):
-            kind = name[2:]
-            blocked_CC[
-                [i for i, before in enumerate(names) if before not in (f"B-{kind}", f"I-{kind}")], after
-            ] = -np.inf
-    best_C = scores_UC[0] + np.where([name.startswith("I-") for name in names], -np.inf, 0.0)
+def legal_steps(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return which tag may follow which, (C, C), rows being what is followed, and which may come first, (C,).
+
+    An I- follows only a B- or I- of its own type; everything else may stand anywhere.
+    """
+    follows_CC = np.array(
+        [[not after.startswith("I-") or before[:2] in ("B-", "I-") and before[2:] == after[2:] for after in names]
+         for before in names], dtype=bool,
+    ).reshape(len(names), len(names))  # fmt: skip
+    return follows_CC, np.array([not name.startswith("I-") for name in names], dtype=bool)
+
+
+def legal_tags(scores_UC: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Return the best tag sequence of those that `legal_steps` allows (Viterbi); (U,).
+
+    Scores of tags are added up; of equal sequences the tag of lower number wins.
+    """
+    tags_U = np.zeros(len(scores_UC), np.int64)
+    if not len(scores_UC):
+        return tags_U
+    follows_CC, begins_C = legal_steps(names)
+    forbidden_CC = np.where(follows_CC, 0.0, -np.inf)
+    best_C = scores_UC[0] + np.where(begins_C, 0.0, -np.inf)
     came_from_UC = np.zeros(scores_UC.shape, np.int64)
     for place in range(1, len(scores_UC)):
-        paths_CC = best_C[:, None] + blocked_CC
+        paths_CC = best_C[:, None] + forbidden_CC
         came_from_UC[place] = paths_CC.argmax(0)
         best_C = paths_CC.max(0) + scores_UC[place]
-    tags_U = np.zeros(len(scores_UC), np.int64)
     tags_U[-1] = best_C.argmax()
     for place in range(len(scores_UC) - 1, 0, -1):
         tags_U[place - 1] = came_from_UC[place, tags_U[place]]

@@ -4,15 +4,11 @@ Axes: T tokens of all sequences, S sequences, U units, D width; that of x_TD is 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from nlu.data.collate import Batch
-
-Layout = Literal["single", "pair", "units", "sides"]
-"""How a batch's sequences lie: a text each, both texts of a pair in one, a text of tagged units each, or the texts of a
-pair apart, a sequence each."""
 
 
 @dataclass
@@ -34,7 +30,8 @@ class Encoder(Protocol):
     """
 
     layout: str
-    """set once by TaskModel: a batch does not show whether it holds pairs"""
+    """single, pair (two texts in one sequence), units, or sides (the texts of a pair as a sequence each); set once by
+    TaskModel, since a batch does not show whether it holds pairs"""
     head_dropout: float
     """share of elements that are dropped between the encoder and the head"""
     max_positions: int | None

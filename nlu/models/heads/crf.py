@@ -10,7 +10,6 @@ Axes: U units of all examples, B examples, C tags; P units of all examples in or
 A examples that reach a place.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from nlu.config.errors import UserError
 from nlu.data.collate import Batch, to_device
 from nlu.data.ragged import starts_of
+from nlu.metrics.spans import legal_steps
 from nlu.models.encoder import Encoded
 from nlu.models.head import Target, vectors_of
 from nlu.models.heads.linear import fresh_linear
@@ -62,7 +62,7 @@ class CrfHead(nn.Module):
 
     @torch.no_grad()
     def decode(self, logits_UC: Tensor, counts_B: np.ndarray) -> Tensor:
-        """Return the most probable tags of each example (Viterbi), where several are, those of lowest number; (U,)."""
+        """Return the most probable tags of each example (Viterbi); of equal ones the lower number wins; (U,)."""
         transitions_CC, start_C, end_C = self._scores()
         places = _Places(counts_B, logits_UC.device)
         logits_PC = logits_UC.float().index_select(0, places.unit_P)
@@ -86,18 +86,6 @@ class CrfHead(nn.Module):
         """Return transitions, start and end with minus infinity for what the scheme forbids."""
         transitions_CC = self.transitions_CC.masked_fill(self._forbidden_CC, -torch.inf)
         return transitions_CC, self.start_C.masked_fill(self._forbidden_C, -torch.inf), self.end_C
-
-
-def legal_steps(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return which tag may follow which, (C, C), rows being what is followed, and which may come first, (C,).
-
-    An I- follows only a B- or I- of its own type; everything else may stand anywhere.
-    """
-    follows_CC = np.array(
-        [[not after.startswith("I-") or before[:2] in ("B-", "I-") and before[2:] == after[2:] for after in names]
-         for before in names], dtype=bool,
-    ).reshape(len(names), len(names))  # fmt: skip
-    return follows_CC, np.array([not name.startswith("I-") for name in names], dtype=bool)
 
 
 class _Places:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.config.errors import UserError
+from nlu.metrics.spans import legal_tags
 from nlu.models.encoder import Encoded
-from nlu.models.heads.crf import CrfHead, legal_steps
+from nlu.models.heads.crf import CrfHead
 from tests.models.parts import Target
 
 TAGS = ["O", "B-x", "I-x", "B-y"]
@@ -54,12 +55,6 @@ def example(count: int, seed: int, names: list[str] = TAGS) -> tuple[torch.Tenso
     return logits_UC, torch.tensor(tags, dtype=torch.int64)
 
 
-def test_an_inside_tag_follows_its_own_type_alone():
-    follows_CC, begins_C = legal_steps(TAGS)
-    assert follows_CC[:, 2].tolist() == [False, True, True, False] and follows_CC[:, [0, 1, 3]].all()
-    assert begins_C.tolist() == [True, True, False, True]
-
-
 @pytest.mark.parametrize("counts", [[1], [5], [3, 0, 1, 4, 3], [0, 0], []])
 def test_the_likelihood_and_its_gradient_are_those_of_all_paths(counts):
     head = crf()
@@ -90,6 +85,11 @@ def test_the_decoded_tags_are_the_best_of_all_legal_paths(seed):
     scores = all_paths(head, logits_UC, TAGS)
     best = max(scores, key=lambda path: scores[path].item())
     assert tuple(head.decode(logits_UC, np.array([5])).tolist()) == best
+
+
+def test_without_learned_scores_the_decoded_tags_are_the_best_legal_ones():
+    head, (logits_UC, _) = CrfHead(8, Target(MANY, "tags")), example(40, 3, MANY)
+    assert head.decode(logits_UC, np.array([40])).tolist() == legal_tags(logits_UC.numpy(), MANY).tolist()
 
 
 def test_what_the_scheme_forbids_is_never_decoded_however_high_its_score():
