@@ -103,7 +103,7 @@ def prepare(
     """
     sets = files.sets()
     empty: Target = build_target({TARGET: target}, files, trusted=trusted)
-    fields = fields_of(files, sets["train"])
+    fields = fields_of(files, sets["train"], type(empty).roles)
     layout = LAYOUTS[layout_of(fields, layouts, type(empty).roles, files)]
     reading = Reading(fields, files.format, files.header, files.max_rows, group_by)
     plan = _Plan(files, sets, reading, layout, empty, tokenizing.given(vocab, pretrained), tokenizing)

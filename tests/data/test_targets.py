@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.data.dataset import Files
 from nlu.data.targets import Classes, LabelSet, NoTarget, Number, Tags
 from nlu.data.targets.names import require_names
@@ -148,6 +148,14 @@ def test_a_set_of_labels_is_a_list_or_a_cell_with_separators(value, labels):
 def test_what_is_no_set_of_known_labels_is_refused(value):
     number, (role, rule) = LabelSet(files(labels=["a", "b"])).read({"label": value})
     assert number is None and role == "label" and rule
+
+
+def test_a_row_of_labels_that_is_refused_adds_none():
+    target = LabelSet(files())
+    assert target.read({"label": ["new", None]})[1] == ("label", "holds None, which is no label")
+    target.read({"label": ["old"]})
+    target.close()
+    assert target.names == ["old"]
 
 
 def test_another_separator_may_be_set():
@@ -331,9 +339,9 @@ def test_a_target_of_a_users_own_is_used_by_its_name(write, open_files, tmp_path
         "from nlu.data.targets import Target\n"
         "class Length(Target):\n"
         "    kind = 'length'\n"
-        "    roles = ('label',)\n"
+        "    roles = ('word',)\n"
         "    def read(self, values):\n"
-        "        return len(values['label']), None\n"
+        "        return len(values['word']), None\n"
         "    def column(self):\n"
         "        return pa.int64()\n"
         "    @property\n"
@@ -343,7 +351,9 @@ def test_a_target_of_a_users_own_is_used_by_its_name(write, open_files, tmp_path
         "        return {'lengths': torch.from_numpy(stored.scalars('target', rows_B))}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    path = write("t.tsv", "a\txx\nb\txxxx\n")
-    store = open_files(target="mine_target.Length", trusted=["mine_target"], train=path, dev=path)
-    part = store.sets["dev"]
+    path = write("t.tsv", "text\tword\na\txx\nb\txxxx\n")
+    settings = {"target": "mine_target.Length", "train": path, "dev": path, "fields": None}
+    with pytest.raises(UserError, match="outside nlu"):
+        open_files(**settings)
+    part = open_files(**settings, trusted=["mine_target"]).sets["dev"]
     assert part.target.collate(part.stored, np.array([1, 0]))["lengths"].tolist() == [4, 2]
