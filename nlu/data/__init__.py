@@ -1,1 +1,1 @@
-"""From a file of any scheme to packed batches: sources, readers, tokenizing, store, sampler, collate, in that order."""
+"""From a file of any scheme to packed batches: sources, readers, targets, tokenizing, store, order, collate."""

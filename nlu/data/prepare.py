@@ -18,6 +18,7 @@ from nlu.data.building import LISTED_GROUPS, Builder
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold, clusters_of, fold_numbers
+from nlu.data.garbage import what_exists_is_not_collected
 from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header_as_row, texts_for_vocabulary
 from nlu.data.repeats import among, repeated
@@ -102,7 +103,7 @@ def prepare(
     """
     sets = files.sets()
     empty: Target = build_target({TARGET: target}, files, trusted=trusted)
-    fields = fields_of(files, sets["train"])
+    fields = fields_of(files, sets["train"], type(empty).roles)
     layout = LAYOUTS[layout_of(fields, layouts, type(empty).roles, files)]
     reading = Reading(fields, files.format, files.header, files.max_rows, group_by)
     plan = _Plan(files, sets, reading, layout, empty, tokenizing.given(vocab, pretrained), tokenizing)
@@ -130,7 +131,7 @@ def _build(folder: Path, plan: _Plan, progress: ProgressBar) -> None:
     for sources in plan.sets.values():
         for source in sources:
             refuse_header_as_row(plan.reading, source, files.labels)
-    with staging_folder() as staging:
+    with staging_folder() as staging, what_exists_is_not_collected():
         new = staging / "store"
         new.mkdir()
         if (tokenizer := plan.tokenizer) is None:

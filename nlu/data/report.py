@@ -12,8 +12,10 @@ from nlu.data.examples import Examples
 from nlu.data.prepare import Store
 from nlu.data.repeats import among, repeated
 
-RARE = 0.001
-"""share of the training rows below which a label may be a slip of the pen"""
+RARE, RARE_WITHOUT_NAME = 0.001, 0.05
+"""share of the training rows below which a label may be a slip of the pen; the second for marks such as -"""
+FEWEST = 100
+"""rows below which every label may be rare"""
 
 
 def describe(store: Store) -> dict[str, Any]:
@@ -109,12 +111,18 @@ def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
     if absent := [label for label, count in labels.items() if not count and not label.startswith("I-")]:
         effect = "so it cannot be learned" if name == "train" else "so scores of this set say nothing of it"
         yield f"warning: no row has the label {_listed(absent)}, {effect}"
-    rare = [f"{label} ({count})" for label, count in labels.items() if 0 < count < max(2, RARE * total)]
+    rare = [f"{label} ({count:,})" for label, count in labels.items() if _is_doubtful(label, count, total)]
     if name == "train" and rare and not any(label.startswith("B-") for label in labels):
         yield (
-            f"warning: fewer than {RARE:.1%} of the rows have the label {_listed(rare)}; is it a label? data.labels "
-            "names those that are, data.on_bad_row=skip leaves the others out"
+            f"warning: few rows have the label {_listed(rare)}; is it one? data.labels names those that are, "
+            "data.on_bad_row=skip leaves the rows of others out"
         )
+
+
+def _is_doubtful(label: str, count: int, total: int) -> bool:
+    """Whether a label of the training set may be a slip of the pen."""
+    has_name = any(character.isalnum() for character in label)
+    return total >= FEWEST and 0 < count < max(2, (RARE if has_name else RARE_WITHOUT_NAME) * total)
 
 
 def _listed(names: list[str]) -> str:

@@ -96,11 +96,17 @@ def test_all_bad_rows_are_counted_and_the_first_listed(write, open_files):
 
 
 def test_a_rare_label_is_told(write, open_files):
-    train = write("train.tsv", "a\tyes\nb\tno\n" * 1000 + "c\t-\n")
+    train = write("train.tsv", "a\tyes\nb\tno\n" * 1000 + "c\t-\n" * 9)
     told = "\n".join(lines(describe(open_files(train=train, dev=train))))
-    assert "data: train: warning: fewer than 0.1% of the rows have the label - (1); is it a label? data.labels" in told
+    assert "data: train: warning: few rows have the label - (9); is it one? data.labels" in told
     fine = write("fine.tsv", "a\tyes\nb\tno\n" * 1000)
-    assert "is it a label" not in "\n".join(lines(describe(open_files(train=fine, dev=fine))))
+    assert "is it one" not in "\n".join(lines(describe(open_files(train=fine, dev=fine))))
+
+
+@pytest.mark.parametrize(("rows", "told"), [(98, False), (99, True), (4000, True)])
+def test_a_label_of_one_row_is_told_where_there_are_many_rows(write, open_files, rows, told):
+    train = write("train.tsv", "a\tyes\n" * rows + "b\tYes\n")
+    assert any("the label Yes (1)" in line for line in lines(describe(open_files(train=train, dev=train)))) == told
 
 
 def test_numbers_are_described_by_their_spread(write, open_files):

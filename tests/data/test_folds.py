@@ -72,3 +72,44 @@ def test_a_fold_that_a_large_group_would_leave_empty_gets_a_group():
     cluster_N = np.array([0] * 5 + [1] * 5 + [2])
     label_N = np.array([0] * 5 + [1] * 5 + [0])
     assert sorted(np.bincount(fold_numbers(cluster_N, label_N, count=3, seed=1))) == [1, 5, 5]
+
+
+LABEL_SETS = st.lists(st.sets(st.integers(0, 5), max_size=4), min_size=4, max_size=60)
+
+
+def flat(sets):
+    counts_N = np.array([len(labels) for labels in sets], np.int64)
+    return np.array([label for labels in sets for label in sorted(labels)], np.int64), counts_N
+
+
+@given(LABEL_SETS, st.integers(2, 4), st.data())
+def test_rows_of_several_labels_stay_with_their_cluster_and_fill_every_fold(sets, count, data):
+    size = len(sets)
+    cluster_N = clusters_of(np.array(data.draw(st.lists(st.integers(0, size), min_size=size, max_size=size))))
+    if cluster_N.max() + 1 < count:
+        return
+    fold_N = fold_numbers(cluster_N, *flat(sets), count=count, seed=1)
+    assert set(fold_N) == set(range(count))
+    for cluster in set(cluster_N):
+        assert len(set(fold_N[cluster_N == cluster])) == 1
+    assert (fold_N == fold_numbers(cluster_N, *flat(sets), count=count, seed=1)).all()
+
+
+def test_each_of_several_labels_is_spread_as_evenly_as_chance_never_does():
+    rng = np.random.default_rng(0)
+    shares = [0.5, 0.2, 0.1, 0.03, 0.02]
+    sets = [{label for label, share in enumerate(shares) if rng.random() < share} for _ in range(1000)]
+    fold_N = fold_numbers(np.arange(1000), *flat(sets), count=5, seed=1)
+    assert spread(np.bincount(fold_N)) <= 2
+    for label in range(len(shares)):
+        with_label_N = np.array([label in labels for labels in sets])
+        assert spread(np.bincount(fold_N[with_label_N], minlength=5)) <= 2, label
+
+
+def test_the_rarest_label_is_dealt_first_by_hand():
+    # Two rows of the rare label and four of the common one: each fold gets one and two, wherever they stand together.
+    sets = [{0, 1}, {0}, {0, 1}, {0}]
+    fold_N = fold_numbers(np.arange(4), *flat(sets), count=2, seed=1)
+    assert sorted((fold, tuple(sorted(labels))) for fold, labels in zip(fold_N.tolist(), sets, strict=True)) == [
+        (0, (0,)), (0, (0, 1)), (1, (0,)), (1, (0, 1))
+    ]  # fmt: skip

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.data.dataset import Files
+from nlu.data.folds import Fold
+from nlu.data.report import describe
 from nlu.data.targets import Classes, LabelSet, NoTarget, Number, Tags
 from nlu.data.targets.names import require_names
 from nlu.data.targets.schemes import SCHEMES, scheme_of, tags_of_spans, to_bio
@@ -148,6 +150,14 @@ def test_a_set_of_labels_is_a_list_or_a_cell_with_separators(value, labels):
 def test_what_is_no_set_of_known_labels_is_refused(value):
     number, (role, rule) = LabelSet(files(labels=["a", "b"])).read({"label": value})
     assert number is None and role == "label" and rule
+
+
+def test_a_row_of_labels_that_is_refused_adds_none():
+    target = LabelSet(files())
+    assert target.read({"label": ["new", None]})[1] == ("label", "holds None, which is no label")
+    target.read({"label": ["old"]})
+    target.close()
+    assert target.names == ["old"]
 
 
 def test_another_separator_may_be_set():
@@ -331,9 +341,9 @@ def test_a_target_of_a_users_own_is_used_by_its_name(write, open_files, tmp_path
         "from nlu.data.targets import Target\n"
         "class Length(Target):\n"
         "    kind = 'length'\n"
-        "    roles = ('label',)\n"
+        "    roles = ('word',)\n"
         "    def read(self, values):\n"
-        "        return len(values['label']), None\n"
+        "        return len(values['word']), None\n"
         "    def column(self):\n"
         "        return pa.int64()\n"
         "    @property\n"
@@ -343,7 +353,46 @@ def test_a_target_of_a_users_own_is_used_by_its_name(write, open_files, tmp_path
         "        return {'lengths': torch.from_numpy(stored.scalars('target', rows_B))}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    path = write("t.tsv", "a\txx\nb\txxxx\n")
-    store = open_files(target="mine_target.Length", trusted=["mine_target"], train=path, dev=path)
-    part = store.sets["dev"]
+    path = write("t.tsv", "text\tword\na\txx\nb\txxxx\n")
+    settings = {"target": "mine_target.Length", "train": path, "dev": path, "fields": None}
+    with pytest.raises(UserError, match="outside nlu"):
+        open_files(**settings)
+    part = open_files(**settings, trusted=["mine_target"]).sets["dev"]
     assert part.target.collate(part.stored, np.array([1, 0]))["lengths"].tolist() == [4, 2]
+
+
+def test_equal_sets_of_labels_are_duplicates_in_whatever_order_they_were_first_met(write, open_files):
+    rows = [("b", ["z"]), ("t", ["z", "a"]), ("t", ["a", "z"]), ("t", ["a"]), ("t", []), ("t", [])]
+    path = write("t.jsonl", "".join(json.dumps({"text": text, "label": labels}) + "\n" for text, labels in rows))
+    store = open_files(
+        target="nlu.data.targets.LabelSet", train=path, dev=path, fields={"text": "text", "label": "label"},
+        drop_duplicates=True,
+    )  # fmt: skip
+    assert store.sets["train"].rows_N.tolist() == [0, 1, 3, 4]
+    facts = describe(store)["sets"]["train"]
+    assert (facts["duplicates"], facts["conflicts"]) == (2, 1)
+
+
+def test_equal_numbers_are_duplicates_however_they_are_written(write, open_files):
+    path = write("t.tsv", "a\t1\na\t1.0\na\t0\na\t-0\nb\t2\n")
+    store = open_files(target="nlu.data.targets.Number", train=path, dev=path, drop_duplicates=True)
+    assert store.sets["train"].rows_N.tolist() == [0, 2, 4]
+
+
+def test_numbers_are_spread_over_folds_by_size(write, open_files):
+    path = write("t.tsv", "".join(f"t{i}\t{i}\n" for i in range(100)))
+    for number in range(5):
+        part = open_files(target="nlu.data.targets.Number", train=path, fold=Fold(number, 5, 1)).sets["dev"]
+        values_N = part.target.values(part.stored, part.rows_N)
+        assert np.bincount(values_N.astype(int) // 10).tolist() == [2] * 10
+
+
+def test_the_scale_is_that_of_the_rows_a_fold_trains_on(write, open_files):
+    path = write("t.tsv", "".join(f"t{i}\t{i * i}\n" for i in range(20)))
+    scales = set()
+    for number in range(2):
+        store = open_files(target="nlu.data.targets.Number", train=path, fold=Fold(number, 2, 1))
+        values = [row * row for row in store.sets["train"].rows_N.tolist()]
+        assert store.target.mean == pytest.approx(sum(values) / len(values))
+        scales.add(store.target.mean)
+    assert len(scales) == 2

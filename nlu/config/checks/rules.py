@@ -128,13 +128,14 @@ def _fields(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
     if data["fields"] == MISSING:
         return
     fields, name = data["fields"] or {}, config["task"]["_target_"].rpartition(".")[2].lower()
+    layouts, (targets, wrong) = layouts_of(task), known_roles(task)
+    known = list(dict.fromkeys([*ROLES, *targets]))
     for role in fields:
-        if role not in ROLES:
-            yield f"data.fields.{role}: there is no such field; {hint(role, list(ROLES))}; map one of these"
+        if role not in known:
+            yield f"data.fields.{role}: there is no such field; {hint(role, known)}; map one of these"
     for role, column in fields.items():
         if isinstance(column, int) and column < 0:
             yield f"data.fields.{role} is {column} but columns are counted from 0; set it to a number >= 0"
-    layouts, (targets, wrong) = layouts_of(task), known_roles(task)
     yield from (f"task={name} names a target that cannot be read: {problem}" for problem in wrong)
     if not fields and data["format"] == "conll":
         yield "data.fields is null, but CoNLL columns have no names; set data.fields to e.g. {tokens: 0, tags: 1}"

@@ -12,7 +12,7 @@ from nlu.data.ragged import starts_of
 from nlu.data.seeds import bytes_hash
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Problem, Target, Values, named_counts
-from nlu.data.targets.names import Names
+from nlu.data.targets.names import Names, no_label
 
 
 class Classes(Target):
@@ -108,6 +108,9 @@ class LabelSet(Classes):
             written = [part for part in written.split(self._separator) if part.strip()]
         if not isinstance(written, list):
             return None, ("label", "is neither a list of labels nor a text of them")
+        # All are looked at before the first is added, so that a row that is refused adds no label.
+        if wrong := [value for value in written if no_label(value) or not str(value).strip()]:
+            return None, ("label", f"holds {wrong[0]!r}, which is no label")
         numbers = set()
         for value in written:
             number, rule = self._names.number(value)

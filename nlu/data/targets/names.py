@@ -38,7 +38,7 @@ class Names:
 
     def number(self, value: Any) -> tuple[int | None, str | None]:
         """Return (number, None), or (None, the rule that the value breaks). Unknown labels are added while open."""
-        if value is None or isinstance(value, (dict, list)) or value != value:
+        if no_label(value):
             return None, ABSENT
         name = str(value).strip()
         number = self._numbers.get(name)
@@ -96,6 +96,11 @@ class Names:
                 f"{_short(found[0])!r}, so the field label seems to hold texts; swap the columns in data.fields, or "
                 "set data.labels where these are classes"
             )
+
+
+def no_label(value: Any) -> bool:
+    """Whether a value, whatever it says, cannot be the name of a label."""
+    return value is None or isinstance(value, (dict, list)) or value != value
 
 
 def require_names(names: Sequence[str], fewest: int, cut_to: int | None) -> None:

@@ -1,0 +1,69 @@
+"""Which fields a task needs, known from class constants alone."""
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.config.layouts import chosen_layout, known_roles, layouts_of, missing_roles, target_roles
+from nlu.config.signature import read_constants
+
+
+@pytest.fixture
+def own_package(tmp_path, monkeypatch):
+    """A package that must not be imported, with a task, its target and one whose target is not there."""
+    folder = tmp_path / "roomy"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise RuntimeError('a package is not imported to be read')\n")
+    (folder / "tasks.py").write_text(
+        "from nlu.data.targets import Classes\n"
+        "class Stars(Classes):\n    roles = ('spans',)\n"
+        "class Rate:\n    target = 'roomy.tasks.Stars'\n    layouts = ('single', 'pair')\n"
+        "class Lost:\n    target = 'roomy.tasks.Gone'\n    layouts = ('single',)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("target", "roles"),
+    [("Classes", ("label",)), ("LabelSet", ("label",)), ("Number", ("label",)), ("Tags", ("tags", "spans")),
+     ("NoTarget", ())],
+)  # fmt: skip
+def test_the_fields_of_a_target_are_those_of_its_class(target, roles):
+    assert target_roles({"target": f"nlu.data.targets.{target}"}) == roles
+
+
+def test_a_target_of_a_users_own_is_read_without_importing_it(own_package):
+    task = read_constants("roomy.tasks.Rate")
+    assert layouts_of(task) == ("single", "pair") and known_roles(task) == (("spans",), [])
+
+
+def test_a_target_that_is_not_there_is_a_problem_of_the_task(own_package):
+    task = read_constants("roomy.tasks.Lost")
+    roles, wrong = known_roles(task)
+    assert roles == () and "Gone" in wrong[0]
+    with pytest.raises(UserError, match="Gone"):
+        target_roles(task)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "fields", "layout"),
+    [(("single", "pair"), {"text", "label"}, "single"), (("single", "pair"), {"text_a", "text_b"}, "pair"),
+     (("pair", "single"), {"text", "text_a", "text_b"}, "pair"), (("single", "pair"), {"text_a"}, None),
+     (("units",), {"tokens"}, "units"), (("units",), {"text"}, "units"), (("sides",), {"text_a", "text_b"}, "sides")],
+)  # fmt: skip
+def test_the_first_layout_all_of_whose_texts_are_there_is_chosen(layouts, fields, layout):
+    assert chosen_layout(layouts, fields) == layout
+
+
+@pytest.mark.parametrize(
+    ("layouts", "targets", "fields", "file_format", "missing"),
+    [(("single",), ("label",), {"text", "label"}, "auto", []), (("single",), (), {"text"}, "auto", []),
+     (("single", "pair"), ("label",), {"text_a"}, "auto", ["text", "label"]),
+     (("pair",), ("label",), {"text_a"}, "auto", ["text_b", "label"]),
+     (("units",), ("tags", "spans"), {"tokens"}, "conll", ["tags or spans"]),
+     (("units",), ("tags", "spans"), {"text", "spans"}, "jsonl", []),
+     (("single",), ("label",), {}, "lines", []), (("pair",), ("label",), {}, "lines", ["text_a", "text_b"])],
+)  # fmt: skip
+def test_what_is_missing_is_what_the_nearest_layout_and_the_target_lack(
+    layouts, targets, fields, file_format, missing
+):  # fmt: skip
+    assert missing_roles(layouts, targets, fields, file_format) == missing
