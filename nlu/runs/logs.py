@@ -8,7 +8,6 @@ import sys
 from logging.handlers import MemoryHandler
 from pathlib import Path
 
-from nlu.config.schema import Run
 from nlu.display.progress import console, on_terminal
 from nlu.storage.redaction import hide
 
@@ -66,13 +65,13 @@ def set_up(run_dir: Path | None, rank: int, *, on_console: bool = True) -> None:
         logger.propagate = False
 
 
-def begin(config: Run, run_dir: Path, rank: int) -> None:
+def begin(run_dir: Path, rank: int, *, standalone: bool) -> None:
     """Set up for a run that may yet find its folder to be another's: what is logged waits for it.
 
     The job of a search says nothing on the console, where the search has a line for each event, and the folder is its
     own: whatever becomes of it is in the log file there.
     """
-    set_up(None if config.is_standalone else run_dir, rank, on_console=config.is_standalone)
+    set_up(None if standalone else run_dir, rank, on_console=standalone)
 
 
 def tear_down() -> None:

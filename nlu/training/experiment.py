@@ -35,7 +35,7 @@ def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
 def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
     with process_group(config.trainer.device) as ranks:
         run_dir = Path(ranks.from_first(str(run_dir)))
-        logs.begin(config, run_dir, ranks.rank)
+        logs.begin(run_dir, ranks.rank, standalone=config.is_standalone)
         if ranks.device.type == "cuda":
             # On a CPU the same threads repeat every sum anyway, and the mode costs a fifth of the speed in bf16. Its
             # other spelling, use_deterministic_algorithms, imports the compiler: 1.5 s.

@@ -37,7 +37,7 @@ def run_single(
     listens by then; without them the run listens itself, while it trains. Raises UserError for whatever the user must
     change; a run folder that this command did not begin stays untouched.
     """
-    logs.begin(config, run_dir, ranks.rank)
+    logs.begin(run_dir, ranks.rank, standalone=config.is_standalone)
     shown = Progress(enabled=ranks.is_first, on_console=config.is_standalone)
     with hold(run_dir) if ranks.is_first else nullcontext(), shown as progress:
         checkpoint = ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)

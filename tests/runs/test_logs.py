@@ -68,7 +68,7 @@ def test_warnings_say_that_they_are_and_a_configured_root_repeats_nothing(tmp_pa
 def test_a_trials_words_are_in_its_file_from_the_first_on_and_what_comes_after_it_is_heard_again(tmp_path):
     done = run(
         tmp_path / "run",
-        "logs.begin({'trial': {'number': 0}}, folder, 0); log.info('early'); log.warning('odd'); warnings.warn('old')\n"
+        "logs.begin(folder, 0, standalone=False); log.info('early'); log.warning('odd'); warnings.warn('old')\n"
         "logs.set_up(folder, 0, on_console=False); log.info('late'); logs.tear_down(); log.warning('after')",
     )
     assert (done.stdout, done.stderr) == ("", "after\n")
