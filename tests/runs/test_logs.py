@@ -78,5 +78,5 @@ def test_a_trials_words_are_in_its_file_from_the_first_on_and_what_comes_after_i
 
 
 def test_a_run_that_is_no_trial_keeps_its_words_until_its_folder_is_known(tmp_path):
-    done = run(tmp_path / "run", "logs.begin({'trial': None}, folder, 0); log.info('early'); print(folder.exists())")
+    done = run(tmp_path / "run", "logs.begin(folder, 0, standalone=True); log.info('early'); print(folder.exists())")
     assert (done.stdout, done.stderr) == ("False\n", "early\n")
