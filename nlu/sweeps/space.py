@@ -1,6 +1,6 @@
 """The space that a search draws from: sweep overrides as optuna's distributions, some of them on a condition.
 
-The grammar is Hydra's, read by hydra-optuna-sweeper: `choice(a,b)`, `range(1,10)`, `interval(0,1)`,
+The grammar is Hydra's, read as by hydra-optuna-sweeper: `choice(a,b)`, `range(1,10)`, `interval(0,1)`,
 `tag(log, interval(1e-5, 1e-3))`.
 """
 
@@ -13,7 +13,6 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.errors import OverrideParseException
-from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl, create_optuna_distribution_from_override
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -22,6 +21,7 @@ from optuna.distributions import (
 
 from nlu.config.errors import UserError
 from nlu.config.overrides import grammar_problem
+from nlu.sweeps.distributions import distribution_of, values_of
 
 PARAMS = "hydra.sweeper.params"
 WHEN = "hydra.sweeper.when"
@@ -167,8 +167,8 @@ def _distribution(override: Override, where: str, problems: list[str]) -> BaseDi
         problems.append(f"{where}: a range is never logarithmic; write '{override.get_key_element()}={drawn}'")
         return None
     try:
-        return create_optuna_distribution_from_override(override)
-    except (ValueError, AssertionError, NotImplementedError) as error:
+        return distribution_of(override)
+    except ValueError as error:
         problems.append(f"{where}: {error}; write choice(a,b), range(a,b), interval(a,b) or tag(log, interval(a,b))")
         return None
 
@@ -222,21 +222,13 @@ def grid_problems(space: Space) -> list[str]:
         f"{name} is {shown(distribution)}, but a grid needs values one can count; write choice(...) or "
         "range(...), or choose hydra/sweeper/sampler=random or tpe"
         for name, distribution in space.params.items()
-        if not isinstance(distribution, CategoricalDistribution) and not _is_stepped(distribution)
+        if values_of(distribution) is None
     ]
 
 
 def grid_values(space: Space) -> dict[str, list[Any]]:
     """Return the values of each parameter, of a space without `grid_problems`."""
-    return {
-        name: list(OptunaSweeperImpl._to_grid_sampler_choices(distribution))
-        for name, distribution in space.params.items()
-    }
-
-
-def _is_stepped(distribution: BaseDistribution) -> bool:
-    step = getattr(distribution, "step", None)
-    return step is not None and not getattr(distribution, "log", False)
+    return {name: values_of(distribution) or [] for name, distribution in space.params.items()}
 
 
 def space_differences(before: Mapping[str, Any], now: Mapping[str, Any], absent: str = "not drawn") -> list[str]:

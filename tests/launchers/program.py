@@ -81,6 +81,7 @@ def main(config: DictConfig) -> float | None:
     with only_job(folder):
         if trial.is_over:
             return None
+        trial.claim()
         try:
             return climb(config, folder)
         except Exception as error:

@@ -22,7 +22,9 @@ def quiet():
 
 def search(spec: dict, values: list[float], *, name: str = "s", direction: str = "maximize") -> list[int]:
     """Run trials of constant values one after the other; returns the examples that each saw."""
-    study = optuna.create_study(study_name=name, direction=direction, pruner=pruning.build(spec))
+    storage = optuna.storages.InMemoryStorage()
+    pruner = pruning.build(spec, storage)
+    study = optuna.create_study(study_name=name, storage=storage, direction=direction, pruner=pruner)
     seen = []
     for value in values:
         trial = study.ask()
@@ -70,11 +72,12 @@ def test_of_equal_trials_no_more_pass_than_of_others():
 
 
 def test_where_the_settings_changed_trials_are_compared_at_the_same_examples():
-    study = optuna.create_study(direction="maximize", pruner=pruning.build(HALVING))
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage, direction="maximize", pruner=pruning.build(HALVING, storage))
     first, second = study.ask(), study.ask()
     first.report(0.9, 100)
     assert not first.should_prune()
-    study.pruner = pruning.build({**HALVING, "min_resource": 300})
+    study.pruner = pruning.build({**HALVING, "min_resource": 300}, storage)
     second.report(0.8, 300)
     assert not second.should_prune()
 

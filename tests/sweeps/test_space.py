@@ -42,7 +42,7 @@ def test_a_branch_is_drawn_with_its_choice_also_through_another_branch():
     ("params", "when", "arguments", "said"),
     [
         ({"a": "interval(2,1)"}, None, [], "hydra.sweeper.params.a: the interval runs from 2"),
-        (None, None, ["a=range(1,1)"], "must contain at least one value"),
+        (None, None, ["a=range(1,1)"], "the range holds no value"),
         (None, None, ["a=tag(log,range(8,18))"], r"never logarithmic; write 'a=tag\(log,int\(interval\(8,17\)\)\)'"),
         (None, {"a": {"b": "choice(1)"}}, [], "is no condition; write KEY=VALUE"),
         (None, {"a=1": {"b": 3}}, [], "b=3 draws nothing"),

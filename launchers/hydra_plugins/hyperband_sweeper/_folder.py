@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,28 +19,61 @@ ID = "id"
 
 
 @contextlib.contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Hold the sweep folder for this process. UserError where another process sweeps into it."""
+def hold(folder: Path) -> Iterator[str]:
+    """Hold the sweep folder for this process; gives a name that no other folder has, of another host either.
+
+    Raises UserError where another process sweeps into it.
+    """
     made_here = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+    descriptor = _lock(folder)
+    if descriptor is None:
+        raise UserError(
+            f"hydra.sweep.dir is {folder}, and another search is running in it; wait for it, stop it, or choose "
+            "another hydra.sweep.dir"
+        )
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            made_here = False
-            raise UserError(
-                f"hydra.sweep.dir is {folder}, and another search is running in it; wait for it, stop it, or choose "
-                "another hydra.sweep.dir"
-            ) from None
-        yield
+        yield _name_in(descriptor)
     finally:
-        if made_here and not any(path.is_dir() or path.stat().st_size for path in folder.iterdir()):
+        if made_here and all(path.name == LOCK or _is_empty(path) for path in folder.iterdir()):
             # Refused before anything was settled.
             for path in folder.iterdir():
                 path.unlink()
             folder.rmdir()
         os.close(descriptor)
+
+
+def _lock(folder: Path) -> int | None:
+    """Return the descriptor of the folder's lock, which is ours; None where another process has it."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        # Whoever held it before may have removed the file on its way out: then this lock is of no file, and a third
+        # may hold that of another.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):
+                return descriptor
+        os.close(descriptor)
+
+
+def _name_in(descriptor: int) -> str:
+    """Return the name that stands in the lock, which the first holder writes there."""
+    if not (name := os.pread(descriptor, 64, 0)):
+        name = uuid.uuid4().hex.encode()
+        os.pwrite(descriptor, name, 0)
+    return name.decode()
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size == 0
 
 
 def held_search(folder: Path) -> dict[str, str] | None:
