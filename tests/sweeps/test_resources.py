@@ -79,6 +79,21 @@ def test_an_end_before_the_first_score_is_warned_of(max_resource, num_examples, 
     )
 
 
+def test_a_first_decision_before_the_first_score_is_taken_for_it_and_that_is_said():
+    assert spec([config()], min_resource="100ex") == spec([config()])
+    (warning,) = resources.raised({**SETTINGS, "min_resource": "100ex"}, [config()], 1000)
+    assert "min_resource is 100ex, but trials are first scored after 500 examples (trainer.eval_interval)" in warning
+    for fine in ({}, {"min_resource": "500ex"}, {"min_resource": "1ep"}, {"min_resource": "1ex", "pruner": "median"}):
+        assert resources.raised({**SETTINGS, **fine}, [config()], 1000) == []
+
+
+def test_the_median_is_taken_at_the_evaluations_as_they_are_meant():
+    unlike = [config(size, max_duration="3ep") for size in (10, 48)]
+    found = resources.pruner_spec({**SETTINGS, "pruner": "median"}, unlike, 1000)
+    assert found["eval_interval"] == 500
+    assert resources.pruner_spec({**SETTINGS, "pruner": "median"}, [], None)["eval_interval"] == 1
+
+
 def test_settings_are_checked_without_the_trials():
     found = resources.setting_problems(
         {"pruner": "medain", "min_resource": "3", "max_resource": "x", "reduction_factor": 1}
