@@ -90,6 +90,28 @@ def test_a_storage_that_is_away_for_a_while_costs_a_search_and_its_jobs_nothing(
     assert [runs(folder, number) for number in range(3)] == [[0]] * 3
 
 
+IMPATIENT = "import runpy, sys, nlu.sweeps.storage as s; s.OUTAGE_S = 0.5; sys.argv[:] = sys.argv[1:]; " \
+    "sys.path.insert(0, sys.argv[0].rpartition('/')[0]); runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
+
+
+def test_a_storage_that_stays_away_ends_a_search_with_one_sentence_and_fails_no_trial(tmp_path):
+    folder, held = tmp_path / "s", tmp_path / "mounted"
+    held.mkdir()
+    own = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=2", "step_s=0.2", "hydra.sweeper.study_name=s",
+           f"hydra.sweeper.storage={held}/journal.log")  # fmt: skip
+    process = start(folder, *own, program=[sys.executable, "-c", IMPATIENT, *searches.PROGRAM[1:]])
+    while not list(folder.glob("*/state.json")) and process.poll() is None:
+        time.sleep(0.05)
+    held.rename(tmp_path / "unmounted")
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 1 and "which has not answered for 1 s" in said.replace("for 0 s", "for 1 s"), said
+    (tmp_path / "unmounted").rename(held)
+    study = optuna.load_study(study_name="s", storage=open_storage(storage_url(f"{held}/journal.log", folder)))
+    assert [trial.state.name for trial in study.get_trials()] == ["RUNNING"]
+    search(folder, *own)
+    assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE"] * 2
+
+
 def test_a_trial_that_is_under_way_when_failures_end_the_search_is_named(tmp_path):
     said = search(
         tmp_path / "s", "fail=choice(false,true)", "hydra/sweeper/sampler=grid", *LOCAL, "step_s=1.5",

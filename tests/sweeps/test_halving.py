@@ -128,8 +128,8 @@ def test_of_trials_that_get_better_and_better_few_more_pass_than_announced_unlik
 
 # Of n trials in no order the k-th is the best so far with probability 1 / k, among the best two with 2 / k. With a
 # factor of 3 trials 1 to 5 pass as the best so far: 1, 1/2, 1/3, 1/4, 1/5. The sixth passes among the best two if no
-# more than two of the five have passed, which in 24 + 50 of 120 orders is so (as many as have one and two records), else
-# as the best: (74 * 2 + 46 * 1) / 720 = 97/360. Sums of these, over all orders of n trials:
+# more than two of the five have passed, as in 24 + 50 of 120 orders (as many as have one and two records), else as the
+# best: (74 * 2 + 46 * 1) / 720 = 97/360. Sums of these, over all orders of n trials:
 PASSED = {1: 1, 2: 3 / 2, 3: 11 / 6, 5: 137 / 60, 6: 137 / 60 + 97 / 360}
 
 
