@@ -66,7 +66,10 @@ def checked_grid(grid: Grid, check: Check) -> Iterator[None]:
 
 
 def _jobs_of(sweeper: BasicSweeper, arguments: list[str]) -> list[list[str]]:
-    overrides = OverridesParser.create().parse_overrides([*sweeper._parse_config(), *arguments])
+    assert sweeper.hydra_context is not None, "Hydra calls setup first"
+    # The choices of a group, for which glob(*) asks, are known to the loader alone.
+    parser = OverridesParser.create(config_loader=sweeper.hydra_context.config_loader)
+    overrides = parser.parse_overrides([*(f"{key}={value}" for key, value in sweeper.params.items()), *arguments])
     return [list(job) for job in sweeper.split_arguments(overrides, None)[0]]
 
 

@@ -107,11 +107,14 @@ class Trial:
         if time.monotonic() - self._checked_s > CHECKED_FOR_S:
             self._require_newest()
 
-    def _require_newest(self) -> None:
-        held = self._attribute(CLAIM)
+    def _require_newest(self) -> dict[str, Any]:
+        """Return the attributes of the trial. Raises Superseded where another job has it."""
+        attributes = self._storage.get_trial(self._id).user_attrs
+        held = attributes.get(CLAIM, {})
         if self._claim is not None and held.get("id") != self._claim:
             raise self._superseded(held)
         self._checked_s = time.monotonic()
+        return attributes
 
     def _superseded(self, held: Mapping[str, Any]) -> Superseded:
         return Superseded(
@@ -128,9 +131,8 @@ class Trial:
         """
         from optuna.exceptions import UpdateFinishedTrialError
 
-        self._require_newest()
+        decision = self._require_newest().get(DECISION, {})
         try:
-            decision = self._attribute(DECISION)
             if examples < decision.get("examples", -1):
                 return False
             if examples == decision.get("examples"):

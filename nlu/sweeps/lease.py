@@ -67,14 +67,17 @@ class Lease:
         self._thread.start()
         return self
 
-    def __exit__(self, *unused: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._ended.set()
+        if isinstance(error, StorageAway):
+            # Neither this nor the thread need wait for it once more: the lease falls silent.
+            return
         self._thread.join()
         try:
             if self._is_own(self._read()):
                 self._storage.set_study_user_attr(self._study_id, LEASE, {})
-        except StorageAway as error:
-            log.warning("the lease of %s stays until it is silent: %s", self._name, error)
+        except StorageAway as away:
+            log.warning("the lease of %s stays until it is silent: %s", self._name, away)
 
     def require(self) -> None:
         """Raise UserError where another search has taken the lease: this one was silent for too long."""

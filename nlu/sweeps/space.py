@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException, OverrideParseException
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -47,6 +48,7 @@ class Space:
     branches: list[Branch] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
     """overrides, in the order given"""
+    parser: OverridesParser = field(default_factory=OverridesParser.create, repr=False, compare=False)
 
     @property
     def names(self) -> list[str]:
@@ -104,13 +106,16 @@ def shown(distribution: BaseDistribution) -> str:
     return text if step in (None, 1) else f"range({low}, {high}, step={step}), both ends included"
 
 
-def read_space(params: Mapping[str, Any] | None, when: Mapping[str, Any] | None, arguments: Sequence[str]) -> Space:
+def read_space(
+    params: Mapping[str, Any] | None, when: Mapping[str, Any] | None, arguments: Sequence[str],
+    loader: ConfigLoader | None = None,
+) -> Space:  # fmt: skip
     """Return the space of a search: `params` and `when` of its configuration, and the command line, which wins.
 
-    Raises UserError with every problem.
+    `loader` knows the choices of a group, which `glob(*)` asks for. Raises UserError with every problem.
     """
     problems: list[str] = []
-    space = Space()
+    space = Space(parser=OverridesParser.create(config_loader=loader))
     for name, value in (params or {}).items():
         _add(space, f"{name}={_as_override(value)}", problems, f"{PARAMS}.{name}")
     for condition, branch in (when or {}).items():
@@ -129,7 +134,7 @@ def _as_override(value: Any) -> str:
 
 def _add(space: Space, text: str, problems: list[str], where: str | None = None) -> None:
     try:
-        override = OverridesParser.create().parse_overrides([text])[0]
+        override = space.parser.parse_overrides([text])[0]
     except OverrideParseException as error:
         problems.append(f"{where}: {grammar_problem(text, error)}" if where else grammar_problem(text, error))
         return
@@ -168,7 +173,7 @@ def _distribution(override: Override, where: str, problems: list[str]) -> BaseDi
         return None
     try:
         return distribution_of(override)
-    except ValueError as error:
+    except (ValueError, HydraException) as error:
         problems.append(f"{where}: {error}; write choice(a,b), range(a,b), interval(a,b) or tag(log, interval(a,b))")
         return None
 
@@ -182,7 +187,7 @@ def _add_branch(space: Space, condition: str, branch: Any, problems: list[str]) 
     if not isinstance(branch, Mapping) or not branch:
         problems.append(f"{where} is {branch!r}, but must map keys to what is drawn for them")
         return
-    inner = Space()
+    inner = Space(parser=space.parser)
     for name, text in branch.items():
         _add(inner, f"{name}={_as_override(text)}", problems, f"{where}.{name}")
     problems += [

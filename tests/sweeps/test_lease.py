@@ -7,7 +7,8 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.sweeps.lease import LEASE, Lease
-from nlu.sweeps.storage import open_storage
+from nlu.sweeps.storage import StorageAway, open_storage
+from tests.sweeps import outages
 
 SILENCE_S = 0.3
 
@@ -73,5 +74,15 @@ def test_a_search_that_was_silent_and_lives_after_all_finds_the_other_and_ends(l
         sleeper._beat()
         with pytest.raises(UserError, match="is run by process"):
             sleeper.require()
-        sleeper.__exit__()
+        sleeper.__exit__(None, None, None)
         assert lease.held()["place"] == "b", "it takes nothing back that is another's"
+
+
+def test_a_search_whose_storage_is_away_ends_without_waiting_for_it_again(tmp_path):
+    storage = outages.journal_file(tmp_path)
+    opened = open_storage(storage.url, patience_s=600)
+    optuna.create_study(study_name="s", storage=opened)
+    held = Lease(opened, "s", "a", print, beat_s=0.01, silence_s=60).__enter__()
+    with storage.away():
+        held.__exit__(StorageAway, StorageAway("it has not answered for 300 s"), None)
+    die(held)

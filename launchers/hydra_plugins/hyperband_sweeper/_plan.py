@@ -69,15 +69,15 @@ class Plan:
         compose = partial(self.context.config_loader.load_sweep_config, self.config)
         is_group = preflight.is_group_of(self.context.config_loader)
         found = self._setting_problems()
+        loader = self.context.config_loader
         try:
-            self.space = read_space(self.settings["params"], self.settings["when"], self.arguments)
+            self.space = read_space(self.settings["params"], self.settings["when"], self.arguments, loader)
         except UserError as error:
             raise UserError(*found, *error.problems) from error
         if not self.space.names:
             found.append("nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'")
         elif self._is_grid:
             found += grid_problems(self.space)
-        loader = self.context.config_loader
         found += preflight.composition_problems(self.space, lambda extra: compose(list(extra)), loader, self.is_run)
         if found:
             raise UserError(*found)
