@@ -28,6 +28,7 @@ from nlu.sweeps.faults import machine_fault
 from nlu.sweeps.lease import Lease
 
 from ._board import Board, Idle, parameters
+from ._failures import Failures, FailuresEndSearch
 from ._folder import hold, require_no_run
 from ._plan import Plan
 from ._slots import Ended, quiet_launchers, terminate_jobs
@@ -39,8 +40,6 @@ POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
 LOST_MAX = 3
 """How often a job may vanish without a word, and without having got any further, before its trial has failed."""
-FAULTS_MAX = 3
-"""How often in a row, no trial having ended in between, machines may be at fault before the search ends."""
 STOP_WAIT_S, STOP_AGAIN_S = 60.0, 2.0
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
@@ -68,10 +67,6 @@ def sweep(
             search.require_an_end()
 
 
-class FailuresEndSearch(UserError):
-    """What failed trials are said to end: the search, as its settings ask."""
-
-
 @dataclass
 class Running:
     """A trial whose job was launched here."""
@@ -93,15 +88,11 @@ class Search:
     """numbers that were asked for, and have no job: of a search that was broken off, or to be started again"""
     lost: Counter[int] = field(default_factory=Counter)
     """how often a trial's job vanished without having got further"""
-    told: dict[str, int] = field(default_factory=dict)
-    """the trial that was first to fail with an error"""
-    alike: list[int] = field(default_factory=list)
-    """the trials that ended last, one after another, with the same error"""
-    last_error: str = ""
-    faults: list[int] = field(default_factory=list)
-    """the trials that were given back since one ended"""
     stopping: int | None = None
     """the signal that asked to stop"""
+
+    def __post_init__(self) -> None:
+        self.failures = Failures(self.plan.folder, self.plan.settings["stop_after_same_failures"])
 
     def run(self) -> None:
         """Keep all slots filled until n_trials are finished."""
@@ -235,7 +226,7 @@ class Search:
         self.idle.changed(len(self.running), self._remaining(), outcome.get("ended_s"))
         if outcome["state"] == COMPLETE and not math.isfinite(outcome["value"]):
             outcome = {**outcome, "state": "failed", "error": f"its value is {outcome['value']}"}
-        self.faults.clear()
+        self.failures.ended(well=outcome["state"] in (COMPLETE, PRUNED))
         if outcome["state"] == COMPLETE:
             self._tell(number, state=TrialState.COMPLETE, values=outcome["value"])
         elif outcome["state"] == PRUNED:
@@ -243,7 +234,6 @@ class Search:
         else:
             self._failed(frozen, outcome)
             return
-        self.alike.clear()
         examples = f" after {outcome['examples']:,} examples" if outcome.get("examples") else ""
         word = "finished" if outcome["state"] == COMPLETE else "pruned"
         value = f"{outcome['value']:.6g}" if outcome["value"] is not None else "no value"
@@ -254,12 +244,9 @@ class Search:
         number, attempt, error = frozen.number, outcome["attempt"], outcome["error"]
         retries = self.plan.settings["retries"]
         again = attempt < retries
-        if error in self.told:
-            what = "the same again" if self.told[error] == number else f"the same as trial {self.told[error]}"
-        else:
-            self.told[error], what = number, error
         self.board.say(
-            f"trial {number} failed: {parameters(frozen.user_attrs.get(VALUES, {}))}: {what} "
+            f"trial {number} failed: {parameters(frozen.user_attrs.get(VALUES, {}))}: "
+            f"{self.failures.words(number, error)} "
             f"({outcome['log'] or 'no log'})" + (f"; trying again, {attempt + 1} of {retries}" if again else ""),
             style="red",
         )
@@ -274,40 +261,13 @@ class Search:
                 f"trial {number} failed, as told above, and hydra.sweeper.on_failure is stop; the same command with "
                 "hydra.sweeper.on_failure=continue goes on without it"
             )
-        self._stop_if_alike(number, error)
-
-    def _stop_if_alike(self, number: int, error: str) -> None:
-        """Raise FailuresEndSearch where so many trials in a row failed with the same error, since this search began."""
-        # What one's own folder is called does not make two errors differ.
-        error = error.replace(str(self.plan.folder / str(number)), "FOLDER")
-        self.alike = [*self.alike, number] if error == self.last_error else [number]
-        self.last_error = error
-        limit = self.plan.settings["stop_after_same_failures"]
-        if not limit or len(self.alike) < limit:
-            return
-        key = "hydra.sweeper.stop_after_same_failures=0 would go on all the same"
-        ended = [trial for trial in self._trials() if trial.state in FINISHED]
-        if len(ended) == len(self.alike):
-            raise FailuresEndSearch(
-                f"the first {counted(limit, 'trial')} failed alike, as told above; correct it, and begin in another "
-                f"hydra.sweep.dir; {key}"
-            )
-        numbers = ", ".join(map(str, self.alike))
-        raise FailuresEndSearch(
-            f"trials {numbers} failed alike, one after another, as told above; correct it, and the same command with "
-            f"hydra.sweep.dir={self.plan.folder} goes on with the rest; {key}"
-        )
+        self.failures.failed(number, error, sum(trial.state in FINISHED for trial in self._trials()))
 
     def _given_back(self, number: int, fault: str) -> None:
-        """Have a trial that its machine could not end launched again, unless machines fail again and again."""
+        """Have a trial that its machine could not end launched again."""
         self.waiting.insert(0, number)
-        self.faults.append(number)
         self.board.say(f"trial {number} is given back, its machine was at fault: {fault}", style="red")
-        if len(self.faults) >= FAULTS_MAX:
-            raise UserError(
-                f"the search cannot go on, for no fault of its trials: {fault}; mend that, and the same command with "
-                f"hydra.sweep.dir={self.plan.folder} goes on; no trial is lost"
-            )
+        self.failures.given_back(number, fault)
 
     def _ended_without_outcome(self, ended: Ended) -> None:
         running = self.running.pop(ended.number)
