@@ -9,8 +9,8 @@ import logging
 import multiprocessing
 import os
 import signal
-import socket
 import sys
+import tempfile
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.schema import Run
 from nlu.training.experiment import run_experiment
-from nlu.training.ranks import launched_by_torchrun
+from nlu.training.ranks import MEETING, launched_by_torchrun
 from nlu.training.stopping import EXIT_INTERRUPTED, EXIT_REQUEUE
 
 PR_SET_PDEATHSIG = 1
@@ -38,14 +38,15 @@ def launch(config: Run, run_dir: Path, overrides: list[str]) -> int:
 class _Workers:
     def __init__(self, config: Run, run_dir: Path, overrides: list[str], count: int):
         context = multiprocessing.get_context("spawn")
-        port = _free_port()
+        # Workers meet at a file, since a port that is free now may be another's by the time it is bound.
+        self._meeting = tempfile.TemporaryDirectory(prefix="nlu-workers-")
         self._processes = []
         self._reports: list[Connection] = []
         for rank in range(count):
             report, theirs = context.Pipe(duplex=False)
             environment = {
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                MEETING: str(Path(self._meeting.name) / "store"),
             }  # fmt: skip
             arguments = (os.getpid(), sys.argv, environment, theirs, config, run_dir, overrides)
             process = context.Process(target=_work, args=arguments, daemon=False)
@@ -61,6 +62,7 @@ class _Workers:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            self._meeting.cleanup()
 
     def _wait(self) -> int:
         sentinels = {process.sentinel: process for process in self._processes}
@@ -74,9 +76,16 @@ class _Workers:
                 statuses.append(status)
                 if status not in (0, *_STOPPED):
                     self._kill()
-        if errors := [error for report in self._reports if (error := _received(report)) is not None]:
-            problems = [problem for error in errors for problem in error.problems]
-            raise UserError(*problems, summary=errors[0].summary, remedy=errors[0].remedy)
+        errors = [error for report in self._reports if (error := _received(report)) is not None]
+        if others := [error for error in errors if not isinstance(error, UserError)]:
+            raise others[0]
+        told = [error for error in errors if isinstance(error, UserError)]
+        if len(told) == 1 or len({type(error) for error in told}) > 1:
+            # What a caller makes of an error may hang on its kind.
+            raise told[0]
+        if told:
+            problems = dict.fromkeys(problem for error in told for problem in error.problems)
+            raise type(told[0])(*problems, summary=told[0].summary, remedy=told[0].remedy)
         return next((abs(status) for status in statuses if status), 0)
 
     def _pass_on(self, number: int, frame: Any) -> None:
@@ -94,7 +103,7 @@ class _Workers:
 _STOPPED = (EXIT_REQUEUE, EXIT_INTERRUPTED)
 
 
-def _received(report: Connection) -> UserError | None:
+def _received(report: Connection) -> Exception | None:
     """Return the error that a worker reported before it ended; None where it ended without a word."""
     try:
         return report.recv()
@@ -119,6 +128,10 @@ def _work(
     except UserError as error:
         report.send(error)
         _leave(EXIT_USER_ERROR)
+    except OSError as error:
+        # A full disk is no mistake of the run; whoever started it must be able to tell.
+        report.send(OSError(error.errno, error.strerror, error.filename))
+        raise
 
 
 def _leave(status: int) -> NoReturn:
@@ -135,9 +148,3 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

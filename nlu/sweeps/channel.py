@@ -1,7 +1,11 @@
 """What a job knows of its trial: where to report, whether to stop, how to say what became of it.
 
-A job is handed `trial={storage: URL, study: NAME, number: N, attempt: A}` and needs nothing else: it reports to the
-storage, asks the pruner itself, and leaves its outcome there. The sweeper alone closes the trial.
+A job is handed `trial={storage: URL, study: NAME, number: N, attempt: A, launch: L}` and needs nothing else: it reports
+to the storage, asks the pruner itself, and leaves its outcome there. The sweeper alone closes the trial.
+
+Of several jobs of one trial the newest has it. A job claims its trial when it begins to work: the launches are counted
+by the sweeper, so a claim of a later launch stands against an earlier one's, and of two of the same number (of sweepers
+that did not see each other) the last one stands. Whoever finds another's claim, at a report or a save, leaves.
 """
 
 from __future__ import annotations
@@ -13,17 +17,19 @@ import os
 import signal
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import EXIT_USER_ERROR, UserError
-from nlu.config.submitted import is_submitted, time_signal
+from nlu.config.submitted import is_submitted, time_signal, was_answered
 from nlu.storage.locks import hold_lock
 from nlu.storage.redaction import hide
-from nlu.sweeps.storage import open_storage, patiently
+from nlu.sweeps.faults import machine_fault
+from nlu.sweeps.storage import StorageAway, open_storage
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +37,10 @@ OUTCOME = "outcome"
 """user attribute of a trial: the mapping that `Trial.finish` describes"""
 DECISION = "decision"
 """user attribute of a trial: the last answer that the pruner gave, and what it was given for"""
+CLAIM = "claim"
+"""user attribute of a trial: `launch` and `id` of the job that has it"""
+FAULT = "fault"
+"""user attribute of a trial: for which `launch` its machine was at fault, and the `error`"""
 PRUNER = "pruner"
 """user attribute of a study: the pruner as `nlu.sweeps.pruning.build` takes it"""
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
@@ -38,24 +48,37 @@ STOPPED = (75, 130)
 """Exit statuses of a run that saved its state and is to be continued."""
 LOCKS = ".jobs"
 """folder beside the trials' own, with a file for each that its job has locked"""
+CLAIM_VARIABLE = "NLU_TRIAL_CLAIM"
+"""by what the processes that a job starts know its claim: STORAGE STUDY NUMBER ID"""
+CHECKED_FOR_S = 5.0
+"""how long `Trial.require_newest` takes it for known that no other job has the trial"""
+
+
+class Superseded(UserError):
+    """A newer job has the trial; this one leaves all as it is."""
 
 
 class Trial:
     """One trial, as its job sees it. Only one process of a job holds it: rank 0, or whoever started the ranks."""
 
-    def __init__(self, storage: str, study: str, number: int, attempt: int = 0):
+    def __init__(self, storage: str, study: str, number: int, attempt: int = 0, launch: int = 0):
         import optuna
 
         from nlu.sweeps import pruning
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.number, self.attempt = number, attempt
-        self._storage = open_storage(storage)
+        self.number, self.attempt, self.launch = number, attempt, launch
+        self._address = f"{storage} {study} {number}"
+        self._storage = open_storage(storage, is_known=True)
         self._study = optuna.load_study(study_name=study, storage=self._storage)
-        self._study.pruner = pruning.build(self._study.user_attrs.get(PRUNER))
-        self._id = self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+        self._study.pruner = pruning.build(self._study.user_attrs.get(PRUNER), self._storage)
+        study_id = self._storage.get_study_id_from_name(study)
+        self._id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
         self._wall_s = float(self._attribute(DECISION).get("wall_s", 0.0))
         self._began_s = time.monotonic()
+        claimed, _, own = os.environ.get(CLAIM_VARIABLE, "").rpartition(" ")
+        self._claim = own if claimed == self._address else None
+        self._checked_s = -math.inf
 
     @property
     def is_over(self) -> bool:
@@ -68,19 +91,49 @@ class Trial:
         """Seconds that jobs have worked on this trial, over all continuations, up to their last report."""
         return self._wall_s + time.monotonic() - self._began_s
 
+    def claim(self) -> None:
+        """Have the trial from now on: any other job of it leaves. Raises Superseded where a later launch has it."""
+        held = self._attribute(CLAIM)
+        if held.get("launch", 0) > self.launch:
+            raise self._superseded(held)
+        self._claim = uuid.uuid4().hex
+        os.environ[CLAIM_VARIABLE] = f"{self._address} {self._claim}"
+        self._set(CLAIM, {"launch": self.launch, "id": self._claim})
+
+    def require_newest(self) -> None:
+        """Raise Superseded where another job has claimed the trial since this one did: to be called before each save.
+
+        The storage is asked every `CHECKED_FOR_S` seconds at most. Raises StorageAway where it does not answer.
+        """
+        if time.monotonic() - self._checked_s > CHECKED_FOR_S:
+            self._require_newest()
+
+    def _require_newest(self) -> dict[str, Any]:
+        """Return the attributes of the trial. Raises Superseded where another job has it."""
+        attributes = self._storage.get_trial(self._id).user_attrs
+        held = attributes.get(CLAIM, {})
+        if self._claim is not None and held.get("id") != self._claim:
+            raise self._superseded(held)
+        self._checked_s = time.monotonic()
+        return attributes
+
+    def _superseded(self, held: Mapping[str, Any]) -> Superseded:
+        return Superseded(
+            f"trial {self.number} has a newer job (launch {held.get('launch')}, this was {self.launch}); this one "
+            "leaves it alone"
+        )
+
     def report(self, examples: int, value: float) -> bool:
         """Report a value after so many examples seen; returns whether the trial is to be pruned.
 
         A job that was continued from a checkpoint reports again what it had reported: it gets the same answers, as far
-        as they were recorded.
+        as they were recorded. Raises Superseded where a newer job has the trial, StorageAway where the storage stays
+        away.
         """
-        return patiently(lambda: self._report(examples, value))
-
-    def _report(self, examples: int, value: float) -> bool:
         from optuna.exceptions import UpdateFinishedTrialError
 
+        decision = self._require_newest().get(DECISION, {})
         try:
-            decision = self._attribute(DECISION)
             if examples < decision.get("examples", -1):
                 return False
             if examples == decision.get("examples"):
@@ -97,16 +150,28 @@ class Trial:
         self, state: str, folder: Path, *, value: float | None = None, examples: int | None = None, error: str = "",
         log_file: Path | None = None, sd: float | None = None,
     ) -> None:  # fmt: skip
-        """Leave the outcome of this attempt: complete, pruned or failed. A trial closed meanwhile stays as it is."""
-        from optuna.exceptions import UpdateFinishedTrialError
+        """Leave the outcome of this attempt: complete, pruned or failed.
 
-        outcome = {
+        A trial that was closed meanwhile, or has a newer job, stays as it is.
+        """
+        self._leave(OUTCOME, {
             "state": state, "attempt": self.attempt, "value": value, "examples": examples, "sd": sd,
             "wall_s": self.wall_s, "ended_s": time.time(), "folder": str(folder), "error": error,
             "log": str(log_file) if log_file else None,
-        }  # fmt: skip
+        })  # fmt: skip
+
+    def give_back(self, fault: str) -> None:
+        """Leave the trial to another launch: that this one could not end it was the machine's fault."""
+        self._leave(FAULT, {"launch": self.launch, "error": fault})
+
+    def _leave(self, name: str, value: dict[str, Any]) -> None:
+        from optuna.exceptions import UpdateFinishedTrialError
+
         try:
-            patiently(lambda: self._set(OUTCOME, outcome))
+            self._require_newest()
+            self._set(name, value)
+        except Superseded as error:
+            log.warning("%s", error)
         except UpdateFinishedTrialError:
             log.warning("trial %d was closed by the sweep before this job ended", self.number)
 
@@ -118,8 +183,12 @@ class Trial:
 
 
 def open_trial(mapping: Mapping[str, Any]) -> Trial:
-    """Open the trial of a job from what the sweeper handed it. UserError where its storage cannot be reached."""
-    return _open(mapping["storage"], mapping["study"], mapping["number"], mapping.get("attempt", 0))
+    """Open the trial of a job from what the sweeper handed it, once a process.
+
+    Raises StorageAway where its storage does not answer, for as long as a storage may be away.
+    """
+    named = (mapping[name] for name in ("storage", "study", "number"))
+    return _open(*named, mapping.get("attempt", 0), mapping.get("launch", 0))
 
 
 _open = lru_cache(maxsize=1)(Trial)
@@ -128,31 +197,29 @@ _open = lru_cache(maxsize=1)(Trial)
 def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int]) -> int:
     """Call `run`, which returns an exit status, and leave in the storage what became of it.
 
-    A run that stopped with its state saved leaves no outcome: the sweep goes on with it another time. A UserError is
-    told by the sweep, and ends the job with its status; its sentences are in `run_dir/log.txt`. What else was raised
-    is raised again; its traceback is there.
+    A run that stopped with its state saved leaves no outcome: the sweep goes on with it another time. So it does with
+    one whose machine failed, whose storage stays away or that a newer job has. A UserError is told by the sweep, and
+    ends the job with its status; its sentences are in `run_dir/log.txt`. What else was raised is raised again; its
+    traceback is there.
     """
     if is_submitted():
-        if _was_answered():
+        if was_answered():
             log.info("this job was stopped and queued again; the search goes on with trial %d", mapping["number"])
             return STOPPED[0]
         _hear_signals()
-    trial = open_trial(mapping)
-    with only_job(run_dir):
-        if trial.is_over:
-            log.info("trial %d is done; nothing was done", trial.number)
-            return 0
-        return _run(trial, run_dir, run)
-
-
-def _was_answered() -> bool:
-    """Whether this is a job that Slurm starts once more although it had ended, with its state saved, when it had to go.
-
-    The search has read that and launched another job, which would wait for this one, or this one for it.
-    """
-    import submitit
-
-    return "SLURM_RESTART_COUNT" in os.environ and submitit.JobEnvironment().paths.result_pickle.exists()
+    try:
+        trial = open_trial(mapping)
+        with only_job(run_dir):
+            if trial.is_over:
+                log.info("trial %d is done; nothing was done", trial.number)
+                return 0
+            trial.claim()
+            return _run(trial, run_dir, run)
+    except (StorageAway, Superseded) as error:
+        log.warning("%s", error)
+        return STOPPED[0]
+    finally:
+        os.environ.pop(CLAIM_VARIABLE, None)
 
 
 def _hear_signals() -> None:
@@ -181,7 +248,15 @@ def only_job(run_dir: Path) -> Iterator[None]:
 def _run(trial: Trial, run_dir: Path, run: Callable[[], int]) -> int:
     try:
         status = run()
+    except (StorageAway, Superseded):
+        raise
     except Exception as error:
+        if fault := machine_fault(error):
+            log.error("%s; the trial is given back", fault)
+            with suppress(OSError):
+                record_failure(run_dir, error)
+            trial.give_back(fault)
+            return STOPPED[0]
         file = record_failure(run_dir, error)
         trial.finish(FAILED, run_dir, error=last_line(error), log_file=file)
         if isinstance(error, UserError):

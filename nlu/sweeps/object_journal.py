@@ -29,6 +29,7 @@ from optuna.storages.journal import BaseJournalBackend
 
 from nlu.config.errors import UserError
 from nlu.storage.reference import Reference, parse_reference
+from nlu.sweeps.storage import StorageAway
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +48,9 @@ class ObjectJournalBackend(BaseJournalBackend):
     `append_logs` returned is seen by every `read_logs` that begins later. Many processes may share a journal; it can be
     pickled and inherited over fork. Endpoint and credentials come from the environment (AWS_*, OSS_*, FSSPEC_*).
 
-    Raises UserError for another scheme, a store that cannot be reached or does not allow writing, and one that
-    overwrites in spite of the condition; from any method, for a store that stays away or a prefix that holds
-    something else.
+    Raises UserError for another scheme, for a store that overwrites in spite of the condition and, from any method,
+    for a prefix that holds something else; StorageAway, from any method, for a store that cannot be reached or does
+    not allow reading or writing.
     """
 
     def __init__(self, url: str):
@@ -242,7 +243,7 @@ class JournalObjects:
             return reason
         missing = "; create the bucket first" if isinstance(reason, FileNotFoundError) else ""
         variables = "OSS_ENDPOINT, FSSPEC_OSS_KEY, FSSPEC_OSS_SECRET" if self._is_oss else "AWS_ENDPOINT_URL, AWS_*"
-        return UserError(
+        return StorageAway(
             f"storage {self.shown} cannot be {action}: {str(reason) or type(reason).__name__}{missing}; check URL, "
             f"endpoint, credentials ({variables}) and the right to put and get objects"
         )

@@ -13,6 +13,7 @@ from nlu.sweeps.brackets import WITH_RUNGS
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
+    from optuna.storages import BaseStorage
 
 KEY = "hydra.sweeper.pruner"
 PARAMETERS: dict[str, dict[str, tuple[Any, str]]] = {
@@ -30,10 +31,14 @@ PARAMETERS: dict[str, dict[str, tuple[Any, str]]] = {
         "n_warmup_steps": (0, "NonNegativeInt | Duration"),
         "interval_steps": (1, "PositiveInt | Duration"),
     },
-    "wilcoxon": {"p_threshold": (0.1, "Fraction"), "n_startup_steps": (2, "NonNegativeInt")},
     "none": {},
 }
 """The parameters of each pruner beside the resources: default, and type as `nlu.config.types` names it."""
+GONE = {
+    "wilcoxon": "it tests pairs of independent runs, which the points of one learning curve are not; take median or "
+    "hyperband",
+}
+"""pruners of optuna that are not offered, and why"""
 RESOURCES = ("n_warmup_steps", "interval_steps")
 """Parameters that count examples seen, and may be written as durations."""
 
@@ -52,6 +57,8 @@ def read(written: Any) -> tuple[str, dict[str, Any]]:
             f"'{KEY}={{name: median, n_startup_trials: 3}}'"
         )
     name = node.pop("name")
+    if name in GONE:
+        raise UserError(f"{KEY} is {name}: {GONE[name]}; set {KEY}=NAME")
     if name not in PARAMETERS:
         raise UserError(
             f"{KEY} is {show(written)}: there is no such pruner; {hint(str(name), PARAMETERS)}; set {KEY}=NAME"
@@ -79,10 +86,10 @@ def _bounds_problem(lower: Any, upper: Any) -> str | None:
     return None
 
 
-def build(spec: Mapping[str, Any] | None) -> BasePruner:
+def build(spec: Mapping[str, Any] | None, storage: BaseStorage) -> BasePruner:
     """Return the pruner of a specification: its name, its parameters and, where it has rungs, the resources.
 
-    All resources are examples seen, as integers.
+    All resources are examples seen, as integers. `storage` is that of the study that it is to prune.
     """
     from optuna import pruners
 
@@ -90,12 +97,12 @@ def build(spec: Mapping[str, Any] | None) -> BasePruner:
     if spec["name"] in WITH_RUNGS:
         from nlu.sweeps.halving import HalvingPruner
 
-        return HalvingPruner(spec)
+        return HalvingPruner(spec, storage)
     name = spec.pop("name")
     if name == "median":
-        return pruners.MedianPruner(**spec)
+        from nlu.sweeps.median import MedianPruner
+
+        return MedianPruner(spec)
     if name == "threshold":
         return pruners.ThresholdPruner(**spec)
-    if name == "wilcoxon":
-        return pruners.WilcoxonPruner(**spec)
     return pruners.NopPruner()

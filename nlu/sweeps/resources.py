@@ -122,14 +122,34 @@ def pruner_spec(
         if key in pruning.RESOURCES and not isinstance(value, int):
             value = min(_lengths(f"hydra.sweeper.pruner.{key}", value, configs, num_examples))
         spec[key] = value
+    if name == "median":
+        scored = _lengths("trainer.eval_interval", first_evaluation, configs, num_examples) if configs else [1]
+        spec["eval_interval"] = min(scored)
     if name in WITH_RUNGS:
         spec |= _resources(settings, configs, num_examples)
     return spec
 
 
+def raised(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[str]:
+    """Return a warning where min_resource as written is below the first evaluation, which then counts; else nothing."""
+    low = settings["min_resource"]
+    if low is None or not configs or num_examples is None or not _has_rungs(settings):
+        return []
+    written = min(_lengths("hydra.sweeper.min_resource", low, configs, num_examples))
+    scored = min(_lengths("trainer.eval_interval", first_evaluation, configs, num_examples))
+    if written >= scored:
+        return []
+    return [
+        f"hydra.sweeper.min_resource is {low}, but trials are first scored after {scored:,} examples "
+        "(trainer.eval_interval), so it is taken for that; score more often, or leave it out"
+    ]
+
+
 def _resources(
     settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None
 ) -> dict[str, int]:
+    if raised(settings, configs, num_examples):
+        settings = {**settings, "min_resource": None}
     low, high, factor = settings["min_resource"], settings["max_resource"], settings["reduction_factor"]
     if not configs and (low is None or high is None):
         raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")

@@ -1,6 +1,6 @@
 """The space that a search draws from: sweep overrides as optuna's distributions, some of them on a condition.
 
-The grammar is Hydra's, read by hydra-optuna-sweeper: `choice(a,b)`, `range(1,10)`, `interval(0,1)`,
+The grammar is Hydra's, read as by hydra-optuna-sweeper: `choice(a,b)`, `range(1,10)`, `interval(0,1)`,
 `tag(log, interval(1e-5, 1e-3))`.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
-from hydra.errors import OverrideParseException
-from hydra_plugins.hydra_optuna_sweeper._impl import OptunaSweeperImpl, create_optuna_distribution_from_override
+from hydra.errors import HydraException, OverrideParseException
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -22,6 +22,7 @@ from optuna.distributions import (
 
 from nlu.config.checks.reading import grammar_problem
 from nlu.config.errors import UserError
+from nlu.sweeps.distributions import distribution_of, values_of
 
 PARAMS = "hydra.sweeper.params"
 WHEN = "hydra.sweeper.when"
@@ -47,6 +48,7 @@ class Space:
     branches: list[Branch] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
     """overrides, in the order given"""
+    parser: OverridesParser = field(default_factory=OverridesParser.create, repr=False, compare=False)
 
     @property
     def names(self) -> list[str]:
@@ -104,13 +106,16 @@ def shown(distribution: BaseDistribution) -> str:
     return text if step in (None, 1) else f"range({low}, {high}, step={step}), both ends included"
 
 
-def read_space(params: Mapping[str, Any] | None, when: Mapping[str, Any] | None, arguments: Sequence[str]) -> Space:
+def read_space(
+    params: Mapping[str, Any] | None, when: Mapping[str, Any] | None, arguments: Sequence[str],
+    loader: ConfigLoader | None = None,
+) -> Space:  # fmt: skip
     """Return the space of a search: `params` and `when` of its configuration, and the command line, which wins.
 
-    Raises UserError with every problem.
+    `loader` knows the choices of a group, which `glob(*)` asks for. Raises UserError with every problem.
     """
     problems: list[str] = []
-    space = Space()
+    space = Space(parser=OverridesParser.create(config_loader=loader))
     for name, value in (params or {}).items():
         _add(space, f"{name}={_as_override(value)}", problems, f"{PARAMS}.{name}")
     for condition, branch in (when or {}).items():
@@ -129,7 +134,7 @@ def _as_override(value: Any) -> str:
 
 def _add(space: Space, text: str, problems: list[str], where: str | None = None) -> None:
     try:
-        override = OverridesParser.create().parse_overrides([text])[0]
+        override = space.parser.parse_overrides([text])[0]
     except OverrideParseException as error:
         problems.append(f"{where}: {grammar_problem(text, error)}" if where else grammar_problem(text, error))
         return
@@ -167,8 +172,8 @@ def _distribution(override: Override, where: str, problems: list[str]) -> BaseDi
         problems.append(f"{where}: a range is never logarithmic; write '{override.get_key_element()}={drawn}'")
         return None
     try:
-        return create_optuna_distribution_from_override(override)
-    except (ValueError, AssertionError, NotImplementedError) as error:
+        return distribution_of(override)
+    except (ValueError, HydraException) as error:
         problems.append(f"{where}: {error}; write choice(a,b), range(a,b), interval(a,b) or tag(log, interval(a,b))")
         return None
 
@@ -182,7 +187,7 @@ def _add_branch(space: Space, condition: str, branch: Any, problems: list[str]) 
     if not isinstance(branch, Mapping) or not branch:
         problems.append(f"{where} is {branch!r}, but must map keys to what is drawn for them")
         return
-    inner = Space()
+    inner = Space(parser=space.parser)
     for name, text in branch.items():
         _add(inner, f"{name}={_as_override(text)}", problems, f"{where}.{name}")
     problems += [
@@ -222,21 +227,13 @@ def grid_problems(space: Space) -> list[str]:
         f"{name} is {shown(distribution)}, but a grid needs values one can count; write choice(...) or "
         "range(...), or choose hydra/sweeper/sampler=random or tpe"
         for name, distribution in space.params.items()
-        if not isinstance(distribution, CategoricalDistribution) and not _is_stepped(distribution)
+        if values_of(distribution) is None
     ]
 
 
 def grid_values(space: Space) -> dict[str, list[Any]]:
     """Return the values of each parameter, of a space without `grid_problems`."""
-    return {
-        name: list(OptunaSweeperImpl._to_grid_sampler_choices(distribution))
-        for name, distribution in space.params.items()
-    }
-
-
-def _is_stepped(distribution: BaseDistribution) -> bool:
-    step = getattr(distribution, "step", None)
-    return step is not None and not getattr(distribution, "log", False)
+    return {name: values_of(distribution) or [] for name, distribution in space.params.items()}
 
 
 def space_differences(before: Mapping[str, Any], now: Mapping[str, Any], absent: str = "not drawn") -> list[str]:

@@ -7,12 +7,9 @@ A path, or null for the sweep folder, is a journal file; `postgresql://` any dat
 from __future__ import annotations
 
 import contextlib
-import logging
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nlu.config.errors import UserError
 from nlu.storage.redaction import credential_problems
@@ -20,7 +17,7 @@ from nlu.storage.redaction import credential_problems
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-log = logging.getLogger(__name__)
+    from nlu.sweeps.patience import PatientStorage
 
 KEY = "hydra.sweeper.storage"
 JOURNAL = "journal.log"
@@ -33,6 +30,18 @@ ALTERNATIVES = (
 CONNECT_TIMEOUT_S = 10
 OUTAGE_S = 300.0
 """How long a storage may be away before a job or a search gives up."""
+
+
+class StorageAway(UserError):
+    """A storage that does not answer, of whatever kind, so that nothing is known of what it holds."""
+
+    @classmethod
+    def after(cls, url: str, error: Exception, waited_s: float) -> StorageAway:
+        """Return what to say of one that answered before, and then did not for so many seconds."""
+        return cls(
+            f"{KEY} is {url}, which has not answered for {waited_s:.0f} s: {reason_of(error)}; nothing is lost: once "
+            "it answers, the same command with the same hydra.sweep.dir goes on"
+        )
 
 
 def storage_url(written: str | None, sweep_dir: Path) -> str:
@@ -106,58 +115,61 @@ def _with_driver(url: str) -> str:
     return url.replace("postgresql://", "postgresql+psycopg2://", 1) if url.startswith("postgresql://") else url
 
 
-def open_storage(url: str) -> BaseStorage:
+def open_storage(url: str, *, is_known: bool = False, patience_s: float | None = None) -> PatientStorage:
     """Open the storage of a URL from `storage_url`, for the sweeper as for a job.
 
-    Raises UserError where it cannot be reached, within `CONNECT_TIMEOUT_S` for a database.
+    Once open it bears an outage of `patience_s` seconds, `OUTAGE_S` unless told. Raises UserError where it cannot be
+    opened, StorageAway if it does not answer. One that `is_known` to hold a study is waited for as long as that, and
+    nothing is made in its place.
     """
+    from nlu.sweeps.patience import PatientStorage, patiently
+
+    wait_s = OUTAGE_S if patience_s is None else patience_s
+    first_wait_s = wait_s if is_known else 0.0
+    inner, away = patiently(lambda: _opened(url, is_known), url, (StorageAway,), first_wait_s)
+    return PatientStorage(inner, url, away, wait_s)
+
+
+def _opened(url: str, is_known: bool) -> tuple[BaseStorage, tuple[type[Exception], ...]]:
+    """Return a storage, and by which exceptions it says that it is away."""
     scheme, _, rest = url.partition("://")
     if scheme == JOURNAL_SCHEME:
-        return _journal_file(url, rest)
+        return _journal_file(url, Path(rest), is_known), (OSError,)
     if scheme in OBJECT_SCHEMES:
-        return _journal_of_objects(url)
+        return _journal_of_objects(url), (StorageAway, OSError)
     return _database(url, scheme)
 
 
-def patiently(call: Callable[[], Any], wait_s: float = OUTAGE_S) -> Any:
-    """Return what `call` returns; while the storage does not answer, try again until `wait_s` have passed.
-
-    For calls that may be repeated: a search of many hours should not end because a database was started anew.
-    """
-    from optuna.exceptions import StorageInternalError
-
-    deadline_s, pause_s = time.monotonic() + wait_s, 1.0
-    while True:
-        try:
-            return call()
-        except (StorageInternalError, OSError) as error:
-            if time.monotonic() + pause_s > deadline_s:
-                raise
-            log.warning("the storage does not answer, trying again: %s", str(error).splitlines()[0])
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 30.0)
-
-
-def unreachable(url: str, error: Exception) -> UserError:
-    """Return what to say when the storage does not answer."""
-    reason = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
-    # The first line of a database's message is the reason, the rest is SQL and links.
-    return UserError(
-        f"{KEY} is {url}, which cannot be reached: {reason.splitlines()[0]}; start it, correct the URL, or choose "
+def unreachable(url: str, error: Exception) -> StorageAway:
+    """Return what to say when the storage does not answer from the start."""
+    return StorageAway(
+        f"{KEY} is {url}, which cannot be reached: {reason_of(error)}; start it, correct the URL, or choose "
         f"{ALTERNATIVES}"
     )
 
 
-def _journal_file(url: str, path: str) -> BaseStorage:
+def reason_of(error: BaseException) -> str:
+    """Return what a storage said, on one line."""
+    if isinstance(error, UserError):
+        return error.problems[0]
+    # optuna says that a call failed, its cause why; of a database's message the first line, the rest is SQL and links.
+    cause = error.__cause__ or error
+    reason = str(getattr(cause, "orig", None) or cause).strip() or type(cause).__name__
+    return reason.splitlines()[0]
+
+
+def _journal_file(url: str, path: Path, is_known: bool) -> BaseStorage:
     from optuna.storages import JournalStorage
 
     from nlu.sweeps.journal_file import journal_file
 
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        return JournalStorage(journal_file(path))
+        if is_known:
+            path.stat()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return JournalStorage(journal_file(str(path)))
     except OSError as error:
-        raise UserError(_unwritable(Path(path), error)) from error
+        raise (unreachable(url, error) if is_known else UserError(_unwritable(path, error))) from error
 
 
 def _journal_of_objects(url: str) -> BaseStorage:
@@ -168,14 +180,18 @@ def _journal_of_objects(url: str) -> BaseStorage:
     return JournalStorage(ObjectJournalBackend(url))
 
 
-def _database(url: str, scheme: str) -> BaseStorage:
+def _database(url: str, scheme: str) -> tuple[BaseStorage, tuple[type[Exception], ...]]:
+    from optuna.exceptions import StorageInternalError
     from optuna.storages import RDBStorage
     from sqlalchemy.exc import DBAPIError
+
+    from nlu.sweeps.optuna_private import cached
 
     if problem := _driver_problem(url):
         raise UserError(problem)
     arguments = {"connect_args": {"connect_timeout": CONNECT_TIMEOUT_S}} if scheme.startswith("postgresql") else {}
     try:
-        return RDBStorage(_with_driver(url), engine_kwargs={"pool_pre_ping": True, **arguments})
+        opened = RDBStorage(_with_driver(url), engine_kwargs={"pool_pre_ping": True, **arguments})
+        return cached(opened), (StorageInternalError, DBAPIError)
     except DBAPIError as error:
         raise unreachable(url, error) from error

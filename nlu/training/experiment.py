@@ -11,7 +11,7 @@ from nlu.data.report import describe, lines
 from nlu.display.progress import Progress
 from nlu.runs import logs
 from nlu.training.build import build_data
-from nlu.training.loop import Report
+from nlu.training.loop import Trial
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import parts_of, run_parts
 from nlu.training.single import run_single
@@ -41,11 +41,11 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
             # other spelling, use_deterministic_algorithms, imports the compiler: 1.5 s.
             torch.set_deterministic_debug_mode("warn")
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        report = report_of(config, ranks)
+        trial = trial_of(config, ranks)
         if parts := parts_of(config, overrides):
-            status = run_parts(parts, config, run_dir, overrides, ranks, report)
+            status = run_parts(parts, config, run_dir, overrides, ranks, trial)
         else:
-            status = run_single(config, run_dir, overrides, ranks, report=report)
+            status = run_single(config, run_dir, overrides, ranks, trial=trial)
     if status:
         log.info("the command with hydra.run.dir=%s resume=auto goes on", run_dir)
     elif ranks.is_first and config.is_standalone:
@@ -55,19 +55,25 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
     return status
 
 
-def report_of(config: Run, ranks: Ranks) -> Report | None:
+def trial_of(config: Run, ranks: Ranks) -> Trial | None:
     """Return what tells the trial of a search about evaluations, on every rank; None where this is no trial's job."""
     if config.trial is None:
         return None
     if not ranks.is_first:
-        return _never_asked
+        return _OfRankZero()
     from nlu.sweeps.channel import open_trial
 
-    return open_trial(config.trial).report
+    return open_trial(config.trial)
 
 
-def _never_asked(examples: int, value: float) -> bool:
-    raise AssertionError("only rank 0 holds the trial")
+class _OfRankZero:
+    """Stands for the trial on the other ranks, which never ask it."""
+
+    def report(self, examples: int, value: float) -> bool:
+        raise AssertionError("only rank 0 holds the trial")
+
+    def require_newest(self) -> None:
+        raise AssertionError("only rank 0 holds the trial")
 
 
 def report_data(config: Run) -> dict[str, Any]:

@@ -8,10 +8,11 @@ import gc
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -34,8 +35,17 @@ from nlu.training.predictions import keep_predictions
 from nlu.training.step import PendingStep, Stepper, StepResult
 from nlu.training.stopping import StopSignals
 
-Report = Callable[[int, float], bool]
-"""told (examples seen, value) after an evaluation, on rank 0; returns whether the run is to be pruned"""
+
+class Trial(Protocol):
+    """The trial of a search, as the run that works on it sees it; asked on rank 0."""
+
+    def report(self, examples: int, value: float) -> bool:
+        """Tell the value of an evaluation after so many examples seen; returns whether the run is to be pruned."""
+
+    def require_newest(self) -> None:
+        """Raise UserError where another job has the trial by now; asked before each save."""
+
+
 UNTIMED_STEPS = 3
 """Steps at the start of each process that throughput leaves out."""
 
@@ -60,8 +70,8 @@ class Training:
     signals: StopSignals = field(default_factory=StopSignals)
     tables: dict[str, Table] = field(default_factory=dict)
     """train.tsv and valid.tsv on rank 0, none elsewhere"""
-    report: Report | None = None
-    """on all ranks or on none; called on rank 0"""
+    trial: Trial | None = None
+    """on all ranks or on none"""
 
     def __post_init__(self) -> None:
         self.total_steps = self.clock.steps(parse_duration(self.trainer.max_duration))
@@ -239,6 +249,7 @@ def evaluate(run: Training) -> None:
         run.progress.metric(f"{run.eval_sets[0]} {run.metric}", entry.value)
         log_evaluation(run, entry)
         if enters_best(run, entry) and ranks.is_first:
+            require_newest(run)
             run.checkpoints.save_best(run.stepper.parallel.state_dict(run.stepper.model), state.best)
     for name, one in scored.items():
         if state.best and state.best[0] is entry:
@@ -246,13 +257,19 @@ def evaluate(run: Training) -> None:
         one.spool.close()
 
 
+def require_newest(run: Training) -> None:
+    """Raise UserError where the trial that this run works on has been given to another job."""
+    if run.trial is not None:
+        run.trial.require_newest()
+
+
 def is_to_be_pruned(run: Training) -> bool:
     """Report the last evaluation to the run's trial, if it is one; rank 0 asks, all ranks get its answer."""
-    if run.report is None:
+    if run.trial is None:
         return False
     ranks = run.stepper.ranks
     value = run.value_of(run.state.last_metrics)
-    return ranks.from_first(run.report(run.clock.examples(run.state.step), value) if ranks.is_first else None)
+    return ranks.from_first(run.trial.report(run.clock.examples(run.state.step), value) if ranks.is_first else None)
 
 
 def log_evaluation(run: Training, entry: Best) -> None:
@@ -295,6 +312,7 @@ def save_last(run: Training) -> None:
     Only then do best checkpoints go that it no longer names: a run killed before goes on from a state that wants them.
     """
     if run.stepper.ranks.is_first:
+        require_newest(run)
         run.checkpoints.save_last(
             run.stepper.model, run.stepper.optimizer, run.stepper.average, run.state, run.order_key
         )

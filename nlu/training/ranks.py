@@ -16,6 +16,8 @@ import torch.distributed as dist
 
 from nlu.config.errors import UserError
 
+MEETING = "NLU_WORKERS_MEET_AT"
+"""environment variable: the file at which the workers of one machine find each other; without it, torchrun's address"""
 TIMEOUT = timedelta(hours=2)
 """Rank 0 may tokenize a large set while the others wait."""
 
@@ -104,7 +106,11 @@ def process_group(wanted_device: str) -> Iterator[Ranks]:
     else:
         share = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
         torch.set_num_threads(share)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+    meeting = os.environ.get(MEETING)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT, rank=rank, world_size=world_size,
+        init_method=f"file://{meeting}" if meeting else "env://",
+    )  # fmt: skip
     host_group = dist.new_group(backend="gloo", timeout=TIMEOUT) if device.type == "cuda" else None
     try:
         yield Ranks(rank, world_size, device, host_group)

@@ -19,7 +19,7 @@ from nlu.runs.folder import checkpoint_to_continue, hold, write_config
 from nlu.runs.predictions import write_predictions
 from nlu.storage.files import write_json
 from nlu.sweeps.repeats import OUT_OF_FOLD, join_folds, summarise
-from nlu.training.loop import Report
+from nlu.training.loop import Trial
 from nlu.training.ranks import Ranks
 from nlu.training.single import run_single, write_command
 from nlu.training.stopping import StopSignals
@@ -55,17 +55,20 @@ def parts_of(config: Run, overrides: list[str]) -> list[Part]:
 class RunningMean:
     """Tells a trial the mean over its parts: the last values of those that ended, the present one of the running."""
 
-    def __init__(self, report: Report):
+    def __init__(self, trial: Trial):
         self.asked_to_prune = False
-        self._report = report
+        self._trial = trial
         self._values: list[float] = []
         self._examples = 0
 
     def report(self, examples: int, value: float) -> bool:
         """Report an evaluation of the running part; returns whether the trial is to be pruned."""
         mean = statistics.fmean([*self._values, value])
-        self.asked_to_prune = self._report(self._examples + examples, mean)
+        self.asked_to_prune = self._trial.report(self._examples + examples, mean)
         return self.asked_to_prune
+
+    def require_newest(self) -> None:
+        self._trial.require_newest()
 
     def add(self, result: dict[str, Any]) -> None:
         """Count a part that ended, from its result.json."""
@@ -76,13 +79,13 @@ class RunningMean:
 
 
 def run_parts(
-    parts: list[Part], config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, report: Report | None
+    parts: list[Part], config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, trial: Trial | None
 ) -> int:
     """Run the parts that are not finished yet, then write what they make together; returns the exit status.
 
     A trial that is pruned leaves the parts that it has, and no joined predictions.
     """
-    mean = RunningMean(report) if report else None
+    mean = RunningMean(trial) if trial else None
     with hold(run_dir) if ranks.is_first else nullcontext(), ExitStack() as while_listening:
         ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
         if ranks.from_first((run_dir / "result.json").is_file()):
@@ -103,7 +106,7 @@ def run_parts(
         done: list[Part] = []
         for part in parts:
             status = run_single(
-                part.config, run_dir / part.name, part.overrides, ranks, report=mean.report if mean else None,
+                part.config, run_dir / part.name, part.overrides, ranks, trial=mean,
                 signals=signals, before_training=begin,
             )  # fmt: skip
             if status:

@@ -20,7 +20,7 @@ from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
 from nlu.training.build import build_run
-from nlu.training.loop import Report, Training, train
+from nlu.training.loop import Training, Trial, train
 from nlu.training.ranks import Ranks
 from nlu.training.stopping import StopSignals
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def run_single(
-    config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, *, report: Report | None = None,
+    config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, *, trial: Trial | None = None,
     signals: StopSignals | None = None, before_training: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
     """Run to the end, or find the run finished; returns the exit status: 0, or 75 or 130 when stopped and saved.
@@ -45,7 +45,7 @@ def run_single(
             log.info("the run in %s is finished; nothing was done", run_dir)
             return 0
         run = build_run(config, run_dir, ranks, progress, checkpoint)
-        run.report = report
+        run.trial = trial
         run.signals = signals or run.signals
         # Until here there is nothing to save, and a signal ends the process as usual.
         with run.signals if signals is None else nullcontext():

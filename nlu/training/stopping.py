@@ -18,10 +18,15 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self._told = False
         self._before: dict[signal.Signals, Any] = {}
 
     @property
     def asked(self) -> bool:
+        """Whether a signal came; the first look after it says so in the log, which a handler must not touch."""
+        if self.received is not None and not self._told:
+            self._told = True
+            log.info("%s: stopping after this step", self.received.name)
         return self.received is not None
 
     @property
@@ -33,12 +38,14 @@ class StopSignals:
             self._before[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        # The code that was interrupted may hold the lock of a log or of a stream, so nothing else may happen here.
         self.received = signal.Signals(number)
-        log.info("%s: stopping after this step", self.received.name)
         if self.received == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,7 @@
 """A Hydra program of a few lines that reports to its trial: what a search drives, without the weight of a real run.
 
 It climbs to its value in `steps` steps of 100 examples, saves its step before each report, and notes in runs.txt every
-time it was started: process, first step, devices, threads.
+time it was started: process, first step, devices, threads. A file named full in the sweep folder makes its disk full.
 """
 
 import json
@@ -22,6 +22,7 @@ kind: a
 steps: 4
 step_s: 0.0
 fail: false
+fail_from: 1000000
 die_once: false
 trial: null
 resume: never
@@ -38,54 +39,47 @@ def value_of(config: DictConfig) -> float:
     return 1.0 - abs(config.lr - 0.01)
 
 
-def climb(config: DictConfig, folder: Path) -> float | None:
-    """Go on from the saved step to the end or until the trial is pruned; returns the value where there is no trial."""
-    from nlu.sweeps.channel import COMPLETE, PRUNED, open_trial
+def climb(config: DictConfig, folder: Path) -> float:
+    """Go on from the saved step to the end or until the trial is pruned; returns the value, result.json has all."""
+    from nlu.sweeps.channel import open_trial
 
     saved = folder / "state.json"
     step = json.loads(saved.read_text())["step"] if saved.exists() else 0
     held = [os.environ.get(name) or "-" for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
     with open(folder / "runs.txt", "a") as file:
         file.write(f"{os.getpid()} {step} {' '.join(held)}\n")
-    if config.fail:
-        raise RuntimeError(f"lr {config.lr} is no good")
+    if (folder.parent / "full").exists():
+        Path("/dev/full").write_text("x")
+    if config.fail or (config.trial and config.trial.number >= config.fail_from):
+        raise RuntimeError(f"lr {config.lr} is no good" if config.fail else f"no model in {folder}")
     if config.die_once and step == 2 and not (folder / "died").exists():
         (folder / "died").touch()
         os._exit(9)
     trial = open_trial(config.trial) if config.trial else None
-    while step < config.steps:
+    is_pruned = False
+    while step < config.steps and not is_pruned:
         time.sleep(config.step_s)
         step += 1
         value = value_of(config) * step / config.steps
         temporary = saved.with_suffix(".tmp")
         temporary.write_text(json.dumps({"step": step}))
         temporary.rename(saved)
-        if trial and trial.report(100 * step, value) and step < config.steps:
-            trial.finish(PRUNED, folder, value=value, examples=100 * step)
-            return None
+        is_pruned = bool(trial and trial.report(100 * step, value) and step < config.steps)
         if config.die_once and step == 2 and not (folder / "died").exists():
             (folder / "died").touch()
             os._exit(9)
-    if trial:
-        trial.finish(COMPLETE, folder, value=value, examples=100 * step)
+    result = {"best": {"metric": "height", "value": value}, "pruned": is_pruned, "examples": 100 * step}
+    (folder / "result.json").write_text(json.dumps(result))
     return value
 
 
-def main(config: DictConfig) -> float | None:
+def main(config: DictConfig) -> float:
     folder = Path(HydraConfig.get().runtime.output_dir)
     if config.trial is None:
         return climb(config, folder)
-    from nlu.sweeps.channel import FAILED, last_line, only_job, open_trial, record_failure
+    from nlu.sweeps.channel import run_trial
 
-    trial = open_trial(config.trial)
-    with only_job(folder):
-        if trial.is_over:
-            return None
-        try:
-            return climb(config, folder)
-        except Exception as error:
-            trial.finish(FAILED, folder, error=last_line(error), log_file=record_failure(folder, error))
-            raise
+    return run_trial(config.trial, folder, lambda: 0 * climb(config, folder))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@ import re
 import signal
 import time
 
+import optuna
 import pytest
 
+from nlu.sweeps.lease import Lease
+from nlu.sweeps.storage import open_storage, storage_url
 from tests.launchers.searches import LOCAL, runs, search, start, states, study, trials
 
 ARGUMENTS = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=5", "step_s=0.2")
@@ -144,3 +147,26 @@ def test_a_search_killed_between_asking_and_drawing_draws_the_same(tmp_path, unb
     search(folder, *ARGUMENTS, "step_s=0")
     assert [trial.params["lr"] for trial in trials(folder)] == unbroken[0]
     assert (folder / "1").is_dir()
+
+
+def test_a_study_that_was_killed_half_created_is_completed(tmp_path, unbroken):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    half = optuna.create_study(study_name="s", storage=open_storage(storage_url(None, folder)), direction="maximize")
+    half.set_user_attr("space", {"lr": "interval(0.001, 1.0)"})
+    search(folder, *ARGUMENTS, "step_s=0")
+    assert [trial.params["lr"] for trial in trials(folder)] == unbroken[0]
+    # The one attribute that says that all is there is the last to be written.
+    written = list(study(folder).user_attrs)
+    assert written.index("shared") < written.index("pruner") < written.index("id")
+
+
+def test_a_study_that_another_host_runs_is_left_alone_though_the_folder_has_the_same_name(tmp_path):
+    shared = (f"hydra.sweeper.storage={tmp_path}/journal.log", "hydra.sweeper.study_name=one", "step_s=0")
+    search(tmp_path / "s", *ARGUMENTS, *shared, "hydra.sweeper.n_trials=1")
+    storage = open_storage(storage_url(f"{tmp_path}/journal.log", tmp_path))
+    with Lease(storage, "one", "its own folder", print, beat_s=0.2):
+        said = search(tmp_path / "s", *ARGUMENTS, *shared, status=1)
+    assert "the study one belongs to a search on" in said and "the study one is run by process" in said
+    assert "started" not in said
+    search(tmp_path / "s", *ARGUMENTS, *shared)

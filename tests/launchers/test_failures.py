@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import optuna
 import pytest
 
+from nlu.sweeps.storage import open_storage, storage_url
 from tests.launchers import searches
-from tests.launchers.searches import LOCAL, outcomes, runs, search, states, trials
+from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states, trials
 
 DRAWN = "lr=choice(0.1,0.2,0.3,0.4)"
 SOME_FAIL = ("hydra.sweeper.n_trials=4", "fail=choice(true,false)", "hydra/sweeper/sampler=grid", "lr=choice(0.1,0.2)")
@@ -43,6 +46,70 @@ def test_the_same_failure_of_all_first_trials_ends_the_search(tmp_path):
     assert said.count("RuntimeError: lr 0.1 is no good") == 2
     assert said.count("the same as trial 0") == 2
     assert "failed: trials 0, 1, 2: " in said and (tmp_path / "s/summary/trials.tsv").read_text().count("failed") >= 3
+
+
+def test_the_same_failure_again_and_again_ends_a_search_that_had_begun_well(tmp_path):
+    folder, all_fail = tmp_path / "s", ("lr=interval(0.001,1)", "fail_from=1", "hydra.sweeper.n_trials=9")
+    said = search(folder, *all_fail, status=1)
+    assert states(folder) == ["COMPLETE", "FAIL", "FAIL", "FAIL"]
+    assert f"trials 1, 2, 3 failed alike, one after another, as told above; correct it, and the same command with " \
+           f"hydra.sweep.dir={folder} goes on with the rest" in said  # fmt: skip
+    # Whoever goes on believes to have corrected it: what happened before does not count.
+    search(folder, *all_fail, "hydra.sweeper.stop_after_same_failures=2", status=1)
+    assert states(folder)[4:] == ["FAIL", "FAIL"]
+
+
+def test_a_full_disk_fails_no_trial_and_the_search_goes_on_once_there_is_room(tmp_path):
+    folder = tmp_path / "s"
+    search(folder, DRAWN, "hydra.sweeper.n_trials=1")
+    (folder / "full").touch()
+    said = search(folder, DRAWN, "hydra.sweeper.n_trials=3", status=1)
+    assert states(folder) == ["COMPLETE", "RUNNING"]
+    assert said.count("trial 1 is given back, its machine was at fault: No space left on device") == 3
+    assert "the search cannot go on, for no fault of its trials: No space left on device" in said
+    (folder / "full").unlink()
+    search(folder, DRAWN, "hydra.sweeper.n_trials=3")
+    assert states(folder) == ["COMPLETE"] * 3
+
+
+def test_a_storage_that_is_away_for_a_while_costs_a_search_and_its_jobs_nothing(tmp_path):
+    folder, held = tmp_path / "s", tmp_path / "mounted"
+    held.mkdir()
+    drawn = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=3", "step_s=0.2", *LOCAL)
+    process = start(folder, *drawn, f"hydra.sweeper.storage={held}/journal.log", "hydra.sweeper.study_name=s")
+    while not list(folder.glob("*/state.json")) and process.poll() is None:
+        time.sleep(0.05)
+    held.rename(tmp_path / "unmounted")
+    time.sleep(2)
+    (tmp_path / "unmounted").rename(held)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    study = optuna.load_study(study_name="s", storage=open_storage(storage_url(f"{held}/journal.log", folder)))
+    assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE"] * 3
+    assert [sorted(trial.intermediate_values) for trial in study.get_trials()] == [[100, 200, 300, 400]] * 3
+    assert [runs(folder, number) for number in range(3)] == [[0]] * 3
+
+
+IMPATIENT = "import runpy, sys, nlu.sweeps.storage as s; s.OUTAGE_S = 0.5; sys.argv[:] = sys.argv[1:]; " \
+    "sys.path.insert(0, sys.argv[0].rpartition('/')[0]); runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
+
+
+def test_a_storage_that_stays_away_ends_a_search_with_one_sentence_and_fails_no_trial(tmp_path):
+    folder, held = tmp_path / "s", tmp_path / "mounted"
+    held.mkdir()
+    own = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=2", "step_s=0.2", "hydra.sweeper.study_name=s",
+           f"hydra.sweeper.storage={held}/journal.log")  # fmt: skip
+    process = start(folder, *own, program=[sys.executable, "-c", IMPATIENT, *searches.PROGRAM[1:]])
+    while not list(folder.glob("*/state.json")) and process.poll() is None:
+        time.sleep(0.05)
+    held.rename(tmp_path / "unmounted")
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 1 and "which has not answered for 1 s" in said.replace("for 0 s", "for 1 s"), said
+    (tmp_path / "unmounted").rename(held)
+    study = optuna.load_study(study_name="s", storage=open_storage(storage_url(f"{held}/journal.log", folder)))
+    assert [trial.state.name for trial in study.get_trials()] == ["RUNNING"]
+    search(folder, *own)
+    assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE"] * 2
 
 
 def test_a_trial_that_is_under_way_when_failures_end_the_search_is_named(tmp_path):

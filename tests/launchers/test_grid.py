@@ -50,6 +50,12 @@ def test_a_value_that_a_job_gets_from_hydra_is_known_when_it_is_checked(tmp_path
     assert "holds" in grid(tmp_path / "grid", *files(tmp_path), *own)
 
 
+def test_a_glob_makes_a_job_of_each_choice_of_a_group(tmp_path):
+    said = grid(tmp_path / "grid", *files(tmp_path), "scheduler=glob(*)", "dry_run=true").splitlines()
+    names = ("constant", "exponential", "one_cycle")
+    assert said[:3] == [f"# job {number} (scheduler={name})" for number, name in enumerate(names)]
+
+
 def test_a_grid_that_only_checks_has_a_line_for_each_job_and_names_no_report(tmp_path):
     said = grid(tmp_path / "grid", *files(tmp_path), "seed=1,2", "dry_run=true")
     assert said.splitlines()[:2] == ["# job 0 (seed=1)", "# job 1 (seed=2)"] and len(said.splitlines()) == 4

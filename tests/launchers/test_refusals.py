@@ -50,7 +50,7 @@ def refused(folder, *overrides: str) -> str:
         ([LR, "hydra.sweeper.sampler.foo=3"], "hydra/sweeper/sampler=tpe has no such key; valid: "),
         (["trainer.batch_size=interval(8,17)"], "write 'trainer.batch_size=int(interval(8,17))'"),
         ([LR, "hydra.sweeper.sampler=null"], "hydra.sweeper.sampler is null"),
-        ([LR, "hydra.sweeper.pruner={name: wilcoxon, p_threshold: 7}", "dry_run=true"], "pruner.p_threshold is 7 but"),
+        ([LR, "hydra.sweeper.pruner={name: median, n_min_trials: 0}", "dry_run=true"], "pruner.n_min_trials is 0 but"),
         ([LR, "hydra.sweeper.reduction_factor=1", "dry_run=true"], "reduction_factor is 1 but must be >= 2"),
         ([LR, "hydra.sweeper.n_trials=0", "hydra.sweeper.on_failure=stopp", "optimizer.weight_decay=-1"], "3 problems"),
         ([LR, "hydra.run.dir=mine"], "a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir=mine"),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import statistics
 import sys
 
 import pytest
@@ -37,16 +38,20 @@ def test_a_hopeless_trial_is_pruned_at_a_rung_and_the_cost_is_announced(tmp_path
     assert "expected cost:" in said
 
 
-@pytest.mark.parametrize(
-    "pruner",
-    ["successive_halving", "{name: threshold, lower: 0.01}", "wilcoxon", "{name: median, n_startup_trials: 1}"],
-)
-def test_every_pruner_runs(tmp_path, pruner):
+def test_the_pruner_that_is_asked_for_is_the_one_that_stops_trials(tmp_path):
+    """A trial reports value * step / 4 at 100 to 400 examples, so that its curve follows from what it drew."""
     search(
-        tmp_path / "s", DRAWN, f"hydra.sweeper.pruner={pruner}", "hydra.sweeper.n_trials=4",
-        "hydra.sweeper.min_resource=100ex", "hydra.sweeper.max_resource=400ex",
+        tmp_path / "s", "lr=choice(0.1,0.3,0.5,0.7,0.9)", "hydra/sweeper/sampler=grid",
+        "hydra.sweeper.pruner={name: median, n_startup_trials: 1}",
     )  # fmt: skip
-    assert set(states(tmp_path / "s")) <= {"COMPLETE", "PRUNED"} and len(states(tmp_path / "s")) == 4
+    complete: list[float] = []
+    for trial in trials(tmp_path / "s"):
+        value = 1 - abs(trial.params["lr"] - 0.01)
+        is_worse = bool(complete) and value < statistics.median(complete)
+        assert trial.state.name == ("PRUNED" if is_worse else "COMPLETE")
+        assert max(trial.intermediate_values) == (100 if is_worse else 400)
+        complete += [] if is_worse else [value]
+    assert "PRUNED" in states(tmp_path / "s")
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "gp", "qmc"])

@@ -21,12 +21,11 @@ HALVING = {
 def main(storage_url: str, study_name: str, trials: str) -> None:
     """Run this many trials."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = open_storage(storage_url)
     study = optuna.load_study(
-        study_name=study_name,
-        storage=open_storage(storage_url),
-        sampler=optuna.samplers.RandomSampler(),
-        pruner=pruning.build(HALVING),
-    )
+        study_name=study_name, storage=storage, sampler=optuna.samplers.RandomSampler(),
+        pruner=pruning.build(HALVING, storage),
+    )  # fmt: skip
     for _ in range(int(trials)):
         trial = study.ask()
         trial.set_user_attr("process", os.getpid())

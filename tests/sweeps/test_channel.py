@@ -1,5 +1,6 @@
 """What a job tells its trial, once or again after it was continued, and what it is told."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,8 +11,8 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.sweeps import channel
-from nlu.sweeps.channel import COMPLETE, FAILED, OUTCOME, PRUNER, Trial, run_trial
-from nlu.sweeps.storage import open_storage, storage_url
+from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, PRUNER, Superseded, Trial, run_trial
+from nlu.sweeps.storage import StorageAway, open_storage, storage_url
 from nlu.training.stopping import StopSignals
 
 HALVING = {
@@ -125,6 +126,122 @@ def test_the_value_is_the_best_of_the_runs_result(handed, tmp_path):
     outcome = frozen(handed, 0).user_attrs[OUTCOME]
     assert [outcome[key] for key in ("state", "value", "sd", "examples")] == [COMPLETE, 0.75, 0.1, 640]
     assert channel.LOCKS == ".jobs" and (tmp_path / ".jobs/0.lock").exists()
+
+
+def job(handed, number: int, launch: int) -> Trial:
+    trial = Trial(**handed(number), launch=launch)
+    trial.claim()
+    return trial
+
+
+def test_a_job_leaves_as_soon_as_a_newer_one_has_its_trial(handed, tmp_path):
+    old = job(handed, 0, launch=1)
+    assert not old.report(100, 0.5)
+    new = job(handed, 0, launch=2)
+    with pytest.raises(Superseded, match=r"newer job \(launch 2, this was 1\)"):
+        old.report(200, 0.6)
+    old.finish(FAILED, tmp_path, error="x")
+    assert frozen(handed, 0).intermediate_values == {100: 0.5} and OUTCOME not in frozen(handed, 0).user_attrs
+    assert not new.report(200, 0.7)
+    new.finish(COMPLETE, tmp_path, value=0.7)
+    assert frozen(handed, 0).user_attrs[OUTCOME]["value"] == 0.7
+
+
+def test_a_job_that_begins_late_leaves_to_the_later_launch_what_that_has_begun(handed, tmp_path):
+    job(handed, 0, launch=2)
+    assert run_trial({**handed(0), "launch": 1}, tmp_path / "0", lambda: pytest.fail("it ran")) == 75
+    assert OUTCOME not in frozen(handed, 0).user_attrs
+
+
+def test_of_two_launches_with_one_number_the_one_that_claimed_last_stays(handed):
+    first, second = job(handed, 0, launch=1), job(handed, 0, launch=1)
+    with pytest.raises(Superseded):
+        first.report(100, 0.5)
+    assert not second.report(100, 0.5)
+
+
+def test_before_a_save_a_job_asks_whether_it_is_the_newest_but_not_each_time(handed, monkeypatch):
+    old = job(handed, 0, launch=1)
+    old.require_newest()
+    job(handed, 0, launch=2)
+    old.require_newest()
+    monkeypatch.setattr(channel, "CHECKED_FOR_S", 0.0)
+    with pytest.raises(Superseded):
+        old.require_newest()
+
+
+def test_the_processes_that_a_job_starts_have_its_claim(handed, tmp_path):
+    def run():
+        workers = Trial(**handed(0), launch=1)
+        assert not workers.report(50, 0.5)
+        job(handed, 0, launch=2)
+        with pytest.raises(Superseded):
+            workers.report(100, 0.5)
+        return 75
+
+    assert run_trial({**handed(0), "launch": 1}, tmp_path / "0", run) == 75
+    assert channel.CLAIM_VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/x/model"), "No space left on device: /x/model"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "Disk quota exceeded"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), "I/O error: No space left on device (os e"),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered\nhelp"), "CUDA error: uncorrectable ECC error"),
+        (UserError("the cache cannot be written"), None),
+        (OSError(errno.ENOENT, "No such file"), None),
+        (RuntimeError("CUDA out of memory"), None),
+    ],
+)
+def test_what_the_machine_lacks_gives_the_trial_back_and_is_no_failure_of_it(handed, tmp_path, error, said):
+    def fail():
+        raise RuntimeError("in other words") from error
+
+    mapping = {**handed(0), "launch": 3}
+    if said is None:
+        with pytest.raises(RuntimeError):
+            run_trial(mapping, tmp_path / "0", fail)
+        assert frozen(handed, 0).user_attrs[OUTCOME]["state"] == FAILED and FAULT not in frozen(handed, 0).user_attrs
+    else:
+        assert run_trial(mapping, tmp_path / "0", fail) == 75
+        left = frozen(handed, 0).user_attrs
+        assert OUTCOME not in left and left[FAULT]["launch"] == 3 and left[FAULT]["error"].startswith(said)
+    assert not Trial(**handed(0), attempt=1).is_over
+
+
+def test_a_full_disk_is_known_from_the_system_itself(handed, tmp_path):
+    def fill():
+        with open("/dev/full", "w") as file:
+            file.write("x")
+        return 0
+
+    assert run_trial(handed(0), tmp_path / "0", fill) == 75
+    assert "No space left on device" in frozen(handed, 0).user_attrs[FAULT]["error"]
+    assert "No space left on device" in (tmp_path / "0/log.txt").read_text()
+
+
+def test_a_job_whose_storage_stays_away_leaves_its_trial_to_be_gone_on_with(handed, tmp_path):
+    def run():
+        raise StorageAway("it has not answered for 300 s")
+
+    assert run_trial(handed(0), tmp_path / "0", run) == 75
+    assert OUTCOME not in frozen(handed, 0).user_attrs
+
+
+def test_the_time_of_a_continued_trial_is_that_of_all_its_jobs(handed, tmp_path):
+    first = Trial(**handed(0))
+    first._began_s -= 100.0
+    first.report(50, 0.1)
+    told = frozen(handed, 0).user_attrs[DECISION]["wall_s"]
+    assert 100.0 <= told < 110.0
+    second = Trial(**handed(0))
+    second._began_s -= 20.0
+    assert told + 20.0 <= second.wall_s < told + 30.0
+    second.finish(COMPLETE, tmp_path, value=0.1)
+    assert told + 20.0 <= frozen(handed, 0).user_attrs[OUTCOME]["wall_s"] < told + 30.0
 
 
 @pytest.fixture

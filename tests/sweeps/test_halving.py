@@ -1,5 +1,6 @@
 """HyperBand deals and judges trials as in its papers, and passes no more of them than it announced."""
 
+import itertools
 import math
 import random
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.sweeps import pruning
-from nlu.sweeps.brackets import bracket_of, brackets, cost
+from nlu.sweeps.brackets import Bracket, Rung, bracket_of, brackets, cost
 
 SPEC = {"name": "hyperband", "min_resource": 100, "max_resource": 2700, "reduction_factor": 3, "bootstrap_count": 0}
 HALVING = {**SPEC, "name": "successive_halving", "min_early_stopping_rate": 0}
@@ -22,7 +23,9 @@ def quiet():
 
 def search(spec: dict, values: list[float], *, name: str = "s", direction: str = "maximize") -> list[int]:
     """Run trials of constant values one after the other; returns the examples that each saw."""
-    study = optuna.create_study(study_name=name, direction=direction, pruner=pruning.build(spec))
+    storage = optuna.storages.InMemoryStorage()
+    pruner = pruning.build(spec, storage)
+    study = optuna.create_study(study_name=name, storage=storage, direction=direction, pruner=pruner)
     seen = []
     for value in values:
         trial = study.ask()
@@ -70,11 +73,12 @@ def test_of_equal_trials_no_more_pass_than_of_others():
 
 
 def test_where_the_settings_changed_trials_are_compared_at_the_same_examples():
-    study = optuna.create_study(direction="maximize", pruner=pruning.build(HALVING))
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage, direction="maximize", pruner=pruning.build(HALVING, storage))
     first, second = study.ask(), study.ask()
     first.report(0.9, 100)
     assert not first.should_prune()
-    study.pruner = pruning.build({**HALVING, "min_resource": 300})
+    study.pruner = pruning.build({**HALVING, "min_resource": 300}, storage)
     second.report(0.8, 300)
     assert not second.should_prune()
 
@@ -122,27 +126,67 @@ def test_of_trials_that_get_better_and_better_few_more_pass_than_announced_unlik
     assert ours <= 40 < theirs
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        SPEC,
-        HALVING,
-        {**HALVING, "bootstrap_count": 6},
-        {**HALVING, "max_resource": 900, "reduction_factor": 2},
-        {**SPEC, "reduction_factor": 5},
-    ],
-)
-@pytest.mark.parametrize(("n_trials", "searches"), [(200, 3), (24, 40)])
-def test_trials_in_no_order_cost_what_is_announced(spec, n_trials, searches):
+# Of n trials in no order the k-th is the best so far with probability 1 / k, among the best two with 2 / k. With a
+# factor of 3 trials 1 to 5 pass as the best so far: 1, 1/2, 1/3, 1/4, 1/5. The sixth passes among the best two if no
+# more than two of the five have passed, as in 24 + 50 of 120 orders (as many as have one and two records), else as the
+# best: (74 * 2 + 46 * 1) / 720 = 97/360. Sums of these, over all orders of n trials:
+PASSED = {1: 1, 2: 3 / 2, 3: 11 / 6, 5: 137 / 60, 6: 137 / 60 + 97 / 360}
+
+
+@pytest.mark.parametrize("n_trials", PASSED)
+def test_of_all_orders_of_a_few_trials_as_many_pass_a_rung_as_by_hand(n_trials):
+    passed = 0
+    for order in itertools.permutations(range(n_trials)):
+        rung = Rung()
+        for value in order:
+            passes = rung.lets_pass(value, 3, 0)
+            rung.add(value, passes)
+            passed += passes
+    assert passed / math.factorial(n_trials) == pytest.approx(PASSED[n_trials], abs=1e-12)
+
+
+@pytest.mark.parametrize("n_trials", PASSED)
+def test_the_announced_cost_of_one_rung_is_that_by_hand(n_trials):
+    # A rung at a third: who does not pass costs 1/3 of a full run, who does a whole one.
+    by_hand = 1 / 3 + 2 / 3 * PASSED[n_trials] / n_trials
+    assert cost(Bracket(0, (900,), 1), n_trials, HALVING) == pytest.approx(by_hand, abs=0.02)
+
+
+def test_the_announced_cost_of_two_rungs_is_that_by_hand():
+    # Of two trials the first passes both rungs. The second is better with probability 1/2, and then so at both; else it
+    # stops at the first, after 300 of 2,700 examples.
+    by_hand = (1 + (1 / 2 * 1 + 1 / 2 * 300 / 2700)) / 2
+    assert cost(Bracket(0, (300, 900), 1), 2, HALVING) == pytest.approx(by_hand, abs=0.02)
+
+
+def test_of_many_trials_the_announced_cost_is_that_of_a_third_at_each_rung():
+    # 1/27 of a run for all, 2/27 more for a third, 6/27 for a ninth, 18/27 for the 27th part. The cost of one trial
+    # deviates by 0.2 from its mean, so that of 3,000 by 0.004.
+    by_hand = (1 + 2 / 3 + 6 / 9 + 18 / 27) / 27
+    assert cost(brackets(HALVING)[0], 3000, HALVING) == pytest.approx(by_hand, abs=0.012)
+
+
+def test_a_search_costs_what_is_announced():
+    # By hand as above: of 6 trials in the bracket of one rung, over 60 searches.
     rng = random.Random(0)
-    seen = 0
-    for number in range(searches):
-        values = [rng.random() for _ in range(n_trials)]
-        seen += sum(min(examples, spec["max_resource"]) for examples in search(spec, values, name=f"cost {number}"))
-    found = brackets(spec)
-    dealt = [n_trials * bracket.budget / sum(each.budget for each in found) for bracket in found]
-    expected = sum(count * cost(bracket, count, spec) for bracket, count in zip(found, dealt, strict=True))
-    assert expected * searches == pytest.approx(seen / spec["max_resource"], rel=0.1)
+    spec = {**HALVING, "min_resource": 900}
+    seen = sum(sum(search(spec, [rng.random() for _ in range(6)], name=f"cost {number}")) for number in range(60))
+    assert seen / 60 / 2700 / 6 == pytest.approx(1 / 3 + 2 / 3 * PASSED[6] / 6, abs=0.05)
+
+
+def test_an_evaluation_beyond_several_rungs_is_judged_once():
+    def passed(spec):
+        rng, storage = random.Random(0), optuna.storages.InMemoryStorage()
+        study = optuna.create_study(storage=storage, direction="maximize", pruner=pruning.build(spec, storage))
+        found = []
+        for _ in range(300):
+            trial = study.ask()
+            trial.report(rng.random(), 900)
+            found.append(not trial.should_prune())
+        return found
+
+    assert passed(HALVING) == passed({**HALVING, "min_resource": 900})
+    assert 80 <= sum(passed(HALVING)) <= 101, "a third, not a third of a third of a third"
 
 
 def test_brackets_are_counted_exactly():

@@ -33,8 +33,9 @@ def test_what_is_a_power_as_written_keeps_its_last_rung_though_epochs_end_in_sho
     found = resources.pruner_spec(SETTINGS, [config(30, max_duration="1.8ep", eval_interval="0.2ep")], 1000)
     assert len(brackets(found)) == 3 and found["min_resource"] * 9 <= 1810
     # Of different units one step is forgiven, and more is not.
-    assert len(brackets(spec([config(max_duration="0.29ep")], min_resource="100ex"))) == 2
-    assert len(brackets(spec([config(max_duration="0.28ep")], min_resource="100ex"))) == 1
+    for max_duration, count in (("0.29ep", 2), ("0.28ep", 1)):
+        found = spec([config(max_duration=max_duration, eval_interval="0.1ep")], min_resource="100ex")
+        assert len(brackets(found)) == count
 
 
 def test_steps_are_warned_of_where_batches_differ():
@@ -76,6 +77,21 @@ def test_an_end_before_the_first_score_is_warned_of(max_resource, num_examples, 
     assert [f"max_resource is {max_resource}, but trials are first scored after 0.5ep" in text for text in found] == (
         [True] if warned else []
     )
+
+
+def test_a_first_decision_before_the_first_score_is_taken_for_it_and_that_is_said():
+    assert spec([config()], min_resource="100ex") == spec([config()])
+    (warning,) = resources.raised({**SETTINGS, "min_resource": "100ex"}, [config()], 1000)
+    assert "min_resource is 100ex, but trials are first scored after 500 examples (trainer.eval_interval)" in warning
+    for fine in ({}, {"min_resource": "500ex"}, {"min_resource": "1ep"}, {"min_resource": "1ex", "pruner": "median"}):
+        assert resources.raised({**SETTINGS, **fine}, [config()], 1000) == []
+
+
+def test_the_median_is_taken_at_the_evaluations_as_they_are_meant():
+    unlike = [config(size, max_duration="3ep") for size in (10, 48)]
+    found = resources.pruner_spec({**SETTINGS, "pruner": "median"}, unlike, 1000)
+    assert found["eval_interval"] == 500
+    assert resources.pruner_spec({**SETTINGS, "pruner": "median"}, [], None)["eval_interval"] == 1
 
 
 def test_settings_are_checked_without_the_trials():

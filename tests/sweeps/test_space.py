@@ -1,7 +1,10 @@
 """A space is read from YAML and the command line, with every problem at once, and drawn branch by branch."""
 
 import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 
+from nlu.config.entry.app import conf_dir
 from nlu.config.errors import UserError
 from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space, space_differences
 
@@ -42,7 +45,7 @@ def test_a_branch_is_drawn_with_its_choice_also_through_another_branch():
     ("params", "when", "arguments", "said"),
     [
         ({"a": "interval(2,1)"}, None, [], "hydra.sweeper.params.a: the interval runs from 2"),
-        (None, None, ["a=range(1,1)"], "must contain at least one value"),
+        (None, None, ["a=range(1,1)"], "the range holds no value"),
         (None, None, ["a=tag(log,range(8,18))"], r"never logarithmic; write 'a=tag\(log,int\(interval\(8,17\)\)\)'"),
         (None, {"a": {"b": "choice(1)"}}, [], "is no condition; write KEY=VALUE"),
         (None, {"a=1": {"b": 3}}, [], "b=3 draws nothing"),
@@ -81,3 +84,13 @@ def test_spaces_are_compared_key_by_key():
         "b where a=1: not drawn there, interval(0.0, 1.0) here",
     ]
     assert space_differences(before, before) == []
+
+
+def test_a_glob_draws_from_the_choices_of_a_group_and_is_refused_where_none_are_known():
+    with initialize_config_dir(config_dir=str(conf_dir())):
+        loader = GlobalHydra.instance().config_loader()
+        space = read_space({"optimizer": "glob(adamw*)"}, None, ["scheduler=glob(*,exclude=one*)"], loader)
+    assert set(space.params["optimizer"].choices) == {"adamw", "adamw_base"}
+    assert set(space.params["scheduler"].choices) == {"constant", "exponential"}
+    with pytest.raises(UserError, match=r"scheduler=glob\(\*\): ConfigLoader is not set; write choice"):
+        read_space(None, None, ["scheduler=glob(*)"])

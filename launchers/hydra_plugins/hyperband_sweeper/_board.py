@@ -16,7 +16,9 @@ class Board:
 
     def __init__(self, sweep_dir: Path, n_trials: int, *, with_bar: bool):
         self._console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
-        self._file = open(sweep_dir / LOG, "a", encoding="utf-8")
+        # Without a buffer, so that what a full disk did not take is not tried again at the end.
+        self._file = open(sweep_dir / LOG, "ab", buffering=0)
+        self._is_written = True
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             console=self._console, disable=not (with_bar and self._console.is_terminal), transient=True,
@@ -32,10 +34,15 @@ class Board:
         self._file.close()
 
     def say(self, text: str, style: str | None = None) -> None:
+        """Print a text, and write it down unless that failed before: a full disk is no reason to end a search."""
         self._console.print(text, style=style)
-        for line in text.splitlines():
-            self._file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}\n")
-        self._file.flush()
+        lines = [f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}\n" for line in text.splitlines()]
+        try:
+            if self._is_written:
+                self._file.write("".join(lines).encode())
+        except OSError as error:
+            self._is_written = False
+            self._console.print(f"{LOG} is not written any more: {error}", style="yellow")
 
     def progress(self, finished: int, best: str) -> None:
         self._bar.update(self._task, completed=finished, description=f"trials, best {best}")

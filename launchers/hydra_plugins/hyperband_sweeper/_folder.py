@@ -1,15 +1,15 @@
 """The sweep folder: held by one search at a time, and always by the same one, since its trials are called by number."""
 
 import contextlib
-import fcntl
 import json
-import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from nlu.config.entry.grid import RECORD
 from nlu.config.errors import UserError
 from nlu.storage.files import write_json
+from nlu.storage.locks import Locked, hold_lock
 
 LOCK = ".sweep.lock"
 HELD = "search.json"
@@ -18,28 +18,46 @@ ID = "id"
 
 
 @contextlib.contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Hold the sweep folder for this process. UserError where another process sweeps into it."""
+def hold(folder: Path) -> Iterator[str]:
+    """Hold the sweep folder for this process; gives a name that no other folder has, of another host either.
+
+    Raises UserError where another process sweeps into it.
+    """
     made_here = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
-    try:
+    with contextlib.ExitStack() as held:
+        while True:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(hold_lock(folder / LOCK, wait_s=0))
+                break
+            except FileNotFoundError:
+                # Another search was refused and took the folder along.
+                continue
+            except Locked:
+                raise UserError(
+                    f"hydra.sweep.dir is {folder}, and another search is running in it; wait for it, stop it, or "
+                    "choose another hydra.sweep.dir"
+                ) from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            made_here = False
-            raise UserError(
-                f"hydra.sweep.dir is {folder}, and another search is running in it; wait for it, stop it, or choose "
-                "another hydra.sweep.dir"
-            ) from None
-        yield
-    finally:
-        if made_here and not any(path.is_dir() or path.stat().st_size for path in folder.iterdir()):
-            # Refused before anything was settled.
-            for path in folder.iterdir():
-                path.unlink()
-            folder.rmdir()
-        os.close(descriptor)
+            yield _name_in(folder / LOCK)
+        finally:
+            if made_here and all(path.name == LOCK or _is_empty(path) for path in folder.iterdir()):
+                # Refused before anything was settled.
+                for path in folder.iterdir():
+                    path.unlink()
+                folder.rmdir()
+
+
+def _name_in(lock: Path) -> str:
+    """Return the name that stands in the lock, which the first holder writes there."""
+    if not (name := lock.read_text()):
+        name = uuid.uuid4().hex
+        lock.write_text(name)
+    return name
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size == 0
 
 
 def held_search(folder: Path) -> dict[str, str] | None:

@@ -22,16 +22,20 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from nlu.config.errors import UserError, print_error
 from nlu.config.words import counted
 from nlu.sweeps import preflight, resources
-from nlu.sweeps.channel import COMPLETE, OUTCOME, PRUNED, STOPPED, last_line
-from nlu.sweeps.storage import patiently
+from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, STOPPED, last_line
+from nlu.sweeps.distributions import suggest
+from nlu.sweeps.faults import machine_fault
+from nlu.sweeps.lease import Lease
 
 from ._board import Board, Idle, parameters
+from ._failures import Failures, FailuresEndSearch
 from ._folder import hold, require_no_run
 from ._plan import Plan
 from ._slots import Ended, quiet_launchers, terminate_jobs
 
-VALUES, ATTEMPT = "values", "attempt"
-"""user attributes of a trial: what was drawn, once that is complete; how often it has failed so far"""
+VALUES, ATTEMPT, LAUNCHES = "values", "attempt", "launches"
+"""user attributes of a trial: what was drawn, once that is complete; how often it has failed so far; how often a job
+was launched for it"""
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
 LOST_MAX = 3
@@ -49,20 +53,18 @@ def sweep(
     quiet_launchers()
     plan = Plan(settings, arguments, context, task, config)
     require_no_run(plan.folder)
-    with hold(plan.folder):
+    with hold(plan.folder) as place:
         plan.prepare()
-        search = Search(plan)
-        try:
-            search.run()
-        except FailuresEndSearch:
+        with Lease(plan.storage, plan.name, place, lambda text: print(text, file=sys.stderr)) as lease:
+            plan.settle()
+            search = Search(plan, lease)
+            try:
+                search.run()
+            except FailuresEndSearch:
+                search.summarize()
+                raise
             search.summarize()
-            raise
-        search.summarize()
-        search.require_an_end()
-
-
-class FailuresEndSearch(UserError):
-    """What failed trials are said to end: the search, as its settings ask."""
+            search.require_an_end()
 
 
 @dataclass
@@ -71,6 +73,7 @@ class Running:
 
     frozen: FrozenTrial
     attempt: int
+    launch: int
     examples_at_launch: int
 
 
@@ -79,15 +82,17 @@ class Search:
     """A search from its first trial to its end."""
 
     plan: Plan
+    lease: Lease
     running: dict[int, Running] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)
     """numbers that were asked for, and have no job: of a search that was broken off, or to be started again"""
     lost: Counter[int] = field(default_factory=Counter)
     """how often a trial's job vanished without having got further"""
-    told: dict[str, int] = field(default_factory=dict)
-    """the trial that was first to fail with an error"""
     stopping: int | None = None
     """the signal that asked to stop"""
+
+    def __post_init__(self) -> None:
+        self.failures = Failures(self.plan.folder, self.plan.settings["stop_after_same_failures"])
 
     def run(self) -> None:
         """Keep all slots filled until n_trials are finished."""
@@ -102,6 +107,7 @@ class Search:
             ) as self.board,
             self._signals(),
         ):
+            self.plan.storage.is_hurried = lambda: self.stopping is not None
             self._announce(len(finished))
             try:
                 self._loop()
@@ -117,6 +123,7 @@ class Search:
 
     def _loop(self) -> None:
         while self.stopping is None:
+            self.lease.require()
             self._collect()
             self._fill()
             self.idle.changed(len(self.running), self._remaining())
@@ -149,6 +156,7 @@ class Search:
             else:
                 number = self.plan.study.ask().number
                 self.asked += 1
+            self.lease.require()
             self._start(number)
             if not self.plan.slots.is_threaded:
                 self._collect()
@@ -158,23 +166,31 @@ class Search:
         if OUTCOME in frozen.user_attrs and self._is_current(frozen):
             self._close(frozen)
             return
-        attempt = frozen.user_attrs.get(ATTEMPT, 0)
-        self.running[number] = Running(frozen, attempt, frozen.last_step or 0)
+        attempt, launch = frozen.user_attrs.get(ATTEMPT, 0), frozen.user_attrs.get(LAUNCHES, 0) + 1
+        self._set(number, LAUNCHES, launch)
+        self.running[number] = Running(frozen, attempt, launch, frozen.last_step or 0)
         self.idle.changed(len(self.running), self._remaining())
         begun = "goes on" if frozen.last_step is not None or attempt else "started"
         self.board.say(f"trial {number} {begun}: {parameters(frozen.user_attrs[VALUES])}")
-        self.plan.slots.launch(number, attempt, self.plan.overrides(number, attempt, frozen.user_attrs[VALUES]))
+        self.plan.slots.launch(number, launch, self.plan.overrides(number, attempt, launch, frozen.user_attrs[VALUES]))
 
     def _drawn(self, number: int) -> FrozenTrial:
         """Return a trial with all its values: those of one that was broken off while it was drawn are drawn again."""
-        trial_id = self.plan.storage.get_trial_id_from_study_id_trial_number(self.plan.study._study_id, number)
-        frozen = self.plan.storage.get_trial(trial_id)
+        frozen = self._frozen(number)
         if VALUES not in frozen.user_attrs:
-            trial = Trial(self.plan.study, trial_id)
-            values = self.plan.space.draw(trial._suggest, partial(preflight.composed_value, self.plan.base))
+            trial = Trial(self.plan.study, self.plan.trial_id(number))
+            values = self.plan.space.draw(
+                partial(suggest, trial), partial(preflight.composed_value, self.plan.base)
+            )  # fmt: skip
             trial.set_user_attr(VALUES, values)
-            frozen = self.plan.storage.get_trial(trial_id)
+            frozen = self._frozen(number)
         return frozen
+
+    def _frozen(self, number: int) -> FrozenTrial:
+        return self.plan.storage.get_trial(self.plan.trial_id(number))
+
+    def _set(self, number: int, name: str, value: Any) -> None:
+        self.plan.storage.set_trial_user_attr(self.plan.trial_id(number), name, value)
 
     def _wait(self) -> None:
         """Sleep until a launch returns, an outcome appears, or a while has passed."""
@@ -195,7 +211,7 @@ class Search:
                 self._close(frozen)
         for ended in launches:
             running = self.running.get(ended.number)
-            if running is not None and running.attempt == ended.attempt:
+            if running is not None and running.launch == ended.launch:
                 self._ended_without_outcome(ended)
 
     @staticmethod
@@ -210,6 +226,7 @@ class Search:
         self.idle.changed(len(self.running), self._remaining(), outcome.get("ended_s"))
         if outcome["state"] == COMPLETE and not math.isfinite(outcome["value"]):
             outcome = {**outcome, "state": "failed", "error": f"its value is {outcome['value']}"}
+        self.failures.ended(well=outcome["state"] in (COMPLETE, PRUNED))
         if outcome["state"] == COMPLETE:
             self._tell(number, state=TrialState.COMPLETE, values=outcome["value"])
         elif outcome["state"] == PRUNED:
@@ -227,17 +244,14 @@ class Search:
         number, attempt, error = frozen.number, outcome["attempt"], outcome["error"]
         retries = self.plan.settings["retries"]
         again = attempt < retries
-        if error in self.told:
-            what = "the same again" if self.told[error] == number else f"the same as trial {self.told[error]}"
-        else:
-            self.told[error], what = number, error
         self.board.say(
-            f"trial {number} failed: {parameters(frozen.user_attrs.get(VALUES, {}))}: {what} "
+            f"trial {number} failed: {parameters(frozen.user_attrs.get(VALUES, {}))}: "
+            f"{self.failures.words(number, error)} "
             f"({outcome['log'] or 'no log'})" + (f"; trying again, {attempt + 1} of {retries}" if again else ""),
             style="red",
         )
         if again:
-            self.plan.storage.set_trial_user_attr(frozen._trial_id, ATTEMPT, attempt + 1)
+            self._set(number, ATTEMPT, attempt + 1)
             self.waiting.insert(0, number)
             return
         self._tell(number, state=TrialState.FAIL)
@@ -247,25 +261,27 @@ class Search:
                 f"trial {number} failed, as told above, and hydra.sweeper.on_failure is stop; the same command with "
                 "hydra.sweeper.on_failure=continue goes on without it"
             )
-        self._stop_if_all_fail_alike()
+        self.failures.failed(number, error, sum(trial.state in FINISHED for trial in self._trials()))
 
-    def _stop_if_all_fail_alike(self) -> None:
-        limit = self.plan.settings["stop_after_same_failures"]
-        ended = [trial for trial in self._trials() if trial.state in FINISHED]
-        errors = [trial.user_attrs.get(OUTCOME, {}).get("error") for trial in ended if trial.state == TrialState.FAIL]
-        if limit and len(ended) == len(errors) >= limit and len(set(errors)) == 1:
-            raise FailuresEndSearch(
-                f"the first {counted(len(errors), 'trial')} failed alike, as told above; correct it, and begin in "
-                "another hydra.sweep.dir; hydra.sweeper.stop_after_same_failures=0 would go on all the same"
-            )
+    def _given_back(self, number: int, fault: str) -> None:
+        """Have a trial that its machine could not end launched again."""
+        self.waiting.insert(0, number)
+        self.board.say(f"trial {number} is given back, its machine was at fault: {fault}", style="red")
+        self.failures.given_back(number, fault)
 
     def _ended_without_outcome(self, ended: Ended) -> None:
         running = self.running.pop(ended.number)
         self.plan.slots.freed(ended.number)
         self.idle.changed(len(self.running), self._remaining())
-        frozen = self.plan.storage.get_trial(running.frozen._trial_id)
-        if not self.plan.hands_trial:
-            self._close(self._with_outcome(frozen, ended))
+        frozen = self._frozen(ended.number)
+        left = frozen.user_attrs.get(FAULT, {})
+        fault = machine_fault(ended.failure) if ended.failure is not None else None
+        if left.get("launch") == ended.launch:
+            fault = left["error"]
+        if fault is not None:
+            self._given_back(ended.number, fault)
+        elif not self.plan.hands_trial:
+            self._close(self._with_outcome(frozen, running, ended))
         elif ended.value in STOPPED:
             self.waiting.insert(0, ended.number)
             if not self.plan.slots.is_threaded:
@@ -286,14 +302,14 @@ class Search:
             self.waiting.insert(0, ended.number)
             self.board.say(f"trial {ended.number}: its job is gone ({_reason(ended)}); it goes on from its checkpoint")
         else:
-            self._close(self._with_outcome(frozen, ended))
+            self._close(self._with_outcome(frozen, running, ended))
 
     def _may_be_lost_again(self, frozen: FrozenTrial, running: Running) -> bool:
         got_further = (frozen.last_step or 0) > running.examples_at_launch
         self.lost[frozen.number] = 0 if got_further else self.lost[frozen.number] + 1
         return self.lost[frozen.number] < LOST_MAX
 
-    def _with_outcome(self, frozen: FrozenTrial, ended: Ended) -> FrozenTrial:
+    def _with_outcome(self, frozen: FrozenTrial, running: Running, ended: Ended) -> FrozenTrial:
         """Write the outcome of a job that could not: one of another program, or one that died."""
         value, error = None, "" if ended.failure is None else last_line(ended.failure)
         if not self.plan.hands_trial and ended.failure is None:
@@ -304,18 +320,18 @@ class Search:
         elif not error:
             error = f"the job ended without a word, {LOST_MAX} times without getting any further"
         outcome = {
-            "state": "failed" if error else COMPLETE, "attempt": ended.attempt, "value": value, "examples": None,
+            "state": "failed" if error else COMPLETE, "attempt": running.attempt, "value": value, "examples": None,
             "wall_s": (time.time() - frozen.datetime_start.timestamp()) if frozen.datetime_start else 0.0,
             "ended_s": time.time(), "folder": str(self.plan.folder / str(frozen.number)), "error": error, "log": None,
         }  # fmt: skip
-        self.plan.storage.set_trial_user_attr(frozen._trial_id, OUTCOME, outcome)
-        return self.plan.storage.get_trial(frozen._trial_id)
+        self._set(ended.number, OUTCOME, outcome)
+        return self._frozen(ended.number)
 
     def _tell(self, number: int, **what: Any) -> None:
-        patiently(lambda: self.plan.study.tell(number, skip_if_finished=True, **what))
+        self.plan.study.tell(number, skip_if_finished=True, **what)
 
     def _trials(self) -> list[FrozenTrial]:
-        return patiently(lambda: self.plan.study.get_trials(deepcopy=False))
+        return self.plan.study.get_trials(deepcopy=False)
 
     def _best(self) -> str:
         try:

@@ -23,6 +23,7 @@ from nlu.config.nearest import hint
 from nlu.config.words import counted
 from nlu.sweeps import preflight, resources
 from nlu.sweeps.channel import PRUNER
+from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
 from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space, space_differences
 from nlu.sweeps.storage import open_storage, storage_url, url_problems
@@ -68,15 +69,15 @@ class Plan:
         compose = partial(self.context.config_loader.load_sweep_config, self.config)
         is_group = preflight.is_group_of(self.context.config_loader)
         found = self._setting_problems()
+        loader = self.context.config_loader
         try:
-            self.space = read_space(self.settings["params"], self.settings["when"], self.arguments)
+            self.space = read_space(self.settings["params"], self.settings["when"], self.arguments, loader)
         except UserError as error:
             raise UserError(*found, *error.problems) from error
         if not self.space.names:
             found.append("nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'")
         elif self._is_grid:
             found += grid_problems(self.space)
-        loader = self.context.config_loader
         found += preflight.composition_problems(self.space, lambda extra: compose(list(extra)), loader, self.is_run)
         if found:
             raise UserError(*found)
@@ -99,7 +100,11 @@ class Plan:
         storage = open_storage(self.url)
         examples = self._count_examples(probes[0], configs[0]) if configs else None
         self.spec = resources.pruner_spec(self.settings, configs, examples)
-        self.warnings += resources.too_short(self.settings, configs, examples) or resources.without_rungs(self.spec)
+        self.warnings += (
+            resources.too_short(self.settings, configs, examples)
+            or resources.without_rungs(self.spec)
+            or resources.raised(self.settings, configs, examples)
+        )
         self._open_study(storage)
 
     def _end_dry_run(self, configs: list[dict[str, Any]], tried: int) -> None:
@@ -200,27 +205,34 @@ class Plan:
         one_fold = ["fold=0"] if config["folds"]["count"] is not None and config["fold"] is None else []
         return preflight.train_examples([*self.space.fixed, *overrides, *one_fold], directories)
 
-    def _open_study(self, storage: Any) -> None:
+    def _open_study(self, storage: PatientStorage) -> None:
         _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
         # Its pruner is asked by the jobs alone.
         self.study = optuna.create_study(
             study_name=self.name, storage=storage, direction=self.direction, load_if_exists=True, sampler=self.sampler,
         )  # fmt: skip
-        self.storage = storage
+        self.storage, self.study_id = storage, storage.get_study_id_from_name(self.name)
         attributes = self.study.user_attrs
+        # The space stands last: it says that all is there, whatever kills this process before.
         now = {
-            SPACE: self.space.described(), SHARED: preflight.shared_values(self.base, self.space.names),
-            FOLDER: str(self.folder.absolute()), PRUNER: self.spec, SAMPLER: self._described_sampler(),
+            FOLDER: str(self.folder.absolute()), SHARED: preflight.shared_values(self.base, self.space.names),
+            PRUNER: self.spec, SAMPLER: self._described_sampler(),
+            _folder.ID: attributes.get(_folder.ID) or uuid.uuid4().hex, SPACE: self.space.described(),
         }  # fmt: skip
-        if SPACE in attributes:
+        if all(name in attributes for name in (SPACE, SHARED, FOLDER, _folder.ID)):
             self._refuse_another(attributes, now)
             self._warn_of_another(attributes, now)
-        for key, value in now.items():
-            if attributes.get(key) != value:
-                self.study.set_user_attr(key, value)
-        if _folder.ID not in attributes:
-            self.study.set_user_attr(_folder.ID, uuid.uuid4().hex)
+        self._settled = {key: value for key, value in now.items() if attributes.get(key) != value}
+
+    def settle(self) -> None:
+        """Write into study and folder what this search is; from now on they belong together."""
+        for key, value in self._settled.items():
+            self.study.set_user_attr(key, value)
         _folder.keep(self.folder, self.name, self.url, self.study.user_attrs[_folder.ID])
+
+    def trial_id(self, number: int) -> int:
+        """Return by what the storage knows a trial."""
+        return self.storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
 
     def _found_id(self, storage: Any) -> str | None:
         """Return the id of the study of this name that the storage has already."""
@@ -257,12 +269,12 @@ class Plan:
                 told = " so far, ".join(_described(spec, besides) for spec, besides in ((old, new), (new, old)))
                 self.warnings.append(f"the search had another {key}: {told} from now on")
 
-    def overrides(self, number: int, attempt: int, values: dict[str, Any]) -> list[str]:
+    def overrides(self, number: int, attempt: int, launch: int, values: dict[str, Any]) -> list[str]:
         """Return what the job of a trial is launched with."""
         found = [*self.space.fixed, *overrides_of(values)]
         if self.hands_trial:
             named = f'storage:"{_quoted(self.url)}",study:"{_quoted(self.name)}"'
-            found.append(f"trial={{{named},number:{number},attempt:{attempt}}}")
+            found.append(f"trial={{{named},number:{number},attempt:{attempt},launch:{launch}}}")
             found += ["resume=auto"] if "resume" in self.config else []
         return found
 

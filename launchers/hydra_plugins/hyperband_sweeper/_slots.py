@@ -1,6 +1,7 @@
 """Starting jobs: one at a time in this process, or each in a thread that waits for a launcher of its own."""
 
 import contextlib
+import copy
 import itertools
 import logging
 import os
@@ -13,20 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from hydra.types import HydraContext, RunMode, TaskFunction
+from omegaconf import DictConfig, open_dict, read_write
 
-from nlu.config.submitted import LOST, refusal_of
+from nlu.config.submitted import refusal_of, was_lost
 
 SEVERAL_AT_ONCE = ("hydra_plugins.hydra_submitit_launcher.", "hydra_plugins.pai_launcher.")
 """Launchers that were read and found to take launches from several threads."""
 LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
-SUBMITIT_TIMEOUT_MIN = 60
-"""What stands where nobody set hydra.launcher.timeout_min: on one's own machine a trial may take longer."""
+TIMEOUT = "hydra.launcher.timeout_min"
 NO_TIMEOUT_MIN = 60 * 24 * 60
+"""What a local job has where nobody set the key: submitit's own default is an hour, which a trial may well take."""
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
@@ -35,14 +37,15 @@ class Ended:
     """A launch that returned."""
 
     number: int
-    attempt: int
+    launch: int
+    """which launch of this trial it was"""
     result: JobReturn | None
     error: BaseException | None
 
     @property
     def never_began(self) -> bool:
         """Whether the launcher did not even start the job; submitit has its own errors for jobs that died."""
-        return self.error is not None and not any(kind.__name__ == LOST for kind in type(self.error).__mro__)
+        return self.error is not None and not was_lost(self.error)
 
     @property
     def refusal(self) -> str | None:
@@ -52,14 +55,17 @@ class Ended:
     @property
     def failure(self) -> BaseException | None:
         """What was raised in the job, or by the launcher."""
-        if self.error is not None:
+        if self.error is not None or self.result is None or self.result.status != JobStatus.FAILED:
             return self.error
-        failed = self.result is not None and self.result.status == JobStatus.FAILED
-        return self.result._return_value if failed else None  # type: ignore[union-attr]
+        try:
+            # Of a job that failed this raises what the job raised.
+            return RuntimeError(f"it returned {self.result.return_value!r}")
+        except BaseException as error:
+            return error
 
     @property
     def value(self) -> Any:
-        return self.result._return_value if self.result is not None and self.failure is None else None
+        return self.result.return_value if self.result is not None and self.failure is None else None
 
 
 class Slots:
@@ -76,6 +82,7 @@ class Slots:
         self._jobs = f"{config.hydra.sweep.dir}/.submitit/{time.strftime('%Y%m%d-%H%M%S')}"
         self._launches = itertools.count()
         self._devices: dict[int, int] = {}
+        self._is_timed = self.is_local and _is_timed(config, context)
 
     @property
     def is_local(self) -> bool:
@@ -92,48 +99,52 @@ class Slots:
             "hydra/launcher=submitit_local runs them side by side"
         )
 
-    def launch(self, number: int, attempt: int, overrides: Sequence[str]) -> None:
+    def launch(self, number: int, launch: int, overrides: Sequence[str]) -> None:
         """Start a job under its trial's number; its end comes through `ended`."""
         own = [*overrides, *self._share_of_machine(number)]
         try:
-            launcher = self._launcher(number, attempt)
+            launcher = self._launcher(number, launch)
         except Exception as error:
-            self.ended.put(Ended(number, attempt, None, error))
+            self.ended.put(Ended(number, launch, None, error))
             return
         if not self.is_threaded:
-            self.ended.put(self._launched(launcher, number, attempt, own))
+            self.ended.put(self._launched(launcher, number, launch, own))
             return
         work = threading.Thread(
-            target=self._launch_apart, args=(launcher, number, attempt, own), name=f"trial-{number}", daemon=True
+            target=self._launch_apart, args=(launcher, number, launch, own), name=f"trial-{number}", daemon=True
         )
         work.start()
 
-    def _launch_apart(self, launcher: Launcher, number: int, attempt: int, overrides: Sequence[str]) -> None:
+    def _launch_apart(self, launcher: Launcher, number: int, launch: int, overrides: Sequence[str]) -> None:
         # Ctrl-C is for the search, which then ends its jobs in order; what is started here inherits the mask.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        self.ended.put(self._launched(launcher, number, attempt, overrides))
+        self.ended.put(self._launched(launcher, number, launch, overrides))
 
     def freed(self, number: int) -> None:
         """Take back what a job had of the machine."""
         self._devices.pop(number, None)
 
     @staticmethod
-    def _launched(launcher: Launcher, number: int, attempt: int, overrides: Sequence[str]) -> Ended:
+    def _launched(launcher: Launcher, number: int, launch: int, overrides: Sequence[str]) -> Ended:
         try:
             results = launcher.launch([list(overrides)], initial_job_idx=number)
-            return Ended(number, attempt, results[0], None)
+            return Ended(number, launch, results[0], None)
         except Exception as error:
-            return Ended(number, attempt, None, error)
+            return Ended(number, launch, None, error)
 
-    def _launcher(self, number: int, attempt: int) -> Launcher:
-        launcher: Any = Plugins.instance().instantiate_launcher(
-            config=self._config.copy(), hydra_context=self._context, task_function=self._task
-        )
-        if self.is_local:
-            # A folder for each launch: process numbers come again, and a stale result would be taken for this one's.
-            launcher.params["submitit_folder"] = f"{self._jobs}/{number}-{attempt}-{next(self._launches)}/%j"
-            if launcher.params.get("timeout_min") == SUBMITIT_TIMEOUT_MIN:
-                launcher.params["timeout_min"] = NO_TIMEOUT_MIN
+    def _launcher(self, number: int, launch: int) -> Launcher:
+        config, context, task = self._config.copy(), self._context, self._task
+        if not self.is_local:
+            return Plugins.instance().instantiate_launcher(config=config, hydra_context=context, task_function=task)
+        own = self._config.copy()
+        with read_write(own.hydra), open_dict(own.hydra):
+            # Of each launch its own: process numbers come again, and a stale result would be taken for this one's.
+            own.hydra.launcher.submitit_folder = f"{self._jobs}/{number}-{launch}-{next(self._launches)}/%j"
+            if not self._is_timed:
+                own.hydra.launcher.timeout_min = NO_TIMEOUT_MIN
+        launcher = Plugins.instance().instantiate_launcher(config=own, hydra_context=context, task_function=task)
+        # Hydra refuses a job whose own launcher is not that of the search.
+        launcher.setup(hydra_context=context, task_function=task, config=config)
         return launcher
 
     def _share_of_machine(self, number: int) -> list[str]:
@@ -149,6 +160,32 @@ class Slots:
             self._devices[number] = place
             shares["CUDA_VISIBLE_DEVICES"] = devices[place]
         return [f"+hydra.job.env_set.{name}='{value}'" for name, value in shares.items()]
+
+
+def _is_timed(config: DictConfig, context: HydraContext) -> bool:
+    """Return whether somebody set how long a job may take, on the command line or in a file.
+
+    Another default, composed in submitit's place, shows it: what is set stands against either.
+    """
+    given = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
+    if any(override.lstrip("+").startswith(f"{TIMEOUT}=") for override in given):
+        return True
+    store, group, name = ConfigStore.instance(), "hydra/launcher", "submitit_local"
+    default = store.load(f"{group}/{name}.yaml")
+    other = copy.deepcopy(default.node)
+    other.timeout_min = default.node.timeout_min + 1
+    try:
+        store.store(
+            group=group, name=name, node=other, package=default.package, provider=default.provider, replace=True
+        )
+        composed = context.config_loader.load_configuration(
+            config_name=config.hydra.job.config_name, overrides=given, run_mode=RunMode.MULTIRUN
+        )
+    finally:
+        store.store(
+            group=group, name=name, node=default.node, package=default.package, provider=default.provider, replace=True
+        )
+    return composed.hydra.launcher.timeout_min != other.timeout_min
 
 
 def available_cores() -> int:

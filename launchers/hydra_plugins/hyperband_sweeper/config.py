@@ -26,9 +26,9 @@ class HyperbandSweeperConf:
     study_name: str | None = None
     """null = the name of the sweep folder"""
     pruner: Any = "hyperband"
-    """hyperband | successive_halving | median | threshold | wilcoxon | none, or {name: NAME, PARAMETER: VALUE}"""
+    """hyperband | successive_halving | median | threshold | none, or {name: NAME, PARAMETER: VALUE}"""
     min_resource: str | None = None
-    """Examples seen before the first decision, a duration; null = trainer.eval_interval"""
+    """Examples seen before the first decision, a duration; null, and whatever is less = trainer.eval_interval"""
     max_resource: str | None = None
     """Examples seen by a trial that is never stopped, a duration; null = trainer.max_duration"""
     reduction_factor: int = 3
@@ -38,7 +38,7 @@ class HyperbandSweeperConf:
     retries: int = 0
     """How often a failed trial is started again, from its checkpoint."""
     stop_after_same_failures: int = 3
-    """Stop when the first so many trials fail with the same error; 0 = never."""
+    """Stop when so many trials in a row fail with the same error; 0 = never."""
     params: dict[str, Any] | None = None
     """What is drawn, as on the command line: {optimizer.lr: "tag(log, interval(1e-5, 5e-4))"}"""
     when: dict[str, Any] | None = None

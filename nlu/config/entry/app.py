@@ -88,6 +88,9 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     """
     # Hydra then raises its errors instead of printing them and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    # Threads of the matrix library that wait for each other would spin, and hold the cores that the others need: with
+    # two threads on two busy cores that makes training five to ten times slower. The library reads it when it loads.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     directory = (config_dir or conf_dir()).resolve()
     find_plugins()
     try:

@@ -1,0 +1,36 @@
+"""What is the machine's fault and not the trial's: with other values it would have failed all the same."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+
+OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+# Of libraries that have no OSError to raise only the text is left.
+_SAID = re.compile(
+    r"No space left on device|Disk quota exceeded|Input/output error|\(os error (?:28|122|5)\)"
+    r"|uncorrectable (?:ECC|NVLink) error|no CUDA-capable device is detected|has fallen off the bus|device is lost"
+    r"|CUDA-capable device\(s\) is/are busy or unavailable"
+)
+
+
+def machine_fault(error: BaseException) -> str | None:
+    """Return what the machine lacked, on one line: room on a disk, a disk that answers, a device; None of the rest.
+
+    What an error was raised from counts too, so that it may have been told in other words since.
+    """
+    for each in _chain(error):
+        if isinstance(each, OSError) and each.errno in OF_STORAGE:
+            return f"{each.strerror}: {each.filename}" if each.filename else str(each.strerror)
+        if found := _SAID.search(str(each)):
+            return next(line.strip() for line in str(each).splitlines() if found[0] in line)
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

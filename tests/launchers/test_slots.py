@@ -1,0 +1,114 @@
+"""How long a local job may take, and by which folder a search is held: what does not show before it goes wrong."""
+
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import HydraContext
+
+from nlu.config.errors import UserError
+
+LOCAL = "hydra/launcher=submitit_local"
+TIMEOUT = "hydra.launcher.timeout_min"
+DAYS_60 = 60 * 24 * 60
+
+
+def timeout_min(tmp_path: Path, *overrides: str) -> int:
+    """What submitit is told for a job of a search that was begun with these overrides."""
+    from hydra_plugins.hyperband_sweeper._slots import Slots
+
+    with initialize_config_dir(config_dir=str(tmp_path / "conf")):
+        config = compose("mine", [LOCAL, f"hydra.sweep.dir={tmp_path}", *overrides], return_hydra_config=True)
+        config.hydra.job.config_name = "mine"
+        context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=None)
+        return Slots(config, context, lambda config: None, 1)._launcher(0, 1).params["timeout_min"]
+
+
+@pytest.fixture
+def primary(tmp_path):
+    """A function that writes the primary configuration."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/mine.yaml").write_text("x: 1\n")
+    return (tmp_path / "conf/mine.yaml").write_text
+
+
+def test_a_local_job_has_no_end_unless_somebody_sets_one(tmp_path, primary):
+    assert timeout_min(tmp_path) == DAYS_60
+    assert timeout_min(tmp_path, f"{TIMEOUT}=90") == 90
+
+
+def test_an_hour_that_is_asked_for_is_an_hour(tmp_path, primary):
+    assert timeout_min(tmp_path, f"{TIMEOUT}=60") == 60
+    primary("x: 1\nhydra:\n  launcher:\n    timeout_min: 60\n")
+    assert timeout_min(tmp_path) == 60
+    # Whoever looked has left submitit's own default as it was.
+    primary("x: 1\n")
+    assert timeout_min(tmp_path) == DAYS_60
+
+
+def test_two_that_come_as_a_third_leaves_do_not_both_hold_the_folder(tmp_path):
+    """The second opens the lock before the first removes it, and locks what is no longer there."""
+    from hydra_plugins.hyperband_sweeper import _folder
+
+    folder = tmp_path / "s"
+    opened, removed = threading.Event(), threading.Event()
+    open_lock = os.open
+
+    def slowly(path, *arguments, **named):
+        descriptor = open_lock(path, *arguments, **named)
+        if threading.current_thread().name == "second":
+            opened.set()
+            removed.wait(10)
+        return descriptor
+
+    refused = []
+
+    def second():
+        with _folder.hold(folder):
+            try:
+                with _folder.hold(folder):
+                    refused.append(False)
+            except UserError:
+                refused.append(True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_folder.os, "open", slowly)
+        with _folder.hold(folder):
+            thread = threading.Thread(target=second, name="second")
+            thread.start()
+            assert opened.wait(10)
+        assert not folder.exists()
+        removed.set()
+        thread.join(10)
+    assert refused == [True], "the second's lock is of a file that a third finds"
+
+
+def hold_in_another_process(folder: Path, answers) -> None:
+    from hydra_plugins.hyperband_sweeper._folder import hold
+
+    try:
+        with hold(folder) as name:
+            answers.put(name)
+    except UserError as error:
+        answers.put(str(error))
+
+
+def test_a_folder_keeps_its_name_and_one_search(tmp_path):
+    from hydra_plugins.hyperband_sweeper._folder import hold, keep
+
+    answers = multiprocessing.get_context("fork").Queue()
+    with hold(tmp_path / "s") as name:
+        other = multiprocessing.get_context("fork").Process(
+            target=hold_in_another_process, args=(tmp_path / "s", answers)
+        )
+        other.start()
+        assert "another search is running in it" in answers.get(timeout=30)
+        other.join()
+        keep(tmp_path / "s", "s", "url", "id")
+    with hold(tmp_path / "s") as again, hold(tmp_path / "t") as elsewhere:
+        assert again == name != elsewhere
+    assert not (tmp_path / "t").exists() and (tmp_path / "s").exists()

@@ -1,0 +1,88 @@
+"""Two hosts that share a database and no folder do not run one study, and a dead host's study is taken over."""
+
+import time
+
+import optuna
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.sweeps.lease import LEASE, Lease
+from nlu.sweeps.storage import StorageAway, open_storage
+from tests.sweeps import outages
+
+SILENCE_S = 0.3
+
+
+@pytest.fixture
+def lease(tmp_path):
+    """A function that opens the study as a host would and returns its lease on it, with what it says in `said`."""
+    url = f"journal://{tmp_path}/journal.log"
+    optuna.create_study(study_name="s", storage=open_storage(url))
+    said: list[str] = []
+
+    def of(place: str, silence_s: float = SILENCE_S) -> Lease:
+        return Lease(open_storage(url), "s", place, said.append, beat_s=0.05, silence_s=silence_s)
+
+    of.said = said
+    of.held = lambda: optuna.load_study(study_name="s", storage=open_storage(url)).user_attrs.get(LEASE)
+    return of
+
+
+def test_a_second_search_from_elsewhere_is_refused_while_the_first_lives(lease):
+    with lease("a folder") as first:
+        with pytest.raises(UserError, match=r"the study s is run by process \d+ on .*; wait for that search, stop it"):
+            lease("a folder of the same name on another host", silence_s=60).__enter__()
+        first.require()
+    assert len(lease.said) == 1 and "begins if nothing is heard of it for 60 s" in lease.said[0]
+
+
+def test_one_that_ended_in_order_leaves_the_study_free(lease):
+    with lease("a"):
+        assert lease.held()["place"] == "a"
+    assert not lease.held()
+    with lease("b"):
+        assert lease.held()["place"] == "b"
+    assert lease.said == []
+
+
+def die(held: Lease) -> None:
+    """Let a holder fall silent without a word."""
+    held._ended.set()
+    held._thread.join()
+
+
+def test_a_dead_searchs_study_is_taken_over_once_it_was_silent_for_long(lease):
+    dead = lease("a").__enter__()
+    die(dead)
+    began_s = time.monotonic()
+    with lease("b"):
+        assert time.monotonic() - began_s >= SILENCE_S
+        assert lease.held()["place"] == "b"
+
+
+def test_in_its_own_folder_on_its_own_host_a_search_goes_on_at_once(lease):
+    die(lease("a").__enter__())
+    with lease("a"):
+        assert lease.said == []
+
+
+def test_a_search_that_was_silent_and_lives_after_all_finds_the_other_and_ends(lease):
+    sleeper = lease("a").__enter__()
+    die(sleeper)
+    with lease("b"):
+        sleeper._ended.clear()
+        sleeper._beat()
+        with pytest.raises(UserError, match="is run by process"):
+            sleeper.require()
+        sleeper.__exit__(None, None, None)
+        assert lease.held()["place"] == "b", "it takes nothing back that is another's"
+
+
+def test_a_search_whose_storage_is_away_ends_without_waiting_for_it_again(tmp_path):
+    storage = outages.journal_file(tmp_path)
+    opened = open_storage(storage.url, patience_s=600)
+    optuna.create_study(study_name="s", storage=opened)
+    held = Lease(opened, "s", "a", print, beat_s=0.01, silence_s=60).__enter__()
+    with storage.away():
+        held.__exit__(StorageAway, StorageAway("it has not answered for 300 s"), None)
+    die(held)

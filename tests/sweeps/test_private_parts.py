@@ -1,0 +1,92 @@
+"""What is used of libraries that they do not promise to keep: when it was read, and what is done without it."""
+
+from importlib.metadata import version
+
+import optuna
+import pytest
+import submitit
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from nlu.config import submitted
+from nlu.sweeps import optuna_private
+from nlu.sweeps.distributions import distribution_of, suggest, values_of
+
+READ_IN = {"optuna": "5.0.0", "submitit": "1.5.4", "hydra-optuna-sweeper": "1.4.0rc3"}
+
+
+@pytest.mark.parametrize("name", READ_IN)
+def test_the_version_is_the_one_that_was_read(name):
+    assert version(name) == READ_IN[name], "read optuna_private.py, submitted.py and distributions.py again"
+
+
+def database(tmp_path) -> optuna.storages.RDBStorage:
+    return optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/x.db")
+
+
+def test_a_database_is_cached_as_optuna_does_it_and_works_without(tmp_path, monkeypatch):
+    opened = database(tmp_path)
+    wrapped = optuna_private.cached(opened)
+    assert type(wrapped) is type(optuna.create_study(storage=opened)._storage)
+    monkeypatch.delattr(optuna.storages, "_CachedStorage")
+    assert optuna_private.cached(opened) is opened
+
+
+def test_submitits_names_are_what_they_were_and_are_done_without(monkeypatch, tmp_path):
+    from submitit.core import utils
+
+    assert issubclass(utils.UncompletedJobError, Exception) and submitted.LOST == utils.UncompletedJobError.__name__
+    assert submitted.RAISED == utils.FailedJobError.__name__
+    assert submitted.was_lost(utils.FailedJobError("x")) and not submitted.was_lost(RuntimeError("x"))
+    assert submitted.time_signal().name == f"SIG{submitit.JobEnvironment.USR_SIG}" == "SIGUSR2"
+    for name, value in (("EXECUTOR", "slurm"), ("FOLDER", str(tmp_path))):
+        monkeypatch.setenv(f"SUBMITIT_{name}", value)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    returned = submitit.JobEnvironment().paths.result_pickle
+    returned.touch()
+    assert submitted.was_answered()
+    monkeypatch.delattr(submitit.JobEnvironment, "paths")
+    monkeypatch.delattr(submitit.JobEnvironment, "USR_SIG")
+    assert not submitted.was_answered() and submitted.time_signal().name == "SIGUSR2"
+
+
+OVERRIDES = [
+    "x=choice(a,b)", "x=1,2", "x=1,2.5,null", "x=range(1,4)", "x=range(4,0,-2)", "x=range(0,1,0.1)",
+    "x=range(1,0,-0.3)", "x=range(0.1,0.35,0.1)", "x=range(5)", "x=float(range(1,4))", "x=sort(3,1,2)",
+    "x=range(1e17,1.0000000000000004e17,2.5)", "x=interval(1,2)", "x=int(interval(1,9))",
+    "x=tag(log,interval(1e-5,1))", "x=tag(log,int(interval(1,8)))",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OVERRIDES)
+def test_sweeps_are_read_as_hydras_own_sweeper_reads_them(text):
+    theirs = pytest.importorskip("hydra_plugins.hydra_optuna_sweeper._impl")
+    (override,) = OverridesParser.create().parse_overrides([text])
+    found = distribution_of(override)
+    assert found == theirs.create_optuna_distribution_from_override(override)
+    if (values := values_of(found)) is not None:
+        assert values == list(theirs.OptunaSweeperImpl._to_grid_sampler_choices(found))
+
+
+@pytest.mark.parametrize("text", ["x=range(3,3)", "x=range(1,4,0)"])
+def test_what_draws_nothing_is_refused(text):
+    (override,) = OverridesParser.create().parse_overrides([text])
+    with pytest.raises(ValueError, match="the range"):
+        distribution_of(override)
+
+
+def test_only_what_can_be_counted_has_values():
+    counted = {
+        text: values_of(distribution_of(OverridesParser.create().parse_overrides([text])[0])) for text in OVERRIDES
+    }
+    assert counted["x=range(4,0,-2)"] == [2, 4] and counted["x=range(0.1,0.35,0.1)"] == [0.1, 0.2, 0.3]
+    assert counted["x=interval(1,2)"] is None and counted["x=tag(log,int(interval(1,8)))"] is None
+
+
+@pytest.mark.parametrize("text", OVERRIDES)
+def test_a_value_is_drawn_by_what_optuna_promises_and_stays_when_it_is_asked_for_again(text):
+    distribution = distribution_of(OverridesParser.create().parse_overrides([text])[0])
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(0)).ask()
+    value = suggest(trial, "x", distribution)
+    assert suggest(trial, "x", distribution) == value and trial.params == {"x": value}
+    assert trial.distributions["x"] == distribution
