@@ -11,7 +11,9 @@ from nlu.config.entry.app import conf_dir
 from nlu.config.schema import Run, Trainer
 from nlu.config.signature import read_signature
 
-WITH_TARGET = ("task", "model", "data", "tokenizer", "loss", "optimizer", "scheduler", "precision")
+WITH_TARGET = (
+    "task", "model", "head", "data", "tokenizer", "loss", "method", "optimizer", "scheduler", "precision",
+)  # fmt: skip
 OTHERS = ("trainer", "experiment", "debug")
 MAY_DIFFER = {
     "data": {
@@ -23,15 +25,40 @@ MAY_DIFFER = {
     "precision": {"dtype"},
 }  # fmt: skip
 """Keys whose value in a YAML is the choice, and need not be the constructor's default."""
+FOR_OTHERS = {
+    ("head", "crf"): {"data": "cluener"},
+    ("head", "sides"): {"data": "lcqmc", "task": "siamese"},
+    ("loss", "bce_multilabel"): {"task": "multilabel"},
+    ("loss", "contrastive"): {"data": "lcqmc", "task": "siamese"},
+    ("loss", "info_nce"): {"data": "lcqmc", "task": "siamese"},
+    ("loss", "mse"): {"task": "regress"},
+}
+"""Choices that do not go with task=classify, and what they go with."""
+SINGLE = ("chnsenticorp", "reviews", "sst2", "tnews")
+PAIRS = ("afqmc", "lcqmc")
+TAGGED = ("cluener", "conll2003")
+FITTING = {
+    "classify": SINGLE, "match": PAIRS, "siamese": PAIRS, "retrieve": PAIRS, "tag": TAGGED,
+    "regress": (*SINGLE, *PAIRS), "multilabel": (*SINGLE, *PAIRS),
+}  # fmt: skip
+"""The data sets whose fields a task can read; whether labels are numbers only their rows say."""
+OF_CLASSES = {"classify", "match", "siamese"}
+READERS = {
+    "cross_entropy": {*OF_CLASSES, "tag"}, "focal": {*OF_CLASSES, "tag"}, "ghm_c": {*OF_CLASSES, "tag"},
+    "taylor": {*OF_CLASSES, "tag"}, "bce": OF_CLASSES, "circle": OF_CLASSES, "mse": {"regress"},
+    "bce_multilabel": {"multilabel"}, "contrastive": {"siamese", "retrieve"}, "info_nce": {"siamese", "retrieve"},
+}  # fmt: skip
+"""The tasks that each loss is for."""
 
 
 def test_the_top_level_keys_and_the_groups_are_these(composer):
     config = composer.plain()
     assert list(config) == [
         "seed", "seeds", "folds", "fold", "resume", "dry_run", "trusted_packages", "trial",
-        "task", "optimizer", "model", "data", "tokenizer", "loss", "scheduler", "precision", "trainer",
+        "loss", "head", "method", "task", "optimizer", "model", "data", "tokenizer", "scheduler", "precision",
+        "trainer",
     ]  # fmt: skip
-    assert {field.name for field in dataclasses.fields(Run)} == set(config)
+    assert {field.name for field in dataclasses.fields(Run) if field.init} == set(config)
     groups = {path.name for path in conf_dir().iterdir() if path.is_dir() and not path.name.startswith("_")}
     assert groups == {*WITH_TARGET, *OTHERS, "hydra"}
 
@@ -45,11 +72,14 @@ def test_every_model_goes_with_every_data_set(composer, choices):
     assert not {pair: problems for pair, problems in found.items() if problems}
 
 
-def test_every_choice_of_every_group_goes_with_the_defaults(composer, choices):
+def test_every_choice_of_every_group_goes_with_the_defaults_or_with_the_task_it_is_for(composer, choices):
     groups = [group for group in (*WITH_TARGET, *OTHERS) if group not in ("model", "data", "task")]
-    for group in groups:
-        for name in choices(group):
-            assert composer.problems_of(composer.choose(**{group: name})) == [], f"{group}={name}"
+    for group, name in [(group, name) for group in groups for name in choices(group)]:
+        choice = {group: name}
+        if special := FOR_OTHERS.get((group, name)):
+            assert len(composer.problems_of(composer.choose(**choice))) == 1, f"{group}={name}"
+            choice |= special
+        assert composer.problems_of(composer.choose(**choice)) == [], choice
 
 
 def test_experiments_and_debugging_go_with_each_other_and_with_every_model_and_data_set(composer, choices):
@@ -61,14 +91,25 @@ def test_experiments_and_debugging_go_with_each_other_and_with_every_model_and_d
             assert found == [], picked
 
 
-def test_every_task_is_that_of_some_data_set_and_refused_for_others(composer, choices):
-    own = {name: composer.choose(data=name)["task"]["_target_"] for name in choices("data")}
-    for task in choices("task"):
-        target = composer.plain(f"task={task}")["task"]["_target_"]
-        assert target in own.values()
-        for name in set(own) - {"files"}:
-            found = composer.problems_of(composer.choose(task=task, data=name))
-            assert bool(found) == (own[name] != target), f"task={task} data={name}"
+def test_every_task_goes_with_the_data_sets_that_have_its_fields_and_is_refused_for_others(composer, choices):
+    assert set(choices("task")) == set(FITTING)
+    assert {*SINGLE, *PAIRS, *TAGGED, "files"} == set(choices("data"))
+    for task, name in product(choices("task"), [*SINGLE, *PAIRS, *TAGGED]):
+        found = composer.problems_of(composer.choose(task=task, data=name))
+        assert bool(found) == (name not in FITTING[task]), f"task={task} data={name}"
+
+
+def test_every_task_goes_with_every_method(composer, choices):
+    for task, method in product(choices("task"), choices("method")):
+        choice = {"task": task, "method": method, "data": FITTING[task][0]}
+        assert composer.problems_of(composer.choose(**choice)) == [], choice
+
+
+def test_a_loss_goes_with_the_tasks_whose_outputs_it_reads_and_is_refused_for_others(composer, choices):
+    assert set(choices("loss")) == set(READERS)
+    for task, loss in product(choices("task"), choices("loss")):
+        found = composer.problems_of(composer.choose(task=task, loss=loss, data=FITTING[task][0]))
+        assert bool(found) == (task not in READERS[loss]), f"task={task} loss={loss}: {found}"
 
 
 def test_what_the_command_line_chooses_stands_above_what_a_choice_overrides(composer, choices):

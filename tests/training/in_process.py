@@ -13,14 +13,18 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from matplotlib.figure import Figure
 from safetensors.numpy import load_file
 
-from nlu.config.entry.app import run_app
+from nlu.config.entry.app import conf_dir, prepare, run_app
+from nlu.config.schema import Run
 from nlu.runs.records import read_rows
 from nlu.train import main
+from nlu.training.launch import launch
 
 MODEL = (
     "model=bert_tiny", "model.hidden_size=8", "model.heads=2", "model.layers=1", "model.intermediate_size=16",
@@ -45,6 +49,24 @@ def train(*overrides: str, status: int = 0) -> None:
             run_app(main, "train")
         except SystemExit as left:
             assert left.code == status, f"exit {left.code}, not {status}"
+
+
+def composed(*overrides: str) -> Run:
+    """Return the validated configuration that `python -m nlu.train` with these overrides runs."""
+    with initialize_config_dir(str(conf_dir())):
+        return Run.of(prepare(compose("train", overrides=list(overrides))))
+
+
+def start(config: Run, run_dir: Path, status: int = 0) -> None:
+    """Run a configuration, and assert its exit status.
+
+    Composing it takes longer than all else of such a run, so that whoever starts one again and again composes it once.
+    For the same reason neither figures nor code.zip are made.
+    """
+    nothing = mock.patch("nlu.training.finish.draw"), mock.patch("nlu.training.single.snapshot_code")
+    with _put_back(), nothing[0], nothing[1]:
+        left = launch(config, run_dir, [])
+    assert left == status, f"exit {left}, not {status}"
 
 
 @contextmanager
@@ -91,6 +113,32 @@ def at_backward(number: int, do: Callable[[torch.Tensor], torch.Tensor]) -> Iter
     handle = torch.nn.modules.module.register_module_parameter_registration_hook(register)
     try:
         yield registered
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def killed_in_backward(number: int) -> Iterator[None]:
+    """Kill the run in backward pass `number` from 1, whatever its head: at the gradient of the model's first matrix."""
+    passes = 0
+    first: list[torch.nn.Parameter] = []
+
+    def count(gradient: torch.Tensor) -> None:
+        nonlocal passes
+        passes += 1
+        if passes == number:
+            raise Killed
+
+    def register(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> None:
+        # An empty one is a stand-in, which the weights of a checkpoint replace.
+        if not first and parameter is not None and parameter.dim() == 2:
+            first.append(parameter)
+            parameter.register_hook(count)
+
+    handle = torch.nn.modules.module.register_module_parameter_registration_hook(register)
+    try:
+        with pytest.raises(Killed):
+            yield
     finally:
         handle.remove()
 

@@ -1,0 +1,139 @@
+"""Every kind of run: what it is composed of, and small rows that it can learn. Shared by the tests of all kinds."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.training.in_process import MODEL, PLAIN
+
+Row = dict[str, Any]
+TEXTCNN = ("model=textcnn", "model.hidden_size=8", "model.embedding_size=8", "data.max_len=32")
+TRAIN_ROWS, DEV_ROWS = 13, 11
+"""Steps of 8 rows, in micro-batches of 4: the second one ends the epoch, with a micro-batch of one row."""
+
+
+def text(rng: random.Random) -> str:
+    """Return single letters, so that each is one token whatever the vocabulary."""
+    return " ".join(rng.choice("abcdefgh") for _ in range(rng.randint(2, 9)))
+
+
+def classes(rng: random.Random) -> Row:
+    words = text(rng)
+    return {"text": words, "label": ("good", "bad")[words.count("a") > words.count("b")]}
+
+
+def pair_of_classes(rng: random.Random) -> Row:
+    first, second = text(rng), text(rng)
+    return {"text_a": first, "text_b": second, "label": str(int(first[0] < second[0]))}
+
+
+def number(rng: random.Random) -> Row:
+    words = text(rng)
+    return {"text": words, "label": 10.5 + 3 * words.count("a") - words.count("b")}
+
+
+def pair_of_number(rng: random.Random) -> Row:
+    first, second = text(rng), text(rng)
+    return {"text_a": first, "text_b": second, "label": len(first) - 0.25 * len(second)}
+
+
+def labels(rng: random.Random) -> Row:
+    words = text(rng)
+    return {"text": words, "label": [f"has_{letter}" for letter in "abc" if letter in words]}
+
+
+def cell_of_labels(rng: random.Random) -> Row:
+    row = labels(rng)
+    return row | {"label": " ; ".join(row["label"])}
+
+
+def tags(rng: random.Random) -> Row:
+    tokens = text(rng).split()
+    found = ["O" if token > "c" else f"B-{'XY'[token == 'a']}" for token in tokens]
+    for place in range(1, len(found)):
+        if found[place] == found[place - 1] == "B-X":
+            found[place] = "I-X"
+    return {"tokens": tokens, "tags": found}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run: its overrides, and what makes a row of its data."""
+
+    options: tuple[str, ...]
+    row: Callable[[random.Random], Row]
+    model: tuple[str, ...] = MODEL
+    passes: int = 1
+    """backward passes of a micro-batch"""
+
+    def overrides(self, folder: Path, *, train_rows: int = TRAIN_ROWS, dev_rows: int = DEV_ROWS) -> tuple[str, ...]:
+        """Write a training and a dev set to `folder` and return all overrides of the kind."""
+        for name, rows, seed in (("train", train_rows, 0), ("dev", dev_rows, 1)):
+            rng = random.Random(seed)
+            write(folder / f"{name}.jsonl", [self.row(rng) for _ in range(rows)])
+        fields = ", ".join(f"{key}: {key}" for key in self.row(random.Random(0)))
+        return (
+            *self.model, *PLAIN, "data=files", f"data.train={folder}/train.jsonl", f"data.dev={folder}/dev.jsonl",
+            f"data.fields={{{fields}}}", *self.options,
+        )  # fmt: skip
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    """Write rows as lines of JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read(path: Path) -> list[Row]:
+    """Return the rows of a file of lines of JSON."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+MEAN = ("model.pooling=mean",)
+TASKS = {
+    "classify": Kind((), classes),
+    "match": Kind(("task=match",), pair_of_classes),
+    "regress": Kind(("task=regress",), number),
+    "regress of pairs": Kind(("task=regress", "loss.huber_delta=0.5"), pair_of_number),
+    "multilabel": Kind(("task=multilabel", "loss.positive_weights=inverse_frequency"), labels),
+    "multilabel of cells": Kind(("task=multilabel", "task.threshold=0.4", "data.label_separator=';'"), cell_of_labels),
+    "tag": Kind(("task=tag",), tags),
+    "tag with a CRF": Kind(("task=tag", "head=crf"), tags),
+    "siamese": Kind(("task=siamese", *MEAN), pair_of_classes),
+    "siamese with InfoNCE": Kind(("task=siamese", "loss=info_nce", *MEAN), pair_of_classes),
+    "siamese with contrastive loss": Kind(("task=siamese", "loss=contrastive", *MEAN), pair_of_classes),
+    "retrieve": Kind(("task=retrieve", *MEAN), pair_of_classes),
+}  # fmt: skip
+"""Every task, with the losses and heads that are its own."""
+LOSSES = {
+    "cross-entropy": Kind(("loss.label_smoothing=0.1", "loss.class_weights=inverse_frequency"), classes),
+    "focal": Kind(("loss=focal",), classes),
+    "bce": Kind(("loss=bce",), classes),
+    "taylor": Kind(("loss=taylor",), classes),
+    "ghm_c": Kind(("loss=ghm_c",), classes),
+    "circle": Kind(("loss=circle", "loss.ce_weight=0.5"), classes),
+}
+METHODS = {
+    "rdrop": Kind(("method=rdrop",), classes),
+    "fgm": Kind(("method=fgm", "method.weight=0.5"), classes, passes=2),
+    "freelb": Kind(("method=freelb",), classes, passes=3),
+    "freelb in linf": Kind(("method=freelb", "method.norm=linf", "method.steps=2"), classes, passes=2),
+}
+TOGETHER = {
+    "freelb, tags and a CRF": Kind(("method=freelb", "task=tag", "head=crf"), tags, passes=3),
+    "rdrop and numbers": Kind(("method=rdrop", "task=regress"), number),
+    "rdrop and label sets": Kind(("method=rdrop", "task=multilabel"), labels),
+    "rdrop and InfoNCE": Kind(("method=rdrop", "task=siamese", "loss=info_nce"), pair_of_classes),
+    "fgm and sides": Kind(("method=fgm", "task=siamese", "loss=contrastive"), pair_of_classes, passes=2),
+    "rdrop in bf16": Kind(("method=rdrop", "precision=bf16"), classes),
+    "fgm in bf16": Kind(("method=fgm", "precision=bf16"), classes, passes=2),
+    "freelb in bf16": Kind(("method=freelb", "precision=bf16"), classes, passes=3),
+    "a CRF in bf16": Kind(("task=tag", "head=crf", "precision=bf16"), tags),
+    "rdrop of a TextCNN": Kind(("method=rdrop",), classes, TEXTCNN),
+    "fgm of a TextCNN": Kind(("method=fgm", "task=regress"), number, TEXTCNN, passes=2),
+    "freelb of a TextCNN": Kind(("method=freelb", "task=tag", "head=crf"), tags, TEXTCNN, passes=3),
+}
+KINDS = {**TASKS, **LOSSES, **METHODS, **TOGETHER}

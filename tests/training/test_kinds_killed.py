@@ -1,0 +1,59 @@
+"""A run of any kind, killed in each of its steps in turn, goes on to the bytes of one that was not.
+
+What a kill between two operations on files leaves is no matter of the kind; test_kills.py goes through all of those.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.in_process import composed, killed_in_backward, start
+from tests.training.kinds import KINDS, Kind
+
+STEPS = 4
+OPTIONS = (
+    "trainer.batch_size=4", "trainer.accumulation=2", f"trainer.max_duration={STEPS}st", "trainer.eval_interval=2st",
+    "trainer.save_interval=1st", "trainer.log_interval=3st", "trainer.keep_best=2", "resume=auto",
+)  # fmt: skip
+SPEED_COLUMNS = ("examples_per_s", "real_tokens_per_s")
+
+
+def outcome(run_dir: Path) -> dict[str, Any]:
+    """Return everything of a finished run that must not depend on whether it was killed."""
+    found: dict[str, Any] = {
+        str(path.relative_to(run_dir)): path.read_bytes()
+        for path in [*run_dir.rglob("*.safetensors"), *run_dir.glob("predictions/*"), run_dir / "valid.tsv"]
+    }
+    header, *rows = [line.split("\t") for line in (run_dir / "train.tsv").read_text().splitlines()]
+    kept = [place for place, name in enumerate(header) if name not in SPEED_COLUMNS]
+    found["train.tsv"] = [[cells[place] for place in kept] for cells in [header, *rows]]
+    result = json.loads((run_dir / "result.json").read_text())
+    found["result.json"] = {key: result[key] for key in ("metrics", "best", "last", "steps", "examples")}
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_run_of_any_kind_killed_in_every_step_ends_with_the_same_bytes(kind: Kind, tmp_path: Path) -> None:
+    config = composed(*kind.overrides(tmp_path), *OPTIONS)
+    start(config, tmp_path / "whole")
+    last_row = (tmp_path / "whole/train.tsv").read_text().splitlines()[-1]
+    assert last_row.startswith(f"{STEPS}\t")
+    for killed_in in range(1, STEPS + 1):
+        # A start does the step before, but for the first; then it dies in its first pass, or its second: after one
+        # micro-batch, or one climb of its first.
+        passes_before = 0 if killed_in == 1 else 2 * kind.passes
+        with killed_in_backward(passes_before + 1 + killed_in % 2):
+            start(config, tmp_path / "run")
+        if killed_in > 1:
+            assert step_of(tmp_path / "run") == killed_in - 1
+    start(config, tmp_path / "run")
+    found, expected = outcome(tmp_path / "run"), outcome(tmp_path / "whole")
+    assert len([name for name in found if name.endswith(".safetensors")]) == 5
+    assert found.keys() == expected.keys()
+    assert not [name for name in expected if found[name] != expected[name]]
+
+
+def step_of(run_dir: Path) -> int:
+    return json.loads((run_dir / "checkpoints/last/state.json").read_text())["state"]["step"]
