@@ -4,10 +4,11 @@
     python benchmarks/predict.py --sizes "4 x 312" --rows 1000
 
 A turn scores every row once: ours by `score`, which each evaluation of a run goes through, so that records of all rows
-and all metrics are computed too; the peer's by `Trainer.predict`, which returns logits, with the same batch size. Three configurations of the peer are measured: its bf16 as in training
-(autocast, rows in file order), the same with rows grouped by length (which returns predictions in another order than
-the rows'), and weights cast to bf16 (`bf16_full_eval`) with grouped rows, its fastest. The first is what a user of the
-Trainer has; the target is held against it.
+and all metrics are computed too; the peer's by `Trainer.predict`, which returns logits, with the same batch size. Three
+configurations of the peer are measured: its bf16 as in training (autocast, rows in file order), the same with rows
+grouped by length (which returns predictions in another order than the rows'), and weights cast to bf16
+(`bf16_full_eval`) with grouped rows, its fastest. The first is what a user of the Trainer has; the target is held
+against it.
 """
 
 import argparse
