@@ -24,11 +24,12 @@ def scratch_folder() -> Path:
     return folder
 
 
-def native_config(size: str, *overrides: str) -> dict[str, Any]:
-    """Compose and validate a configuration as `python -m nlu.train` does."""
+def native_config(size: str, *overrides: str) -> Any:
+    """Compose and validate a configuration as `python -m nlu.train` does; returns its Run."""
     from hydra import compose, initialize_config_dir
 
     from nlu.config.entry.app import conf_dir, prepare
+    from nlu.config.schema import Run
 
     with initialize_config_dir(str(conf_dir())):
         composed = compose(
@@ -38,23 +39,20 @@ def native_config(size: str, *overrides: str) -> dict[str, Any]:
                 "trainer.ema_decay=0", "scheduler=constant", "optimizer.lr=1e-5", *overrides,
             ],
         )  # fmt: skip
-    return prepare(composed)
+    return Run.of(prepare(composed))
 
 
 def native_run(size: str, *overrides: str) -> Any:
     """Return nlu's run of a size, built by what its command builds it with, ready for `nlu.training.loop.train`."""
-    from nlu.config.schema import Trainer
     from nlu.display.progress import Progress
     from nlu.runs.records import TRAIN_COLUMNS, Table
     from nlu.training.build import build_run
     from nlu.training.ranks import Ranks, choose_device
 
     config = native_config(size, *overrides)
-    trainer = Trainer(**config["trainer"])
     folder = scratch_folder()
-    run = build_run(
-        config, trainer, folder, Ranks(0, 1, choose_device(trainer.device, 0)), Progress(enabled=False), None
-    )
+    ranks = Ranks(0, 1, choose_device(config.trainer.device, 0))
+    run = build_run(config, folder, ranks, Progress(enabled=False), None)
     run.tables = {"train": Table(folder / "train.tsv", TRAIN_COLUMNS)}
     return run
 
@@ -68,8 +66,8 @@ def stored_set(name: str, *overrides: str) -> Any:
     from nlu.training.ranks import Ranks
 
     ranks = Ranks(0, 1, torch.device("cpu"))
-    _, store, _ = build_data(native_config("4 x 312", *overrides), ranks, Progress(enabled=False))
-    return store.sets[name]
+    data = build_data(native_config("4 x 312", *overrides), ranks, Progress(enabled=False))
+    return data.store.sets[name]
 
 
 def rows_for_peer(part: Any) -> list[dict[str, Any]]:

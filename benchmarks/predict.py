@@ -3,11 +3,12 @@
     python benchmarks/predict.py
     python benchmarks/predict.py --sizes "4 x 312" --rows 1000
 
-A turn scores every row once: ours by `outputs_of`, which each evaluation of a run goes through, the peer's by
-`Trainer.predict` with the same batch size. Three configurations of the peer are measured: its bf16 as in training
-(autocast, rows in file order), the same with rows grouped by length (which returns predictions in another order than
-the rows'), and weights cast to bf16 (`bf16_full_eval`) with grouped rows, its fastest. The first is what a user of the
-Trainer has; the target is held against it.
+A turn scores every row once: ours by `score`, which each evaluation of a run goes through, so that records of all rows
+and all metrics are computed too; the peer's by `Trainer.predict`, which returns logits, with the same batch size. Three
+configurations of the peer are measured: its bf16 as in training (autocast, rows in file order), the same with rows
+grouped by length (which returns predictions in another order than the rows'), and weights cast to bf16
+(`bf16_full_eval`) with grouped rows, its fastest. The first is what a user of the Trainer has; the target is held
+against it.
 """
 
 import argparse
@@ -46,21 +47,21 @@ PEERS = (
 
 
 def native(turns: Turns, *, size: str, rows: int, batch_size: int, threads: int, device: str) -> None:
-    """nlu's side: `outputs_of`, and the logits of every row in order."""
+    """nlu's side: `score`, whose records lie in a file until they are kept or dropped."""
     import torch
 
-    from nlu.training.evaluation import outputs_of
+    from nlu.training.evaluation import Evaluator, score
 
     torch.set_num_threads(threads)
     run = native_run(size, "precision=bf16", f"trainer.device={device}", f"trainer.batch_size={batch_size}")
     part = subset(run.store.sets["dev"], rows)
+    stepper = run.stepper
+    evaluator = Evaluator(stepper.model, run.task, stepper.ranks, stepper.precision, batch_size, run.run_dir)
 
     def predict(some: Any) -> None:
-        outputs = outputs_of(
-            run.stepper.model, some, batch_size=batch_size, ranks=run.stepper.ranks,
-            precision=run.stepper.precision, advance=lambda count: None,
-        )  # fmt: skip
-        assert outputs is not None and len(outputs.logits_RC) == len(some)
+        scored = score(evaluator, some, {}, lambda count: None)
+        assert len(scored.spool) == len(some)
+        scored.spool.close()
 
     measure_turns(turns, predict, subset(part, WARM_UP_ROWS), part, int(part.lengths_N.sum()))
 

@@ -36,9 +36,12 @@ def write_predictions(path: Path, header: Mapping[str, object], records: Iterabl
     path.with_suffix(WHOLE).unlink(missing_ok=True)
 
 
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain)
+
+
 def _line(content: Mapping[str, object]) -> bytes:
     try:
-        return json.dumps(content, ensure_ascii=False, allow_nan=False, default=plain).encode() + b"\n"
+        return _encoder.encode(content).encode() + b"\n"
     except ValueError:
         # A number that JSON lacks, or half of a surrogate pair, which UTF-8 lacks.
         return json.dumps(plain(content), allow_nan=False).encode() + b"\n"

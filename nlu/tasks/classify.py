@@ -66,16 +66,19 @@ def class_records(loss: Any, names: list[str], label_N: np.ndarray, logits_NC: n
     else:
         log_probs_NC = log_probabilities(logits_NC)
         best_N, probs_NC = log_probs_NC.argmax(1), np.exp(log_probs_NC)
-    records = []
-    for row, (label, best) in enumerate(zip(label_N.tolist(), best_N.tolist(), strict=True)):
-        record = {
-            "label": names[label], "prediction": names[best], "probability": float(probs_NC[row, best]),
-            "probabilities": dict(zip(names, probs_NC[row].tolist(), strict=True)),
-            "loss": -float(log_probs_NC[row, label]),
-        }  # fmt: skip
-        if len(names) == 2:
-            record["margin"] = float(log_probs_NC[row, 1] - log_probs_NC[row, 0])
-        records.append(record)
+    loss_N = -log_probs_NC[np.arange(len(label_N)), label_N]
+    records = [
+        {
+            "label": names[label], "prediction": names[best], "probability": probs[best],
+            "probabilities": dict(zip(names, probs, strict=True)), "loss": value,
+        }
+        for label, best, probs, value in zip(
+            label_N.tolist(), best_N.tolist(), probs_NC.tolist(), loss_N.tolist(), strict=True
+        )
+    ]  # fmt: skip
+    if len(names) == 2:
+        for record, margin in zip(records, (log_probs_NC[:, 1] - log_probs_NC[:, 0]).tolist(), strict=True):
+            record["margin"] = margin
     return records
 
 

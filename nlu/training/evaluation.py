@@ -62,9 +62,9 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
             with evaluator.precision.autocast(ranks.device):
                 outputs = task.forward(evaluator.model, batch.to(ranks.device))
             records = task.records(part, batch, evaluator.model, outputs)
-            for example, record in zip(batch.examples_B.tolist(), records, strict=True):
+            for record in records:
                 scorer.add(record)
-                spool.add(example, record)
+            spool.add(batch.examples_B, records)
             advance(len(batch))
     total = ranks.sum_on_host([float(len(spool))])[0]
     assert total == len(part), f"{total:.0f} of {len(part)} examples were scored"
