@@ -45,6 +45,9 @@ class Siamese(Classify):
         super().__init__(loss, target)
         self.threshold = threshold
         self.over_cosines = loss.reads != "logits"
+        # Cosines are no probabilities, so they have no likelihood; logits are decided without a threshold.
+        absent = "loss" if self.over_cosines else "threshold"
+        self.metrics = tuple(name for name in type(self).metrics if name != absent)
         if self.over_cosines and len(target.names) != 2:
             raise UserError(
                 f"the loss compares texts that belong together with those that do not, but the data has "

@@ -133,8 +133,13 @@ def bars(progress: Progress) -> Callable[[str], Any]:
 
 
 def require_metric(config: Run, task: Task, store: Store) -> None:
-    """Raise UserError where the major metric needs two classes and there are more."""
+    """Raise UserError where the major metric is none of this task with its loss, or needs two classes of more."""
     metric = config.trainer.major_metric
+    if metric is not None and metric not in (*task.metrics, *task.binary_metrics):
+        raise UserError(
+            f"trainer.major_metric is {metric}, which this task and loss cannot produce; set it to one of "
+            f"{', '.join(task.metrics)}"
+        )
     if metric in task.binary_metrics and len(store.labels) != 2:
         raise UserError(
             f"trainer.major_metric is {metric}, which needs two classes, but the data has {len(store.labels)} "

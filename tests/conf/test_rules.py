@@ -51,3 +51,15 @@ def test_braces_that_the_shell_took_away_are_named(problems_of):
     # What bash makes of data.fields={text:review,label:label}.
     (problem,) = problems_of("data=files", "data.train=my.csv", "data.fields=text:review", "data.fields=label:label")
     assert problem.endswith("shells take {a:b,c:d} apart, so quote the whole: 'data.fields={a: b, c: d}'")
+
+
+def test_a_head_of_ones_own_package_stands_on_any_task(problems_of, tmp_path, monkeypatch):
+    (tmp_path / "mypackage.py").write_text(
+        "class Head:\n    def __init__(self, width, target, *, depth: int = 1): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = ("trusted_packages=[mypackage]", "head._target_=mypackage.Head")
+    assert problems_of(*chosen, "+head.depth=2") == []
+    # Of our own heads it is known what they are made for.
+    (problem,) = problems_of("head=crf")
+    assert problem == "head is CrfHead, but task=classify takes LinearHead; set head=auto for the task's own"

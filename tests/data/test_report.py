@@ -81,3 +81,12 @@ def test_a_long_list_of_labels_is_shortened_in_the_log(facts_of):
 def test_lengths_are_counted_by_number_of_tokens(write, open_files):
     store = open_files(train=write("train.tsv", "a\t1\na b\t0\nb\t1\n"), dev=write("dev.tsv", "a b b\t1\n"))
     assert length_histograms(store) == {"train": [0, 0, 0, 2, 1], "dev": [0, 0, 0, 0, 0, 1]}
+
+
+def test_pairs_that_all_belong_together_lack_nothing(facts_of):
+    settings = {"layout": "sides", "suffix": "csv", "target": "nlu.data.targets.Relevance"}
+    told = "\n".join(lines(facts_of("text_a,text_b\na,b\nc,d\n", "text_a,text_b\na,b\n", **settings)))
+    assert "train: relevant: 2 (100.0%)" in told and "warning" not in told
+    # What no query could find is told all the same.
+    none_fits = facts_of("text_a,text_b,label\na,b,1\nc,d,0\n", "text_a,text_b,label\na,b,0\n", **settings)
+    assert "dev: warning: no row has the label relevant, so" in "\n".join(lines(none_fits))

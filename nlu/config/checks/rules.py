@@ -98,7 +98,8 @@ def _parts(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
             f"loss is {what}, which reads {reads}, but task={name} gives {' or '.join(task['reads'])}; {FITTING_LOSS}"
         )
     head, heads = config["head"]["_target_"], task.get("heads")
-    if heads and head != AUTO_HEAD and head not in heads:
+    # Of a head of the user's own package nobody but its constructor knows what it is made for.
+    if heads and head.startswith("nlu.") and head != AUTO_HEAD and head not in heads:
         fitting = ", ".join(path.rpartition(".")[2] for path in heads)
         yield f"head is {head.rpartition('.')[2]}, but task={name} takes {fitting}; set head=auto for the task's own"
     elif head == SIDES_HEAD and (config["head"]["features"] == "cosine") != (reads != "logits"):

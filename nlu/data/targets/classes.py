@@ -90,6 +90,11 @@ class Relevance(Classes):
     def close(self) -> None:
         """The names stand from the beginning."""
 
+    def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
+        """A set may do without irrelevant pairs, so they are told of where there are any."""
+        counts = super().facts(stored, rows_N)["labels"]
+        return {"labels": {name: count for name, count in counts.items() if count or name == "relevant"}}
+
 
 class LabelSet(Classes):
     """Any number of labels, each of which applies or does not."""
