@@ -22,9 +22,9 @@ from safetensors.numpy import load_file
 
 from nlu.config.entry.app import conf_dir, prepare, run_app
 from nlu.config.schema import Run
+from nlu.launching.local import launch
 from nlu.runs.records import read_rows
 from nlu.train import main
-from nlu.training.launch import launch
 
 MODEL = (
     "model=bert_tiny", "model.hidden_size=8", "model.heads=2", "model.layers=1", "model.intermediate_size=16",

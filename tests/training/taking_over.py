@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_dir
 
 from nlu.config.entry.app import conf_dir, prepare
 from nlu.config.errors import UserError
+from nlu.config.schema import Run
 from nlu.launching.local import launch
 from nlu.runs import folder as run_folder
 from nlu.training import single
@@ -25,9 +26,9 @@ NAMED_POINTS = ("rename", "replace", "rmdir")
 KILLED = 9
 
 
-def configuration(*overrides: str) -> dict[str, Any]:
+def configuration(*overrides: str) -> Run:
     with initialize_config_dir(str(conf_dir())):
-        return prepare(compose("train", list(overrides))) | {"choices": {}}
+        return Run.of(prepare(compose("train", list(overrides))))
 
 
 def forked(work: Callable[[], Any]) -> int:
@@ -63,7 +64,7 @@ def armed(point: int) -> None:
         setattr(os, name, wrapped(getattr(os, name)))
 
 
-def started(config: dict[str, Any], run_dir: Path, dies_at: int = 0) -> int:
+def started(config: Run, run_dir: Path, dies_at: int = 0) -> int:
     """Start the run as far as its first step; die at a point after it began to copy the other's state, if one is given.
 
     Returns KILLED where it died, else 0.
@@ -131,7 +132,7 @@ def living(folder: Path, options: list[str]) -> None:
     for number in range(3):
         config, run_dir = configuration(*options, f"resume={folder}/first"), folder / f"from-{number}"
 
-        def work(config: dict[str, Any] = config, run_dir: Path = run_dir) -> int:
+        def work(config: Run = config, run_dir: Path = run_dir) -> int:
             def no_step(run: Any) -> bool:
                 held = {path.name for path in (run.run_dir / "checkpoints").iterdir()}
                 kept = run.run_dir / "predictions" / "dev.json"

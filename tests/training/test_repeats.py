@@ -223,20 +223,26 @@ def test_a_trial_that_is_bad_is_pruned_after_a_fold(data: tuple[str, ...], tmp_p
 def test_a_trial_hears_the_mean_over_the_folds_that_ended_and_the_one_that_runs() -> None:
     heard: list[tuple[int, float]] = []
 
-    def report(examples: int, value: float) -> bool:
-        heard.append((examples, value))
-        return value < 0.5
+    class Listener:
+        def report(self, examples: int, value: float) -> bool:
+            heard.append((examples, value))
+            return value < 0.5
+
+        def require_newest(self) -> None:
+            heard.append((-1, 0.0))
 
     def ended(last: float, best: float) -> dict[str, Any]:
         return {"best": {"set": "dev", "metric": "f1", "value": best}, "last": {"dev": {"f1": last}}, "examples": 100}
 
-    mean = RunningMean(report)
+    mean = RunningMean(Listener())
     assert not mean.report(50, 0.8)
     mean.add(ended(last=0.6, best=0.8))
     assert not mean.report(50, 0.5)
     mean.add(ended(last=0.2, best=0.5))
     assert mean.report(10, 0.1) and mean.asked_to_prune
     assert heard == [(50, 0.8), (150, pytest.approx(0.55)), (210, pytest.approx(0.3))]
+    mean.require_newest()
+    assert heard[-1] == (-1, 0.0), "what the runs ask before they save reaches the trial"
 
 
 @pytest.mark.parametrize(
