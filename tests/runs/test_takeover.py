@@ -12,7 +12,7 @@ OPTIONS = (*TINY, *QUICK, "trainer.devices=1", "scheduler=constant")
 
 
 def ask(folder: Path, what: str, *overrides: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.training.taking_over", str(folder), what, *overrides]
+    command = [sys.executable, "-m", "tests.runs.taking_over", str(folder), what, *overrides]
     done = subprocess.run(command, cwd=REPOSITORY, env=SAME_THREADS, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -20,6 +20,7 @@ from nlu.config.errors import UserError
 from nlu.config.schema import Run
 from nlu.launching.local import launch
 from nlu.runs import folder as run_folder
+from nlu.runs.predictions import predictions_of
 from nlu.training import single
 
 NAMED_POINTS = ("rename", "replace", "rmdir")
@@ -135,14 +136,13 @@ def living(folder: Path, options: list[str]) -> None:
         def work(config: Run = config, run_dir: Path = run_dir) -> int:
             def no_step(run: Any) -> bool:
                 held = {path.name for path in (run.run_dir / "checkpoints").iterdir()}
-                kept = run.run_dir / "predictions" / "dev.json"
                 (run_dir.with_suffix(".json")).write_text(
                     json.dumps(
                         {
                             "step": run.state.step,
                             "best": [entry.step for entry in run.state.best],
                             "held": sorted(held),
-                            "predictions": json.loads(kept.read_text())["step"] if kept.exists() else None,
+                            "predictions": predictions_of(run.run_dir, "dev").header["step"],
                         }
                     )  # fmt: skip
                 )
