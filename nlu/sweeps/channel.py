@@ -28,8 +28,9 @@ from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.submitted import is_submitted, time_signal, was_answered
 from nlu.storage.locks import hold_lock
 from nlu.storage.redaction import hide
+from nlu.sweeps.away import StorageAway
 from nlu.sweeps.faults import machine_fault
-from nlu.sweeps.storage import StorageAway, open_storage
+from nlu.sweeps.storage import open_storage
 
 log = logging.getLogger(__name__)
 

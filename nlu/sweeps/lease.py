@@ -24,7 +24,7 @@ from typing import Any
 from optuna.storages import BaseStorage
 
 from nlu.config.errors import UserError
-from nlu.sweeps.storage import StorageAway
+from nlu.sweeps.away import StorageAway
 
 log = logging.getLogger(__name__)
 

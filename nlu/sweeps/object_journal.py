@@ -29,7 +29,7 @@ from optuna.storages.journal import BaseJournalBackend
 
 from nlu.config.errors import UserError
 from nlu.storage.reference import Reference, parse_reference
-from nlu.sweeps.storage import StorageAway
+from nlu.sweeps.away import StorageAway
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from nlu.sweeps.storage import OUTAGE_S, StorageAway, reason_of
+from nlu.sweeps.away import OUTAGE_S, StorageAway, reason_of
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from nlu.config.errors import UserError
 from nlu.storage.redaction import credential_problems
+from nlu.sweeps import away as outages
+from nlu.sweeps.away import KEY, StorageAway, reason_of
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
     from nlu.sweeps.patience import PatientStorage
 
-KEY = "hydra.sweeper.storage"
 JOURNAL = "journal.log"
 JOURNAL_SCHEME = "journal"
 OBJECT_SCHEMES = ("s3", "s3a", "oss")
@@ -28,20 +29,6 @@ ALTERNATIVES = (
     "oss://BUCKET/FOLDER"
 )
 CONNECT_TIMEOUT_S = 10
-OUTAGE_S = 300.0
-"""How long a storage may be away before a job or a search gives up."""
-
-
-class StorageAway(UserError):
-    """A storage that does not answer, of whatever kind, so that nothing is known of what it holds."""
-
-    @classmethod
-    def after(cls, url: str, error: Exception, waited_s: float) -> StorageAway:
-        """Return what to say of one that answered before, and then did not for so many seconds."""
-        return cls(
-            f"{KEY} is {url}, which has not answered for {waited_s:.0f} s: {reason_of(error)}; nothing is lost: once "
-            "it answers, the same command with the same hydra.sweep.dir goes on"
-        )
 
 
 def storage_url(written: str | None, sweep_dir: Path) -> str:
@@ -124,7 +111,7 @@ def open_storage(url: str, *, is_known: bool = False, patience_s: float | None =
     """
     from nlu.sweeps.patience import PatientStorage, patiently
 
-    wait_s = OUTAGE_S if patience_s is None else patience_s
+    wait_s = outages.OUTAGE_S if patience_s is None else patience_s
     first_wait_s = wait_s if is_known else 0.0
     inner, away = patiently(lambda: _opened(url, is_known), url, (StorageAway,), first_wait_s)
     return PatientStorage(inner, url, away, wait_s)
@@ -146,16 +133,6 @@ def unreachable(url: str, error: Exception) -> StorageAway:
         f"{KEY} is {url}, which cannot be reached: {reason_of(error)}; start it, correct the URL, or choose "
         f"{ALTERNATIVES}"
     )
-
-
-def reason_of(error: BaseException) -> str:
-    """Return what a storage said, on one line."""
-    if isinstance(error, UserError):
-        return error.problems[0]
-    # optuna says that a call failed, its cause why; of a database's message the first line, the rest is SQL and links.
-    cause = error.__cause__ or error
-    reason = str(getattr(cause, "orig", None) or cause).strip() or type(cause).__name__
-    return reason.splitlines()[0]
 
 
 def _journal_file(url: str, path: Path, is_known: bool) -> BaseStorage:

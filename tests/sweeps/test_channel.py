@@ -11,8 +11,9 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.sweeps import channel
+from nlu.sweeps.away import StorageAway
 from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, PRUNER, Superseded, Trial, run_trial
-from nlu.sweeps.storage import StorageAway, open_storage, storage_url
+from nlu.sweeps.storage import open_storage, storage_url
 from nlu.training.stopping import StopSignals
 
 HALVING = {

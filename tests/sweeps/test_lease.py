@@ -6,8 +6,9 @@ import optuna
 import pytest
 
 from nlu.config.errors import UserError
+from nlu.sweeps.away import StorageAway
 from nlu.sweeps.lease import LEASE, Lease
-from nlu.sweeps.storage import StorageAway, open_storage
+from nlu.sweeps.storage import open_storage
 from tests.sweeps import outages
 
 SILENCE_S = 0.3

@@ -8,8 +8,9 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
 from nlu.sweeps import patience
+from nlu.sweeps.away import StorageAway
 from nlu.sweeps.channel import COMPLETE, OUTCOME, Trial
-from nlu.sweeps.storage import StorageAway, open_storage
+from nlu.sweeps.storage import open_storage
 from tests.sweeps import outages
 
 AWAY_S = 0.15

@@ -1,0 +1,88 @@
+"""Imports run one way, from commands down to the configuration, and in no circle."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import nlu
+
+ROOT = Path(nlu.__file__).parent
+FLOORS = (
+    ("config", "storage"),
+    ("runs", "display"),
+    ("models", "losses", "metrics", "optim", "data"),
+    ("tasks", "methods"),
+    ("sweeps",),
+    ("training",),
+    ("launching", "reports"),
+)
+"""the packages, lowest first: each may import those of its own floor and below"""
+ALLOWED_AT_LAUNCHERS = {"config", "storage", "runs", "display", "sweeps", "launching"}
+
+
+def modules(folder: Path, package: str) -> dict[str, Path]:
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        found[".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])] = path
+    return found
+
+
+def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules of ours that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "nlu":
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in known else node.module
+
+
+def floor_of(module: str) -> int | None:
+    package = module.split(".")[1] if module.count(".") else ""
+    return next((number for number, packages in enumerate(FLOORS) if package in packages), None)
+
+
+def test_no_package_imports_one_above_it() -> None:
+    known = modules(ROOT, "nlu")
+    wrong = []
+    for module, path in known.items():
+        if (own := floor_of(module)) is not None:
+            for other in imported(path, known):
+                theirs = floor_of(other)
+                if theirs is not None and theirs > own or theirs is None and other != "nlu":
+                    wrong.append(f"{module} imports {other}")
+    assert wrong == [], "a command, or a package above"
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert packages - {"conf"} == {name for names in FLOORS for name in names}
+
+
+def test_data_knows_no_models() -> None:
+    known = modules(ROOT, "nlu")
+    assert not [
+        (module, other)
+        for module, path in known.items()
+        if module.startswith("nlu.data")
+        for other in imported(path, known)
+        if other.startswith(("nlu.models", "nlu.losses", "nlu.optim"))
+    ]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    known = modules(ROOT, "nlu")
+    TopologicalSorter(
+        {
+            module: {other for other in imported(path, known) if other != module and not known[other].stem == "__init__"}
+            for module, path in known.items()
+        }
+    ).prepare()
+
+
+def test_launchers_import_no_training() -> None:
+    launchers = ROOT.parent / "launchers" / "hydra_plugins"
+    known = modules(ROOT, "nlu")
+    for path in launchers.rglob("*.py"):
+        packages = {other.split(".")[1] for other in imported(path, known) if "." in other}
+        assert packages <= ALLOWED_AT_LAUNCHERS, path
