@@ -3,6 +3,7 @@
     python benchmarks/kill.py --kills 100
     python benchmarks/kill.py --kills 10 --accumulation 4 --devices 2
     python benchmarks/kill.py --kills 10 --override method=freelb
+    python benchmarks/kill.py --kills 10 --kind tag --devices 2 --override head=crf
 
 Each cycle starts a run in a fresh folder, sends SIGKILL after a random time (to the whole process group, or to the
 parent alone), runs the same command again, and so on until the run ends; then the weights, the optimizer, the best
@@ -23,16 +24,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from tiny_run import overrides, write_data
+from tiny_run import KINDS, overrides, write_data
 
 ROWS = 203
 SPEED_COLUMNS = 2
 
 
-def command(data: Path, run_dir: Path, own: list[str]) -> list[str]:
+def command(data: Path, kind: str, run_dir: Path, own: list[str]) -> list[str]:
     """Return the command whose runs are compared."""
     return [
-        sys.executable, "-m", "nlu.train", *overrides(data), "trainer.max_duration=60st",
+        sys.executable, "-m", "nlu.train", *overrides(data, kind), "trainer.max_duration=60st",
         "trainer.eval_interval=7st", "trainer.save_interval=1st", "trainer.log_interval=3st", "trainer.keep_best=2",
         "trainer.ema_decay=0.9", "optimizer.lr=3e-3", "resume=auto", f"hydra.run.dir={run_dir}", *own,
     ]  # fmt: skip
@@ -70,12 +71,12 @@ def run_until_killed(arguments: list[str], after_s: float, whole_group: bool, lo
     return False
 
 
-def compare(data: Path, folder: Path, own: list[str], kills_wanted: int, rng: random.Random) -> int:
+def compare(data: Path, kind: str, folder: Path, own: list[str], kills_wanted: int, rng: random.Random) -> int:
     """Kill and continue until `kills_wanted` kills were survived; returns the number of cycles compared."""
     log = folder / "log"
     whole = folder / "whole"
     began_s = time.monotonic()
-    run_until_killed(command(data, whole, own), 600, True, log)
+    run_until_killed(command(data, kind, whole, own), 600, True, log)
     whole_s = time.monotonic() - began_s
     expected = digests(whole)
     kills = cycles = 0
@@ -84,14 +85,14 @@ def compare(data: Path, folder: Path, own: list[str], kills_wanted: int, rng: ra
         killed = True
         while killed:
             after_s = rng.uniform(0.2, 1.05) * whole_s if kills < kills_wanted else 600
-            killed = run_until_killed(command(data, run_dir, own), after_s, rng.random() < 0.5, log)
+            killed = run_until_killed(command(data, kind, run_dir, own), after_s, rng.random() < 0.5, log)
             kills += killed
         cycles += 1
         if differing := [name for name, digest in digests(run_dir).items() if digest != expected[name]]:
-            sys.exit(f"{' '.join(own)}, cycle {cycles}: these differ: {differing}")
+            sys.exit(f"{kind} {' '.join(own)}, cycle {cycles}: these differ: {differing}")
         shutil.rmtree(run_dir)
     print(
-        f"{' '.join(own)}: {kills} kills in {cycles} runs, all bytes equal to the "
+        f"{kind} {' '.join(own)}: {kills} kills in {cycles} runs, all bytes equal to the "
         f"unbroken run ({whole_s:.1f} s)",
         flush=True,
     )
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--accumulation", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--devices", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--kind", choices=list(KINDS), default="classify", help="of task; its data are written")
     parser.add_argument("--override", nargs="*", default=[], help="further overrides of the runs")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
     arguments = parser.parse_args()
@@ -113,14 +115,14 @@ def main() -> None:
     total = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_data(folder, train_rows=ROWS)
+        write_data(folder, train_rows=ROWS, kind=arguments.kind)
         for number, (accumulation, devices) in enumerate(combinations):
             share = -(-(arguments.kills - total) // (len(combinations) - number))
             own = folder / str(number)
             own.mkdir()
             keys = {"trainer.accumulation": accumulation, "trainer.devices": devices, "precision": arguments.precision}
             written = [*(f"{key}={value}" for key, value in keys.items()), *arguments.override]
-            total += compare(folder, own, written, share, rng)
+            total += compare(folder, arguments.kind, own, written, share, rng)
     print(f"{total} kills survived")
 
 

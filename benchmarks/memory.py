@@ -64,7 +64,7 @@ def write_rows(path: Path, rows: int, task: str, seed: int = 0) -> None:
 
 
 def suffix(task: str) -> str:
-    return "tsv" if task == "classify" else "bio"
+    return "tsv" if task == "classify" else "conll"
 
 
 def overrides(task: str) -> list[str]:
