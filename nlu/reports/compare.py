@@ -228,10 +228,17 @@ def _flip_cells(flip: Flip) -> list[str]:
 
 
 def _spoken(value: object) -> str:
-    """A label, or the spans as `type first-last`."""
+    """A label, a list of labels, or the spans as `type first-last`."""
     if isinstance(value, list):
-        return ", ".join(f"{kind} {first}-{last}" for first, last, kind in value) or "none"
+        return ", ".join(map(_spoken_item, value)) or "none"
     return str(value)
+
+
+def _spoken_item(item: Any) -> str:
+    if isinstance(item, list):
+        first, last, kind = item
+        return f"{kind} {first}-{last}"
+    return str(item)
 
 
 def _cut(text: str) -> str:

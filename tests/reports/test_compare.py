@@ -177,3 +177,33 @@ def test_runs_of_an_earlier_version_are_compared_joined_and_shown_with_their_tex
     assert row.joined[1].metrics == pytest.approx(kept.header["metrics"])
     flip = Flip(next(iter(predictions_of(Path("folds/fold-0"), "dev"))), {"id": 1, "label": "bad"}, row.runs[0])
     assert texts_of([flip], "dev") == {0: "难喝"}
+
+
+def compared(tmp_path, *records):
+    """The difference of two runs that kept these records of one example."""
+    for name, record in zip("ab", records, strict=True):
+        folder = end_run(begin_run(tmp_path / name), 0.6)
+        write_predictions(folder / "predictions" / "dev.jsonl", {"step": 1}, [{"id": 0, "file": 0, "row": 2, **record}])
+    return difference_of(tmp_path / "a", tmp_path / "b")
+
+
+def test_sets_of_labels_flip_as_a_whole_and_are_listed(tmp_path, capsys):
+    right, wrong = ({"label": ["law", "sport"], "prediction": found} for found in (["law", "sport"], ["law"]))
+    found = compared(tmp_path, right, wrong)
+    assert (found.flips["dev"].lost, found.flips["dev"].won) == (1, 0)
+    print_difference(found)
+    assert "law, sport  law, sport  law" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [{"label": 7.5, "prediction": 7.4}, {"label": 7.5, "prediction": 7.6}],
+        [{"label": True, "similarity": 0.5}, {"label": True, "similarity": 0.6}],
+    ],
+)
+def test_numbers_and_rankings_are_neither_right_nor_wrong(tmp_path, records):
+    found = compared(tmp_path, *records)
+    assert found.flips == {}
+    (remark,) = found.remarks
+    assert remark.startswith("predictions: those of dev are neither right nor wrong by themselves")
