@@ -207,3 +207,11 @@ def test_numbers_and_rankings_are_neither_right_nor_wrong(tmp_path, records):
     assert found.flips == {}
     (remark,) = found.remarks
     assert remark.startswith("predictions: those of dev are neither right nor wrong by themselves")
+
+
+def test_a_threshold_is_higher_or_lower_and_not_better(tmp_path, capsys):
+    for name, threshold in (("a", 0.4), ("b", 0.5)):
+        end_run(begin_run(tmp_path / name), 0.6, threshold=threshold)
+    print_difference(difference_of(tmp_path / "a", tmp_path / "b"))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("dev/threshold")]
+    assert line.split() == ["dev/threshold", "0.4000", "0.5000", "+0.1000"]
