@@ -74,7 +74,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     known = modules(ROOT, "nlu")
     TopologicalSorter(
         {
-            module: {other for other in imported(path, known) if other != module and not known[other].stem == "__init__"}
+            module: {
+                other for other in imported(path, known) if other != module and not known[other].stem == "__init__"
+            }
             for module, path in known.items()
         }
     ).prepare()

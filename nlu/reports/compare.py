@@ -188,9 +188,14 @@ def _print_metrics(found: Difference) -> None:
             cells += [metric_text(side.sd) if side and side.sd is not None else ""] * with_sd
         change = second.mean - first.mean if first and second else None
         cells.append("-" if change is None else f"{change:+.4f}")
-        better = (change or 0.0) * (-1 if lower_is_better(found.first, name) else 1)
+        better = 0.0 if _is_setting(name) else (change or 0.0) * (-1 if lower_is_better(found.first, name) else 1)
         table.add_row(*cells, "B" if better > 0 else "A" if better < 0 else "")
     print_table(table, "")
+
+
+def _is_setting(name: str) -> bool:
+    """Whether a metric says how a set was decided and not how well."""
+    return name.rpartition("/")[2] == "threshold"
 
 
 def _print_flips(set_name: str, flips: Flips) -> None:
@@ -228,10 +233,17 @@ def _flip_cells(flip: Flip) -> list[str]:
 
 
 def _spoken(value: object) -> str:
-    """A label, or the spans as `type first-last`."""
+    """A label, a list of labels, or the spans as `type first-last`."""
     if isinstance(value, list):
-        return ", ".join(f"{kind} {first}-{last}" for first, last, kind in value) or "none"
+        return ", ".join(map(_spoken_item, value)) or "none"
     return str(value)
+
+
+def _spoken_item(item: Any) -> str:
+    if isinstance(item, list):
+        first, last, kind = item
+        return f"{kind} {first}-{last}"
+    return str(item)
 
 
 def _cut(text: str) -> str:

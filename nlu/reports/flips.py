@@ -97,7 +97,8 @@ class Flips:
 def compare(pairs: Iterable[tuple[Run, Run]], set_name: str, shown: int = 0) -> Flips:
     """Compare the predictions of a set in each pair of runs, row by row, keeping the first `shown` flips each way.
 
-    Raises DataError where the rows of a pair are not the same: another number, another label or text.
+    Raises DataError where the rows of a pair are not the same (another number, another label or text), and where
+    predictions are no answers but numbers or ranks.
     """
     flips = Flips(shown)
     for first, second in pairs:
@@ -105,6 +106,11 @@ def compare(pairs: Iterable[tuple[Run, Run]], set_name: str, shown: int = 0) -> 
         sides = (predictions_of(first.folder, set_name), predictions_of(second.folder, set_name))
         try:
             for row, other in _matched(*sides):
+                if not is_answer(prediction_of(row)):
+                    raise DataError(
+                        f"those of {set_name} are neither right nor wrong by themselves, so none are counted; its "
+                        "metrics say how near they are"
+                    )
                 flips.count(Flip(row, other, first))
         except OtherRows as error:
             raise DataError(
@@ -153,6 +159,11 @@ def _difference(first: Record, second: Record) -> str | None:
 def prediction_of(record: Record) -> object:
     """Return what was predicted: a label, or spans."""
     return record["prediction"] if "prediction" in record else record.get("spans")
+
+
+def is_answer(prediction: object) -> bool:
+    """Whether a prediction is right or wrong: one of a number is near or far, and a ranking has none for each row."""
+    return prediction is not None and not isinstance(prediction, float)
 
 
 def texts_of(flips: Sequence[Flip], set_name: str) -> dict[int, str]:

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -152,8 +153,15 @@ def join_folds(folders: Sequence[Path]) -> JoinedFolds:
 
 
 def scorer_named(name: str | None, names: Sequence[str], config: Mapping[str, Any]) -> Scorer | None:
-    """Return a new scorer of the kind that wrote predictions; None for those of earlier versions, which do not say."""
-    return import_target(name, config.get("trusted_packages", ()))(list(names)) if name else None
+    """Return a new scorer of the kind that wrote predictions; None for those of earlier versions, which do not say.
+
+    What the task was set to and its scorer takes as well, such as a threshold, is set for this one too.
+    """
+    if not name:
+        return None
+    scorer = import_target(name, config.get("trusted_packages", ()))
+    settings = config.get("task", {}).items()
+    return scorer(list(names), **{key: value for key, value in settings if key in signature(scorer).parameters})
 
 
 def scores_of(records: Iterable[Record], scorer: Scorer | None, names: Sequence[str]) -> dict[str, float]:

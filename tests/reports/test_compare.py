@@ -177,3 +177,41 @@ def test_runs_of_an_earlier_version_are_compared_joined_and_shown_with_their_tex
     assert row.joined[1].metrics == pytest.approx(kept.header["metrics"])
     flip = Flip(next(iter(predictions_of(Path("folds/fold-0"), "dev"))), {"id": 1, "label": "bad"}, row.runs[0])
     assert texts_of([flip], "dev") == {0: "难喝"}
+
+
+def compared(tmp_path, *records):
+    """The difference of two runs that kept these records of one example."""
+    for name, record in zip("ab", records, strict=True):
+        folder = end_run(begin_run(tmp_path / name), 0.6)
+        write_predictions(folder / "predictions" / "dev.jsonl", {"step": 1}, [{"id": 0, "file": 0, "row": 2, **record}])
+    return difference_of(tmp_path / "a", tmp_path / "b")
+
+
+def test_sets_of_labels_flip_as_a_whole_and_are_listed(tmp_path, capsys):
+    right, wrong = ({"label": ["law", "sport"], "prediction": found} for found in (["law", "sport"], ["law"]))
+    found = compared(tmp_path, right, wrong)
+    assert (found.flips["dev"].lost, found.flips["dev"].won) == (1, 0)
+    print_difference(found)
+    assert "law, sport  law, sport  law" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [{"label": 7.5, "prediction": 7.4}, {"label": 7.5, "prediction": 7.6}],
+        [{"label": True, "similarity": 0.5}, {"label": True, "similarity": 0.6}],
+    ],
+)
+def test_numbers_and_rankings_are_neither_right_nor_wrong(tmp_path, records):
+    found = compared(tmp_path, *records)
+    assert found.flips == {}
+    (remark,) = found.remarks
+    assert remark.startswith("predictions: those of dev are neither right nor wrong by themselves")
+
+
+def test_a_threshold_is_higher_or_lower_and_not_better(tmp_path, capsys):
+    for name, threshold in (("a", 0.4), ("b", 0.5)):
+        end_run(begin_run(tmp_path / name), 0.6, threshold=threshold)
+    print_difference(difference_of(tmp_path / "a", tmp_path / "b"))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("dev/threshold")]
+    assert line.split() == ["dev/threshold", "0.4000", "0.5000", "+0.1000"]

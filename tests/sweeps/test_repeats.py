@@ -12,7 +12,11 @@ from nlu.config.errors import UserError
 from nlu.config.schema import num_repeats
 from nlu.metrics.classes import ClassScorer, log_probabilities
 from nlu.metrics.spans import SpanCounts, spans_of
+<<<<<<< HEAD
 from nlu.sweeps.repeats import join_folds, scores_of, summarise
+=======
+from nlu.sweeps.repeats import count_parts, join_folds, scorer_named, scores_of, summarise
+>>>>>>> h-docs
 from nlu.tasks.classify import class_records
 
 
@@ -65,6 +69,20 @@ def test_the_records_of_tagged_rows_give_the_scores_of_their_spans() -> None:
     rows = json.loads(json.dumps([{"spans": spans_of(found), "label": spans_of(gold)} for found, gold in pairs]))
     assert scores_of(rows, None, []) == {f"span_{name}": value for name, value in counts.scores().items()}
     assert counts.scores()["f1"] == pytest.approx(2 / 5)
+
+
+@pytest.mark.parametrize(("threshold", "recall"), [(0.9, 0.0), (None, 1.0)])
+def test_joined_folds_are_scored_at_the_tasks_threshold_where_it_is_fixed(
+    threshold: float | None, recall: float
+) -> None:
+    rows = [
+        {"label": ["a"], "probabilities": {"a": 0.8}, "loss": 0.1},
+        {"label": [], "probabilities": {"a": 0.1}, "loss": 0.1},
+    ]
+    config = {"task": {"_target_": "nlu.tasks.multilabel.Multilabel", "threshold": threshold}}
+    metrics = scores_of(rows, scorer_named("nlu.metrics.label_sets.LabelSetScorer", ["a"], config), ["a"])
+    assert metrics["recall_micro"] == recall
+    assert metrics["threshold"] == (threshold or pytest.approx(0.45))
 
 
 def write_fold(folder: Path, fold: int | None, ids: list[int], train_examples: int, **changes: Any) -> Path:
