@@ -12,11 +12,7 @@ from nlu.config.errors import UserError
 from nlu.config.schema import num_repeats
 from nlu.metrics.classes import ClassScorer, log_probabilities
 from nlu.metrics.spans import SpanCounts, spans_of
-<<<<<<< HEAD
-from nlu.sweeps.repeats import join_folds, scores_of, summarise
-=======
-from nlu.sweeps.repeats import count_parts, join_folds, scorer_named, scores_of, summarise
->>>>>>> h-docs
+from nlu.sweeps.repeats import join_folds, scorer_named, scores_of, summarise
 from nlu.tasks.classify import class_records
 
 
