@@ -19,9 +19,9 @@ def main(composed: DictConfig) -> int:
         from nlu.config.entry.dry_run import show
 
         return show(config)
-    from nlu.training.experiment import report_data
+    from nlu.training.experiment import describe_data
 
-    print(json.dumps(report_data(Run.of(config)), ensure_ascii=False))
+    print(json.dumps(describe_data(Run.of(config)), ensure_ascii=False))
     return 0
 
 

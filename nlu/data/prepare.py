@@ -16,12 +16,12 @@ from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
 from nlu.data.building import LISTED_GROUPS, Builder
 from nlu.data.dataset import Files, SourceFile
+from nlu.data.duplicates import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold, clusters_of, fold_numbers
 from nlu.data.garbage import what_exists_is_not_collected
 from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header_as_row, texts_for_vocabulary
-from nlu.data.repeats import among, repeated
 from nlu.data.store import FORMAT_VERSION, StoreDamaged, StoredSet
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, WordPiece, load_tokenizer

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from nlu.config.schema import Run
-from nlu.data.report import describe, lines
+from nlu.data.facts import describe, lines
 from nlu.display.progress import Progress
 from nlu.runs import logs
 from nlu.training.build import build_data
 from nlu.training.loop import Trial
 from nlu.training.ranks import Ranks, process_group
-from nlu.training.repeats import parts_of, run_parts
+from nlu.training.repeats import repeats_of, run_repeats
 from nlu.training.single import run_single
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
             torch.set_deterministic_debug_mode("warn")
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         trial = trial_of(config, ranks)
-        if parts := parts_of(config, overrides):
-            status = run_parts(parts, config, run_dir, overrides, ranks, trial)
+        if repeats := repeats_of(config, overrides):
+            status = run_repeats(repeats, config, run_dir, overrides, ranks, trial)
         else:
             status = run_single(config, run_dir, overrides, ranks, trial=trial)
     if status:
@@ -76,7 +76,7 @@ class _OfRankZero:
         raise AssertionError("only rank 0 holds the trial")
 
 
-def report_data(config: Run) -> dict[str, Any]:
+def describe_data(config: Run) -> dict[str, Any]:
     """Build or find the data store of a configuration, log what is in it and return it, as in data.json.
 
     Of several folds, what is told is that of the first.

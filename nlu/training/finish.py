@@ -7,7 +7,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from nlu.config.errors import UserError
-from nlu.data.report import length_histograms
+from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
 from nlu.storage.files import write_json

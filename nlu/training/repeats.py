@@ -1,7 +1,7 @@
 """The runs that folds and seeds make of one configuration: one after another, each in a run folder of its own.
 
-A part is an ordinary run, the same that `fold=K seed=S` makes by itself, to the byte. The folder above it holds what
-was asked for, the mean over the parts and the joined predictions of the folds.
+A repeat is an ordinary run, the same that `fold=K seed=S` makes by itself, to the byte. The folder above it holds what
+was asked for, the mean over the repeats and the joined predictions of the folds.
 """
 
 import json
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Part:
+class Repeat:
     """One fold of one seed: the name of its folder, its configuration, and the command line that makes it alone."""
 
     name: str
@@ -36,24 +36,24 @@ class Part:
     overrides: list[str]
 
 
-def parts_of(config: Run, overrides: list[str]) -> list[Part]:
+def repeats_of(config: Run, overrides: list[str]) -> list[Repeat]:
     """Return the runs that a configuration consists of, fold within seed; none where it is a run by itself."""
     if config.num_repeats == 1:
         return []
     folds, seeds = config.folds_to_run, range(config.seed, config.seed + config.seeds)
-    parts = []
+    repeats = []
     for seed in seeds:
         for number in folds:
             named = {"seed": seed if len(seeds) > 1 else None, "fold": number if len(folds) > 1 else None}
             name = "-".join(f"{key}-{value}" for key, value in named.items() if value is not None)
             own = {"seed": seed, "seeds": 1, "fold": number}
             written = [f"{key}={'null' if value is None else value}" for key, value in own.items()]
-            parts.append(Part(name, config.repeat(seed=seed, fold=number), [*overrides, *written]))
-    return parts
+            repeats.append(Repeat(name, config.repeat(seed=seed, fold=number), [*overrides, *written]))
+    return repeats
 
 
 class RunningMean:
-    """Tells a trial the mean over its parts: the last values of those that ended, the present one of the running."""
+    """Tells a trial the mean over its repeats: the last values of those that ended, the present one of the running."""
 
     def __init__(self, trial: Trial):
         self.asked_to_prune = False
@@ -62,7 +62,7 @@ class RunningMean:
         self._examples = 0
 
     def report(self, examples: int, value: float) -> bool:
-        """Report an evaluation of the running part; returns whether the trial is to be pruned."""
+        """Report an evaluation of the running repeat; returns whether the trial is to be pruned."""
         mean = statistics.fmean([*self._values, value])
         self.asked_to_prune = self._trial.report(self._examples + examples, mean)
         return self.asked_to_prune
@@ -71,19 +71,19 @@ class RunningMean:
         self._trial.require_newest()
 
     def add(self, result: dict[str, Any]) -> None:
-        """Count a part that ended, from its result.json."""
+        """Count a repeat that ended, from its result.json."""
         best = result["best"]
         last = result["last"][best["set"]][best["metric"]]
         self._values.append(math.nan if last is None else last)
         self._examples += result["examples"]
 
 
-def run_parts(
-    parts: list[Part], config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, trial: Trial | None
+def run_repeats(
+    repeats: list[Repeat], config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, trial: Trial | None
 ) -> int:
-    """Run the parts that are not finished yet, then write what they make together; returns the exit status.
+    """Run the repeats that are not finished yet, then write what they make together; returns the exit status.
 
-    A trial that is pruned leaves the parts that it has, and no joined predictions.
+    A trial that is pruned leaves the repeats that it has, and no joined predictions.
     """
     mean = RunningMean(trial) if trial else None
     with hold(run_dir) if ranks.is_first else nullcontext(), ExitStack() as while_listening:
@@ -103,21 +103,21 @@ def run_parts(
                     write_command(run_dir, config, overrides, ranks)
             begun = True
 
-        done: list[Part] = []
-        for part in parts:
+        done: list[Repeat] = []
+        for repeat in repeats:
             status = run_single(
-                part.config, run_dir / part.name, part.overrides, ranks, trial=mean,
+                repeat.config, run_dir / repeat.name, repeat.overrides, ranks, trial=mean,
                 signals=signals, before_training=begin,
             )  # fmt: skip
             if status:
                 return status
-            done.append(part)
+            done.append(repeat)
             logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
-            result = ranks.from_first(_result(run_dir / part.name) if ranks.is_first else None)
-            log.info("%s", _line(part, result))
+            result = ranks.from_first(_result(run_dir / repeat.name) if ranks.is_first else None)
+            log.info("%s", _line(repeat, result))
             if mean:
                 mean.add(result)
-            if part is not parts[-1]:
+            if repeat is not repeats[-1]:
                 pruned = result["pruned"] or (mean is not None and mean.asked_to_prune)
                 stopped = signals.exit_code if signals.asked else 0
                 pruned, stopped = ranks.from_first((pruned, stopped))
@@ -126,28 +126,28 @@ def run_parts(
                 if stopped:
                     return stopped
         if ranks.is_first:
-            _write_result(config, run_dir, done, len(parts))
+            _write_result(config, run_dir, done, len(repeats))
     return 0
 
 
-def _line(part: Part, result: dict[str, Any]) -> str:
+def _line(repeat: Repeat, result: dict[str, Any]) -> str:
     best = result["best"]
     pruned = ", pruned" if result["pruned"] else ""
-    return f"{part.name}: {best['set']} {best['metric']} {best['value']:.4f} at step {best['step']:,}{pruned}"
+    return f"{repeat.name}: {best['set']} {best['metric']} {best['value']:.4f} at step {best['step']:,}{pruned}"
 
 
 def _result(run_dir: Path) -> dict[str, Any]:
     return json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
 
 
-def _write_result(config: Run, run_dir: Path, done: list[Part], wanted: int) -> None:
+def _write_result(config: Run, run_dir: Path, done: list[Repeat], wanted: int) -> None:
     """Write the joined predictions of each seed's folds, if all are there, and result.json last of all."""
-    summary = summarise({part.name: _result(run_dir / part.name) for part in done})
+    summary = summarise({repeat.name: _result(run_dir / repeat.name) for repeat in done})
     summary |= {"pruned": len(done) < wanted or summary["pruned"], "seed": config.seed, "seeds": config.seeds}
     joined: dict[str, Any] = {}
     if config.folds.count is not None and config.fold is None and not summary["pruned"]:
-        for seed in dict.fromkeys(part.config.seed for part in done):
-            folders = [run_dir / part.name for part in done if part.config.seed == seed]
+        for seed in dict.fromkeys(repeat.config.seed for repeat in done):
+            folders = [run_dir / repeat.name for repeat in done if repeat.config.seed == seed]
             held_out = join_folds(folders)
             name = OUT_OF_FOLD if config.seeds == 1 else f"{OUT_OF_FOLD}-seed-{seed}"
             write_predictions(run_dir / "predictions" / f"{name}.jsonl", held_out.header, held_out.records())

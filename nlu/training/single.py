@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nlu.config.schema import Run
-from nlu.data.report import describe, lines
+from nlu.data.facts import describe, lines
 from nlu.display.progress import Progress
 from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced, source_of

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.data.report import describe, lines
+from nlu.data.facts import describe, lines
 
 FIELDS = {"text": 0, "label": 1}
 

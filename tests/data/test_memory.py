@@ -8,9 +8,9 @@ import pytest
 from nlu.data.dataset import Files
 from nlu.data.encoding import Encoded
 from nlu.data.examples import Examples
+from nlu.data.facts import describe
 from nlu.data.layouts import LAYOUTS
 from nlu.data.prepare import Store
-from nlu.data.report import describe
 from nlu.data.store import Origin, SetWriter, StoredSet
 from nlu.data.targets import Tags
 from nlu.data.tokenizing import SPECIALS, wordpiece

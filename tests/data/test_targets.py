@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from nlu.config.errors import DataError, UserError
 from nlu.data.dataset import Files
+from nlu.data.facts import describe
 from nlu.data.folds import Fold
-from nlu.data.report import describe
 from nlu.data.targets import Classes, LabelSet, NoTarget, Number, Tags
 from nlu.data.targets.names import require_names
 from nlu.data.targets.schemes import SCHEMES, scheme_of, tags_of_spans, to_bio

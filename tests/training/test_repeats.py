@@ -15,7 +15,7 @@ import pytest
 from nlu.runs.predictions import Predictions, predictions_of
 from nlu.runs.records import read_rows
 from nlu.sweeps.repeats import join_folds
-from nlu.training.repeats import RunningMean, parts_of
+from nlu.training.repeats import RunningMean, repeats_of
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 
 OPTIONS = (*TINY, *QUICK, "trainer.max_duration=12st", "trainer.eval_interval=6st")
@@ -256,7 +256,7 @@ def test_a_trial_hears_the_mean_over_the_folds_that_ended_and_the_one_that_runs(
 def test_a_configuration_has_a_part_for_each_fold_of_each_seed(
     folds: int | None, fold: int | None, seeds: int, names: list[str]
 ) -> None:
-    parts = parts_of({"folds": {"count": folds, "group_by": None}, "fold": fold, "seed": 3, "seeds": seeds}, ["a=1"])
+    parts = repeats_of({"folds": {"count": folds, "group_by": None}, "fold": fold, "seed": 3, "seeds": seeds}, ["a=1"])
     assert [part.name for part in parts] == names
     assert len({(part.config["seed"], part.config["fold"]) for part in parts}) == len(names)
-    assert all(parts_of(part.config, part.overrides) == [] for part in parts), "a part is a run by itself"
+    assert all(repeats_of(part.config, part.overrides) == [] for part in parts), "a part is a run by itself"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlu.data.report import describe, length_histograms, lines
+from nlu.data.facts import describe, length_histograms, lines
 
 
 @pytest.fixture

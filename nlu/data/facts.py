@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from nlu.data.duplicates import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.prepare import Store
-from nlu.data.repeats import among, repeated
 
 RARE, RARE_WITHOUT_NAME = 0.001, 0.05
 """share of the training rows below which a label may be a slip of the pen; the second for marks such as -"""
