@@ -80,7 +80,7 @@ OVER_BATCHES = {
     "siamese with InfoNCE": KINDS["siamese with InfoNCE"],
     "circle": KINDS["circle"],
     "ghm_c": Kind(("loss=ghm_c", "loss.bins=500"), classes),
-    "fgm and InfoNCE": Kind(("method=fgm", "task=siamese", "loss=info_nce"), pair_of_classes),
+    "fgm and InfoNCE": Kind(("method=fgm", "method.epsilon=0.01", "task=siamese", "loss=info_nce"), pair_of_classes),
 }
 
 

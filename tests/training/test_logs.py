@@ -8,7 +8,9 @@ from pathlib import Path
 PREAMBLE = """
 import logging, sys, warnings
 from pathlib import Path
+from types import SimpleNamespace
 from nlu.training import logs
+trial, alone = SimpleNamespace(is_standalone=False), SimpleNamespace(is_standalone=True)
 folder = Path(sys.argv[1])
 log = logging.getLogger("nlu")
 """
@@ -68,7 +70,7 @@ def test_warnings_say_that_they_are_and_a_configured_root_repeats_nothing(tmp_pa
 def test_a_trials_words_are_in_its_file_from_the_first_on_and_what_comes_after_it_is_heard_again(tmp_path):
     done = run(
         tmp_path / "run",
-        "logs.begin({'trial': {'number': 0}}, folder, 0); log.info('early'); log.warning('odd'); warnings.warn('old')\n"
+        "logs.begin(trial, folder, 0); log.info('early'); log.warning('odd'); warnings.warn('old')\n"
         "logs.set_up(folder, 0, on_console=False); log.info('late'); logs.tear_down(); log.warning('after')",
     )
     assert (done.stdout, done.stderr) == ("", "after\n")
@@ -78,5 +80,5 @@ def test_a_trials_words_are_in_its_file_from_the_first_on_and_what_comes_after_i
 
 
 def test_a_run_that_is_no_trial_keeps_its_words_until_its_folder_is_known(tmp_path):
-    done = run(tmp_path / "run", "logs.begin({'trial': None}, folder, 0); log.info('early'); print(folder.exists())")
+    done = run(tmp_path / "run", "logs.begin(alone, folder, 0); log.info('early'); print(folder.exists())")
     assert (done.stdout, done.stderr) == ("False\n", "early\n")
