@@ -1,17 +1,23 @@
 """What every test stands on: a cache of the test session's own, and the same property-test examples each time."""
 
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
+
+CACHE = TemporaryDirectory(prefix="nlu-tests-")
+# Before any test module is read, since some of them keep the environment for the processes that they start.
+os.environ["NLU_CACHE"] = CACHE.name
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")
-def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def session_cache() -> Path:
+    return Path(CACHE.name)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nlu.config.errors import UserError
 from nlu.config.types import Probability
-from nlu.losses.loss import RowLoss
+from nlu.losses.loss import RowLoss, each_probability
 
 
 class Bce(RowLoss):
@@ -41,10 +41,10 @@ class Bce(RowLoss):
 
     def probabilities(self, logits_NC: Tensor) -> Tensor:
         """Return the probability of each class by itself, (N, C); of the first, that the likeliest other is not it."""
-        others_NK = logits_NC[:, 1:].sigmoid()
+        others_NK = each_probability(logits_NC[:, 1:])
         return torch.cat([1 - others_NK.amax(1, keepdim=True), others_NK], dim=1)
 
     def decide(self, logits_NC: Tensor) -> Tensor:
         """Return the most probable class that reaches the threshold, else the first; (N,)."""
-        best_N, class_N = logits_NC[:, 1:].sigmoid().max(1)
+        best_N, class_N = each_probability(logits_NC[:, 1:]).max(1)
         return torch.where(best_N >= self.threshold, class_N + 1, 0)

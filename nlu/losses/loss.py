@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -28,6 +29,14 @@ class Loss(Protocol):
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the sum over rows; a float32 scalar, 0 without rows."""
+
+
+def each_probability(logits: Tensor) -> Tensor:
+    """Return the sigmoid of each logit, float32, which does not hang on the others.
+
+    The library's own does, in the last bit: it computes those that fill no vector of the CPU by another formula.
+    """
+    return F.logsigmoid(logits.double()).exp().float()
 
 
 class RowLoss:

@@ -11,7 +11,7 @@ from nlu.config.types import Fraction
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Target
-from nlu.losses.loss import Loss
+from nlu.losses.loss import Loss, each_probability
 from nlu.metrics.label_sets import LabelSetScorer
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
@@ -48,7 +48,7 @@ class Multilabel(RowsOfLogits):
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         names = self.known.names
         logits_BC, is_label_BC = outputs["logits"].float().cpu(), batch.targets["labels"]
-        probs_BC = to_host(logits_BC.sigmoid())
+        probs_BC = to_host(each_probability(logits_BC))
         loss_B = F.binary_cross_entropy_with_logits(logits_BC.double(), is_label_BC.double(), reduction="none").mean(1)
         return [
             {

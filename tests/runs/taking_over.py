@@ -13,23 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-
-from nlu.config.entry.app import conf_dir, prepare
 from nlu.config.errors import UserError
 from nlu.config.schema import Run
 from nlu.launching.local import launch
 from nlu.runs import folder as run_folder
-from nlu.runs.predictions import predictions_of
+from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.training import single
+from tests.training.in_process import composed
 
 NAMED_POINTS = ("rename", "replace", "rmdir")
 KILLED = 9
-
-
-def configuration(*overrides: str) -> Run:
-    with initialize_config_dir(str(conf_dir())):
-        return Run.of(prepare(compose("train", list(overrides))))
 
 
 def forked(work: Callable[[], Any]) -> int:
@@ -90,11 +83,11 @@ def started(config: Run, run_dir: Path, dies_at: int = 0) -> int:
 
 def kills(folder: Path, options: list[str]) -> None:
     """Print the number of points that were tried, and those after which another start did not get as far as at once."""
-    first = configuration(*options)
+    first = composed(*options)
     assert forked(lambda: launch(first, folder / "first", [])) == 0
     state = folder / "first" / "checkpoints" / "last" / "state.json"
     state.write_text(state.read_text().replace('"pruned": false', '"pruned": true'))
-    longer = configuration(*options, f"resume={folder}/first", "trainer.max_duration=6st")
+    longer = composed(*options, f"resume={folder}/first", "trainer.max_duration=6st")
     before = listing(folder / "first")
     assert started(longer, folder / "whole") == 0
     expected, wrong, point = outcome(folder / "whole"), [], 1
@@ -122,7 +115,7 @@ def listing(folder: Path) -> dict[str, int]:
 
 def living(folder: Path, options: list[str]) -> None:
     """Let a run save at every step, and others begin from it meanwhile; print the steps that they went on from."""
-    endless = configuration(*options, "trainer.max_duration=100000st", "trainer.save_interval=1st")
+    endless = composed(*options, "trainer.max_duration=100000st", "trainer.save_interval=1st")
     child = os.fork()
     if child == 0:
         launch(endless, folder / "first", [])
@@ -131,18 +124,19 @@ def living(folder: Path, options: list[str]) -> None:
         time.sleep(0.01)
     began_at = []
     for number in range(3):
-        config, run_dir = configuration(*options, f"resume={folder}/first"), folder / f"from-{number}"
+        config, run_dir = composed(*options, f"resume={folder}/first"), folder / f"from-{number}"
 
         def work(config: Run = config, run_dir: Path = run_dir) -> int:
             def no_step(run: Any) -> bool:
                 held = {path.name for path in (run.run_dir / "checkpoints").iterdir()}
+                kept = predictions_of(run.run_dir, "dev").header["step"] if kept_sets(run.run_dir) else None
                 (run_dir.with_suffix(".json")).write_text(
                     json.dumps(
                         {
                             "step": run.state.step,
                             "best": [entry.step for entry in run.state.best],
                             "held": sorted(held),
-                            "predictions": predictions_of(run.run_dir, "dev").header["step"],
+                            "predictions": kept,
                         }
                     )  # fmt: skip
                 )

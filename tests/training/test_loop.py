@@ -8,6 +8,7 @@ import numpy as np
 import optuna
 import pytest
 
+from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
 from nlu.sweeps.channel import OUTCOME, PRUNER
 from nlu.sweeps.storage import open_storage, storage_url
@@ -82,7 +83,8 @@ def test_windows_and_throughput_count_the_examples_and_tokens_of_the_steps_that_
             train(*options, "trainer.max_duration=9st", f"trainer.save_interval={steps}st", f"hydra.run.dir={run_dir}")
         states[steps] = state_of(run_dir)
         assert states[steps]["step"] == states[steps]["window"]["steps"] == steps
-        assert states[steps]["window"]["examples"] == states[steps]["window"]["count"] == sum(SIZES[:steps])
+        assert states[steps]["window"]["examples"] == sum(SIZES[:steps])
+        assert states[steps]["window"]["counts"] == {"labels": sum(SIZES[:steps])}
         # The first three steps of a process are not timed.
         assert states[steps]["throughput"]["examples"] == sum(SIZES[3:steps])
     assert states[4]["window"]["real_tokens"] == tokens and states[8]["window"]["real_tokens"] == 2 * tokens
@@ -139,9 +141,9 @@ def test_evaluations_that_are_no_better_than_the_best_use_up_patience(
 def test_the_predictions_are_those_of_the_best_evaluation(worsening: tuple[str, ...], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     train(*TINY, *worsening, "trainer.keep_best=3", "trainer.max_duration=4st", f"hydra.run.dir={run_dir}")
-    found, losses = json.loads((run_dir / "predictions/dev.json").read_text()), scores(run_dir, "dev", "loss")
-    assert found["step"] == result(run_dir)["best"]["step"] == 1 and len(losses) == 4
-    mean = np.mean([row["loss"] for row in found["rows"]])
+    found, losses = predictions_of(run_dir, "dev"), scores(run_dir, "dev", "loss")
+    assert found.header["step"] == result(run_dir)["best"]["step"] == 1 and len(losses) == 4
+    mean = np.mean([row["loss"] for row in found])
     assert mean == pytest.approx(losses[1], rel=1e-6) and mean != pytest.approx(losses[2], rel=1e-3)
 
 

@@ -16,6 +16,7 @@ from nlu.runs.predictions import Predictions, predictions_of
 from nlu.runs.records import read_rows
 from nlu.sweeps.repeats import join_folds
 from nlu.training.repeats import RunningMean, repeats_of
+from tests.training.in_process import composed
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 
 OPTIONS = (*TINY, *QUICK, "trainer.max_duration=12st", "trainer.eval_interval=6st")
@@ -59,7 +60,7 @@ FOLDS = ["fold-0", "fold-1", "fold-2"]
 def test_every_fold_is_a_whole_run_and_every_training_row_is_held_out_once(three_folds: tuple[Path, str]) -> None:
     run_dir, _ = three_folds
     for number, name in enumerate(FOLDS):
-        for record in ("config.yaml", "provenance.json", "code.zip", "plots/loss.png", "predictions/test.json"):
+        for record in ("config.yaml", "provenance.json", "code.zip", "plots/loss.png", "predictions/test.jsonl"):
             assert (run_dir / name / record).stat().st_size > 0
         found = result(run_dir / name)
         assert (found["fold"], found["folds"], found["seed"]) == (number, 3, 1)
@@ -178,8 +179,11 @@ def test_spans_are_joined_over_folds_without_a_dev_set(tmp_path: Path) -> None:
         "data.dev_fraction=0", "folds=2", f"hydra.run.dir={tmp_path}/run",
     )  # fmt: skip
     found = result(tmp_path / "run")
-    assert set(found["out_of_fold"]["1"]) == {"span_f1", "span_precision", "span_recall"}
-    assert len(rows_of(tmp_path / "run" / "predictions" / "out-of-fold.jsonl")) == 20
+    rows = rows_of(tmp_path / "run" / "predictions" / "out-of-fold.jsonl")
+    assert len(rows) == 20
+    joined, right = found["out_of_fold"]["1"], sum(row["units_right"] for row in rows)
+    assert set(joined) == {"span_f1", "span_precision", "span_recall", "tag_accuracy", "loss"}
+    assert joined["tag_accuracy"] == pytest.approx(right / sum(row["units"] for row in rows))
 
 
 def test_what_the_data_refuse_leaves_no_folder(data: tuple[str, ...], tmp_path: Path) -> None:
@@ -256,7 +260,8 @@ def test_a_trial_hears_the_mean_over_the_folds_that_ended_and_the_one_that_runs(
 def test_a_configuration_has_a_part_for_each_fold_of_each_seed(
     folds: int | None, fold: int | None, seeds: int, names: list[str]
 ) -> None:
-    parts = repeats_of({"folds": {"count": folds, "group_by": None}, "fold": fold, "seed": 3, "seeds": seeds}, ["a=1"])
+    written = [f"folds.count={'null' if folds is None else folds}", f"fold={'null' if fold is None else fold}"]
+    parts = repeats_of(composed("seed=3", f"seeds={seeds}", *written), ["a=1"])
     assert [part.name for part in parts] == names
-    assert len({(part.config["seed"], part.config["fold"]) for part in parts}) == len(names)
+    assert len({(part.config.seed, part.config.fold) for part in parts}) == len(names)
     assert all(repeats_of(part.config, part.overrides) == [] for part in parts), "a part is a run by itself"

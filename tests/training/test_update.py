@@ -1,11 +1,11 @@
 """The update of whole small runs against numbers worked out otherwise: by hand, by numpy, from what they predict."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nlu.runs.predictions import predictions_of
 from tests.training.in_process import (
     MODEL,
     PLAIN,
@@ -90,7 +90,7 @@ def test_loss_gradient_and_update_of_a_step_are_those_worked_out_from_the_predic
     train_file = next(entry for entry in data if entry.startswith("data.train=")).partition("=")[2]
     options = (*TINY, *data, f"data.dev={train_file}", "trainer.max_duration=1st", "trainer.accumulation=4")
     train(*options, *STANDING_STILL, f"hydra.run.dir={tmp_path}/before")
-    rows = json.loads((tmp_path / "before/predictions/dev.json").read_text())["rows"]
+    rows = list(predictions_of(tmp_path / "before", "dev"))
     assert len(rows) == 27
     of_bad_N = np.array([row["probability"] if row["prediction"] == "bad" else 1 - row["probability"] for row in rows])
     is_bad_N = np.array([row["label"] == "bad" for row in rows])

@@ -75,6 +75,9 @@ class _Product(torch.autograd.Function):
         used_input = input.to(used_weight.dtype)
         ctx.save_for_backward(used_input if weight.requires_grad else None, used_weight)
         ctx.input_dtype, ctx.memory = input.dtype, memory
+        if len(used_weight) == 1:
+            # A matrix of one row is multiplied as a vector, in an order of summation that hangs on the rows of input.
+            return F.linear(used_input, F.pad(used_weight, (0, 0, 0, 1)), F.pad(used_bias, (0, 1)))[:, :1].contiguous()
         return F.linear(used_input, used_weight, used_bias)
 
     @staticmethod

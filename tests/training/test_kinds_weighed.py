@@ -1,0 +1,110 @@
+"""However the rows of a step are divided into micro-batches, its loss and its gradient are those of all rows at once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nlu.data.order import Order, Whole
+from nlu.runs.records import read_rows
+from tests.training import kinds
+from tests.training.in_process import NO_DROPOUT, composed, start, tensors
+from tests.training.kinds import KINDS, Kind, classes, number, pair_of_classes, read, tags, write
+
+ROWS = 11
+SPLITS = {"whole": (11, 1), "uneven": (4, 3), "single": (1, 11)}
+"""batch size and micro-batches of the one step over all rows; 4, 4 and 3 rows, or one each"""
+BY_ROW = {
+    **{name: KINDS[name] for name in (
+        "classify", "regress", "regress of pairs", "multilabel", "tag", "tag with a CRF", "siamese",
+        "siamese with contrastive loss", "cross-entropy", "focal", "bce", "taylor", "rdrop", "fgm",
+    )},
+    "freelb": Kind(("method=freelb", "method.init_magnitude=0"), classes),
+    "freelb in linf, tags and a CRF": Kind(
+        ("method=freelb", "method.init_magnitude=0", "method.norm=linf", "task=tag", "head=crf"), tags
+    ),
+    "rdrop and numbers": Kind(("method=rdrop", "task=regress"), number),
+    "rdrop and label sets": Kind(("method=rdrop", "task=multilabel"), kinds.labels),
+    "rdrop and a CRF": Kind(("method=rdrop", "method.alpha=4", "task=tag", "head=crf"), tags),
+    "fgm and contrastive loss": Kind(("method=fgm", "task=siamese", "loss=contrastive"), pair_of_classes),
+}  # fmt: skip
+
+
+def one_step(kind: Kind, folder: Path, split: str, *options: str) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Do a step over all rows; return the loss with its terms, and the gradient by parameter."""
+    batch_size, accumulation = SPLITS[split]
+    dropout = NO_DROPOUT if kind.model[0] == "model=bert_tiny" else ("model.dropout=0", "model.head_dropout=0")
+    start(
+        composed(
+            *kind.overrides(folder, train_rows=ROWS), *dropout, f"trainer.batch_size={batch_size}",
+            f"trainer.accumulation={accumulation}", "trainer.max_duration=1st", "trainer.clip_norm=0",
+            "optimizer.betas=[0.5,0.999]", *options,
+        ),
+        folder / split,
+    )  # fmt: skip
+    (row,) = read_rows(folder / split / "train.tsv")
+    moments = tensors(folder / split, "last/optimizer")
+    gradient = {key: 2 * value for key, value in moments.items() if key.startswith("exp_avg:")}
+    return {key: float(row[key]) for key in row if key.startswith(("loss", "gnorm"))}, gradient  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", BY_ROW.values(), ids=BY_ROW)
+def test_micro_batches_of_any_size_give_the_loss_and_the_gradient_of_the_whole_step(kind: Kind, tmp_path: Path) -> None:
+    (loss, gradient), *others = [one_step(kind, tmp_path, split) for split in SPLITS]
+    assert loss["gnorm"] > 1e-3
+    largest = max(np.abs(value).max() for value in gradient.values())
+    for other_loss, other_gradient in others:
+        assert other_loss == pytest.approx(loss, rel=1e-5, abs=1e-7)
+        assert other_gradient.keys() == gradient.keys()
+        for name, value in gradient.items():
+            np.testing.assert_allclose(other_gradient[name], value, rtol=1e-3, atol=2e-6 * largest, err_msg=name)
+
+
+def test_a_column_for_each_term_and_the_loss_is_their_weighted_sum(tmp_path: Path) -> None:
+    for name, weights in (
+        ("rdrop", {"labels": 1.0, "consistency": 2.0}), ("fgm", {"labels": 1.0, "adversarial_labels": 0.5}),
+    ):  # fmt: skip
+        # R-Drop without dropout makes one prediction twice.
+        options = ("method.alpha=4", "model.head_dropout=0.5") if name == "rdrop" else ("method.weight=0.5",)
+        row, _ = one_step(KINDS[name], tmp_path / name, "uneven", *options)
+        terms = {key.removeprefix("loss_"): value for key, value in row.items() if key.startswith("loss_")}
+        assert terms.keys() == weights.keys() and all(terms.values())
+        assert row["loss"] == pytest.approx(sum(weights[term] * terms[term] for term in weights))
+    # One term alone is the loss.
+    assert one_step(KINDS["classify"], tmp_path / "plain", "uneven")[0].keys() == {"loss", "gnorm"}
+
+
+OVER_BATCHES = {
+    "siamese with InfoNCE": KINDS["siamese with InfoNCE"],
+    "circle": KINDS["circle"],
+    "ghm_c": Kind(("loss=ghm_c", "loss.bins=500"), classes),
+    "fgm and InfoNCE": Kind(("method=fgm", "method.epsilon=0.01", "task=siamese", "loss=info_nce"), pair_of_classes),
+}
+
+
+@pytest.mark.parametrize("name", OVER_BATCHES)
+def test_a_loss_over_whole_micro_batches_weighs_each_by_the_rows_that_it_sums_over(name: str, tmp_path: Path) -> None:
+    kind = OVER_BATCHES[name]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary))
+    labels = "[bad,good]" if kind.row is classes else "['0','1']"
+    options = (f"tokenizer.vocab={tmp_path}/vocab.txt", "trainer.bucket_batches=1", f"data.labels={labels}")
+    loss, gradient = one_step(kind, tmp_path, "uneven", *options)
+    rows = read(tmp_path / "train.jsonl")
+    order = Order(
+        Whole(np.ones(ROWS, np.int64)), seed=1, batch_size=4, accumulation=3, bucket_batches=1, rank=0, world_size=1
+    )
+    counts, losses, gradients = [], [], []
+    for number, places in enumerate(order.global_step(0)):
+        apart = tmp_path / f"apart-{number}"
+        write(apart / "rows.jsonl", [rows[place] for place in places])
+        found, own = one_step(kind, apart, "whole", *options, f"data.train={apart}/rows.jsonl")
+        losses.append(found["loss"])
+        gradients.append(own)
+        # InfoNCE sums over the pairs that belong together, the others over all rows.
+        counts.append(sum(rows[place]["label"] == "1" for place in places) if "InfoNCE" in name else len(places))
+    assert sorted(map(len, order.global_step(0))) == [3, 4, 4] and len(set(losses)) == 3
+    assert loss["loss"] == pytest.approx(np.average(losses, weights=counts), rel=1e-5)
+    for key, value in gradient.items():
+        expected = np.average([own[key] for own in gradients], weights=counts, axis=0)
+        np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-6, err_msg=key)
