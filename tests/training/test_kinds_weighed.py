@@ -1,4 +1,4 @@
-"""However the rows of a step are divided into micro-batches, its loss and its gradient are those of all rows at once."""
+"""However a step is divided into micro-batches, its loss and its gradient are those of all rows at once."""
 
 from pathlib import Path
 
