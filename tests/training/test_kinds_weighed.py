@@ -95,8 +95,8 @@ def test_a_loss_over_whole_micro_batches_weighs_each_by_the_rows_that_it_sums_ov
         Whole(np.ones(ROWS, np.int64)), seed=1, batch_size=4, accumulation=3, bucket_batches=1, rank=0, world_size=1
     )
     counts, losses, gradients = [], [], []
-    for number, places in enumerate(order.global_step(0)):
-        apart = tmp_path / f"apart-{number}"
+    for micro, places in enumerate(order.global_step(0)):
+        apart = tmp_path / f"apart-{micro}"
         write(apart / "rows.jsonl", [rows[place] for place in places])
         found, own = one_step(kind, apart, "whole", *options, f"data.train={apart}/rows.jsonl")
         losses.append(found["loss"])
