@@ -72,7 +72,13 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
         raise UserError(f"{run_dir} holds {contents[0]!r} but no run; choose another {FOLDER_KEY}")
     if resume not in ("auto", taken_from(run_dir)):
         raise _exists(run_dir, contents)
-    if differences := _differences(yaml.safe_load((run_dir / CONFIG).read_text()), config):
+    there = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
+    if absent := [key for key in config if key not in there and key not in WITHOUT_EFFECT]:
+        raise UserError(
+            f"{run_dir} holds a run of an earlier version, which knew no {' and '.join(absent)}, and this version cannot "
+            f"go on with it; start anew elsewhere, from its weights with model.pretrained={run_dir}/best if you like"
+        )
+    if differences := _differences(there, config):
         # The state of one run is no start for several.
         elsewhere = f", or start from its state there with resume={run_dir}" if num_repeats(config) == 1 else ""
         raise UserError(

@@ -62,6 +62,12 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey) -> State:
     evaluations are of other sets. The rows are compared before weights are read, since a vocabulary may hang on them.
     """
     step, saved = read_order(checkpoint)
+    if "machine" not in saved:
+        run = source_of(checkpoint).parent.parent
+        raise CheckpointError(
+            f"{source_of(checkpoint)} was saved by an earlier version, and this one cannot go on with it; take its "
+            f"weights with model.pretrained={run}/last"
+        )
     if differences := [key for key in order_key if key not in PASSED_OVER and saved.get(key) != order_key[key]]:
         raise CheckpointError(
             *(_difference(key, saved.get(key), order_key[key]) for key in differences),
@@ -81,7 +87,7 @@ def changes(saved: OrderKey, here: OrderKey) -> list[str]:
     found = []
     if saved["world_size"] != here["world_size"]:
         found.append(f"saved by {saved['world_size']} processes, continued by {here['world_size']}")
-    before = saved.get("machine", {})
+    before = saved["machine"]
     names = {"device": "device", "torch": "version of torch", "threads": "number of threads", "cpu": "CPU's kernels"}
     return found + [
         f"saved with another {what} ({before[key]}), continued with {here['machine'][key]}"
