@@ -17,6 +17,9 @@ class ClassWeights:
 
     def __init__(self, key: str, given: Given):
         self._key, self._given = key, given
+        if isinstance(given, Mapping):
+            # Names that are numbers come as such from a command line and from YAML.
+            self._given = {str(name): weight for name, weight in given.items()}
         self._weights_C: Tensor | None = None
 
     def bind(

@@ -151,6 +151,18 @@ def test_weights_of_classes_that_do_not_exist_are_refused_all_at_once(loss):
     ]  # fmt: skip
 
 
+def test_classes_that_are_numbers_may_be_written_as_numbers():
+    # A shell and YAML make whole numbers of {0: 1, 1: 3}.
+    found, wanted = (CrossEntropy(class_weights=weights) for weights in ({0: 1.0, 1: 3.0}, {"0": 1.0, "1": 3.0}))
+    for loss in (found, wanted):
+        loss.bind(["0", "1"])
+    logits_NC, labels_N = torch.randn(5, 2), torch.tensor([0, 1, 1, 0, 1])
+    assert torch.equal(found(logits_NC, labels_N), wanted(logits_NC, labels_N))
+    wrong = CrossEntropy(class_weights={2: 1.0})
+    with pytest.raises(UserError, match="loss.class_weights.2: there is no such class"):
+        wrong.bind(["0", "1"])
+
+
 def test_inverse_frequency_without_occurrences_is_refused():
     with pytest.raises(UserError, match="loss.class_weights is inverse_frequency, but nothing is known"):
         CrossEntropy(class_weights="inverse_frequency").bind(NAMES)
