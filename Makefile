@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export NLU_DATA ?= ../shared/data
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-services bench bench-quick lint format typecheck check clean
+.PHONY: help train test test-services bench bench-quick bench-cuda lint format typecheck check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -24,6 +24,9 @@ bench: $(VENV)/.bench ## measure speed against peers, in full (three quarters of
 
 bench-quick: $(VENV)/.bench ## print the main ratios (less than 3 minutes on 2 cores)
 	$(BIN)/python benchmarks/all.py --quick
+
+bench-cuda: $(VENV)/.cuda ## test and measure on a CUDA device, at most 10 minutes; says so where there is none
+	$(BIN)/python benchmarks/cuda.py $(if $(WRITE),--write)
 
 lint: $(VENV)/.dev ## check style
 	$(BIN)/ruff check .
@@ -55,6 +58,10 @@ $(VENV)/.dev: $(VENV)/.run
 
 $(VENV)/.bench: $(VENV)/.run
 	$(BIN)/pip install --quiet --editable '.[bench]'
+	touch $@
+
+$(VENV)/.cuda: $(VENV)/.run
+	$(BIN)/pip install --quiet --editable '.[dev,hf,bench]'
 	touch $@
 
 $(VENV)/.services: $(VENV)/.dev

@@ -5,7 +5,9 @@ public URLs as well. Where one is nowhere, what `make train` fetches from a pack
 and the vocabulary of SimBERT-tiny. `announce` decides once for all processes of a benchmark and says so.
 """
 
+import json
 import os
+import random
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,11 @@ CHOSEN, VOCAB = "NLU_BENCH_DATA", "NLU_BENCH_VOCAB"
 OVERRIDES = {"afqmc": ("data=afqmc", "task=match"), "reviews": ("data=reviews", "task=classify")}
 STAND_IN = "reviews"
 """its files are fetched from a package index"""
+SYNTHETIC, FOLDER = "synthetic", "NLU_BENCH_FOLDER"
+"""pairs that `write_synthetic` wrote, where nothing may be fetched, and the variable that says where"""
+SYNTHETIC_ROWS = {"train": 20_000, "dev": 4_400}
+VOCABULARY = 21_128
+"""tokens of BERT's Chinese vocabulary"""
 
 
 def composed(group: str, choice: str) -> dict[str, Any]:
@@ -92,4 +99,23 @@ def announce() -> None:
 
 def data_overrides() -> tuple[str, ...]:
     """Return the overrides that choose the data of `announce`."""
+    if os.environ[CHOSEN] == SYNTHETIC:
+        folder = Path(os.environ[FOLDER])
+        return ("data=files", "task=match", f"data.train={folder}/train.jsonl", f"data.dev={folder}/dev.jsonl")
     return OVERRIDES[os.environ[CHOSEN]]
+
+
+def write_synthetic(folder: Path, rng: random.Random) -> dict[str, str]:
+    """Write pairs about as long as AFQMC's and a vocabulary as large as BERT's; returns the variables that name them."""
+    folder.mkdir(parents=True)
+    words = [f"w{number}" for number in range(VOCABULARY - 5)]
+    vocab = folder / "vocab.txt"
+    vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
+    for name, rows in SYNTHETIC_ROWS.items():
+        with (folder / f"{name}.jsonl").open("w") as file:
+            for _ in range(rows):
+                # Half of AFQMC's texts have at most 12 tokens, one in twenty more than 25.
+                texts = [" ".join(rng.choices(words, k=min(60, max(4, round(rng.lognormvariate(2.48, 0.45))))))
+                         for _ in range(2)]  # fmt: skip
+                file.write(json.dumps({"text_a": texts[0], "text_b": texts[1], "label": rng.choice("01")}) + "\n")
+    return {CHOSEN: SYNTHETIC, VOCAB: str(vocab), FOLDER: str(folder)}

@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from turns import Turns
@@ -76,4 +76,11 @@ def description(threads: int) -> str:
 def versions() -> str:
     """Return the versions of what is compared."""
     names = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "pyarrow")
-    return ", ".join([f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)])
+    return ", ".join([f"Python {platform.python_version()}", *map(_named, names)])
+
+
+def _named(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"no {package}"

@@ -167,28 +167,37 @@ class Texts:
         file_N, number_N = stored.file_N[rows_N], stored.number_N[rows_N]
         for number, source in enumerate(self.sources):
             places = np.flatnonzero(file_N == number)
-            if len(places):
-                yield from self._of_file(source, number_N[places].tolist(), stored.text_hash_N[rows_N[places]].tolist())
+            yield from self._of_file(source, number_N[places], stored.text_hash_N[rows_N[places]])
 
-    def _of_file(self, source: SourceFile, numbers: list[int], hashes: list[int]) -> Iterator[dict[str, Any] | None]:
-        done = 0
+    def _of_file(self, source: SourceFile, number_N: np.ndarray, hash_N: np.ndarray) -> Iterator[dict[str, Any] | None]:
+        asked = _in_pieces(number_N, hash_N)
+        wanted = next(asked, None)
         # Where the file is gone or another one by now, that is told row by row.
         with suppress(UserError, OSError):
-            for row in self.reading.rows(source):
-                while done < len(numbers) and numbers[done] < row.number:
+            for row in self.reading.rows(source) if wanted is not None else ():
+                while wanted is not None and wanted[0] < row.number:
                     yield None
-                    done += 1
-                if done == len(numbers):
+                    wanted = next(asked, None)
+                if wanted is None:
                     return
-                if row.number == numbers[done] and not isinstance(row, Mark):
-                    yield self._verified(row, hashes[done])
-                    done += 1
-        yield from [None] * (len(numbers) - done)
+                if row.number == wanted[0] and not isinstance(row, Mark):
+                    yield self._verified(row, wanted[1])
+                    wanted = next(asked, None)
+        while wanted is not None:
+            yield None
+            wanted = next(asked, None)
 
     def _verified(self, row: Row | BadRow, wanted: int) -> dict[str, Any] | None:
         if isinstance(row, BadRow) or self.layout.problem(row.values) is not None:
             return None
         return self.layout.shown(row.values) if text_hash(self.layout.identity(row.values)) == wanted else None
+
+
+def _in_pieces(number_N: np.ndarray, hash_N: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield numbers and hashes as Python's, some thousand at a time: of all rows at once they would take 80 bytes each."""
+    for start in range(0, len(number_N), CHUNK_ROWS):
+        piece = slice(start, start + CHUNK_ROWS)
+        yield from zip(number_N[piece].tolist(), hash_N[piece].tolist(), strict=True)
 
 
 def texts_for_vocabulary(

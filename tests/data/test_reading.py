@@ -2,6 +2,7 @@
 
 import json
 import os
+import tracemalloc
 
 import pytest
 
@@ -104,3 +105,17 @@ def test_a_store_is_on_the_disk_before_it_is_marked_complete(write, open_files, 
     assert written <= set(synced) and "COMPLETE" in synced
     assert synced.index("COMPLETE") > max(synced.index(name) for name in written - {"COMPLETE"})
     assert str(store.folder.parent) in events[placed:]
+
+
+def test_texts_come_without_a_list_of_all_rows(write, open_files):
+    rows = 30_000
+    part = open_files(train=(train := write("train.tsv", "a b\t0\nc d\t1\n" * (rows // 2))), dev=train).sets["dev"]
+    assert next(part.texts()) == {"text": "a b"}
+    tracemalloc.start()
+    try:
+        assert sum(found is not None for found in part.texts()) == rows
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Where the rows lie, as arrays, and what the reader holds; a Python number is 32 bytes, and 8 in its list.
+    assert most < 70 * rows, f"{most / rows:.0f} bytes a row"

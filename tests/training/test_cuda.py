@@ -1,26 +1,140 @@
 """The same promises on a CUDA device, where there is one."""
 
+import json
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from nlu.training.step import Stepper
+from tests.training import in_process
+from tests.training.in_process import MODEL
 from tests.training.runs import QUICK, TINY, files, result, run, weights
 
+DEVICE = "cuda"
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+WARM_UP_STEPS = 2
+"""in which kernels are chosen and the optimizer makes its state"""
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_run_on_cuda_gives_the_same_bytes_twice(tmp_path: Path, precision: str) -> None:
     options = [option for option in (*TINY, *QUICK, *files(tmp_path)) if option != "trainer.device=cpu"]
     for name in ("a", "b"):
-        run(*options, "trainer.device=cuda", f"precision={precision}", f"hydra.run.dir={tmp_path}/{name}")
+        run(*options, f"trainer.device={DEVICE}", f"precision={precision}", f"hydra.run.dir={tmp_path}/{name}")
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
 
 
 def test_cuda_and_cpu_learn_the_same_in_fp32(tmp_path: Path) -> None:
     options = [option for option in (*TINY, *QUICK, *files(tmp_path)) if option != "trainer.device=cpu"]
-    for device in ("cpu", "cuda"):
+    for device in ("cpu", DEVICE):
         run(*options, f"trainer.device={device}", f"hydra.run.dir={tmp_path}/{device}")
-    losses = [result(tmp_path / device)["metrics"]["dev"]["loss"] for device in ("cpu", "cuda")]
+    losses = [result(tmp_path / device)["metrics"]["dev"]["loss"] for device in ("cpu", DEVICE)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
+def single(rng: random.Random) -> dict[str, Any]:
+    label = rng.randrange(2)
+    words = rng.choices("abcdefgh"[3 * label : 3 * label + 5], k=rng.randint(2, 20))
+    return {"text": " ".join(words), "label": str(label)}
+
+
+def pair(rng: random.Random) -> dict[str, Any]:
+    first, second = single(rng), single(rng)
+    return {"text_a": first["text"], "text_b": second["text"], "label": str(int(first["label"] == second["label"]))}
+
+
+def tagged(rng: random.Random) -> dict[str, Any]:
+    words = rng.choices("abcdefgh", k=rng.randint(1, 20))
+    return {"tokens": words, "tags": ["B-X" if word < "c" else "O" for word in words]}
+
+
+def several(rng: random.Random) -> dict[str, Any]:
+    row = single(rng)
+    return {**row, "label": [name for name in "ab" if name in row["text"]]}
+
+
+def measured(rng: random.Random) -> dict[str, Any]:
+    row = single(rng)
+    return {**row, "label": len(row["text"]) / 10}
+
+
+Row = Callable[[random.Random], dict[str, Any]]
+WAYS: dict[str, tuple[Row, tuple[str, ...]]] = {
+    **{method: (single, (f"method={method}",)) for method in ("plain", "rdrop", "fgm", "freelb")},
+    "freelb in a cube": (single, ("method=freelb", "method.norm=linf")),
+    "accumulation": (single, ("method=fgm", "trainer.accumulation=2")),
+    "pooler": (single, ("model.pooling=pooler",)),
+    "mean": (single, ("model.pooling=mean", "method=freelb")),
+    "focal": (single, ("loss=focal", "loss.class_weights=inverse_frequency")),
+    "ghm_c": (single, ("loss=ghm_c",)),
+    "circle": (single, ("loss=circle",)),
+    "pairs": (pair, ("task=match", "method=rdrop")),
+    "apart": (pair, ("task=siamese", "model.pooling=mean")),
+    "apart by cosine": (pair, ("task=siamese", "loss=contrastive", "method=rdrop")),
+    "retrieve": (pair, ("task=retrieve", "model.pooling=mean")),
+    "several labels": (several, ("task=multilabel",)),
+    "numbers": (measured, ("task=regress", "method=rdrop", "trainer.major_metric=loss")),
+    "tags": (tagged, ("task=tag",)),
+    **{f"crf, {method}": (tagged, ("task=tag", "head=crf", f"method={method}")) for method in ("plain", "freelb")},
+    "no dropout in attention": (single, ("model.attention_dropout=0",)),
+}
+
+
+def options_of(way: str, folder: Path) -> list[str]:
+    """Write the rows of a way to train; returns the overrides."""
+    row, own = WAYS[way]
+    rng = random.Random(0)
+    for name, rows in (("train", 61), ("dev", 23)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row(rng)) + "\n" for _ in range(rows)))
+    return [
+        *MODEL, "data=files", f"data.train={folder}/train.jsonl", f"data.dev={folder}/dev.jsonl", *own,
+        f"trainer.device={DEVICE}", "trainer.batch_size=8", "trainer.max_duration=9st", "optimizer.lr=3e-3",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def modes() -> Iterator[None]:
+    """Put back what a run in this process leaves of the library's modes."""
+    yield
+    torch.set_deterministic_debug_mode("default")
+    torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+@pytest.mark.usefixtures("modes")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("way", WAYS)
+def test_on_cuda_every_method_head_and_loss_gives_the_same_bytes_twice(
+    tmp_path: Path, way: str, precision: str
+) -> None:  # fmt: skip
+    options = options_of(way, tmp_path)
+    for name in ("a", "b"):
+        in_process.train(*options, f"precision={precision}", f"hydra.run.dir={tmp_path}/{name}")
+    for path in ("checkpoints/last/model.safetensors", "predictions/dev.jsonl", "valid.tsv"):
+        assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
+
+
+@pytest.mark.usefixtures("modes")
+@pytest.mark.parametrize("way", WAYS)
+def test_on_cuda_the_host_waits_for_the_device_in_no_step(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    step, checked = Stepper.step, []
+
+    def strict(self: Stepper, part: Any, micro_batches: Any, number: int, *more: Any) -> Any:
+        if number <= WARM_UP_STEPS:
+            return step(self, part, micro_batches, number, *more)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            pending = step(self, part, micro_batches, number, *more)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        checked.append(number)
+        return pending
+
+    monkeypatch.setattr(Stepper, "step", strict)
+    in_process.train(*options_of(way, tmp_path), "precision=bf16", f"hydra.run.dir={tmp_path}/run")
+    assert checked == list(range(WARM_UP_STEPS + 1, 10))

@@ -7,7 +7,8 @@ where only first tokens ask.
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
@@ -61,10 +62,12 @@ def packed_kernel(device: torch.device) -> Kernel | None:
         # Keys are not shared out by the longest sequence, so that neighbours do not change the order of summation.
         unsplit = {"num_splits": 1} if "num_splits" in inspect.signature(varlen_attn).parameters else {}
         kernel: Any = partial(varlen_attn, **unsplit)  # type: ignore[arg-type]
-        rows_T3HE = torch.ones(3, 3, 1, HEAD_STEP, dtype=torch.bfloat16, device=device, requires_grad=True)
-        bounds = torch.tensor([0, 1, 3], dtype=torch.int32, device=device)
-        mixed_THE = kernel(*rows_T3HE.unbind(1), bounds, bounds, 2, 2, scale=1.0)
-        (gradient,) = torch.autograd.grad(mixed_THE.float().sum(), rows_T3HE)
+        # The first to ask may be scoring, where nothing has a gradient.
+        with torch.inference_mode(False), torch.enable_grad():
+            rows_T3HE = torch.ones(3, 3, 1, HEAD_STEP, dtype=torch.bfloat16, device=device, requires_grad=True)
+            bounds = torch.tensor([0, 1, 3], dtype=torch.int32, device=device)
+            mixed_THE = kernel(*rows_T3HE.unbind(1), bounds, bounds, 2, 2, scale=1.0)
+            (gradient,) = torch.autograd.grad(mixed_THE.float().sum(), rows_T3HE)
         works = bool(mixed_THE.eq(1).all() and gradient.isfinite().all())
     except (ImportError, RuntimeError, TypeError, NotImplementedError) as error:
         log.info("attention over packed rows is not available on %s (%s); rows are padded", device, error)
@@ -341,8 +344,8 @@ def _wide_enough(heads: Tensor) -> Tensor:
 def repeatable(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """Return what `compute` makes of the inputs; in the deterministic mode, with a gradient that is the same each time.
 
-    The library's attention kernels add up gradients in any order as long as that mode only warns, which it must where
-    other operations have no deterministic kernel. So it is made strict while their gradient is computed.
+    As long as that mode only warns, which it must where other operations have no deterministic kernel, the library
+    chooses kernels that add up gradients in any order, and others add them up so. So it is made strict here.
     """
     if not (torch.is_grad_enabled() and torch.get_deterministic_debug_mode()):
         return compute(*inputs)
@@ -353,17 +356,23 @@ class _Repeatable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         ctx.inputs = [input.detach().requires_grad_(input.requires_grad) for input in inputs]
-        with torch.enable_grad():
+        with torch.enable_grad(), _strictly():
             ctx.output = compute(*ctx.inputs)
         return ctx.output.detach()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         wanted = [input for input in ctx.inputs if input.requires_grad]
-        mode = torch.get_deterministic_debug_mode()
-        torch.set_deterministic_debug_mode("error")
-        try:
+        with _strictly():
             found = iter(torch.autograd.grad(ctx.output, wanted, gradients[0]))
-        finally:
-            torch.set_deterministic_debug_mode(mode)
         return None, *(next(found) if input.requires_grad else None for input in ctx.inputs)
+
+
+@contextmanager
+def _strictly() -> Iterator[None]:
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)

@@ -201,6 +201,13 @@ def test_where_the_packed_kernel_does_not_work_there_is_none():
     assert packed_kernel(CPU) is None
 
 
+def test_a_packed_kernel_that_works_is_found_whether_the_first_to_ask_trains_or_scores(monkeypatch):
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", packed_by_definition)
+    for asking in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        with asking():
+            assert packed_kernel.__wrapped__(CPU) is not None, asking
+
+
 @pytest.fixture
 def deterministic():
     """The mode in which a run on an accelerator trains."""
@@ -210,12 +217,13 @@ def deterministic():
 
 
 class Mode(torch.autograd.Function):
-    """Writes down the mode in which its gradient is computed."""
+    """Writes down the mode in which it, and then its gradient, is computed."""
 
     seen: list[int] = []
 
     @staticmethod
     def forward(ctx, input):
+        Mode.seen.append(torch.get_deterministic_debug_mode())
         return input * 1
 
     @staticmethod
@@ -224,7 +232,7 @@ class Mode(torch.autograd.Function):
         return gradient
 
 
-def test_the_gradient_of_attention_is_computed_in_the_strict_mode_where_any_is_on(deterministic):
+def test_attention_and_its_gradient_are_computed_in_the_strict_mode_where_any_is_on(deterministic):
     query, key_value = inputs(LENGTHS, False)
     torch.set_deterministic_debug_mode("default")
     plain = torch.autograd.grad(attend(query, key_value, LENGTHS, first_only=False, way="one kernel").sum(), query)
@@ -233,7 +241,7 @@ def test_the_gradient_of_attention_is_computed_in_the_strict_mode_where_any_is_o
     torch.testing.assert_close(strict, plain)
     Mode.seen.clear()
     Mode.apply(repeatable(lambda rows, others: Mode.apply(rows) * others, query, query.detach())).sum().backward()
-    assert Mode.seen == [1, 2], "strict inside, as before outside"
+    assert Mode.seen == [2, 1, 1, 2], "strict inside, as before outside"
     assert torch.get_deterministic_debug_mode() == 1
     with pytest.raises(ZeroDivisionError):
         repeatable(lambda rows: rows / Failing.apply(rows), query).sum().backward()
