@@ -1,0 +1,50 @@
+"""One of several processes, in which runs of several configurations follow one another.
+
+    RANK=0 WORLD_SIZE=2 ... python -m tests.training.ranks_of_kinds JOBS PORT ...
+
+JOBS is a file of pickled (configuration, folder); each has a port of its own, over which the processes find each other.
+PROVENANCE_TAKES_S makes the first process slow where it writes what ran, and fails it if the other went on meanwhile.
+"""
+
+import os
+import pickle
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from nlu.training import finish, single
+from tests.training.in_process import start
+
+
+def slow_down(seconds: float) -> None:
+    """Have the first process write provenance.json late; the second notes when it comes to the end of its run."""
+    is_first, write, end = os.environ["RANK"] == "0", single.write_provenance, finish.finish
+
+    def write_late(run_dir: Path, *arguments: Any, **named: Any) -> None:
+        if is_first:
+            time.sleep(seconds)
+            assert not (run_dir / "finishing.rank1").exists(), "another process did not wait"
+        write(run_dir, *arguments, **named)
+
+    def end_noted(run: Any) -> None:
+        if not is_first:
+            (run.run_dir / "finishing.rank1").touch()
+        end(run)
+
+    single.write_provenance, finish.finish = write_late, end_noted
+
+
+def main(jobs: Path, ports: list[str]) -> None:
+    if seconds := os.environ.get("PROVENANCE_TAKES_S"):
+        slow_down(float(seconds))
+    for (config, run_dir), port in zip(pickle.loads(jobs.read_bytes()), ports, strict=True):
+        os.environ["MASTER_PORT"] = port
+        start(config, run_dir)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
+    sys.stdout.flush()
+    # The communication threads of torch now and then abort a process that tears itself down.
+    os._exit(0)

@@ -1,0 +1,134 @@
+"""Two processes do together what one does alone: the same update, the same scores, whatever their shares."""
+
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nlu.config.schema import Run
+from nlu.runs.predictions import Predictions
+from nlu.runs.records import read_rows
+from tests.training.in_process import NO_DROPOUT, STANDING_STILL, composed, start, tensors
+from tests.training.kinds import KINDS, Kind, classes, tags
+from tests.training.runs import REPOSITORY, SAME_THREADS, result
+
+ROWS = 11
+TOGETHER = {
+    **{name: KINDS[name] for name in (
+        "regress", "multilabel", "tag with a CRF", "siamese", "siamese with contrastive loss", "retrieve", "focal",
+        "rdrop", "fgm",
+    )},
+    "freelb": Kind(("method=freelb", "method.init_magnitude=0"), classes),
+    "tags, with a pooler that nobody reads": Kind(("task=tag", "model.pooling=pooler"), tags),
+}  # fmt: skip
+# Micro-batches of 2 over 11 rows: the last has one row, so that the second process has none of it.
+STEP = (
+    *NO_DROPOUT, "trainer.batch_size=2", "trainer.accumulation=6", "trainer.max_duration=1st", "trainer.clip_norm=0",
+    "optimizer.betas=[0.5,0.999]", "optimizer.weight_decay=0.1", "model.hidden_size=32",
+)  # fmt: skip
+
+
+def run_in_two(jobs: Sequence[tuple[Run, Path]], folder: Path, **environment: str) -> None:
+    """Run the configurations one after another, in two processes at once."""
+    file = folder / "jobs.pickle"
+    file.write_bytes(pickle.dumps(jobs))
+    ports = free_ports(len(jobs))
+    command = [sys.executable, "-m", "tests.training.ranks_of_kinds", str(file), *map(str, ports)]
+    common = {**SAME_THREADS, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", **environment}
+    processes = [
+        subprocess.Popen(
+            command, cwd=REPOSITORY, env={**common, "RANK": rank, "LOCAL_RANK": rank}, text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    for process in processes:
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """The folders of a step alone and in two processes, of each kind, and of a step that only scores."""
+    folder = tmp_path_factory.mktemp("processes")
+    found, jobs = {}, []
+    for number, (name, kind) in enumerate(TOGETHER.items()):
+        options = kind.overrides(folder / str(number), train_rows=ROWS)
+        for what, more in (("step", ()), ("scores", STANDING_STILL)):
+            config = composed(*options, *STEP, *more)
+            alone, together = (folder / f"{number}-{what}-{how}" for how in ("alone", "together"))
+            start(config, alone)
+            jobs.append((config, together))
+            found[f"{name}: {what}"] = alone, together
+    run_in_two(jobs, folder)
+    return found
+
+
+# With InfoNCE the negatives of a row are those of its process, as they are those of its micro-batch.
+@pytest.mark.parametrize("name", [name for name in TOGETHER if name != "retrieve"])
+def test_two_processes_with_uneven_shares_make_the_update_of_one(
+    runs: dict[str, tuple[Path, Path]], name: str
+) -> None:
+    alone, together = runs[f"{name}: step"]
+    (one,), (two,) = (read_rows(folder / "train.tsv") for folder in (alone, together))
+    for key in one:
+        if key.startswith(("loss", "gnorm")):
+            assert two[key] == pytest.approx(one[key], rel=1e-5, abs=1e-7)
+    gradient, other = (
+        {key: 2 * value for key, value in tensors(folder, "last/optimizer").items() if key.startswith("exp_avg:")}
+        for folder in (alone, together)
+    )
+    assert gradient.keys() == other.keys()
+    largest = max(np.abs(value).max() for value in gradient.values())
+    for key, value in gradient.items():
+        np.testing.assert_allclose(other[key], value, rtol=1e-3, atol=2e-6 * largest, err_msg=key)
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_two_processes_score_as_one_to_the_bit(runs: dict[str, tuple[Path, Path]], name: str) -> None:
+    alone, together = runs[f"{name}: scores"]
+    assert result(together)["metrics"] == result(alone)["metrics"]
+    assert records(together) == records(alone)
+
+
+def records(run_dir: Path) -> list[dict[str, Any]]:
+    return [dict(record) for record in Predictions(run_dir / "predictions/dev.jsonl")]
+
+
+def test_weights_that_no_row_reaches_stay_as_they_are_in_one_process_and_in_two(
+    runs: dict[str, tuple[Path, Path]],
+) -> None:
+    name = "tags, with a pooler that nobody reads"
+    # The first step of a run at a rate that changes nothing has the weights that every run begins with.
+    before = tensors(runs[f"{name}: scores"][0], "last/model")
+    poolers = [key for key in before if "pooler" in key]
+    assert len(poolers) == 2
+    for folder in runs[f"{name}: step"]:
+        after = tensors(folder, "last/model")
+        assert all(np.array_equal(after[key], before[key]) for key in poolers)
+        changed = [key for key in before if not np.array_equal(after[key], before[key])]
+        assert "head.linear.weight" in changed
+
+
+def test_no_process_reads_the_best_weights_before_the_first_has_put_them_in_their_place(tmp_path: Path) -> None:
+    # A state that has ended, a test set that is new: every process loads best-1 at once, and trains nothing.
+    options = (*KINDS["classify"].overrides(tmp_path), "trainer.max_duration=2st", "trainer.eval_interval=1st")
+    start(composed(*options), tmp_path / "first")
+    again = (*options, f"resume={tmp_path}/first", f"data.test={tmp_path}/dev.jsonl")
+    run_in_two([(composed(*again), tmp_path / "second")], tmp_path, PROVENANCE_TAKES_S="1.5")
+    assert (tmp_path / "second/finishing.rank1").exists()
+    assert result(tmp_path / "second")["metrics"]["test"] == result(tmp_path / "first")["metrics"]["dev"]
