@@ -194,7 +194,7 @@ class Texts:
 
 
 def _in_pieces(number_N: np.ndarray, hash_N: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield numbers and hashes as Python's, some thousand at a time: of all rows at once they would take 80 bytes each."""
+    """Yield numbers and hashes as Python's, some thousand at a time: all at once they would take 80 bytes a row."""
     for start in range(0, len(number_N), CHUNK_ROWS):
         piece = slice(start, start + CHUNK_ROWS)
         yield from zip(number_N[piece].tolist(), hash_N[piece].tolist(), strict=True)
