@@ -5,6 +5,7 @@ spread them over jobs. Axes: N joined examples.
 """
 
 import heapq
+import inspect
 import json
 import math
 import statistics
@@ -158,8 +159,16 @@ def join_folds(folders: Sequence[Path]) -> JoinedFolds:
 
 
 def scorer_named(name: str | None, names: Sequence[str], config: Mapping[str, Any]) -> Scorer | None:
-    """Return a new scorer of the kind that wrote predictions; None for those of earlier versions, which do not say."""
-    return import_target(name, config.get("trusted_packages", ()))(list(names)) if name else None
+    """Return a new scorer of the kind that wrote predictions; None for those of earlier versions, which do not say.
+
+    A threshold that the configuration sets is its threshold.
+    """
+    if not name:
+        return None
+    kind: Any = import_target(name, config.get("trusted_packages", ()))
+    threshold = config.get("task", {}).get("threshold")
+    takes_it = threshold is not None and "threshold" in inspect.signature(kind).parameters
+    return kind(list(names), threshold) if takes_it else kind(list(names))
 
 
 def scores_of(records: Iterable[Record], scorer: Scorer | None, names: Sequence[str]) -> dict[str, float]:
