@@ -113,4 +113,4 @@ def test_a_search_draws_methods_and_looks_for_the_least_error(
         )  # fmt: skip
     values = [result(tmp_path / "search" / number)["metrics"]["dev"][metric] for number in ("0", "1")]
     said = (tmp_path / "search/sweep.log").read_text()
-    assert f"{best(values):.4f}" in said.splitlines()[-1], said
+    assert f"; best {best(values):.6g} " in said.splitlines()[-1], said
