@@ -180,12 +180,24 @@ def held_steps(folder: Path) -> dict[int, Path]:
 
 
 def read_order(path: Path) -> tuple[int, OrderKey]:
-    """Return the step of a saved state and the `order` saved with it. Raises CheckpointError where it is damaged."""
+    """Return the step of a saved state and the `order` saved with it.
+
+    Raises CheckpointError where it is damaged, or an earlier version saved it.
+    """
     try:
         saved = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        return saved["state"]["step"], saved["order"]
+        step, order = saved["state"]["step"], saved["order"]
     except (OSError, KeyError, ValueError) as error:
         raise _damaged(path, error) from error
+    try:
+        State.from_json(saved["state"])
+    except (KeyError, TypeError) as error:
+        shown = source_of(path)
+        raise CheckpointError(
+            f"{shown} was saved by an earlier version, whose state has other parts ({error}); go on with that version, "
+            f"or take its weights alone with model.pretrained={shown.parent.parent}/last in another hydra.run.dir"
+        ) from error
+    return step, order
 
 
 def load_last(

@@ -1,0 +1,119 @@
+"""Folds, seeds, reports, dry runs and searches know every kind of run."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nlu.report import main as report
+from nlu.runs.predictions import Predictions
+from tests.training.in_process import composed, start, train
+from tests.training.kinds import KINDS, METHODS, TASKS
+from tests.training.runs import result
+
+REPEATED = (
+    "regress", "multilabel", "multilabel of cells", "tag with a CRF", "siamese", "siamese with contrastive loss",
+    "retrieve",
+)  # fmt: skip
+ROWS = 20
+OPTIONS = ("folds.count=2", "seeds=2", "trainer.max_duration=3st", "trainer.eval_interval=0")
+
+
+@pytest.fixture(scope="module", params=REPEATED)
+def repeated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The name of a kind, and the folder of its runs over two folds and two seeds."""
+    folder = tmp_path_factory.mktemp("repeated")
+    start(composed(*KINDS[request.param].overrides(folder, train_rows=ROWS), *OPTIONS), folder / "run")
+    return request.param, folder / "run"
+
+
+def test_folds_of_each_seed_are_scored_together_where_predictions_say_enough(repeated: tuple[str, Path]) -> None:
+    name, run_dir = repeated
+    found = result(run_dir)
+    assert [part["name"] for part in found["parts"]] == [f"seed-{s}-fold-{f}" for s in (1, 2) for f in (0, 1)]
+    assert found["out_of_fold"].keys() == {"1", "2"}
+    for seed, joined in found["out_of_fold"].items():
+        rows = [dict(row) for row in Predictions(run_dir / f"predictions/out-of-fold-seed-{seed}.jsonl")]
+        assert [row["id"] for row in rows] == list(range(ROWS)) and {row["fold"] for row in rows} == {0, 1}
+        assert joined == pytest.approx(expected(name, rows, joined), rel=1e-6)
+        assert bool(joined) == (name != "retrieve")
+
+
+def expected(name: str, rows: list[dict], joined: dict[str, float]) -> dict[str, float]:
+    """Return the joined scores with some of them worked out anew from the records."""
+    label, prediction = ([row.get(key) for row in rows] for key in ("label", "prediction"))
+    if name == "regress":
+        wrong = np.array(label) - np.array(prediction)
+        of_rank = stats.spearmanr(label, prediction).statistic
+        own = {"mae": np.abs(wrong).mean(), "rmse": np.sqrt((wrong**2).mean()), "spearman": of_rank}
+    elif name.startswith("multilabel"):
+        if name == "multilabel of cells":
+            assert joined["threshold"] == 0.4, "what the command says"
+        cut = np.float32(joined["threshold"])
+        found = [{key for key, p in row["probabilities"].items() if np.float32(p) >= cut} for row in rows]
+        right = sum(len(one & set(other)) for one, other in zip(found, label, strict=True))
+        own = {"f1_micro": 2 * right / (sum(map(len, found)) + sum(map(len, label)))}
+    elif name == "tag with a CRF":
+        own = {"tag_accuracy": sum(row["units_right"] for row in rows) / sum(row["units"] for row in rows)}
+    elif name == "siamese with contrastive loss":
+        second = [str(int(row["similarity"] >= joined["threshold"])) for row in rows]
+        own = {"accuracy": float(np.mean([one == other for one, other in zip(second, label, strict=True)]))}
+    else:
+        own = {"accuracy": float(np.mean([a == b for a, b in zip(label, prediction, strict=True)]))} if joined else {}
+    return joined | own
+
+
+def test_the_report_tabulates_such_runs_and_compares_two_of_them(
+    repeated: tuple[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    name, run_dir = repeated
+    metric = result(run_dir)["best"]["metric"]
+    assert report([str(run_dir)]) == 0
+    assert metric in capsys.readouterr().out
+    assert report([str(run_dir), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert len(row["runs"]) == 4 and row["metrics"][metric]["n"] == 4
+    assert bool(row["out_of_fold"].get(metric)) == (name != "retrieve")
+    assert report([str(run_dir), "--join", str(tmp_path / "joined")]) == 0
+    assert len(list((tmp_path / "joined").iterdir())) == 2
+    capsys.readouterr()
+    assert report(["diff", str(run_dir / "seed-1-fold-0"), str(run_dir / "seed-2-fold-0")]) == 0
+    said = capsys.readouterr().out
+    assert metric in said and "seed" in said
+    assert report(["diff", str(run_dir / "seed-1-fold-0"), str(run_dir / "seed-2-fold-0"), "--json"]) == 0
+
+
+@pytest.mark.parametrize("name", [*TASKS, *METHODS])
+def test_a_dry_run_of_every_kind_says_that_it_is_good_and_writes_nothing(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(*KINDS[name].overrides(tmp_path), "dry_run=true", f"hydra.run.dir={tmp_path}/run")
+    said = capsys.readouterr()
+    assert "Every key, type, range, local path and rule between groups holds" in said.out
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "drawn", "best"),
+    [
+        ("classify", "accuracy", "method=choice(plain,rdrop)", max),
+        ("regress", "mae", "optimizer.lr=choice(1e-2,1)", min),
+    ],
+)
+def test_a_search_draws_methods_and_looks_for_the_least_error(
+    name: str, metric: str, drawn: str, best: Callable[[Iterable[float]], float], tmp_path: Path
+) -> None:
+    # Runs of these tests have blank figures.
+    with mock.patch("nlu.display.page.svg_of", return_value="<svg/>"):
+        train(
+            "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=grid", "hydra.sweeper.pruner=none",
+            "hydra.sweeper.n_trials=2", *KINDS[name].overrides(tmp_path), f"trainer.major_metric={metric}", drawn,
+            "trainer.max_duration=4st", f"hydra.sweep.dir={tmp_path}/search",
+        )  # fmt: skip
+    values = [result(tmp_path / "search" / number)["metrics"]["dev"][metric] for number in ("0", "1")]
+    said = (tmp_path / "search/sweep.log").read_text()
+    assert f"; best {best(values):.6g} " in said.splitlines()[-1], said

@@ -1,0 +1,124 @@
+"""What a state that is gone on from may differ in, what it must not, and what each of these is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from nlu.runs.checkpoint import Checkpoints, held_steps
+
+from nlu.training import loop
+from tests.training.in_process import TINY, Killed, composed, sets, start, train
+from tests.training.runs import result
+
+OPTIONS = (*TINY, "trainer.max_duration=2st", "trainer.eval_interval=1st", "trainer.major_metric=loss", "resume=auto")
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> tuple[Path, tuple[str, ...]]:
+    """The folder of a run that was killed at its second step, with a best of the first, and its overrides."""
+    options = (*OPTIONS, *sets(tmp_path))
+    dies_when_called(2, options, tmp_path / "run")
+    return tmp_path / "run", options
+
+
+def dies_when_called(number: int, options: tuple[str, ...], run_dir: Path) -> None:
+    """Run until the last state is to be saved for the given time: by then a new best is there, if there is one."""
+    save, calls = Checkpoints.save_last, []
+
+    def save_or_die(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == number:
+            raise Killed
+        save(*arguments)
+
+    with mock.patch.object(Checkpoints, "save_last", save_or_die), pytest.raises(Killed):
+        start(composed(*options), run_dir)
+
+
+def state_file(run_dir: Path) -> Path:
+    return run_dir / "checkpoints/last/state.json"
+
+
+def change(run_dir: Path, *keys: str, to: Any) -> None:
+    """Set a value in the saved state."""
+    saved = json.loads(state_file(run_dir).read_text())
+    node = saved
+    for key in keys[:-1]:
+        node = node[key]
+    node[keys[-1]] = to
+    state_file(run_dir).write_text(json.dumps(saved))
+
+
+def test_a_best_that_the_saved_state_knows_outlives_a_kill_before_the_next_state(
+    broken: tuple[Path, tuple[str, ...]],
+) -> None:
+    run_dir, options = broken
+    assert json.loads(state_file(run_dir).read_text())["state"]["step"] == 1
+    assert set(held_steps(run_dir / "checkpoints")) == {1, 2}, "the second step was better"
+    score_set = loop.score_set
+
+    def scores_otherwise(*arguments: Any, **named: Any) -> Any:
+        scored = score_set(*arguments, **named)
+        scored.scores.metrics["loss"] += 10
+        return scored
+
+    # Another number of threads may round so that the step done again is no better.
+    with mock.patch.object(loop, "score_set", scores_otherwise):
+        start(composed(*options), run_dir)
+    best = run_dir / "checkpoints/best-1"
+    assert result(run_dir)["best"]["step"] == json.loads((best / "score.json").read_text())["step"] == 1
+    assert (best / "model.safetensors").is_file()
+    assert set(held_steps(run_dir / "checkpoints")) == {1}
+
+
+@pytest.mark.parametrize(
+    ("what", "before", "said"),
+    [
+        ("threads", 7, "saved with another number of threads (7), continued with 1"),
+        ("torch", "1.13.0", "saved with another version of torch (1.13.0), continued with "),
+        ("device", "NVIDIA A10", "saved with another device (NVIDIA A10), continued with cpu "),
+        ("cpu", "NO AVX", "saved with another CPU's kernels (NO AVX), continued with "),
+    ],
+)
+def test_what_makes_sums_round_otherwise_is_told_and_the_run_goes_on(
+    broken: tuple[Path, tuple[str, ...]], what: str, before: Any, said: str
+) -> None:
+    run_dir, options = broken
+    change(run_dir, "order", "machine", what, to=before)
+    start(composed(*options), run_dir)
+    warnings = [line for line in (run_dir / "log.txt").read_text().splitlines() if "WARNING" in line]
+    assert len(warnings) == 1 and said in warnings[0] and "the bytes will differ from an unbroken run" in warnings[0]
+    assert result(run_dir)["steps"] == 2
+
+
+def test_nothing_is_told_where_all_is_the_same(broken: tuple[Path, tuple[str, ...]]) -> None:
+    run_dir, options = broken
+    start(composed(*options), run_dir)
+    assert "WARNING" not in (run_dir / "log.txt").read_text()
+
+
+def test_other_rows_are_named_as_such_though_the_vocabulary_that_hangs_on_them_is_another(
+    broken: tuple[Path, tuple[str, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir, options = broken
+    (tmp_path / "other.tsv").write_text("".join(f"word{n} and{n}\t{'good' if n % 2 else 'bad'}\n" for n in range(27)))
+    train(
+        *options, f"resume={run_dir}", f"data.train={tmp_path}/other.tsv", f"hydra.run.dir={tmp_path}/second", status=2
+    )
+    said = capsys.readouterr().err
+    assert "the training rows, or what makes tokens and labels of them, are others than there" in said
+    assert "damaged" not in said and not (tmp_path / "second").exists()
+
+
+def test_a_state_of_an_earlier_version_is_refused_with_what_can_be_taken_of_it(
+    broken: tuple[Path, tuple[str, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir, options = broken
+    # Before losses had terms.
+    change(run_dir, "state", "window", to={"sum": 1.0, "count": 8, "gnorm_sum": 1.0, "clipped": 0, "steps": 1})
+    train(*options, f"hydra.run.dir={run_dir}", status=2)
+    said = capsys.readouterr().err
+    assert "was saved by an earlier version, whose state has other parts" in said and "Traceback" not in said
+    assert "damaged" not in said and "model.pretrained=" in said
