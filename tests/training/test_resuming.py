@@ -6,8 +6,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from nlu.runs.checkpoint import Checkpoints, held_steps
 
+from nlu.runs.checkpoint import Checkpoints, held_steps
 from nlu.training import loop
 from tests.training.in_process import TINY, Killed, composed, sets, start, train
 from tests.training.runs import result
