@@ -170,6 +170,7 @@ with Progress() as progress:
 
 def test_through_a_pipe_there_are_plain_lines_at_the_given_interval():
     errors, output = run_piped("""
+start = time.perf_counter()
 with Progress(log_interval_s=0.2) as progress:
     progress.start(1000)
     progress.metric("f1", 0.5)
@@ -180,22 +181,23 @@ with Progress(log_interval_s=0.2) as progress:
         for _ in range(60):
             bar.advance()
             time.sleep(0.007)
+print(time.perf_counter() - start)
 """)
     lines = errors.splitlines()
-    assert 3 <= len(lines) <= 6 and "\x1b" not in errors and output == ""
-    words = r"train \d+/1,000  loss 0\.25  f1=0\.5  50 examples/s  0:00 elapsed, 0:\d\d left"
+    assert 3 <= len(lines) <= float(output) / 0.2 + 1 and "\x1b" not in errors
+    words = r"train \d+/1,000  loss 0\.25  f1=0\.5  50 examples/s  0:\d\d elapsed, 0:\d\d left"
     assert re.fullmatch(words, lines[0])
-    assert re.fullmatch(r"evaluate dev \d+/60  0:00 elapsed, 0:00 left", lines[-1])
+    assert re.fullmatch(r"evaluate dev \d+/60  0:\d\d elapsed, 0:\d\d left", lines[-1])
 
 
 def test_through_a_pipe_a_short_run_says_nothing_of_its_progress_and_costs_microseconds():
     errors, output = run_piped("""
 with Progress() as progress:
     progress.start(100000)
-    start = time.perf_counter()
+    start = time.process_time()
     for step in range(1, 100001):
         progress.advance(step, 0.5, 100.0)
-print((time.perf_counter() - start) / 100000)
+print((time.process_time() - start) / 100000)
 """)
     assert errors == "" and float(output) < 50e-6
 

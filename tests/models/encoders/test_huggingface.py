@@ -63,6 +63,7 @@ def run_of(backbone: HuggingFace, folder: Path, labels: int = 2) -> TaskModel:
     tokenizer = wordpiece(WORDS, True, "the test")
     checkpoints = Checkpoints(folder, config=backbone.settings(), labels=names, tokenizer=tokenizer)
     checkpoints.save_best(model.state_dict(), [Best(1, 1, 1.0, 0.5, {})])
+    checkpoints.arrange([Best(1, 1, 1.0, 0.5, {})])
     return model
 
 

@@ -258,6 +258,7 @@ def run(tmp_path: Path) -> Callable[..., tuple[TaskModel, TaskModel]]:
             tokenizer=wordpiece(WORDS, True, "the test"),
         )  # fmt: skip
         written.save_best(best.state_dict(), [Best(1, 1, 1.0, 0.5, {})])
+        written.arrange([Best(1, 1, 1.0, 0.5, {})])
         written.save_last(last, torch.optim.AdamW(last.parameters()), None, State(), {})
         return best, last
 
@@ -287,7 +288,8 @@ def test_references_that_validation_lets_pass_can_be_opened(tmp_path, run, monke
         "task": {"_target_": "nlu.tasks.classify.Classify"}, "data": {"_target_": "other"}, "resume": "never",
         "folds": {"count": None, "group_by": None}, "fold": None, "seeds": 1,
         "trainer": {"major_metric": None, "eval_batch_size": None, "patience": None, "batch_size": 1, "devices": 1},
-        "tokenizer": {}, "model": {},
+        "tokenizer": {}, "model": {}, "loss": {"_target_": "nlu.losses.cross_entropy.CrossEntropy"},
+        "head": {"_target_": "nlu.models.heads.auto.Auto"},
     }  # fmt: skip
     for reference in ("~/run", "~/run/best", f"{tmp_path}/run/last/", f"{tmp_path}/run/checkpoints/best-1/config.json"):
         assert not cross_problems({**config, "model": {"_target_": "other", "pretrained": reference}})
