@@ -132,6 +132,12 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
         f"{run.total_steps:,}", run.trainer.batch_size * run.trainer.accumulation,
         f"{ranks.world_size} x {ranks.device.type}",
     )  # fmt: skip
+    wanted, there = run.trainer.batch_size * run.trainer.accumulation, len(run.train_set)
+    if wanted > there:
+        log.warning(
+            "a step asks for %s examples (trainer.batch_size * trainer.accumulation), but there are %s, so that every "
+            "step takes all of them; set trainer.batch_size lower", f"{wanted:,}", f"{there:,}",
+        )  # fmt: skip
 
 
 def write_command(run_dir: Path, config: Run, overrides: list[str], ranks: Ranks) -> None:
