@@ -80,9 +80,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path
 
 # With InfoNCE the negatives of a row are those of its process, as they are those of its micro-batch.
 @pytest.mark.parametrize("name", [name for name in TOGETHER if name != "retrieve"])
-def test_two_processes_with_uneven_shares_make_the_update_of_one(
-    runs: dict[str, tuple[Path, Path]], name: str
-) -> None:
+def test_two_processes_with_uneven_shares_make_the_update_of_one(runs: dict[str, tuple[Path, Path]], name: str) -> None:
     alone, together = runs[f"{name}: step"]
     (one,), (two,) = (read_rows(folder / "train.tsv") for folder in (alone, together))
     for key in one:

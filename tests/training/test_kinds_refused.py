@@ -1,4 +1,4 @@
-"""Parts that do not fit one another, or the rows, are refused with value, rule and remedy before anything is written."""
+"""Parts that do not fit one another, or the rows, are refused with value, rule and remedy; nothing is written."""
 
 from pathlib import Path
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -43,9 +44,9 @@ def test_folds_of_each_seed_are_scored_together_where_predictions_say_enough(rep
         assert bool(joined) == (name != "retrieve")
 
 
-def expected(name: str, rows: list[dict], joined: dict[str, float]) -> dict[str, float]:
+def expected(name: str, rows: list[dict[str, Any]], joined: dict[str, float]) -> dict[str, float]:
     """Return the joined scores with some of them worked out anew from the records."""
-    label, prediction = ([row.get(key) for row in rows] for key in ("label", "prediction"))
+    label, prediction = [row["label"] for row in rows], [row.get("prediction") for row in rows]
     if name == "regress":
         wrong = np.array(label) - np.array(prediction)
         of_rank = stats.spearmanr(label, prediction).statistic
@@ -99,7 +100,10 @@ def test_a_dry_run_of_every_kind_says_that_it_is_good_and_writes_nothing(
 
 @pytest.mark.parametrize(
     ("name", "metric", "drawn", "best"),
-    [("classify", "accuracy", "method=choice(plain,rdrop)", max), ("regress", "mae", "optimizer.lr=choice(1e-2,1)", min)],
+    [
+        ("classify", "accuracy", "method=choice(plain,rdrop)", max),
+        ("regress", "mae", "optimizer.lr=choice(1e-2,1)", min),
+    ],
 )
 def test_a_search_draws_methods_and_looks_for_the_least_error(
     name: str, metric: str, drawn: str, best: Callable[[Iterable[float]], float], tmp_path: Path

@@ -1,4 +1,4 @@
-"""However the rows of a step are divided into micro-batches, its loss and its gradient are those of all rows at once."""
+"""However rows are divided into micro-batches, the loss and the gradient of a step are those of all rows at once."""
 
 from pathlib import Path
 
@@ -30,9 +30,7 @@ BY_ROW = {
 }  # fmt: skip
 
 
-def one_step(
-    kind: Kind, folder: Path, split: str, *options: str
-) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+def one_step(kind: Kind, folder: Path, split: str, *options: str) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Do a step over all rows; return the loss with its terms, and the gradient by parameter."""
     batch_size, accumulation = SPLITS[split]
     dropout = NO_DROPOUT if kind.model[0] == "model=bert_tiny" else ("model.dropout=0", "model.head_dropout=0")
@@ -76,6 +74,16 @@ def test_a_column_for_each_term_and_the_loss_is_their_weighted_sum(tmp_path: Pat
     assert one_step(KINDS["classify"], tmp_path / "plain", "uneven")[0].keys() == {"loss", "gnorm"}
 
 
+def test_consistency_is_a_mean_over_all_rows_whatever_the_loss_sums_over(tmp_path: Path) -> None:
+    # InfoNCE has a term for the pairs that belong together alone; the predictions are the same cosines.
+    found = [
+        one_step(Kind(("method=rdrop", "task=siamese", f"loss={loss}"), pair_of_classes), tmp_path / loss, "whole",
+                 "model.head_dropout=0.5")[0]
+        for loss in ("info_nce", "contrastive")
+    ]  # fmt: skip
+    assert found[0]["loss_consistency"] == pytest.approx(found[1]["loss_consistency"], rel=1e-6) and found[0]["loss"]
+
+
 OVER_BATCHES = {
     "siamese with InfoNCE": KINDS["siamese with InfoNCE"],
     "circle": KINDS["circle"],
@@ -97,8 +105,8 @@ def test_a_loss_over_whole_micro_batches_weighs_each_by_the_rows_that_it_sums_ov
         Whole(np.ones(ROWS, np.int64)), seed=1, batch_size=4, accumulation=3, bucket_batches=1, rank=0, world_size=1
     )
     counts, losses, gradients = [], [], []
-    for number, places in enumerate(order.global_step(0)):
-        apart = tmp_path / f"apart-{number}"
+    for micro, places in enumerate(order.global_step(0)):
+        apart = tmp_path / f"apart-{micro}"
         write(apart / "rows.jsonl", [rows[place] for place in places])
         found, own = one_step(kind, apart, "whole", *options, f"data.train={apart}/rows.jsonl")
         losses.append(found["loss"])
