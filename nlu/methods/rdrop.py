@@ -35,8 +35,7 @@ class RDrop:
         return self.alpha / 2 if term == CONSISTENCY else 1.0
 
     def counts(self, task: Task, batch: Batch) -> dict[str, int]:
-        counts = task.counts(batch)
-        return {**counts, CONSISTENCY: max(counts.values())}
+        return {**task.counts(batch), CONSISTENCY: task.rows(batch)}
 
     def backward(
         self, task: Task, model: TaskModel, batch: Batch, scale: Mapping[str, float], autocast: Autocast

@@ -33,8 +33,8 @@ class Regress(RowsOfLogits):
         """No options."""
         super().__init__(loss, target)
 
-    def counts(self, batch: Batch) -> dict[str, int]:
-        return {"labels": len(batch)}
+    def rows(self, batch: Batch) -> int:
+        return len(batch)
 
     def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
         return {"logits": model(batch, x_TD)}

@@ -61,7 +61,7 @@ class Siamese(Classify):
     def counts(self, batch: Batch) -> dict[str, int]:
         """Rows; with InfoNCE those pairs that belong together, of which each is told from the others of its batch."""
         labels_B = batch.targets["labels"]
-        return {"labels": int((labels_B > 0).sum()) if self.loss.reads == "similarities" else len(labels_B)}
+        return {"labels": int((labels_B > 0).sum()) if self.loss.reads == "similarities" else self.rows(batch)}
 
     def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
         if not self.over_cosines:

@@ -61,6 +61,9 @@ class Task(Protocol):
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
         """Return how much two predictions for the same rows differ, summed over rows, symmetric; for R-Drop."""
 
+    def rows(self, batch: Batch) -> int:
+        """Return how many rows `divergence` sums over; the batch is on the host."""
+
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         """Return a record for each example of the batch, in its order; arrays in it are for the scorer alone.
 
@@ -88,7 +91,7 @@ class RowsOfLogits:
         return {"_target_": self.heads[0]}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        return {"labels": len(batch.targets["labels"])}
+        return {"labels": self.rows(batch)}
 
     def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
         return {"logits": model(batch, x_TD)}
@@ -98,6 +101,9 @@ class RowsOfLogits:
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
         return symmetric_kl(first["logits"], second["logits"])
+
+    def rows(self, batch: Batch) -> int:
+        return len(batch.targets["labels"])
 
     def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
         return record

@@ -139,7 +139,9 @@ def folds(folder, complete=(0, 1)):
     rows = {0: [(0, "good", "good"), (2, "bad", "good")], 1: [(1, "bad", "bad"), (3, "good", "good")]}
     for fold in complete:
         run = predict(end_run(begin_run(folder / str(fold), folds__count=2, fold=fold), 0.5), rows[fold])
-        (run / "data.json").write_text('{"sets": {"train": {"examples": 2}, "dev": {"examples": 2}}}')
+        (run / "data.json").write_text(
+            '{"labels": ["bad", "good"], "sets": {"train": {"examples": 2}, "dev": {"examples": 2}}}'
+        )
 
 
 def test_folds_that_jobs_ran_are_joined_into_every_row_once(tmp_path):

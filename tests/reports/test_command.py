@@ -93,7 +93,9 @@ def test_what_the_system_refuses_costs_a_sentence(tmp_path):
         run = predict(
             end_run(begin_run(tmp_path / f"{fold}", folds__count=2, fold=fold), 0.5), [(fold, "good", "good")]
         )
-        (run / "data.json").write_text('{"sets": {"train": {"examples": 1}, "dev": {"examples": 1}}}')
+        (run / "data.json").write_text(
+            '{"labels": ["bad", "good"], "sets": {"train": {"examples": 1}, "dev": {"examples": 1}}}'
+        )
     (tmp_path / "file").touch()
     said = report(tmp_path, "--join", tmp_path / "file" / "joined", status=2)
     assert f"{tmp_path}/file" in said and "Not a directory" in said

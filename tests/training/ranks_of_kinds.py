@@ -32,7 +32,7 @@ def slow_down(seconds: float) -> None:
             (run.run_dir / "finishing.rank1").touch()
         end(run)
 
-    single.write_provenance, finish.finish = write_late, end_noted
+    single.write_provenance, finish.finish = write_late, end_noted  # type: ignore[assignment]
 
 
 def main(jobs: Path, ports: list[str]) -> None:

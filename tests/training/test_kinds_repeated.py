@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -43,9 +44,9 @@ def test_folds_of_each_seed_are_scored_together_where_predictions_say_enough(rep
         assert bool(joined) == (name != "retrieve")
 
 
-def expected(name: str, rows: list[dict], joined: dict[str, float]) -> dict[str, float]:
+def expected(name: str, rows: list[dict[str, Any]], joined: dict[str, float]) -> dict[str, float]:
     """Return the joined scores with some of them worked out anew from the records."""
-    label, prediction = ([row.get(key) for row in rows] for key in ("label", "prediction"))
+    label, prediction = [row["label"] for row in rows], [row.get("prediction") for row in rows]
     if name == "regress":
         wrong = np.array(label) - np.array(prediction)
         of_rank = stats.spearmanr(label, prediction).statistic

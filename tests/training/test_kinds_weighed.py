@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """However a step is divided into micro-batches, its loss and its gradient are those of all rows at once."""
+=======
+"""However rows are divided into micro-batches, the loss and the gradient of a step are those of all rows at once."""
+>>>>>>> h-checks
 
 from pathlib import Path
 
@@ -72,6 +76,16 @@ def test_a_column_for_each_term_and_the_loss_is_their_weighted_sum(tmp_path: Pat
         assert row["loss"] == pytest.approx(sum(weights[term] * terms[term] for term in weights))
     # One term alone is the loss.
     assert one_step(KINDS["classify"], tmp_path / "plain", "uneven")[0].keys() == {"loss", "gnorm"}
+
+
+def test_consistency_is_a_mean_over_all_rows_whatever_the_loss_sums_over(tmp_path: Path) -> None:
+    # InfoNCE has a term for the pairs that belong together alone; the predictions are the same cosines.
+    found = [
+        one_step(Kind(("method=rdrop", "task=siamese", f"loss={loss}"), pair_of_classes), tmp_path / loss, "whole",
+                 "model.head_dropout=0.5")[0]
+        for loss in ("info_nce", "contrastive")
+    ]  # fmt: skip
+    assert found[0]["loss_consistency"] == pytest.approx(found[1]["loss_consistency"], rel=1e-6) and found[0]["loss"]
 
 
 OVER_BATCHES = {
