@@ -73,13 +73,8 @@ def test_every_model_goes_with_every_data_set(composer, choices):
 
 
 def test_every_choice_of_every_group_goes_with_the_defaults_or_with_the_task_it_is_for(composer, choices):
-<<<<<<< HEAD
     tried = [group for group in (*WITH_TARGET, *OTHERS) if group not in ("model", "data", "task")]
     for group, name in [(each, name) for each in tried for name in choices(each)]:
-=======
-    groups = [group for group in (*WITH_TARGET, *OTHERS) if group not in ("model", "data", "task")]
-    for group, name in [(one, name) for one in groups for name in choices(one)]:
->>>>>>> h-checks
         choice = {group: name}
         if special := FOR_OTHERS.get((group, name)):
             assert len(composer.problems_of(composer.choose(**choice))) == 1, f"{group}={name}"

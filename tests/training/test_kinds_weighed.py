@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """However a step is divided into micro-batches, its loss and its gradient are those of all rows at once."""
-=======
-"""However rows are divided into micro-batches, the loss and the gradient of a step are those of all rows at once."""
->>>>>>> h-checks
 
 from pathlib import Path
 
