@@ -119,7 +119,8 @@ def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
     rows = [
         Row(
             f"predict {size}", setting.name, "real tokens/s", medians[setting.name]["real_tokens_per_s"], ours,
-            TARGET if setting is PEERS[0] and arguments.device == "cpu" else None, share=ours * gflop / best_rate(medians["rate"], "bf16"),
+            TARGET if setting is PEERS[0] and arguments.device == "cpu" else None,
+            share=ours * gflop / best_rate(medians["rate"], "bf16"),
         )
         for setting in PEERS
         if setting.name in medians
