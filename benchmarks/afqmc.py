@@ -24,7 +24,7 @@ def scratch_folder() -> Path:
     return folder
 
 
-def native_config(size: str, *overrides: str) -> Any:
+def composed(*overrides: str) -> Any:
     """Compose and validate a configuration as `python -m nlu.train` does; returns its Run."""
     from hydra import compose, initialize_config_dir
 
@@ -32,24 +32,29 @@ def native_config(size: str, *overrides: str) -> Any:
     from nlu.config.schema import Run
 
     with initialize_config_dir(str(conf_dir())):
-        composed = compose(
-            "train",
-            [
-                f"model={SIZES[size]['choice']}", *data_overrides(), f"tokenizer.vocab={vocab_path()}",
-                "trainer.ema_decay=0", "scheduler=constant", "optimizer.lr=1e-5", *overrides,
-            ],
-        )  # fmt: skip
-    return Run.of(prepare(composed))
+        return Run.of(prepare(compose("train", list(overrides))))
+
+
+def native_config(size: str, *overrides: str) -> Any:
+    """Return the configuration of a size, random weights and today's data."""
+    return composed(
+        f"model={SIZES[size]['choice']}", *data_overrides(), f"tokenizer.vocab={vocab_path()}",
+        "trainer.ema_decay=0", "scheduler=constant", "optimizer.lr=1e-5", *overrides,
+    )  # fmt: skip
 
 
 def native_run(size: str, *overrides: str) -> Any:
-    """Return nlu's run of a size, built by what its command builds it with, ready for `nlu.training.loop.train`."""
+    """Return nlu's run of a size, ready for `nlu.training.loop.train`."""
+    return built(native_config(size, *overrides))
+
+
+def built(config: Any) -> Any:
+    """Return the run of a configuration, built by what nlu's command builds it with, in a scratch folder."""
     from nlu.display.progress import Progress
     from nlu.runs.records import TRAIN_COLUMNS, Table
     from nlu.training.build import build_run
     from nlu.training.ranks import Ranks, choose_device
 
-    config = native_config(size, *overrides)
     folder = scratch_folder()
     ranks = Ranks(0, 1, choose_device(config.trainer.device, 0))
     run = build_run(config, folder, ranks, Progress(enabled=False), None)

@@ -106,7 +106,7 @@ def data_overrides() -> tuple[str, ...]:
 
 
 def write_synthetic(folder: Path, rng: random.Random) -> dict[str, str]:
-    """Write pairs about as long as AFQMC's and a vocabulary as large as BERT's; returns the variables for them."""
+    """Write pairs about as long as AFQMC's, a vocabulary as large as BERT's; returns the variables that name them."""
     folder.mkdir(parents=True)
     words = [f"w{number}" for number in range(VOCABULARY - 5)]
     vocab = folder / "vocab.txt"

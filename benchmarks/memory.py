@@ -3,11 +3,11 @@
     python benchmarks/memory.py --rows 1000000 3000000
     python benchmarks/memory.py --rows 200000 600000 --what score --tasks tag
 
-Writes synthetic rows of 4 to 40 words to a temporary folder and runs our commands on them, each in its own process:
-`nlu.preprocess` with an empty cache, then `nlu.train` for 20 steps on what that left, then `nlu.train` for one step on
-a few rows, which scores all rows as dev set and keeps their predictions. The peak resident set of each process is
-printed, and how much of it was anonymous: the rest are pages of files (libraries, the store), which the system takes
-back when it needs them.
+Writes synthetic rows of 4 to 40 words to a temporary folder and runs our commands on them, each in a process of its
+own: `nlu.preprocess` with an empty cache, then `nlu.train` for 20 steps on what that left, then `nlu.train` for one
+step on a few rows, which scores all rows as dev set and keeps their predictions. The peak resident set of each process
+is printed, and how much of it was anonymous: the rest are pages of files (libraries, the store), which the system
+takes back when it needs them.
 """
 
 import argparse

@@ -169,7 +169,7 @@ def step_batches(order_W: np.ndarray, step: int, batch_size: int, accumulation: 
 
 def evaluation_batches(lengths_N: np.ndarray, *, batch_size: int, rank: int, world_size: int) -> list[np.ndarray]:
     """Return this rank's batches for scoring: longest first, each example on exactly one rank, none repeated."""
-    order_N = np.argsort(-lengths_N.astype(np.int64), kind="stable")
+    order_N = np.argsort(-lengths_N, kind="stable")
     per_rank = max(1, batch_size // world_size)
     mine = order_N[rank::world_size]
     return [mine[start : start + per_rank] for start in range(0, len(mine), per_rank)]

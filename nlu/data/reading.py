@@ -83,10 +83,10 @@ class Reading:
         return f"{role} (column {column})" if isinstance(column, int) and role != GROUP else str(column)
 
 
-def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str]) -> Fields:
+def fields_of(files: Files, sources: Sequence[SourceFile]) -> Fields:
     """Return the fields as set or, where `data.fields` is null, those that the first file's columns are called like.
 
-    `targets` are the fields of the target, beside those that every task knows. Raises DataError where none is there.
+    Raises DataError where the file has no names.
     """
     if files.fields or files.format == "lines":
         return files.fields
@@ -100,11 +100,10 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
             "data.fields is null, which takes columns by name, but data.header=false; set data.fields to columns by "
             "number, counted from 0"
         )
-    known = list(dict.fromkeys([*ROLES, *targets]))
-    found: Fields = {role: role for role in known if role in names}
+    found: Fields = {role: role for role in ROLES if role in names}
     if not found:
         raise DataError(
-            f"{path}: data.fields is null, but no column is called like a field ({', '.join(known)}): the file has "
+            f"{path}: data.fields is null, but no column is called like a field ({', '.join(ROLES)}): the file has "
             f"{[name if len(name) <= 40 else f'{name[:37]}...' for name in names[:12]]}; set data.fields to e.g. "
             "{text: COLUMN, label: COLUMN}, by name or by number from 0"
         )
@@ -164,13 +163,15 @@ class Texts:
     def of(self, stored: StoredSet, rows_N: np.ndarray) -> Iterator[dict[str, Any] | None]:
         """Yield the texts, by field, of each row asked for, which come in ascending order; None for each that its file
         no longer holds in this place as it was when it was stored."""
-        file_N, number_N = stored.file_N[rows_N], stored.number_N[rows_N]
-        for number, source in enumerate(self.sources):
-            places = np.flatnonzero(file_N == number)
-            yield from self._of_file(source, number_N[places], stored.text_hash_N[rows_N[places]])
+        # Rows of one file lie together.
+        bounds = np.searchsorted(stored.scalars("file", rows_N), np.arange(len(self.sources) + 1))
+        for source, first, last in zip(self.sources, bounds, bounds[1:], strict=False):
+            yield from self._of_file(source, stored, rows_N[first:last])
 
-    def _of_file(self, source: SourceFile, number_N: np.ndarray, hash_N: np.ndarray) -> Iterator[dict[str, Any] | None]:
-        asked = _in_pieces(number_N, hash_N)
+    def _of_file(
+        self, source: SourceFile, stored: StoredSet, rows_N: np.ndarray
+    ) -> Iterator[dict[str, Any] | None]:  # fmt: skip
+        asked = _in_pieces(stored, rows_N)
         wanted = next(asked, None)
         # Where the file is gone or another one by now, that is told row by row.
         with suppress(UserError, OSError):
@@ -193,11 +194,11 @@ class Texts:
         return self.layout.shown(row.values) if text_hash(self.layout.identity(row.values)) == wanted else None
 
 
-def _in_pieces(number_N: np.ndarray, hash_N: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield numbers and hashes as Python's, some thousand at a time: all at once they would take 80 bytes a row."""
-    for start in range(0, len(number_N), CHUNK_ROWS):
-        piece = slice(start, start + CHUNK_ROWS)
-        yield from zip(number_N[piece].tolist(), hash_N[piece].tolist(), strict=True)
+def _in_pieces(stored: StoredSet, rows_N: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield the place in its file and the hash of each row, some thousand at a time: all at once take much."""
+    for start in range(0, len(rows_N), CHUNK_ROWS):
+        rows_B = rows_N[start : start + CHUNK_ROWS]
+        yield from zip(stored.scalars("number", rows_B).tolist(), stored.text_hash_N[rows_B].tolist(), strict=True)
 
 
 def texts_for_vocabulary(

@@ -5,6 +5,8 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+from nlu.data.examples import Examples
+from nlu.data.store import chunks_of
 from nlu.runs.predictions import write_predictions
 from nlu.tasks.task import Task
 from nlu.training.evaluation import Scored
@@ -28,9 +30,14 @@ def _records(scored: Scored, task: Task) -> Iterator[dict[str, Any]]:
     no longer what it was.
     """
     part = scored.part
-    stored = part.stored
     texts = chain(part.texts(), repeat(None))
-    for (example, record), text in zip(scored.spool, texts, strict=False):
-        row = int(part.rows_N[example])
-        identity = {"id": row, "file": int(stored.file_N[row]), "row": int(stored.number_N[row])}
-        yield {**identity, **(text or {}), **task.finished(record, scored.scores.metrics)}
+    for (_, record), place, text in zip(scored.spool, _places(part), texts, strict=False):
+        yield {**place, **(text or {}), **task.finished(record, scored.scores.metrics)}
+
+
+def _places(part: Examples) -> Iterator[dict[str, int]]:
+    """Yield what names each example, a chunk of rows at a time: whole columns would stay in memory."""
+    for rows_B in chunks_of(part.rows_N):
+        columns = (part.stored.scalars(name, rows_B).tolist() for name in ("file", "number"))
+        for row, file, number in zip(rows_B.tolist(), *columns, strict=True):
+            yield {"id": row, "file": file, "row": number}
