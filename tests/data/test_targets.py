@@ -172,7 +172,10 @@ def test_a_number_is_read_as_written(value, number):
     assert Number(files()).read({"label": value}) == (number, None)
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", float("nan"), math.inf, None, "", "x", "1_0", True, [1]])
+NO_NUMBERS = ["nan", "inf", "-Infinity", float("nan"), math.inf, None, "", "x", "1_0", True, [1]]
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, pytest.param(10**400, id="too large")])
 def test_what_is_no_finite_number_is_refused(value):
     number, (role, rule) = Number(files()).read({"label": value})
     assert number is None and role == "label" and "number" in rule
