@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nlu.config.types import NonNegativeFloat, PositiveFloat, PositiveInt
-from nlu.data.collate import Batch
+from nlu.data.collate import Batch, to_device
 from nlu.methods.adversarial import TINY, SequenceNorms
 from nlu.methods.method import Autocast, detached, forward_terms, same_noise, weighted
 from nlu.models.task_model import TaskModel
@@ -75,7 +75,7 @@ class FreeLb:
         if not self.init_magnitude:
             return torch.zeros_like(embedded_TE)
         shape = embedded_TE.shape
-        uniform_TE = torch.empty(shape).uniform_(-1, 1).to(embedded_TE.device, embedded_TE.dtype)
+        uniform_TE = to_device(torch.empty(shape).uniform_(-1, 1), embedded_TE.device).to(embedded_TE.dtype)
         if self.norm == "linf":
             return uniform_TE * self.init_magnitude
         return uniform_TE * self.init_magnitude / (norms.token_counts(uniform_TE) * shape[1]).sqrt()
