@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from nlu.storage.settle import is_whole, settle
 
 log = logging.getLogger(__name__)
 
+KNOWN_CODE = ("nlu", "builtins", "typing", "abc")
 ProgressBar = Callable[[str], AbstractContextManager[Callable[[int], None]]]
 
 
@@ -85,7 +87,17 @@ class _Plan:
             "layout": self.layout.name,
             "tokenizer": self.tokenizer.digest if self.tokenizer else self.tokenizing.settings(),
         }
+        if own_code := _code_outside_nlu(type(target), type(self.tokenizing)):
+            shaped_by["code"] = own_code
         return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _code_outside_nlu(*classes: type) -> list[str]:
+    """Return the digests of the files of users' own classes; what nlu's read is told by FORMAT_VERSION."""
+    modules = dict.fromkeys(base.__module__ for kind in classes for base in kind.__mro__)
+    own = [sys.modules.get(name) for name in modules if name.partition(".")[0] not in KNOWN_CODE]
+    files = [Path(file) for module in own if (file := getattr(module, "__file__", None))]
+    return [file_digest(file) for file in files if file.is_file()]
 
 
 def prepare(

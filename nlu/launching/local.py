@@ -8,9 +8,11 @@ import ctypes
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import tempfile
+import time
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +24,8 @@ from nlu.training.ranks import MEETING, launched_by_torchrun
 from nlu.training.stopping import EXIT_INTERRUPTED, EXIT_REQUEUE
 
 PR_SET_PDEATHSIG = 1
+LOST_PEER_S = 30.0
+"""how long a worker that lost another waits to be ended with the rest, so that the other's error is the one told"""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
@@ -100,6 +104,7 @@ class _Workers:
             process.kill()
 
 
+_OF_GLOO = re.compile(r"\bgloo\b|Connection (closed|reset) by peer")
 _STOPPED = (EXIT_REQUEUE, EXIT_INTERRUPTED)
 
 
@@ -132,6 +137,18 @@ def _work(
         # A full disk is no mistake of the run; whoever started it must be able to tell.
         report.send(OSError(error.errno, error.strerror, error.filename))
         raise
+    except RuntimeError as error:
+        if lost_a_peer(error):
+            time.sleep(LOST_PEER_S)
+        raise
+
+
+def lost_a_peer(error: RuntimeError) -> bool:
+    """Whether a message between processes failed, as it does where one of them has ended. gloo's errors have no kind
+    of their own and name its source file or the connection; nccl's have one."""
+    from torch.distributed import DistError
+
+    return isinstance(error, DistError) or _OF_GLOO.search(str(error)) is not None
 
 
 def _leave(status: int) -> NoReturn:

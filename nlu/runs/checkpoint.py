@@ -187,8 +187,8 @@ def read_order(path: Path) -> tuple[int, OrderKey]:
     try:
         saved = json.loads((path / "state.json").read_text(encoding="utf-8"))
         step, order = saved["state"]["step"], saved["order"]
-    except (OSError, KeyError, ValueError) as error:
-        raise _damaged(path, error) from error
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise damaged(path, error) from error
     try:
         State.from_json(saved["state"])
     except (KeyError, TypeError) as error:
@@ -225,11 +225,12 @@ def load_last(
             begin_average(model, average)
             log.info("%s was saved without a moving average of the weights; it begins with them", shown)
         return state, saved["order"]
-    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-        raise _damaged(shown, error) from error
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
+        raise damaged(shown, error) from error
 
 
-def _damaged(path: object, error: Exception) -> CheckpointError:
+def damaged(path: object, error: Exception) -> CheckpointError:
+    """Return what is to be said of a state that cannot be read."""
     reason = str(error).partition("\n")[0].rstrip(": ") or type(error).__name__
     return CheckpointError(
         f"{path} cannot be continued from ({reason}): it is damaged, or of another model or labels; give another "

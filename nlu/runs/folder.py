@@ -22,6 +22,8 @@ CONFIG = "config.yaml"
 """makes the folder a run's"""
 BEFORE_BEGIN = ("log*.txt", f".{CONFIG}.*.tmp")
 """may be all that is left of a run that failed, or was killed, before it began: its log, and CONFIG written aside"""
+REPEATS = ("fold-*", "seed-*")
+"""folders of the runs that folds and seeds make of a configuration, within its own (`nlu.training.repeats`)"""
 LOCK_WAIT_S = 10.0
 """A killed parent's workers take a moment to follow it."""
 
@@ -55,7 +57,16 @@ def hold(run_dir: Path) -> Iterator[None]:
 
 
 def _contents(run_dir: Path) -> list[str]:
-    return sorted(path.name for path in run_dir.iterdir() if path.name not in (LOCK, TAKEN))
+    """What is there beside locks, which a kill leaves, also that of a repeat."""
+    return sorted(
+        path.name
+        for path in run_dir.iterdir()
+        if path.name not in (LOCK, TAKEN) and (not _is_repeat(path) or _contents(path))
+    )
+
+
+def _is_repeat(path: Path) -> bool:
+    return path.is_dir() and any(fnmatch(path.name, pattern) for pattern in REPEATS)
 
 
 def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None:
@@ -66,7 +77,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     same path goes on: its command was queued again.
     """
     resume, contents = config["resume"], _contents(run_dir)
-    if not contents or (resume != "never" and all(_is_before_begin(name) for name in contents)):
+    if not contents or (resume != "never" and all(_is_before_begin(run_dir / name) for name in contents)):
         return None if resume in ("never", "auto") else take(resume, run_dir)
     if not (run_dir / CONFIG).is_file():
         raise UserError(f"{run_dir} holds {contents[0]!r} but no run; choose another {FOLDER_KEY}")
@@ -90,8 +101,10 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     return find_last(run_dir)
 
 
-def _is_before_begin(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in BEFORE_BEGIN)
+def _is_before_begin(path: Path) -> bool:
+    if _is_repeat(path):
+        return all(_is_before_begin(path / name) for name in _contents(path))
+    return any(fnmatch(path.name, pattern) for pattern in BEFORE_BEGIN)
 
 
 def _exists(run_dir: Path, contents: list[str]) -> UserError:

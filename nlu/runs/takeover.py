@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import CheckpointError
-from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN
+from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN, damaged
 from nlu.runs.predictions import FOLDER, kept_sets, predictions_of
 from nlu.storage.cache import read_json
 from nlu.storage.files import sync_folder, write_bytes, write_json
@@ -44,6 +44,7 @@ def take(reference: str, run_dir: Path) -> Path:
                     "give one of these, auto or never"
                 )
             write_json(taken / ORIGIN, {"path": reference, "place": str(place)})
+            is_of_one_moment = _is_of_one_moment(taken)
         except CheckpointError:
             remove(taken)
             raise
@@ -52,7 +53,10 @@ def take(reference: str, run_dir: Path) -> Path:
             raise CheckpointError(
                 f"{place} could not be copied to {taken}: {error}; free some space, or choose another hydra.run.dir"
             ) from error
-        if _is_of_one_moment(taken) or not is_locked(place.parent.parent / LOCK):
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            remove(taken)
+            raise damaged(place, error) from error
+        if is_of_one_moment or not is_locked(place.parent.parent / LOCK):
             break
     return taken / "last"
 

@@ -80,6 +80,8 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
                     source_of(checkpoint).parent, state.best[0].step)  # fmt: skip
         state.best = []
     state.best = [entry for entry in state.best if entry.step in held]
+    # Patience counts from what is known as the best, or from here where nothing is.
+    state.improved_at = state.best[0].step if state.best else state.step
     # The others may still be reading what is changed now.
     ranks.barrier()
     if ranks.is_first:

@@ -1,7 +1,9 @@
 """From what a row says to what a model is trained on, and back to names."""
 
+import importlib
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -172,7 +174,10 @@ def test_a_number_is_read_as_written(value, number):
     assert Number(files()).read({"label": value}) == (number, None)
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", float("nan"), math.inf, None, "", "x", "1_0", True, [1]])
+NO_NUMBERS = ["nan", "inf", "-Infinity", float("nan"), math.inf, None, "", "x", "1_0", True, [1]]
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, pytest.param(10**400, id="too large")])
 def test_what_is_no_finite_number_is_refused(value):
     number, (role, rule) = Number(files()).read({"label": value})
     assert number is None and role == "label" and "number" in rule
@@ -359,6 +364,24 @@ def test_a_target_of_a_users_own_is_used_by_its_name(write, open_files, tmp_path
         open_files(**settings)
     part = open_files(**settings, trusted=["mine_target"]).sets["dev"]
     assert part.target.collate(part.stored, np.array([1, 0]))["lengths"].tolist() == [4, 2]
+
+
+def test_a_target_of_a_users_own_that_was_changed_makes_another_store(write, open_files, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write("t.tsv", "text\tlabel\na\t1\nb\t3\n")
+    found = []
+    for factor in ("1", "100"):
+        (tmp_path / "scaled_target.py").write_text(
+            "from nlu.data.targets import Number\n"
+            "class Scaled(Number):\n"
+            "    def read(self, values):\n"
+            f"        return {factor} * float(values['label']), None\n"
+        )
+        monkeypatch.delitem(sys.modules, "scaled_target", raising=False)
+        importlib.invalidate_caches()
+        part = open_files(target="scaled_target.Scaled", train=path, dev=path, fields=None, trusted=["scaled_target"])
+        found.append(part.target.values(part.sets["dev"].stored, np.arange(2)).tolist())
+    assert found == [[1, 3], [100, 300]]
 
 
 def test_equal_sets_of_labels_are_duplicates_in_whatever_order_they_were_first_met(write, open_files):

@@ -1,6 +1,7 @@
 """R-Drop against the paper's equations, computed from the two passes' own predictions."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 import torch
 from scipy.special import rel_entr, softmax
 
+from nlu.losses.info_nce import InfoNce
 from nlu.methods.plain import Plain
 from nlu.methods.rdrop import RDrop
+from nlu.tasks.siamese import Siamese
 
 
 def test_the_loss_is_half_of_equation_4(parts_of: Any) -> None:
@@ -41,3 +44,13 @@ def test_without_dropout_and_divergence_the_gradient_is_that_of_one_pass(parts_o
     Plain().backward(parts.task, parts.model, parts.batch, scale, nullcontext)
     for name, gradient in parts.gradients().items():
         torch.testing.assert_close(twice[name], gradient, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_where_pairs_that_do_not_belong_together_add_nothing_their_predictions_may_differ() -> None:
+    task = Siamese(InfoNce(), SimpleNamespace(names=["no", "yes"]))  # type: ignore[arg-type]
+    batch: Any = SimpleNamespace(targets={"labels": torch.tensor([1, 0, 1, 0])})
+    first, second = ({"logits": torch.tensor([[a], [b], [0.5], [c]])} for a, b, c in ((0.1, 0.9, 0.2), (0.3, -0.9, 0.8)))
+    # The mean over the pairs that are counted: 0.2 squared, and 0, over 2, halved.
+    count = RDrop().counts(task, batch)["consistency"]
+    assert count == 2
+    assert task.divergence(batch, first, second).item() / count == pytest.approx(0.5 * 0.2**2 / 2)

@@ -189,6 +189,17 @@ def test_files_of_two_steps_are_no_state(tmp_path: Path, part: str) -> None:
         load_last(last, model, optimizer, average)
 
 
+def test_a_state_with_fields_of_another_version_is_told_to_be_none_of_this_one(tmp_path: Path) -> None:
+    model, optimizer = trained_model()
+    last = tmp_path / "checkpoints" / "last"
+    checkpoints(tmp_path).save_last(model, optimizer, None, State(step=3), {})
+    document = json.loads((last / "state.json").read_text())
+    document["state"]["window"]["loss_sum"] = 0.5
+    (last / "state.json").write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match="loss_sum"):
+        load_last(last, model, optimizer, None)
+
+
 def test_every_file_of_a_state_is_on_the_disk_before_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[tuple[str, str]] = []
 

@@ -93,6 +93,30 @@ def test_what_a_start_that_was_killed_left_is_no_obstacle_to_the_same_command(tm
     assert taken is not None and {path.name for path in taken.iterdir()} == {"state.json", COMPLETE}
 
 
+def test_what_a_kill_left_of_a_first_fold_that_had_not_begun_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "seed-1-fold-0").mkdir()
+    for left in (".lock", "seed-1-fold-0/.lock"):
+        (tmp_path / left).touch()
+    assert checkpoint_to_continue(tmp_path, CONFIG) is None
+    for left in ("log.txt", "seed-1-fold-0/log.txt"):
+        (tmp_path / left).touch()
+    assert checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto"}) is None
+    with pytest.raises(UserError, match="exists and holds|no run"):
+        checkpoint_to_continue(tmp_path, CONFIG)
+    (tmp_path / "seed-1-fold-0" / "thesis.txt").touch()
+    with pytest.raises(UserError, match="but no run"):
+        checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto"})
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"state": {"best": [{}]}}'])
+def test_a_damaged_state_of_another_run_is_refused_and_not_kept(tmp_path: Path, content: str) -> None:
+    (saved_run(tmp_path / "old") / "state.json").write_text(content)
+    (tmp_path / "new").mkdir()
+    with pytest.raises(CheckpointError, match="it is damaged"):
+        checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": str(tmp_path / "old")})
+    assert not list((tmp_path / "new").iterdir())
+
+
 def test_the_same_command_goes_on_with_the_run_that_it_began_from_a_path(tmp_path: Path) -> None:
     saved_run(tmp_path / "old")
     config = CONFIG | {"resume": str(tmp_path / "old")}

@@ -1,6 +1,7 @@
 """What the loop decides and counts, over whole small runs, against what follows by hand from their options."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,19 @@ def test_a_trial_below_the_threshold_is_pruned_unless_it_was_done_anyway(
     assert trial.intermediate_values == {sum(SIZES[:steps]): result(tmp_path / "0")["last"]["dev"]["accuracy"]}
     assert result(tmp_path / "0")["pruned"] == (state == "pruned")
     assert result(tmp_path / "0")["steps"] == steps == read_rows(tmp_path / "0/train.tsv")[-1]["step"]
+
+
+def test_patience_begins_anew_where_a_state_is_taken_over_without_the_weights_of_its_best(
+    data: tuple[str, ...], tmp_path: Path
+) -> None:
+    options = (*TINY, *data, *STANDING_STILL, "trainer.eval_interval=2st")
+    train(*options, "trainer.max_duration=8st", f"hydra.run.dir={tmp_path}/first")
+    assert result(tmp_path / "first")["best"]["step"] == 2
+    shutil.rmtree(tmp_path / "first/checkpoints/best-1")
+    train(
+        *options, "trainer.max_duration=20st", "trainer.patience=4st", f"resume={tmp_path}/first",
+        f"hydra.run.dir={tmp_path}/second",
+    )  # fmt: skip
+    # Its first evaluation is its best, at step 10, and those until four steps later are no better.
+    second = result(tmp_path / "second")
+    assert second["best"]["step"] == 10 and second["steps"] == 14

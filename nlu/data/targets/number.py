@@ -29,6 +29,9 @@ class Number(Target):
         written = values.get("label")
         try:
             number = float("" if written is None or isinstance(written, bool) else written)
+        except OverflowError:
+            # A whole number of more than 308 digits, which JSON may hold.
+            return None, ("label", "is not a finite number")
         except (TypeError, ValueError):
             return None, ("label", "is not a number")
         # What Python reads beyond decimals (1_000) is no number of a table.
