@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.training.in_process import composed, killed_in_backward, start
-from tests.training.kinds import KINDS, Kind
+from tests.training.kinds import KINDS, Kind, classes
 
 STEPS = 4
 OPTIONS = (
@@ -36,20 +36,36 @@ def outcome(run_dir: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_run_of_any_kind_killed_in_every_step_ends_with_the_same_bytes(kind: Kind, tmp_path: Path) -> None:
-    config = composed(*kind.overrides(tmp_path), *OPTIONS)
-    start(config, tmp_path / "whole")
-    last_row = (tmp_path / "whole/train.tsv").read_text().splitlines()[-1]
+    assert_kills_change_nothing(kind, tmp_path)
+
+
+def test_so_does_freelb_of_a_model_of_the_transformers_library(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=len(tokens), max_position_embeddings=64, **sizes)
+    transformers.BertModel(config).save_pretrained(tmp_path / "weights")
+    (tmp_path / "weights/vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    model = ("model=hf", f"model.pretrained={tmp_path}/weights", "data.max_len=32")
+    assert_kills_change_nothing(Kind(("method=freelb",), classes, model, passes=3), tmp_path)
+
+
+def assert_kills_change_nothing(kind: Kind, folder: Path) -> None:
+    """Kill a run in each of its steps in turn, go on each time, and compare its end with that of an unbroken one."""
+    config = composed(*kind.overrides(folder), *OPTIONS)
+    start(config, folder / "whole")
+    last_row = (folder / "whole/train.tsv").read_text().splitlines()[-1]
     assert last_row.startswith(f"{STEPS}\t")
     for killed_in in range(1, STEPS + 1):
         # A start does the step before, but for the first; then it dies in its first pass, or its second: after one
         # micro-batch, or one climb of its first.
         passes_before = 0 if killed_in == 1 else 2 * kind.passes
         with killed_in_backward(passes_before + 1 + killed_in % 2):
-            start(config, tmp_path / "run")
+            start(config, folder / "run")
         if killed_in > 1:
-            assert step_of(tmp_path / "run") == killed_in - 1
-    start(config, tmp_path / "run")
-    found, expected = outcome(tmp_path / "run"), outcome(tmp_path / "whole")
+            assert step_of(folder / "run") == killed_in - 1
+    start(config, folder / "run")
+    found, expected = outcome(folder / "run"), outcome(folder / "whole")
     assert len([name for name in found if name.endswith(".safetensors")]) == 5
     assert found.keys() == expected.keys()
     assert not [name for name in expected if found[name] != expected[name]]
