@@ -76,7 +76,8 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     if absent := [key for key in config if key not in there and key not in WITHOUT_EFFECT]:
         raise UserError(
             f"{run_dir} holds a run of an earlier version, which knew no {' and '.join(absent)}, and this version "
-            f"cannot go on with it; start anew elsewhere, from its weights with model.pretrained={run_dir}/best if you like"
+            "cannot go on with it; start anew elsewhere, from its weights with "
+            f"model.pretrained={run_dir}/best if you like"
         )
     if differences := _differences(there, config):
         # The state of one run is no start for several.
