@@ -132,7 +132,7 @@ def test_the_sweeper_is_found(request, way):
 
 
 WAYS = ["checkout", "wheel", "editable"]
-FOUND = "import nlu; from nlu.config.entry.app import conf_dir; print(conf_dir()); print(nlu.__file__)"
+FOUND = "import nlu; from nlu.config.choices import conf_dir; print(conf_dir()); print(nlu.__file__)"
 
 
 @pytest.mark.parametrize("way", WAYS)

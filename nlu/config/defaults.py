@@ -32,7 +32,7 @@ def with_defaults(config: Mapping[str, Any], schema: str) -> dict[str, Any]:
     filled = _fill(with_targets(config), _literals(read_signature(schema)))
     for key, node in filled.items():
         if isinstance(node, Mapping):
-            filled[key] = _fill(node, _defaults_of(PLAIN_GROUPS.get(key) or node.get(TARGET)))
+            filled[key] = _fill(node, defaults_of(PLAIN_GROUPS.get(key) or node.get(TARGET)))
     return filled
 
 
@@ -40,7 +40,8 @@ def _fill(node: Mapping[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     return {**node, **{key: value for key, value in defaults.items() if key not in node}}
 
 
-def _defaults_of(target: Any) -> dict[str, Any]:
+def defaults_of(target: Any) -> dict[str, Any]:
+    """Return the literal defaults of a target's keys; none of what is no target, or cannot be read."""
     if not isinstance(target, str):
         return {}
     try:

@@ -83,10 +83,10 @@ class Reading:
         return f"{role} (column {column})" if isinstance(column, int) and role != GROUP else str(column)
 
 
-def fields_of(files: Files, sources: Sequence[SourceFile]) -> Fields:
+def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str]) -> Fields:
     """Return the fields as set or, where `data.fields` is null, those that the first file's columns are called like.
 
-    Raises DataError where the file has no names.
+    `targets` are the fields of the target, beside those that every task knows. Raises DataError where none is there.
     """
     if files.fields or files.format == "lines":
         return files.fields
@@ -100,10 +100,11 @@ def fields_of(files: Files, sources: Sequence[SourceFile]) -> Fields:
             "data.fields is null, which takes columns by name, but data.header=false; set data.fields to columns by "
             "number, counted from 0"
         )
-    found: Fields = {role: role for role in ROLES if role in names}
+    known = list(dict.fromkeys([*ROLES, *targets]))
+    found: Fields = {role: role for role in known if role in names}
     if not found:
         raise DataError(
-            f"{path}: data.fields is null, but no column is called like a field ({', '.join(ROLES)}): the file has "
+            f"{path}: data.fields is null, but no column is called like a field ({', '.join(known)}): the file has "
             f"{[name if len(name) <= 40 else f'{name[:37]}...' for name in names[:12]]}; set data.fields to e.g. "
             "{text: COLUMN, label: COLUMN}, by name or by number from 0"
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nlu.config.checks.rules import AUTO_HEAD
+from nlu.config.checks.parts import AUTO_HEAD
 from nlu.config.durations import Clock
 from nlu.config.errors import UserError
 from nlu.config.schema import Run

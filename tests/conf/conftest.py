@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nlu.config.checks.resolve import resolve
 from nlu.config.checks.validate import problems
-from nlu.config.entry.app import conf_dir
+from nlu.config.choices import conf_dir
 from nlu.config.entry.flags import read_command_line
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from nlu.config.entry.app import conf_dir
+from nlu.config.choices import conf_dir
 from nlu.config.schema import Run, Trainer
 from nlu.config.signature import read_signature
 

@@ -11,7 +11,7 @@ import yaml
 
 import nlu
 from nlu.config.checks.validate import known_keys
-from nlu.config.entry.app import conf_dir
+from nlu.config.choices import conf_dir
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
 COMMAND = re.compile(rf"-m nlu\.(?:{'|'.join(path.stem for path in conf_dir().glob('*.yaml'))})\b.*")

@@ -62,4 +62,4 @@ def test_a_head_of_ones_own_package_stands_on_any_task(problems_of, tmp_path, mo
     assert problems_of(*chosen, "+head.depth=2") == []
     # Of our own heads it is known what they are made for.
     (problem,) = problems_of("head=crf")
-    assert problem == "head is CrfHead, but task=classify takes LinearHead; set head=auto for the task's own"
+    assert problem == "head is crf, but task=classify takes linear; set head=auto for the task's own"

@@ -291,6 +291,7 @@ def test_spans_of_characters_become_bio_tags():
      ({"x": {"": [[1, 0]]}}, "the text reads otherwise"),
      ({"x": {"ab": [[0, 2]]}}, "whose end looks exclusive: ends are included here, so that this is [0, 1]"),
      ({"x": {"bc": [[1, 3]]}}, "whose end looks exclusive"),
+     ({"x": {"abc": [[0, 9]]}}, "the text reads otherwise"), ({"x": {"bc": [[1, 4]]}}, "the text reads otherwise"),
      ({"x": {"ab": [[0, 1]]}, "y": {"bc": [[1, 2]]}}, "over another span"),
      ({"x": {"ab": [[0, 1], [0, 1]]}}, "over another span"),
      ([[0, 1, "x"]], 'is not an object of span types, such as {"person": {"Ann Lee": [[0, 6]]}}'),

@@ -49,7 +49,8 @@ def test_without_dropout_and_divergence_the_gradient_is_that_of_one_pass(parts_o
 def test_where_pairs_that_do_not_belong_together_add_nothing_their_predictions_may_differ() -> None:
     task = Siamese(InfoNce(), SimpleNamespace(names=["no", "yes"]))  # type: ignore[arg-type]
     batch: Any = SimpleNamespace(targets={"labels": torch.tensor([1, 0, 1, 0])})
-    first, second = ({"logits": torch.tensor([[a], [b], [0.5], [c]])} for a, b, c in ((0.1, 0.9, 0.2), (0.3, -0.9, 0.8)))
+    cosines = ((0.1, 0.9, 0.2), (0.3, -0.9, 0.8))
+    first, second = ({"logits": torch.tensor([[a], [b], [0.5], [c]])} for a, b, c in cosines)
     # The mean over the pairs that are counted: 0.2 squared, and 0, over 2, halved.
     count = RDrop().counts(task, batch)["consistency"]
     assert count == 2

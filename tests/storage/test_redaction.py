@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from nlu.config.entry.app import conf_dir, prepare
+from nlu.config.choices import conf_dir
+from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.runs import logs
 from nlu.storage.redaction import credential_problems, found_in, hide, hide_setting

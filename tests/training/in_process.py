@@ -20,7 +20,8 @@ from hydra.core.hydra_config import HydraConfig
 from matplotlib.figure import Figure
 from safetensors.numpy import load_file
 
-from nlu.config.entry.app import conf_dir, prepare, run_app
+from nlu.config.choices import conf_dir
+from nlu.config.entry.app import prepare, run_app
 from nlu.config.schema import Run
 from nlu.launching.local import launch
 from nlu.runs.records import read_rows

@@ -9,11 +9,12 @@ from tests.training.kinds import KINDS, Kind, Row, read, write
 
 COMPOSED = {
     "a loss of numbers for classes": (
-        "classify", ("loss=mse",), ("loss is Mse", "reads number", "task=classify gives classes", "leave out loss="),
+        "classify", ("loss=mse",), ("loss is mse", "reads number", "task=classify gives classes", "leave out loss=",
+         "one that fits: bce, circle, cross_entropy, focal, ghm_c, taylor"),
     ),
-    "a loss of classes for numbers": ("regress", ("loss=focal",), ("loss is Focal", "task=regress gives number")),
+    "a loss of classes for numbers": ("regress", ("loss=focal",), ("loss is focal", "task=regress gives number")),
     "a loss of classes for label sets": (
-        "multilabel", ("loss=cross_entropy",), ("loss is CrossEntropy", "task=multilabel gives label_set"),
+        "multilabel", ("loss=cross_entropy",), ("loss is cross_entropy", "task=multilabel gives label_set"),
     ),
     "a loss of label sets for classes": ("classify", ("loss=bce_multilabel",), ("reads label_set", "gives classes")),
     "a loss of cosines for logits": (
@@ -22,12 +23,21 @@ COMPOSED = {
     "a loss of logits for retrieval": (
         "retrieve", ("loss=cross_entropy",), ("reads logits", "task=retrieve gives similarities or cosine"),
     ),
-    "circle loss for tags": ("tag", ("loss=circle",), ("loss is Circle", "task=tag gives tags")),
+    "circle loss for tags": ("tag", ("loss=circle",), ("loss is circle", "task=tag gives tags")),
     "a CRF for classes": (
-        "classify", ("head=crf",), ("head is CrfHead, but task=classify takes LinearHead; set head=auto",),
+        "classify", ("head=crf",), ("head is crf, but task=classify takes linear; set head=auto",),
     ),
-    "sides for one text": ("classify", ("head=sides",), ("head is SidesHead", "set head=auto")),
-    "a linear head for sides": ("siamese", ("head=linear",), ("head is LinearHead", "takes SidesHead")),
+    "sides for one text": ("classify", ("head=sides",), ("head is sides", "set head=auto")),
+    "a loss beside a CRF": (
+        "tag with a CRF", ("loss=focal",),
+        ("loss is focal, but head=crf takes the place of the loss", "set head=linear"),
+    ),
+    "weights of classes beside a CRF": (
+        "tag with a CRF", ("loss.class_weights=inverse_frequency",),
+        ("loss.class_weights is inverse_frequency, but head=crf takes the place", "leave out loss.class_weights"),
+    ),
+    "a decoder beside a CRF": ("tag with a CRF", ("task.decode=greedy",), ("task.decode is greedy, but head=crf",)),
+    "a linear head for sides": ("siamese", ("head=linear",), ("head is linear", "takes sides")),
     "a layer on sides of which a loss reads the cosine": (
         "siamese with InfoNCE", ("head=sides",), ("head.features is concat", "set head.features=cosine, or head=auto"),
     ),

@@ -10,6 +10,7 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
+from nlu.config.checks.parts import part_problems
 from nlu.config.defaults import DEFAULT_TARGETS
 from nlu.config.layouts import ROLES, known_roles, layouts_of, missing_roles
 from nlu.config.nearest import hint
@@ -22,9 +23,6 @@ DATA_TARGET = DEFAULT_TARGETS["data"]
 DEFAULT_DATA_FOLDER = "../shared/data"
 BERT_TARGET = "nlu.models.encoders.bert.Bert"
 BERT_POSITIONS = 512
-AUTO_HEAD = "nlu.models.heads.auto.Auto"
-SIDES_HEAD = "nlu.models.heads.pairs.SidesHead"
-FITTING_LOSS = "leave out loss= for the task's own, or choose one that fits"
 
 
 def data_folder() -> Path:
@@ -56,7 +54,12 @@ def content_of(folder: Path) -> str:
 def cross_problems(config: dict[str, Any]) -> list[str]:
     """Return every broken rule between groups, as key, value, rule and remedy."""
     task = read_constants(config["task"]["_target_"])
-    found = [*credential_problems(config), *_metric(config, task), *_parts(config, task), *_trainer(config["trainer"])]
+    found = [
+        *credential_problems(config),
+        *_metric(config, task),
+        *part_problems(config, task),
+        *_trainer(config["trainer"]),
+    ]
     found += [*_repeats(config), *_paths(config)]
     if config["data"]["_target_"] == DATA_TARGET:
         found += [*_fields(config, task), *_sets(config["data"], config["folds"]["count"])]
@@ -82,31 +85,6 @@ def _metric(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
         yield (
             f"trainer.major_metric is {metric}, which this task and loss cannot produce; {hint(metric, known)}; "
             "set it to one of these, or null for the task's own"
-        )
-
-
-def _parts(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
-    """Whether the loss and the head are made for what the task gives."""
-    loss, name = read_constants(config["loss"]["_target_"]), config["task"]["_target_"].rpartition(".")[2].lower()
-    kind = read_constants(task["target"]).get("kind") if "target" in task else None
-    kinds, reads = loss.get("kinds"), loss.get("reads", "logits")
-    what = config["loss"]["_target_"].rpartition(".")[2]
-    if kind and kinds and kind not in kinds:
-        yield f"loss is {what}, which reads {' or '.join(kinds)}, but task={name} gives {kind}; {FITTING_LOSS}"
-    elif task.get("reads") and reads not in task["reads"]:
-        yield (
-            f"loss is {what}, which reads {reads}, but task={name} gives {' or '.join(task['reads'])}; {FITTING_LOSS}"
-        )
-    head, heads = config["head"]["_target_"], task.get("heads")
-    # Of a head of the user's own package nobody but its constructor knows what it is made for.
-    if heads and head.startswith("nlu.") and head != AUTO_HEAD and head not in heads:
-        fitting = ", ".join(path.rpartition(".")[2] for path in heads)
-        yield f"head is {head.rpartition('.')[2]}, but task={name} takes {fitting}; set head=auto for the task's own"
-    elif head == SIDES_HEAD and (config["head"]["features"] == "cosine") != (reads != "logits"):
-        wanted = "concat" if reads == "logits" else "cosine"
-        yield (
-            f"head.features is {config['head']['features']}, but loss is {what}, which reads {reads}; set "
-            f"head.features={wanted}, or head=auto"
         )
 
 

@@ -27,6 +27,7 @@ from nlu.config.checks.overrides import composition_problem, override_problems
 from nlu.config.checks.reading import USER_MISTAKES
 from nlu.config.checks.resolve import resolve
 from nlu.config.checks.validate import RUN, problems
+from nlu.config.choices import conf_dir
 from nlu.config.defaults import with_defaults
 from nlu.config.entry.flags import CommandLine, read_command_line
 from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
@@ -51,13 +52,6 @@ _STORAGE = {
 }
 
 Task = Callable[[DictConfig], Any]
-
-
-def conf_dir() -> Path:
-    """Return the directory of the configuration files: inside the package when installed, beside it in a checkout."""
-    package = Path(nlu.__file__).resolve().parent
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"
 
 
 def find_plugins() -> None:

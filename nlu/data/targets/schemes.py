@@ -75,7 +75,7 @@ def tags_of_spans(text: str, spans: Any) -> tuple[list[str] | None, str | None]:
 
 
 def _otherwise(text: str, surface: str, first: int, last: int) -> str:
-    if 0 <= first < last and text[first:last] == surface:
+    if 0 <= first < last <= len(text) and text[first:last] == surface:
         return f"whose end looks exclusive: ends are included here, so that this is [{first}, {last - 1}]"
     return "where the text reads otherwise"
 

@@ -11,7 +11,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 import nlu
-from nlu.config.entry.app import conf_dir, prepare, run_app
+from nlu.config.choices import conf_dir
+from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
 
 SCHEMA = "shop.schema.Job"

@@ -1,0 +1,78 @@
+"""Whether the loss and the head of a configuration are made for what its task gives, and for each other."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from nlu.config.choices import choice_of, targets_of
+from nlu.config.defaults import defaults_of
+from nlu.config.signature import read_constants
+from nlu.config.targets import TARGET
+
+AUTO_HEAD = "nlu.models.heads.auto.Auto"
+CRF_HEAD = "nlu.models.heads.crf.CrfHead"
+SIDES_HEAD = "nlu.models.heads.pairs.SidesHead"
+DEFAULT_LOSS = "nlu.losses.cross_entropy.CrossEntropy"
+"""of the task that a CRF is for"""
+
+
+def part_problems(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
+    """Yield each broken rule, as key, value, rule and remedy; `task` are the constants of the task's class."""
+    name = choice_of("task", config["task"][TARGET])
+    misfit = _misfit(config["loss"][TARGET], task)
+    what = choice_of("loss", config["loss"][TARGET])
+    if misfit:
+        reads, gives = misfit
+        fitting = [choice for choice, target in targets_of("loss").items() if not _misfit(target, task)]
+        yield (
+            f"loss is {what}, which reads {reads}, but task={name} gives {gives}; leave out loss= for the task's own, "
+            f"or choose one that fits: {', '.join(fitting)}"
+        )
+    head, heads = config["head"][TARGET], task.get("heads")
+    reads = read_constants(config["loss"][TARGET]).get("reads", "logits")
+    # Of a head of the user's own package nobody but its constructor knows what it is made for.
+    if heads and head.startswith("nlu.") and head != AUTO_HEAD and head not in heads:
+        fitting = [choice_of("head", path) for path in heads]
+        yield (
+            f"head is {choice_of('head', head)}, but task={name} takes {', '.join(fitting)}; set head=auto for the "
+            "task's own"
+        )
+    elif head == SIDES_HEAD and (config["head"]["features"] == "cosine") != (reads != "logits"):
+        wanted = "concat" if reads == "logits" else "cosine"
+        yield (
+            f"head.features is {config['head']['features']}, but loss is {what}, which reads {reads}; set "
+            f"head.features={wanted}, or head=auto"
+        )
+    elif head == CRF_HEAD and not misfit:
+        yield from _beside_crf(config)
+
+
+def _misfit(loss: str, task: dict[str, Any]) -> tuple[str, str] | None:
+    """Return what a loss reads and what the task gives instead; None where they fit."""
+    constants = read_constants(loss)
+    kind = read_constants(task["target"]).get("kind") if "target" in task else None
+    kinds, reads = constants.get("kinds"), constants.get("reads", "logits")
+    if kind and kinds and kind not in kinds:
+        return " or ".join(kinds), kind
+    if task.get("reads") and reads not in task["reads"]:
+        return reads, " or ".join(task["reads"])
+    return None
+
+
+def _beside_crf(config: dict[str, Any]) -> Iterator[str]:
+    """Yield what was chosen in vain, since a CRF brings the loss and the decoding itself."""
+    loss = config["loss"]
+    if loss[TARGET] != DEFAULT_LOSS:
+        yield (
+            f"loss is {choice_of('loss', loss[TARGET])}, but head=crf takes the place of the loss; leave out loss=, or "
+            "set head=linear"
+        )
+    else:
+        usual = defaults_of(DEFAULT_LOSS)
+        for key, value in loss.items():
+            if key in usual and value != usual[key]:
+                yield (
+                    f"loss.{key} is {value}, but head=crf takes the place of the loss; leave out loss.{key}, or set "
+                    "head=linear"
+                )
+    if config["task"].get("decode") == "greedy":
+        yield "task.decode is greedy, but head=crf decodes by itself; leave out task.decode, or set head=linear"
