@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import Self
 
 import numpy as np
@@ -25,14 +26,8 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
 
 def legal_tags(scores_UC: np.ndarray, names: list[str]) -> np.ndarray:
     """Return the best tag sequence in which every I- follows a B- or I- of its own type (Viterbi); (U,)."""
-    blocked_CC = np.zeros((len(names), len(names)))
-    for after, name in enumerate(names):
-        if name.startswith("I-"):
-            kind = name[2:]
-            blocked_CC[
-                [i for i, before in enumerate(names) if before not in (f"B-{kind}", f"I-{kind}")], after
-            ] = -np.inf
-    best_C = scores_UC[0] + np.where([name.startswith("I-") for name in names], -np.inf, 0.0)
+    blocked_CC, first_C = _costs(tuple(names))
+    best_C = scores_UC[0] + first_C
     came_from_UC = np.zeros(scores_UC.shape, np.int64)
     for place in range(1, len(scores_UC)):
         paths_CC = best_C[:, None] + blocked_CC
@@ -43,6 +38,17 @@ def legal_tags(scores_UC: np.ndarray, names: list[str]) -> np.ndarray:
     for place in range(len(scores_UC) - 1, 0, -1):
         tags_U[place - 1] = came_from_UC[place, tags_U[place]]
     return tags_U
+
+
+@cache
+def _costs(names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return what is added to a path for each tag (column) after another (row), and for each first tag: 0, or -inf."""
+    goes_on_C = [name.startswith("I-") for name in names]
+    follows_CC = [
+        [not goes_on or before[:2] in ("B-", "I-") and before[2:] == after[2:]
+         for after, goes_on in zip(names, goes_on_C, strict=True)] for before in names
+    ]  # fmt: skip
+    return np.where(follows_CC, 0.0, -np.inf), np.where(goes_on_C, -np.inf, 0.0)
 
 
 class SpanCounts:
