@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import Self
 
 import numpy as np
@@ -43,9 +44,8 @@ def legal_tags(scores_UC: np.ndarray, names: Sequence[str]) -> np.ndarray:
     tags_U = np.zeros(len(scores_UC), np.int64)
     if not len(scores_UC):
         return tags_U
-    follows_CC, begins_C = legal_steps(names)
-    forbidden_CC = np.where(follows_CC, 0.0, -np.inf)
-    best_C = scores_UC[0] + np.where(begins_C, 0.0, -np.inf)
+    forbidden_CC, first_C = _costs(tuple(names))
+    best_C = scores_UC[0] + first_C
     came_from_UC = np.zeros(scores_UC.shape, np.int64)
     for place in range(1, len(scores_UC)):
         paths_CC = best_C[:, None] + forbidden_CC
@@ -55,6 +55,13 @@ def legal_tags(scores_UC: np.ndarray, names: Sequence[str]) -> np.ndarray:
     for place in range(len(scores_UC) - 1, 0, -1):
         tags_U[place - 1] = came_from_UC[place, tags_U[place]]
     return tags_U
+
+
+@cache
+def _costs(names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return what is added to a path for each tag (column) after another (row), and for each first tag: 0, or -inf."""
+    follows_CC, begins_C = legal_steps(names)
+    return np.where(follows_CC, 0.0, -np.inf), np.where(begins_C, 0.0, -np.inf)
 
 
 class SpanCounts:
