@@ -63,3 +63,10 @@ def test_a_head_of_ones_own_package_stands_on_any_task(problems_of, tmp_path, mo
     # Of our own heads it is known what they are made for.
     (problem,) = problems_of("head=crf")
     assert problem == "head is crf, but task=classify takes linear; set head=auto for the task's own"
+
+
+def test_in_batch_negatives_need_another_pair_beside_each_one(composer):
+    options = ("data=lcqmc", "task=siamese", "loss=info_nce", "trainer.devices=2")
+    assert composer.problems_of(composer.plain(*options, "trainer.batch_size=4")) == []
+    (problem,) = composer.problems_of(composer.plain(*options, "trainer.batch_size=3"))
+    assert "trainer.batch_size is 3 over 2 device(s), so there are none" in problem
