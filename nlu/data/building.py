@@ -11,6 +11,7 @@ import numpy as np
 
 from nlu.config.errors import DataError
 from nlu.data.dataset import SourceFile
+from nlu.data.encoding import unusable
 from nlu.data.layouts import Layout
 from nlu.data.readers import GROUP, BadRow, Mark, Row
 from nlu.data.reading import Chunk, Reading
@@ -92,7 +93,7 @@ class Builder:
         values = row.values
         target: Any = None
         problem = self._layout.problem(values)
-        if problem is None and GROUP in values and (values[GROUP] is None or not str(values[GROUP]).strip()):
+        if problem is None and GROUP in values and not _is_group(values[GROUP]):
             problem = GROUP, "is no group (folds.group_by)"
         if problem is None:
             target, problem = self._target.read(values)
@@ -120,6 +121,10 @@ class Builder:
         if len(self.groups) < LISTED_GROUPS:
             self.groups[str(value)] = None
         return text_hash(str(value))
+
+
+def _is_group(value: Any) -> bool:
+    return value is not None and bool(str(value).strip()) and unusable(str(value)) is None
 
 
 def _not_usable(bad: list[str], counts: dict[str, int], name: str) -> DataError:

@@ -39,11 +39,14 @@ def check_text(value: Any) -> str | None:
         return "is not a text"
     if not value.strip():
         return "is empty"
-    return _rule_of(found.group()) if (found := UNUSABLE.search(value)) else None
+    return unusable(value)
 
 
-def _rule_of(character: str) -> str:
-    if character == "\0":
+def unusable(text: str) -> str | None:
+    """Return what a text holds that no text may, as a rule that it breaks, or None."""
+    if (found := UNUSABLE.search(text)) is None:
+        return None
+    if found.group() == "\0":
         return "holds a NUL character, as files do that are damaged or in another encoding than UTF-8"
     return "holds half of a surrogate pair"
 
@@ -54,7 +57,7 @@ def check_tokens(value: Any) -> str | None:
         return "is not a list of texts"
     if not value:
         return "is empty"
-    return next((_rule_of(found.group()) for found in map(UNUSABLE.search, value) if found), None)
+    return next((rule for rule in map(unusable, value) if rule), None)
 
 
 def encode_single(tokenizer: Tokenizer, texts: list[str], max_len: int) -> Encoded:

@@ -248,15 +248,23 @@ def _records(path: Path, kind: str) -> Iterator[tuple[int, Any]]:
                 continue
             try:
                 yield number, json.loads(line)
-            except json.JSONDecodeError as error:
-                yield number, BadRow(number, "(row)", line.strip(), f"is not a JSON object: {error.msg}")
+            except (ValueError, RecursionError) as error:
+                yield number, BadRow(number, "(row)", line.strip(), f"is not a JSON object: {_said(error)}")
 
 
 def _items(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: not a JSON list: {error.msg}; mend the file") from None
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
+        raise DataError(f"{path}:{line}: not a JSON list: {_said(error)}; mend the file") from None
+
+
+def _said(error: Exception) -> str:
+    """What is wrong with a text that is no JSON, or nests deeper or holds longer numbers than can be read."""
+    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _read_parquet(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:

@@ -8,6 +8,7 @@ kill after it a run that goes on. Nothing is ever changed in the other run's fol
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from nlu.config.errors import CheckpointError
 from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN, damaged
 from nlu.runs.predictions import FOLDER, kept_sets, predictions_of
 from nlu.storage.cache import read_json
-from nlu.storage.files import sync_folder, write_bytes, write_json
+from nlu.storage.files import replacing, sync_folder, write_json
 from nlu.storage.locks import is_locked
 from nlu.storage.settle import MARKER, copy_files, copy_whole, is_whole, remove
 
@@ -89,7 +90,7 @@ def make_own(run_dir: Path) -> None:
         (run_dir / CHECKPOINTS / MARKER).unlink(missing_ok=True)
         return
     for path in (taken / FOLDER).glob("*"):
-        write_bytes(run_dir / FOLDER / path.name, path.read_bytes())
+        _copy_file(path, run_dir / FOLDER / path.name)
     if (taken / FOLDER).exists():
         remove(taken / FOLDER)
     os.rename(taken, run_dir / CHECKPOINTS)
@@ -116,11 +117,16 @@ def _copy(place: Path, taken: Path) -> bool:
     for name in _evaluated(taken):
         if name in kept_sets(place.parent.parent):
             known = predictions_of(place.parent.parent, name).path
-            write_bytes(taken / FOLDER / known.name, known.read_bytes())
+            _copy_file(known, taken / FOLDER / known.name)
             # Another evaluation may have been kept meanwhile.
             if predictions_of(taken, name).header.get("step") != steps[0]:
                 (taken / FOLDER / known.name).unlink()
     return True
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    with open(source, "rb") as file, replacing(target) as copy:
+        shutil.copyfileobj(file, copy)
 
 
 def _is_of_one_moment(taken: Path) -> bool:

@@ -58,24 +58,35 @@ class RunningMean:
     def __init__(self, trial: Trial):
         self.asked_to_prune = False
         self._trial = trial
+        self._heard = False
         self._values: list[float] = []
         self._examples = 0
 
     def report(self, examples: int, value: float) -> bool:
         """Report an evaluation of the running repeat; returns whether the trial is to be pruned."""
         mean = statistics.fmean([*self._values, value])
-        self.asked_to_prune = self._trial.report(self._examples + examples, mean)
+        self.asked_to_prune, self._heard = self._trial.report(self._examples + examples, mean), True
         return self.asked_to_prune
+
+    def ask_again(self, result: dict[str, Any]) -> None:
+        """Hear once more what was said at the end of a repeat that an earlier process ran, from its result.json."""
+        if not self._heard:
+            self.report(result["examples"], _last_value(result))
 
     def require_newest(self) -> None:
         self._trial.require_newest()
 
     def add(self, result: dict[str, Any]) -> None:
         """Count a repeat that ended, from its result.json."""
-        best = result["best"]
-        last = result["last"][best["set"]][best["metric"]]
-        self._values.append(math.nan if last is None else last)
+        self._values.append(_last_value(result))
         self._examples += result["examples"]
+        self._heard = False
+
+
+def _last_value(result: dict[str, Any]) -> float:
+    best = result["best"]
+    last = result["last"][best["set"]][best["metric"]]
+    return math.nan if last is None else last
 
 
 def run_repeats(
@@ -116,6 +127,8 @@ def run_repeats(
             result = ranks.from_first(_result(run_dir / repeat.name) if ranks.is_first else None)
             log.info("%s", _line(repeat, result))
             if mean:
+                if ranks.is_first:
+                    mean.ask_again(result)
                 mean.add(result)
             if repeat is not repeats[-1]:
                 pruned = result["pruned"] or (mean is not None and mean.asked_to_prune)

@@ -436,6 +436,8 @@ def test_a_group_column_that_is_absent_is_refused_with_the_nearest(write, open_f
 def test_a_row_without_a_group_and_a_format_without_columns_are_refused(write, open_files):
     train = write("train.tsv", "one\t1\tx\ntwo\t0\t\n")
     refused(open_files, f"{train}:2: field 2: '' is no group", train=train, group_by=2)
+    half = write("half.jsonl", '{"text": "one", "label": 1, "of": "\\ud800"}\n{"text": "two", "label": 0, "of": "x"}\n')
+    refused(open_files, f"{half}:1: field of: '\\ud800' is no group", train=half, fields=None, group_by="of")
     with pytest.raises(DataError, match="data.format=conll has no column to group by"):
         open_files(
             "units", train=write("t.conll", "a B-X\n"), fields={"tokens": 0, "tags": 1}, group_by="doc", dev_fraction=0

@@ -116,6 +116,15 @@ def test_jsonl_rows_are_numbered_by_line_and_bad_ones_say_why(write):
     assert rows[4].values == {"text": "z", "label": None}
 
 
+@pytest.mark.parametrize("value", ["1" + 5000 * "0", 100_000 * "[" + 100_000 * "]"], ids=["long number", "deep list"])
+def test_json_that_cannot_be_read_is_refused_though_it_is_well_formed(write, value):
+    record = f'{{"text": "x", "label": {value}}}'
+    bad, good = read(write("a.jsonl", f'{record}\n{{"text": "y", "label": 1}}\n'))
+    assert bad.number == 1 and bad.rule.startswith("is not a JSON object: ") and good.values["text"] == "y"
+    with pytest.raises(DataError, match=r"a\.json:1: not a JSON list: "):
+        read(write("a.json", f"[{record}]"))
+
+
 def test_json_may_be_a_list_or_one_object_a_line(write):
     records = [{"text": "x", "label": 1}, {"text": "y", "label": 0}]
     as_list = write("a.json", json.dumps(records, indent=2))

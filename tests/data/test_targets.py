@@ -84,6 +84,19 @@ def test_what_is_no_label_is_refused(value):
     assert number is None and role == "label" and rule in ("is not a label", "is an empty label")
 
 
+@pytest.mark.parametrize("half", ["\ud83d", "so \udc00 far", "c\0"])
+def test_a_label_or_tag_that_no_file_can_hold_is_refused_and_adds_no_name(half):
+    assert "holds " in Classes(files()).read({"label": half})[1][1]
+    sets, tags = LabelSet(files()), Tags(files())
+    assert sets.read({"label": ["new", half]})[1] == ("label", f"holds {half!r}, which is no label")
+    assert "has a type that holds " in read_tags(tags, ["B-new", f"B-{half}"])[1][1]
+    sets.read({"label": ["old"]})
+    read_tags(tags, ["B-old"])
+    sets.close()
+    tags.close()
+    assert (sets.names, tags.names) == (["old"], ["O", "B-old", "I-old"])
+
+
 @pytest.mark.parametrize("kind", [Classes, LabelSet, Tags])
 def test_a_label_given_twice_is_refused(kind):
     with pytest.raises(DataError, match=r"data\.labels names a more than once"):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from nlu.config.errors import CheckpointError, UserError
 from nlu.runs import folder as run_folder
 from nlu.runs.checkpoint import COMPLETE, TAKEN
 from nlu.runs.folder import LOCK, checkpoint_to_continue, hold, write_config
+from nlu.runs.takeover import make_own
 from nlu.storage import locks
 from nlu.storage.settle import mark_whole
 
@@ -106,6 +108,24 @@ def test_what_a_kill_left_of_a_first_fold_that_had_not_begun_is_no_obstacle(tmp_
     (tmp_path / "seed-1-fold-0" / "thesis.txt").touch()
     with pytest.raises(UserError, match="but no run"):
         checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto"})
+
+
+def test_predictions_of_any_size_are_taken_over_in_pieces(tmp_path: Path) -> None:
+    last = saved_run(tmp_path / "old")
+    (last / "state.json").write_text('{"state": {"best": [{"step": 1, "metrics": {"dev": {}}}]}}')
+    kept = tmp_path / "old" / "predictions" / "dev.jsonl"
+    kept.parent.mkdir()
+    kept.write_text('{"step": 1}\n' + "".join(f'{{"id": {row}, "label": "{"x" * 5000}"}}\n' for row in range(2000)))
+    (tmp_path / "new").mkdir()
+    tracemalloc.start()
+    taken = checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": str(tmp_path / "old")})
+    assert taken is not None
+    mark_whole(taken.parent)
+    make_own(tmp_path / "new")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (tmp_path / "new" / "predictions" / "dev.jsonl").read_bytes() == kept.read_bytes()
+    assert peak < kept.stat().st_size / 2
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"state": {"best": [{}]}}'])

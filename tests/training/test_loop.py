@@ -19,9 +19,11 @@ from tests.training.in_process import (
     Killed,
     at_backward,
     column,
+    composed,
     die,
     scores,
     sets,
+    start,
     tensors,
     train,
 )
@@ -200,6 +202,26 @@ def test_a_trial_below_the_threshold_is_pruned_unless_it_was_done_anyway(
     assert trial.intermediate_values == {sum(SIZES[:steps]): result(tmp_path / "0")["last"]["dev"]["accuracy"]}
     assert result(tmp_path / "0")["pruned"] == (state == "pruned")
     assert result(tmp_path / "0")["steps"] == steps == read_rows(tmp_path / "0/train.tsv")[-1]["step"]
+
+
+def test_a_trial_that_is_to_end_after_a_fold_ends_there_also_where_it_was_killed_right_after_it(
+    data: tuple[str, ...], tmp_path: Path
+) -> None:
+    url = storage_url(None, tmp_path)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
+    study.set_user_attr(PRUNER, {"name": "threshold", "lower": 2.0, "upper": 3.0})
+    study.ask()
+    config = composed(
+        *TINY, *data, "folds.count=3", "trainer.eval_interval=0", "trainer.max_duration=2st", "resume=auto",
+        f"trial={{storage: '{url}', study: s, number: 0, attempt: 0}}", f"hydra.run.dir={tmp_path}/0",
+    )  # fmt: skip
+    start(config, tmp_path / "0")
+    whole = result(tmp_path / "0")
+    assert [part["name"] for part in whole["parts"]] == ["fold-0"] and whole["pruned"]
+    (tmp_path / "0" / "result.json").unlink()
+    start(config, tmp_path / "0")
+    assert result(tmp_path / "0") == whole
 
 
 def test_patience_begins_anew_where_a_state_is_taken_over_without_the_weights_of_its_best(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nlu.data.dataset import Files
+from nlu.data.encoding import unusable
 from nlu.data.ragged import starts_of
 from nlu.data.seeds import bytes_hash
 from nlu.data.store import StoredSet, chunks_of
@@ -114,7 +115,7 @@ class LabelSet(Classes):
         if not isinstance(written, list):
             return None, ("label", "is neither a list of labels nor a text of them")
         # All are looked at before the first is added, so that a row that is refused adds no label.
-        if wrong := [value for value in written if no_label(value) or not str(value).strip()]:
+        if wrong := [value for value in written if no_label(value) or not str(value).strip() or unusable(str(value))]:
             return None, ("label", f"holds {wrong[0]!r}, which is no label")
         numbers = set()
         for value in written:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nlu.config.errors import DataError
+from nlu.data.encoding import unusable
 
 WHOLE = re.compile(r"[+-]?\d+")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -45,6 +46,8 @@ class Names:
         if number is None:
             if not name:
                 return None, "is an empty label"
+            if rule := unusable(name):
+                return None, rule
             if not self.is_open:
                 return None, f"is not in the label map {self.outside()}"
             number = self._numbers[name] = len(self._numbers)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nlu.data.dataset import Files
+from nlu.data.encoding import unusable
 from nlu.data.layouts import units_of
 from nlu.data.ragged import ranges, starts_of
 from nlu.data.store import StoredSet, chunks_of
@@ -80,6 +81,8 @@ class Tags(Target):
         part = split_tag(tag)
         if part is None:
             return None, f"is a tag of no known scheme ({KNOWN})"
+        if rule := unusable(part[1]):
+            return None, f"has a type that {rule}"
         if part[0] != "O" and part[1] not in self._types and not self._is_open:
             return None, f"has a type not in the label map {outside(self._types, self._cut_to)}"
         return part, None
