@@ -47,7 +47,10 @@ COMPOSED = {
     "a key that a method has not": (
         "freelb", ("method.stepps=4",), ("method.stepps: there is no such key; nearest: method.steps",),
     ),
-    "a key of another method": ("rdrop", ("method.epsilon=1",), ("method.epsilon: there is no such key",)),
+    "a key of another method": (
+        "rdrop", ("method.epsilon=1",), ("method.epsilon: there is no such key; valid: method.alpha",),
+    ),
+    "a key of a method that has none": ("classify", ("method.alpha=1",), ("method.alpha: there is no such key; see",)),
     "a value that a method cannot take": ("freelb", ("method.norm=l1",), ("method.norm is", "one of l2, linf")),
     "a method that there is not": ("classify", ("method=fgmm",), ("fgm",)),
     "a metric of another task": (
