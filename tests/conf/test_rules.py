@@ -63,3 +63,11 @@ def test_a_head_of_ones_own_package_stands_on_any_task(problems_of, tmp_path, mo
     # Of our own heads it is known what they are made for.
     (problem,) = problems_of("head=crf")
     assert problem == "head is crf, but task=classify takes linear; set head=auto for the task's own"
+
+
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_a_file_for_each_label_wants_files_of_plain_lines(problems_of, name):
+    files = ("data=files", "data.train=my.csv", f"data.{name}={{good: my.csv, bad: my.csv}}")
+    (problem,) = problems_of(*files, "data.fields={text: 0, label: 1}")
+    assert "a file for each label, but data.format is auto; set data.format=lines where each line is a text" in problem
+    assert problems_of(*files, "data.train={good: my.csv, bad: my.csv}", "data.format=lines") == []

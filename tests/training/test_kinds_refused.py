@@ -104,7 +104,7 @@ ROWS: dict[str, tuple[str, str, int, Row, tuple[str, ...], tuple[str, ...]]] = {
         ("train.jsonl:5", "field label", "'has_x'", "not in the label map"),
     ),
     "a label of the dev set that training has not": (
-        "multilabel", "dev", 0, {"label": ["has_z"]}, (), ("dev.jsonl:1", "'has_z'", "not in the label map"),
+        "multilabel", "dev", 0, {"label": ["has_z"]}, (), ("dev.jsonl:1", '["has_z"]', "not in the label map"),
     ),
     "no set of labels": (
         "multilabel", "train", 2, {"label": 3}, (), ("train.jsonl:3", "neither a list of labels nor a text"),
