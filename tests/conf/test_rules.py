@@ -71,3 +71,9 @@ def test_a_file_for_each_label_wants_files_of_plain_lines(problems_of, name):
     (problem,) = problems_of(*files, "data.fields={text: 0, label: 1}")
     assert "a file for each label, but data.format is auto; set data.format=lines where each line is a text" in problem
     assert problems_of(*files, "data.train={good: my.csv, bad: my.csv}", "data.format=lines") == []
+
+
+def test_labels_that_hydra_takes_for_numbers_are_shown_in_quotes(problems_of):
+    (problem,) = problems_of("data.labels=[1,5]")
+    assert problem.endswith("""not 1 or null; quote what looks like a number: 'data.labels=["1", "5"]'""")
+    assert problems_of('data.labels=["1", "5"]') == []
