@@ -100,7 +100,7 @@ class Builder:
         if problem is None:
             return target, None
         role, rule = problem
-        return None, BadRow(row.number, self._reading.column(role), str(values.get(role)), rule)
+        return None, BadRow.of(row.number, self._reading.column(role), values.get(role), rule)
 
     def _write(self, writer: SetWriter, good: Good, counts: dict[str, int]) -> None:
         rows = [row.values for _, row, _ in good]

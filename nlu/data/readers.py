@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
@@ -50,11 +50,20 @@ class BadRow:
     field: str
     value: str
     rule: str
+    is_text: bool = True
+    """whether the value is a text; what else it may be is written as in JSON, so that 5 does not pass for "5\""""
+
+    @classmethod
+    def of(cls, number: int, field: str, value: Any, rule: str) -> Self:
+        """A row with a value of any kind."""
+        if isinstance(value, str):
+            return cls(number, field, value, rule)
+        return cls(number, field, json.dumps(value, ensure_ascii=False, default=str), rule, is_text=False)
 
     def describe(self, path: Path) -> str:
         """Return `file:row: field ...`, the form of every data error."""
         shown = self.value if len(self.value) <= 80 else self.value[:77] + "..."
-        return f"{path}:{self.number}: field {self.field}: {shown!r} {self.rule}"
+        return f"{path}:{self.number}: field {self.field}: {repr(shown) if self.is_text else shown} {self.rule}"
 
 
 @dataclass(slots=True)
@@ -296,7 +305,7 @@ def _parquet(path: Path) -> Any:
 
 def _record(number: int, record: Any, fields: Fields) -> Row | BadRow:
     if not isinstance(record, dict):
-        return BadRow(number, "(row)", str(record), "is not an object with named fields")
+        return BadRow.of(number, "(row)", record, "is not an object with named fields")
     values = {}
     for role, name in fields.items():
         if name not in record and role not in ("label", "spans"):

@@ -103,9 +103,10 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
     known = list(dict.fromkeys([*ROLES, *targets]))
     found: Fields = {role: role for role in known if role in names}
     if not found:
+        shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in names[:12]]
         raise DataError(
             f"{path}: data.fields is null, but no column is called like a field ({', '.join(known)}): the file has "
-            f"{[name if len(name) <= 40 else f'{name[:37]}...' for name in names[:12]]}; set data.fields to e.g. "
+            f"{shown or 'no named ones'}; set data.fields to e.g. "
             "{text: COLUMN, label: COLUMN}, by name or by number from 0"
         )
     return found

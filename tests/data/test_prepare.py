@@ -119,6 +119,16 @@ def test_what_only_chooses_among_the_rows_opens_the_same_store(write, open_files
     assert len({store.folder for store in opened}) == 1
 
 
+<<<<<<< HEAD
+=======
+def test_of_many_bad_rows_the_number_is_told_and_the_first_are_listed(write, open_files, empty_cache):
+    train = write("train.tsv", "good\t1\n" + " \t0\n" * 3000)
+    error = refused(open_files, f"{train}:2: field", train=train, dev=write("dev.tsv", DEV))
+    assert error.summary == "3,000 of the 3,001 rows of train cannot be used, the first 20 are"
+    assert len(error.problems) == 20
+
+
+>>>>>>> 63493fe651f69582726615be23ec82726f7c2d25
 def test_bad_rows_are_all_listed_by_file_row_field_and_value_and_leave_no_store(write, open_files, empty_cache):
     train = write("train.tsv", "good\t1\n \t0\nbad\t0\t0\nfine\t\n")
     error = refused(open_files, train=train, dev=write("dev.tsv", DEV))
@@ -328,7 +338,7 @@ def test_spans_of_a_text_become_tags_of_its_characters(write, open_files):
      ('{"text": "ab", "label": [[0, 1]]}', "is not an object of span types"),
      ('{"text": "ab"}', "is not an object of span types"),
      ('{"text": "a\\ud83d", "label": {}}', "holds half of a surrogate pair"),
-     ('{"text": null, "label": {}}', "field text: 'None' is not a text")],
+     ('{"text": null, "label": {}}', "field text: null is not a text")],
 )  # fmt: skip
 def test_a_row_of_spans_that_cannot_be_used_is_refused_at_its_row(write, open_files, row, message):
     train = write("train.jsonl", '{"text": "ab", "label": {"x": {"a": [[0, 0]]}}}\n' + row)
@@ -338,11 +348,11 @@ def test_a_row_of_spans_that_cannot_be_used_is_refused_at_its_row(write, open_fi
 
 @pytest.mark.parametrize(
     ("row", "message"),
-    [('{"t": ["a"], "g": ["O", "O"]}', "field g: \"['O', 'O']\" has 2 tags for 1 tokens"),
+    [('{"t": ["a"], "g": ["O", "O"]}', "field g: [\"O\", \"O\"] has 2 tags for 1 tokens"),
      ('{"t": "ab", "g": ["O", "O"]}', "field t: 'ab' is not a list of texts"),
-     ('{"t": null, "g": []}', "field t: 'None' is not a list of texts"),
-     ('{"t": [1], "g": ["O"]}', "field t: '[1]' is not a list of texts"),
-     ('{"t": [], "g": []}', "field t: '[]' is empty"),
+     ('{"t": null, "g": []}', "field t: null is not a list of texts"),
+     ('{"t": [1], "g": ["O"]}', "field t: [1] is not a list of texts"),
+     ('{"t": [], "g": []}', "field t: [] is empty"),
      ('{"t": ["a"], "g": "O"}', "field g: 'O' is not a list of tags"),
      ('{"t": ["a"], "g": ["X-X"]}', "is a tag of no known scheme")],
 )  # fmt: skip

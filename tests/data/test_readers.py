@@ -192,5 +192,9 @@ def test_a_suffix_that_tells_no_format_is_refused(write):
 
 
 def test_a_bad_row_is_described_by_file_row_field_value_and_rule(tmp_path):
+    said = [BadRow.of(3, "label", value, "is no label").describe(tmp_path) for value in ("5", 5, None, ["x"])]
+    assert [text.partition(": ")[2] for text in said] == [
+        f"field label: {shown} is no label" for shown in ("'5'", "5", "null", '["x"]')
+    ]
     text = BadRow(12, "label", "x" * 100, "is not in the label map").describe(tmp_path / "a.tsv")
     assert text == f"{tmp_path}/a.tsv:12: field label: {'x' * 77 + '...'!r} is not in the label map"

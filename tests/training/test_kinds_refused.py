@@ -47,7 +47,10 @@ COMPOSED = {
     "a key that a method has not": (
         "freelb", ("method.stepps=4",), ("method.stepps: there is no such key; nearest: method.steps",),
     ),
-    "a key of another method": ("rdrop", ("method.epsilon=1",), ("method.epsilon: there is no such key",)),
+    "a key of another method": (
+        "rdrop", ("method.epsilon=1",), ("method.epsilon: there is no such key; valid: method.alpha",),
+    ),
+    "a key of a method that has none": ("classify", ("method.alpha=1",), ("method.alpha: there is no such key; see",)),
     "a value that a method cannot take": ("freelb", ("method.norm=l1",), ("method.norm is", "one of l2, linf")),
     "a method that there is not": ("classify", ("method=fgmm",), ("fgm",)),
     "a metric of another task": (
@@ -101,7 +104,7 @@ ROWS: dict[str, tuple[str, str, int, Row, tuple[str, ...], tuple[str, ...]]] = {
         ("train.jsonl:5", "field label", "'has_x'", "not in the label map"),
     ),
     "a label of the dev set that training has not": (
-        "multilabel", "dev", 0, {"label": ["has_z"]}, (), ("dev.jsonl:1", "'has_z'", "not in the label map"),
+        "multilabel", "dev", 0, {"label": ["has_z"]}, (), ("dev.jsonl:1", '["has_z"]', "not in the label map"),
     ),
     "no set of labels": (
         "multilabel", "train", 2, {"label": 3}, (), ("train.jsonl:3", "neither a list of labels nor a text"),

@@ -5,7 +5,7 @@ that every one that does not fit is found, and what is left is validated as well
 as it is; the nearest key and the nearest choice are found by looking at the configuration, not at Hydra's wording.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -26,6 +26,9 @@ from nlu.config.checks.validate import RUN, known_keys, problems
 from nlu.config.errors import UserError
 from nlu.config.flat import flat
 from nlu.config.nearest import hint
+
+LONGEST_HINT = 200
+"""characters of a hint; a longer one names too many keys to be read"""
 
 
 def override_problems(
@@ -231,12 +234,19 @@ def _unknown_key(alternative: _Alternative, config: DictConfig, schema: str) -> 
     groups = [group for group in _groups() if group != "hydra"]
     if "." not in key and _is_option(alternative.value, groups):
         return f"{alternative.text}: there is no such group; {hint(key, groups)}"
-    return f"{key}: there is no such key; {few(hint(key, valid))}"
+    return f"{key}: there is no such key; {hint_of_key(key, valid)}"
 
 
-def few(text: str) -> str:
-    """Return a hint as it is, or where all keys are to be seen if it lists too many."""
-    return text if len(text) <= 200 else "see --cfg job for all keys"
+def hint_of_key(key: str, valid: Collection[str]) -> str:
+    """Return the nearest keys or, where none is near, those of the same group, as the choice made there has them.
+
+    Where there are too many, say where all are to be seen.
+    """
+    group = key.rpartition(".")[0]
+    siblings = [name for name in valid if group and name.rpartition(".")[0] == group]
+    hints = (hint(key, names) for names in (valid, siblings) if names)
+    few = (text for text in hints if len(text) <= LONGEST_HINT)
+    return next(few, "see --cfg job for all keys")
 
 
 def _options_hint(value: str, options: list[str]) -> str:

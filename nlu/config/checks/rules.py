@@ -158,6 +158,12 @@ def _sets(data: dict[str, Any], folds: int | None) -> Iterator[str]:
             f"data.dev is null and data.dev_fraction is {data['dev_fraction']}, so there is nothing to score on or to "
             "train on; set data.dev to a file, or data.dev_fraction between 0 and 1"
         )
+    for name in ("train", "test"):
+        if data["format"] != "lines" and isinstance(data[name], dict):
+            yield (
+                f"data.{name} is {data[name]!r}, a file for each label, but data.format is {data['format']}; set "
+                f"data.format=lines where each line is a text, or data.{name} to a file or a list of files"
+            )
     for name in ("train", "dev", "test"):
         if data["format"] == "lines" and data[name] not in (None, MISSING) and not isinstance(data[name], dict):
             yield (

@@ -37,6 +37,9 @@ def broken_rule(key: str, annotation: ast.expr, value: Any) -> str | None:
     remedy = "" if "; " in rule and " write " in rule else f"; set {key} to such a value"
     if "a mapping" in rule and isinstance(value, str) and ":" in value:
         remedy = f"; shells take {{a:b,c:d}} apart, so quote the whole: '{key}={{a: b, c: d}}'"
+    if " is a text, not " in rule and isinstance(value, list) and any(map(_is_float, value)):
+        quoted = ", ".join(f'"{item}"' for item in value[:4]) + ", ..." * (len(value) > 4)
+        remedy = f"; quote what looks like a number: '{key}=[{quoted}]'"
     return f"{key} is {show(value)} but {rule}{remedy}"
 
 

@@ -135,10 +135,10 @@ def numbered(names: Iterable[str]) -> dict[str, int]:
 def outside(names: Iterable[str], cut_to: int | None) -> str:
     """Return a label map as far as it is shown, and what to do about a label that it lacks."""
     if cut_to is None:
-        return f"{shown(names)}; mend the row or set data.labels"
+        return f"{shown(names)}; if it is one, set data.labels to all labels"
     return (
         f"{shown(names)}, the labels of those training rows that data.max_rows={cut_to} keeps; set data.max_rows "
-        "higher, or data.labels to all labels, or mend the row"
+        "higher, or data.labels to all labels"
     )
 
 
