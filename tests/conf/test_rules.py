@@ -65,13 +65,13 @@ def test_a_head_of_ones_own_package_stands_on_any_task(problems_of, tmp_path, mo
     assert problem == "head is crf, but task=classify takes linear; set head=auto for the task's own"
 
 
-<<<<<<< HEAD
 def test_in_batch_negatives_need_another_pair_beside_each_one(composer):
     options = ("data=lcqmc", "task=siamese", "loss=info_nce", "trainer.devices=2")
     assert composer.problems_of(composer.plain(*options, "trainer.batch_size=4")) == []
     (problem,) = composer.problems_of(composer.plain(*options, "trainer.batch_size=3"))
     assert "trainer.batch_size is 3 over 2 device(s), so there are none" in problem
-=======
+
+
 @pytest.mark.parametrize("name", ["train", "test"])
 def test_a_file_for_each_label_wants_files_of_plain_lines(problems_of, name):
     files = ("data=files", "data.train=my.csv", f"data.{name}={{good: my.csv, bad: my.csv}}")
@@ -84,4 +84,3 @@ def test_labels_that_hydra_takes_for_numbers_are_shown_in_quotes(problems_of):
     (problem,) = problems_of("data.labels=[1,5]")
     assert problem.endswith("""not 1 or null; quote what looks like a number: 'data.labels=["1", "5"]'""")
     assert problems_of('data.labels=["1", "5"]') == []
->>>>>>> 63493fe651f69582726615be23ec82726f7c2d25

@@ -119,16 +119,6 @@ def test_what_only_chooses_among_the_rows_opens_the_same_store(write, open_files
     assert len({store.folder for store in opened}) == 1
 
 
-<<<<<<< HEAD
-=======
-def test_of_many_bad_rows_the_number_is_told_and_the_first_are_listed(write, open_files, empty_cache):
-    train = write("train.tsv", "good\t1\n" + " \t0\n" * 3000)
-    error = refused(open_files, f"{train}:2: field", train=train, dev=write("dev.tsv", DEV))
-    assert error.summary == "3,000 of the 3,001 rows of train cannot be used, the first 20 are"
-    assert len(error.problems) == 20
-
-
->>>>>>> 63493fe651f69582726615be23ec82726f7c2d25
 def test_bad_rows_are_all_listed_by_file_row_field_and_value_and_leave_no_store(write, open_files, empty_cache):
     train = write("train.tsv", "good\t1\n \t0\nbad\t0\t0\nfine\t\n")
     error = refused(open_files, train=train, dev=write("dev.tsv", DEV))
