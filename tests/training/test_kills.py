@@ -37,7 +37,7 @@ def outcome(run_dir: Path) -> dict[str, Any]:
     found: dict[str, Any] = {
         name: (run_dir / "checkpoints" / f"{name}.safetensors").read_bytes() for name in CHECKPOINTS
     }
-    for name in ("valid.tsv", "predictions/dev.json"):
+    for name in ("valid.tsv", "predictions/dev.jsonl"):
         found[name] = (run_dir / name).read_text()
     found["train.tsv"] = [row.split("\t")[:-SPEED_COLUMNS] for row in (run_dir / "train.tsv").read_text().splitlines()]
     result = json.loads((run_dir / "result.json").read_text())
