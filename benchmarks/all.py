@@ -39,6 +39,8 @@ QUICK = (
     ("start", "--turns", "2", "--no-peer"),
 )
 WITHOUT_THREADS = {"memory"}
+FULL = {"memory": ("--rows", "200000", "600000")}
+"""words of the full benchmarks, where their defaults take too long"""
 NOTES = """\
 Each ratio is how many times better ours is, from medians of alternating turns on one machine at one time; absolute
 figures depend on the machine and on what else it does. Real tokens are tokens without padding. The machine's limit is
@@ -89,7 +91,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--write", metavar="FILE", type=Path, help="write the table there")
     arguments = parser.parse_args()
-    jobs = QUICK if arguments.quick else tuple((name,) for name in arguments.only or BENCHMARKS)
+    jobs = QUICK if arguments.quick else tuple((name, *FULL.get(name, ())) for name in arguments.only or BENCHMARKS)
     began_s = time.monotonic()
     rows: list[Row] = []
     skipped: list[str] = []
