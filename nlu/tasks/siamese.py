@@ -75,12 +75,9 @@ class Siamese(Classify):
         return super().terms(model, batch, outputs)
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
-        """Of cosines half the squared difference, of logits as for any classifier; of the rows that `counts` counts."""
+        """Of cosines half the squared difference, over all pairs; of logits as for any classifier."""
         if self.over_cosines:
-            square_B = (first["logits"] - second["logits"]).square()[:, 0]
-            if self.loss.reads == "similarities":
-                square_B = square_B * (batch.targets["labels"] > 0)
-            return 0.5 * square_B.sum()
+            return 0.5 * (first["logits"] - second["logits"]).square().sum()
         return super().divergence(batch, first, second)
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:

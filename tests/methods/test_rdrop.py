@@ -46,12 +46,12 @@ def test_without_dropout_and_divergence_the_gradient_is_that_of_one_pass(parts_o
         torch.testing.assert_close(twice[name], gradient, rtol=1e-5, atol=1e-7, msg=name)
 
 
-def test_where_pairs_that_do_not_belong_together_add_nothing_their_predictions_may_differ() -> None:
+def test_of_a_loss_over_some_pairs_the_divergence_is_a_mean_over_all_of_them() -> None:
     task = Siamese(InfoNce(), SimpleNamespace(names=["no", "yes"]))  # type: ignore[arg-type]
     batch: Any = SimpleNamespace(targets={"labels": torch.tensor([1, 0, 1, 0])})
     cosines = ((0.1, 0.9, 0.2), (0.3, -0.9, 0.8))
     first, second = ({"logits": torch.tensor([[a], [b], [0.5], [c]])} for a, b, c in cosines)
-    # The mean over the pairs that are counted: 0.2 squared, and 0, over 2, halved.
+    # InfoNCE sums over two of four pairs; predictions differ by 0.2, 1.8, 0 and 0.6 in all four.
     count = RDrop().counts(task, batch)["consistency"]
-    assert count == 2
-    assert task.divergence(batch, first, second).item() / count == pytest.approx(0.5 * 0.2**2 / 2)
+    assert count == 4
+    assert task.divergence(batch, first, second).item() / count == pytest.approx(0.5 * (0.04 + 3.24 + 0.36) / 4)
