@@ -13,11 +13,12 @@ from nlu.config.types import NonNegativeFloat, PositiveFloat, PositiveInt
 from nlu.data.collate import Batch, to_device
 from nlu.methods.adversarial import TINY, SequenceNorms
 from nlu.methods.method import Autocast, detached, forward_terms, same_noise, weighted
+from nlu.methods.plain import Plain
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
 
-class FreeLb:
+class FreeLb(Plain):
     """The mean gradient over K passes, at word vectors that climb the loss inside a ball around their own."""
 
     def __init__(
@@ -36,15 +37,6 @@ class FreeLb:
         3.3 of the paper).
         """
         self.steps, self.lr, self.init_magnitude, self.max_norm, self.norm = steps, lr, init_magnitude, max_norm, norm
-
-    def terms(self, task: Task) -> list[str]:
-        return list(task.term_names)
-
-    def weight_of(self, term: str) -> float:
-        return 1.0
-
-    def counts(self, task: Task, batch: Batch) -> dict[str, int]:
-        return task.counts(batch)
 
     def backward(
         self, task: Task, model: TaskModel, batch: Batch, scale: Mapping[str, float], autocast: Autocast
