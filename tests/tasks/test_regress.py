@@ -2,8 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
+from nlu.data.collate import collate
 from nlu.losses.mse import Mse
+from nlu.models.encoders.bert import Bert
+from nlu.models.heads.linear import LinearHead
+from nlu.models.task_model import TaskModel
 from nlu.tasks.regress import Regress
 from tests.tasks.conftest import scored
 
@@ -27,3 +32,16 @@ def test_a_pair_of_texts_may_have_a_number(store_of):
     assert store.layout.name == "pair"
     scores, _ = scored(Regress(Mse(), store.target), store, np.array([[1.0], [-1.0]], np.float32))
     assert scores.metrics["pearson"] == pytest.approx(1.0)
+
+
+def test_in_bf16_numbers_keep_the_bits_that_tell_texts_apart(store_of):
+    store = store_of("a.tsv", "".join(f"w{i} w{i % 7}\t{i}\n" for i in range(40)), Regress, **TABLE)
+    torch.manual_seed(0)
+    encoder = Bert(
+        store.tokenizer.vocab_size, None, pretrained=None, hidden_size=32, layers=1, heads=2, intermediate_size=32
+    )
+    model = TaskModel(encoder, LinearHead(32, store.target), "single").eval()
+    task, part = Regress(Mse(), store.target), store.sets["dev"]
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found = task.forward(model, collate(part, np.arange(40)))["logits"]
+    assert found.dtype == torch.float32 and len(found.unique()) == 40
