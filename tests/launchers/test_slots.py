@@ -76,7 +76,7 @@ def test_two_that_come_as_a_third_leaves_do_not_both_hold_the_folder(tmp_path):
                 refused.append(True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_folder.os, "open", slowly)
+        patch.setattr(os, "open", slowly)
         with _folder.hold(folder):
             thread = threading.Thread(target=second, name="second")
             thread.start()
