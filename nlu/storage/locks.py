@@ -79,12 +79,16 @@ def _taken(path: Path, wait_s: float, shared: bool, what: str) -> int:
     while True:
         descriptor = os.open(path, os.O_RDONLY if shared else os.O_CREAT | os.O_RDWR, 0o666)
         try:
-            if _lock(descriptor, shared, path, wait=is_told and wait_s == math.inf) and _lies_at(descriptor, path):
+            is_ours = _lock(descriptor, shared, path, wait=is_told and wait_s == math.inf)
+            if is_ours and _lies_at(descriptor, path):
                 descriptor, taken = -1, descriptor
                 return taken
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
+        if is_ours:
+            # The lock of a file that its last holder removed says nothing of whoever holds the next one.
+            continue
         waited_s = time.monotonic() - began_s
         if waited_s >= wait_s:
             raise Locked(path)
