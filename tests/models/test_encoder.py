@@ -117,6 +117,7 @@ def test_on_cuda_the_host_never_waits_for_the_device(corpus, tmp_path, name, lay
     encoder.layout = layout
     batch = corpus(layout, LENGTHS).batch()
     encode(encoder, batch.to(device), tokens=True, pooled=True)
+    # Whatever waits raises from here on.
     torch.cuda.set_sync_debug_mode("error")
     try:
         encode(encoder, batch.to(device), tokens=True, pooled=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import queue
 import signal
 import sys
 import time
@@ -179,9 +178,7 @@ class Search:
         frozen = self._frozen(number)
         if VALUES not in frozen.user_attrs:
             trial = Trial(self.plan.study, self.plan.trial_id(number))
-            values = self.plan.space.draw(
-                partial(suggest, trial), partial(preflight.composed_value, self.plan.base)
-            )  # fmt: skip
+            values = self.plan.space.draw(partial(suggest, trial), partial(preflight.composed_value, self.plan.base))
             trial.set_user_attr(VALUES, values)
             frozen = self._frozen(number)
         return frozen
@@ -194,17 +191,11 @@ class Search:
 
     def _wait(self) -> None:
         """Sleep until a launch returns, an outcome appears, or a while has passed."""
-        seconds = POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S)
-        with contextlib.suppress(queue.Empty):
-            ended = self.plan.slots.ended.get(timeout=seconds)
-            self.plan.slots.ended.put(ended)
+        self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
 
     def _collect(self) -> None:
         """Close every trial whose outcome is there, and deal with launches that ended without one."""
-        launches = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                launches.append(self.plan.slots.ended.get_nowait())
+        launches = list(iter(self.plan.slots.next_ended, None))
         # A launch that has returned wrote its outcome before: reading now misses none.
         for frozen in self._trials():
             if frozen.number in self.running and self._is_current(frozen):
@@ -296,11 +287,11 @@ class Search:
         elif ended.never_began:
             raise UserError(
                 f"{self.plan.slots.target.rpartition('.')[2]} cannot run what this search hands it, a single job with "
-                f"hydra.sweep.subdir={ended.number}: {_reason(ended)}; choose another hydra/launcher"
+                f"hydra.sweep.subdir={ended.number}: {ended.reason}; choose another hydra/launcher"
             )
         elif self._may_be_lost_again(frozen, running):
             self.waiting.insert(0, ended.number)
-            self.board.say(f"trial {ended.number}: its job is gone ({_reason(ended)}); it goes on from its checkpoint")
+            self.board.say(f"trial {ended.number}: its job is gone ({ended.reason}); it goes on from its checkpoint")
         else:
             self._close(self._with_outcome(frozen, running, ended))
 
@@ -381,14 +372,13 @@ class Search:
         while self.running and time.monotonic() < deadline_s:
             # More than once: a job that is just starting does not listen yet.
             terminate_jobs()
-            with contextlib.suppress(queue.Empty):
-                self.running.pop(self.plan.slots.ended.get(timeout=STOP_AGAIN_S).number, None)
+            if (ended := self.plan.slots.next_ended(STOP_AGAIN_S)) is not None:
+                self.running.pop(ended.number, None)
 
     def _forget_ended(self) -> None:
         """Leave out the launches that end by themselves at this moment: what refused one job refuses others."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.running.pop(self.plan.slots.ended.get(timeout=STOP_AGAIN_S).number, None)
+        for ended in iter(partial(self.plan.slots.next_ended, STOP_AGAIN_S), None):
+            self.running.pop(ended.number, None)
 
     def summarize(self) -> None:
         """Write the table, the best configuration and the figures."""
@@ -406,7 +396,3 @@ class Search:
             told = f" ({pruned} pruned)" if pruned else ""
             print_error(UserError(f"of {counted(len(trials), 'trial')} none completed{told}, so there is no best one"))
             raise SystemExit(1)
-
-
-def _reason(ended: Ended) -> str:
-    return last_line(ended.failure) if ended.failure is not None else f"it returned {ended.value!r}"

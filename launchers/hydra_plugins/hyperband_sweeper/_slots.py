@@ -22,6 +22,7 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, open_dict, read_write
 
 from nlu.config.submitted import refusal_of, was_lost
+from nlu.sweeps.channel import last_line
 
 SEVERAL_AT_ONCE = ("hydra_plugins.hydra_submitit_launcher.", "hydra_plugins.pai_launcher.")
 """Launchers that were read and found to take launches from several threads."""
@@ -67,6 +68,11 @@ class Ended:
     def value(self) -> Any:
         return self.result.return_value if self.result is not None and self.failure is None else None
 
+    @property
+    def reason(self) -> str:
+        """In a few words, why it ended without an outcome."""
+        return last_line(self.failure) if self.failure is not None else f"it returned {self.value!r}"
+
 
 class Slots:
     """Places for jobs. `launch` returns at once where jobs run elsewhere, and after the job where they run here."""
@@ -78,7 +84,7 @@ class Slots:
         takes_several = self.target.startswith(SEVERAL_AT_ONCE)
         self.is_threaded = takes_several
         self.count = wanted if takes_several else 1
-        self.ended: queue.Queue[Ended] = queue.Queue()
+        self._ended: queue.Queue[Ended] = queue.Queue()
         self._jobs = f"{config.hydra.sweep.dir}/.submitit/{time.strftime('%Y%m%d-%H%M%S')}"
         self._launches = itertools.count()
         self._devices: dict[int, int] = {}
@@ -99,16 +105,28 @@ class Slots:
             "hydra/launcher=submitit_local runs them side by side"
         )
 
+    def next_ended(self, wait_s: float = 0.0) -> Ended | None:
+        """Take the next launch that has returned; None where none does within `wait_s` seconds."""
+        try:
+            return self._ended.get(timeout=wait_s)
+        except queue.Empty:
+            return None
+
+    def wait(self, wait_s: float) -> None:
+        """Return once a launch has returned, which is left for `next_ended`, or after `wait_s` seconds."""
+        if (ended := self.next_ended(wait_s)) is not None:
+            self._ended.put(ended)
+
     def launch(self, number: int, launch: int, overrides: Sequence[str]) -> None:
-        """Start a job under its trial's number; its end comes through `ended`."""
+        """Start a job under its trial's number; its end comes through `next_ended`."""
         own = [*overrides, *self._share_of_machine(number)]
         try:
             launcher = self._launcher(number, launch)
         except Exception as error:
-            self.ended.put(Ended(number, launch, None, error))
+            self._ended.put(Ended(number, launch, None, error))
             return
         if not self.is_threaded:
-            self.ended.put(self._launched(launcher, number, launch, own))
+            self._ended.put(self._launched(launcher, number, launch, own))
             return
         work = threading.Thread(
             target=self._launch_apart, args=(launcher, number, launch, own), name=f"trial-{number}", daemon=True
@@ -118,7 +136,7 @@ class Slots:
     def _launch_apart(self, launcher: Launcher, number: int, launch: int, overrides: Sequence[str]) -> None:
         # Ctrl-C is for the search, which then ends its jobs in order; what is started here inherits the mask.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        self.ended.put(self._launched(launcher, number, launch, overrides))
+        self._ended.put(self._launched(launcher, number, launch, overrides))
 
     def freed(self, number: int) -> None:
         """Take back what a job had of the machine."""
