@@ -134,6 +134,8 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
         f"{run.total_steps:,}", run.trainer.batch_size * run.trainer.accumulation,
         f"{ranks.world_size} x {ranks.device.type}",
     )  # fmt: skip
+    if slow := run.stepper.precision.warning(ranks.device):
+        log.warning("%s", slow)
     wanted, there = run.trainer.batch_size * run.trainer.accumulation, len(run.train_set)
     if wanted > there:
         log.warning(
