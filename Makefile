@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# A file of tests stays together, since its tests share what they set up.
+PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile
 export NLU_DATA ?= ../shared/data
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-services bench bench-quick bench-cuda lint format typecheck check clean
+.PHONY: help train test test-all test-services bench bench-quick bench-cuda lint format typecheck check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -13,8 +15,12 @@ help: ## list the targets
 train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
 	$(BIN)/python -m nlu.train
 
-test: $(VENV)/.dev ## run the test-suite
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev ## run the tests, some kills and multi-process runs left out, on all cores (6 minutes on 2)
+	$(PYTEST)
+
+test-all: $(VENV)/.services ## run every test, also those that need servers
+	$(PYTEST) -m "not services"
+	$(BIN)/python tests/services/run.py
 
 test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3 server, which it starts and stops
 	$(BIN)/python tests/services/run.py

@@ -7,9 +7,13 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 
-CACHE = TemporaryDirectory(prefix="nlu-tests-")
 # Before any test module is read, since some of them keep the environment for the processes that they start.
-os.environ["NLU_CACHE"] = CACHE.name
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    # Workers find in their environment what the process that starts them has set.
+    CACHE = TemporaryDirectory(prefix="nlu-tests-")
+    os.environ["NLU_CACHE"] = CACHE.name
+# Bytes are compared, and they are the same only for the same number of threads; read when torch is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
@@ -17,7 +21,7 @@ settings.load_profile("repeatable")
 
 @pytest.fixture(scope="session")
 def session_cache() -> Path:
-    return Path(CACHE.name)
+    return Path(os.environ["NLU_CACHE"])
 
 
 @pytest.fixture(autouse=True)

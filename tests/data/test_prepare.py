@@ -88,7 +88,7 @@ def test_a_store_is_found_again_and_not_built_again(write, open_files):
     [{"max_len": 9}, {"labels": ["0", "1"]}, {"on_bad_row": "skip"}, {"max_rows": 3},
      {"fields": {"text": 0, "label": 0}}, {"tokenizing": WordPiece(min_count=2)},
      {"tokenizing": WordPiece(lowercase=False)}],
-    ids=str,
+    ids=["max_len", "labels", "on_bad_row", "max_rows", "fields", "min_count", "lowercase"],
 )  # fmt: skip
 def test_what_shapes_the_rows_makes_another_store(write, open_files, change):
     settings = {"train": write("train.tsv", "good\t1\nbad\t0\nfine\t1\n"), "dev": write("dev.tsv", "good\t1\n")}

@@ -93,7 +93,7 @@ def test_any_rows_are_gathered_in_the_order_asked_for(folder, rows, picked):
     ("kind", "of_row"),
     [(pa.float64(), lambda i: i / 3), (pa.list_(pa.int32()), lambda i: [i % 4] * (i % 3)),
      (pa.int64(), lambda i: i << 40)],
-    ids=str,
+    ids=["a number", "several", "a large number"],
 )  # fmt: skip
 def test_a_target_comes_back_in_the_type_it_was_written_in(rows, shard_rows, tmp_path, kind, of_row):
     targets = [of_row(i) for i in range(NUMBER_ROWS)]

@@ -2,39 +2,33 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import optuna
 
 from nlu.sweeps.storage import open_storage, storage_url
+from tests import warm
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PROGRAM = [sys.executable, str(Path(__file__).with_name("program.py"))]
+PROGRAM = [str(Path(__file__).with_name("program.py"))]
 SEARCH = ("--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.direction=maximize", "hydra/sweeper/sampler=random")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "HYDRA_FULL_ERROR": "1"}
 LOCAL = ("hydra/launcher=submitit_local", "hydra.sweeper.n_jobs=2")
 
 
-def start(folder: Path, *overrides: str, program: list[str] = PROGRAM, **options: Any) -> subprocess.Popen:
+def start(folder: Path, *overrides: str, program: list[str] = PROGRAM, **options: Any) -> warm.Process:
     """Start a search of the light program into `folder`, without a pruner unless the overrides name one."""
     command = [*program, *SEARCH, f"hydra.sweep.dir={folder}", "hydra.sweeper.pruner=none", *overrides]
-    return subprocess.Popen(
-        command,
-        cwd=folder.parent,
-        env=ENVIRONMENT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        **options,
+    return warm.start(
+        command, cwd=folder.parent, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
     )
 
 
 def search(folder: Path, *overrides: str, status: int = 0, program: list[str] = PROGRAM) -> str:
     """Run a search to its end and return what it said; asserts its exit status."""
     process = start(folder, *overrides, program=program)
-    said, _ = process.communicate(timeout=300)
+    said = process.communicate(timeout=300)[0] or ""
     assert process.returncode == status, f"exit {process.returncode}, not {status}\n{said}"
     return said
 

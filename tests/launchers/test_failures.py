@@ -1,7 +1,5 @@
 """A failed trial is a line at once, a traceback in its own log, FAIL in the storage; and what is done about it."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import optuna
 import pytest
 
 from nlu.sweeps.storage import open_storage, storage_url
+from tests import warm
 from tests.launchers import searches
 from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states, trials
 
@@ -99,7 +98,7 @@ def test_a_storage_that_stays_away_ends_a_search_with_one_sentence_and_fails_no_
     held.mkdir()
     own = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=2", "step_s=0.2", "hydra.sweeper.study_name=s",
            f"hydra.sweeper.storage={held}/journal.log")  # fmt: skip
-    process = start(folder, *own, program=[sys.executable, "-c", IMPATIENT, *searches.PROGRAM[1:]])
+    process = start(folder, *own, program=["-c", IMPATIENT, *searches.PROGRAM])
     while not list(folder.glob("*/state.json")) and process.poll() is None:
         time.sleep(0.05)
     held.rename(tmp_path / "unmounted")
@@ -167,9 +166,9 @@ def test_a_job_that_slurm_refuses_is_one_error_and_the_search_goes_on_once_that_
 
 def test_a_grid_that_slurm_refuses_is_one_error_without_a_traceback(tmp_path, refusing_slurm):
     command = [
-        sys.executable, "-m", "nlu.train", "--multirun", "seed=1,2", "hydra/launcher=submitit_slurm",
+        "-m", "nlu.train", "--multirun", "seed=1,2", "hydra/launcher=submitit_slurm",
         f"hydra.sweep.dir={tmp_path}/g",
     ]  # fmt: skip
-    done = subprocess.run(command, env=searches.ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = warm.run(command, env=searches.ENVIRONMENT, cwd=tmp_path)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert "the jobs were refused: sbatch: error: Batch job submission failed; correct what" in done.stderr

@@ -1,10 +1,10 @@
 """Whatever is wrong with a search is one clear error before any trial: exit 2, no folder left behind."""
 
 import subprocess
-import sys
 
 import pytest
 
+from tests import warm
 from tests.launchers.searches import REPOSITORY
 from tests.training.runs import SAME_THREADS, TINY, files
 
@@ -13,10 +13,10 @@ LR = "optimizer.lr=tag(log,interval(1e-4,1e-1))"
 
 def started(folder, *overrides: str) -> subprocess.CompletedProcess:
     command = [
-        sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", f"hydra.sweep.dir={folder}",
+        "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", f"hydra.sweep.dir={folder}",
         *overrides,
     ]  # fmt: skip
-    return subprocess.run(command, cwd=REPOSITORY, env=SAME_THREADS, capture_output=True, text=True, timeout=120)
+    return warm.run(command, cwd=REPOSITORY, env=SAME_THREADS)
 
 
 def refused(folder, *overrides: str) -> str:

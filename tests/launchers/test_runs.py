@@ -1,12 +1,11 @@
 """Trials that are real runs: pruned on one process and on two, failed, continued, and found again as plain runs."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.launchers.searches import REPOSITORY, outcomes, states, trials
 from tests.training.runs import SAME_THREADS, TINY, files, run
 
@@ -18,10 +17,10 @@ QUICK = (
 
 def search(folder: Path, *overrides: str, status: int = 0) -> str:
     command = [
-        sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", f"hydra.sweep.dir={folder}", *TINY,
+        "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", f"hydra.sweep.dir={folder}", *TINY,
         *QUICK, *overrides,
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=REPOSITORY, env=SAME_THREADS, capture_output=True, text=True, timeout=400)
+    done = warm.run(command, cwd=REPOSITORY, env=SAME_THREADS, timeout=400)
     assert done.returncode == status, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 

@@ -3,7 +3,6 @@
 import os
 import re
 import statistics
-import sys
 
 import pytest
 
@@ -141,6 +140,6 @@ def test_another_programs_number_is_the_value(tmp_path):
     (tmp_path / "other.py").write_text(OTHER)
     search(
         tmp_path / "s", "x=choice(1.0,2.0)", "hydra/sweeper/sampler=grid",
-        program=[sys.executable, str(tmp_path / "other.py")],
+        program=[str(tmp_path / "other.py")],
     )  # fmt: skip
     assert sorted(trial.value for trial in trials(tmp_path / "s")) == [2.0, 4.0]

@@ -3,19 +3,18 @@
 import csv
 import io
 import json
-import subprocess
-import sys
 
 import pytest
 
+from tests import warm
 from tests.reports.folders import begin_run, end_run, predict
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, run, weights
 
 
 def report(*arguments, status=0, cwd=REPOSITORY):
-    command = [sys.executable, "-m", "nlu.report", *map(str, arguments)]
+    command = ["-m", "nlu.report", *map(str, arguments)]
     environment = {**SAME_THREADS, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, env=environment)
+    done = warm.run(command, cwd=cwd, env=environment)
     assert done.returncode == status, f"exit {done.returncode}, not {status}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
     return done.stdout if status == 0 else done.stderr

@@ -1,19 +1,18 @@
 """resume=PATH: the state of another run, dead or alive, and starts that are killed while they take it over."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests import warm
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files
 
 OPTIONS = (*TINY, *QUICK, "trainer.devices=1", "scheduler=constant")
 
 
 def ask(folder: Path, what: str, *overrides: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.runs.taking_over", str(folder), what, *overrides]
-    done = subprocess.run(command, cwd=REPOSITORY, env=SAME_THREADS, capture_output=True, text=True, timeout=300)
+    command = ["-m", "tests.runs.taking_over", str(folder), what, *overrides]
+    done = warm.run(command, cwd=REPOSITORY, env=SAME_THREADS)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

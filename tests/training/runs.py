@@ -4,9 +4,10 @@ import json
 import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from tests import warm
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = ("model=bert_tiny", "model.hidden_size=16", "model.heads=2", "model.layers=2", "model.intermediate_size=32")
@@ -36,13 +37,24 @@ def files(folder: Path, train_rows: int = 83, dev_rows: int = 31) -> tuple[str, 
     )  # fmt: skip
 
 
-def run(*overrides: str, status: int = 0, prefix: tuple[str, ...] = (), env: dict[str, str] | None = None) -> str:
-    """Run `python -m nlu.train` and return what it printed; asserts its exit status."""
-    command = [*(prefix or (sys.executable,)), "-m", "nlu.train", *overrides]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300,
-        env={**SAME_THREADS, **(env or {})},
-    )  # fmt: skip
+def run(
+    *overrides: str,
+    status: int = 0,
+    prefix: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+    figures: bool = False,
+) -> str:
+    """Run `python -m nlu.train`, or that by another program, and return what it printed; asserts its exit status.
+
+    Figures are drawn where `figures` asks for it.
+    """
+    command, environment = ["-m", "nlu.train", *overrides], {**SAME_THREADS, **(env or {})}
+    if prefix:
+        done = subprocess.run(
+            [*prefix, *command], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, env=environment
+        )
+    else:
+        done = warm.run(command, cwd=REPOSITORY, env=environment, figures=figures)
     assert done.returncode == status, f"exit {done.returncode}, not {status}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.runs import QUICK, REPOSITORY, TINY, files, run, write_set
+from tests import warm
+from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, run, write_set
 
 DATA = ("data=files", "data.fields={text: 0, label: 1}")
 
@@ -126,9 +127,9 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> No
 
 def test_a_disk_that_is_full_during_a_save_leaves_the_older_checkpoint(tmp_path: Path) -> None:
     options = ("model=bert_tiny", *QUICK, *files(tmp_path), f"hydra.run.dir={tmp_path}/run", "resume=auto")
-    command = [sys.executable, "-m", "nlu.train", *options, "trainer.max_duration=1000st", "trainer.save_interval=1st"]
+    command = ["-m", "nlu.train", *options, "trainer.max_duration=1000st", "trainer.save_interval=1st"]
     last = tmp_path / "run" / "checkpoints" / "last"
-    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+    process = warm.start(command, cwd=REPOSITORY, env=SAME_THREADS, stderr=subprocess.DEVNULL)
     deadline_s = time.monotonic() + 60
     while not (last / "COMPLETE").exists() and time.monotonic() < deadline_s:
         time.sleep(0.05)
@@ -137,7 +138,7 @@ def test_a_disk_that_is_full_during_a_save_leaves_the_older_checkpoint(tmp_path:
     before = weights_and_state(last)
     # A limit on file size is what a test can set by itself; a full disk fails in the same place with another number.
     full = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True,
+        [sys.executable, *command], cwd=REPOSITORY, env=SAME_THREADS, capture_output=True, text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)),
     )  # fmt: skip
     assert full.returncode == 2, full.stderr

@@ -4,7 +4,6 @@ import json
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from nlu.runs.predictions import Predictions, predictions_of
 from nlu.runs.records import read_rows
 from nlu.sweeps.repeats import join_folds
 from nlu.training.repeats import RunningMean, repeats_of
+from tests import warm
 from tests.training.in_process import composed
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 
@@ -138,8 +138,8 @@ def test_folds_that_were_broken_go_on_at_the_broken_one_to_the_same_bytes(
 
 def break_at(file: Path, options: tuple[str, ...], number: signal.Signals) -> int:
     """Start the command, send the signal as soon as the file is there, and return the exit status."""
-    command = [sys.executable, "-m", "nlu.train", *options]
-    process = subprocess.Popen(command, cwd=REPOSITORY, env=SAME_THREADS, stderr=subprocess.DEVNULL)
+    command = ["-m", "nlu.train", *options]
+    process = warm.start(command, cwd=REPOSITORY, env=SAME_THREADS, stderr=subprocess.DEVNULL)
     deadline_s = time.monotonic() + 240
     while time.monotonic() < deadline_s and not file.exists() and process.poll() is None:
         time.sleep(0.01)

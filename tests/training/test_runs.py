@@ -13,6 +13,7 @@ import pytest
 from nlu.reports.runs import read_run
 from nlu.runs.predictions import Record, predictions_of
 from nlu.runs.records import read_rows
+from tests import warm
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 
 
@@ -20,7 +21,7 @@ def test_a_run_leaves_every_record_that_was_promised(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     printed = run(
         *TINY, *QUICK, *files(tmp_path), "trainer.eval_interval=5st", "trainer.keep_best=2", "trainer.log_interval=2st",
-        f"hydra.run.dir={run_dir}",
+        f"hydra.run.dir={run_dir}", figures=True,
     )  # fmt: skip
     for name in (
         "train.tsv", "valid.tsv", "log.txt", "config.yaml", "provenance.json", "code.zip", "overrides", "data.json",
@@ -165,9 +166,9 @@ def test_a_signal_ends_the_step_saves_and_says_requeue_and_the_run_goes_on(tmp_p
     data = files(tmp_path)
     options = (*TINY, *QUICK, *data, "trainer.max_duration=400st", "trainer.eval_interval=0", "resume=auto")
     run(*options, f"hydra.run.dir={tmp_path}/whole")
-    command = [sys.executable, "-m", "nlu.train", *options, f"hydra.run.dir={tmp_path}/run"]
+    command = ["-m", "nlu.train", *options, f"hydra.run.dir={tmp_path}/run"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, cwd=REPOSITORY, env=SAME_THREADS, **quiet)
+    process = warm.start(command, cwd=REPOSITORY, env=SAME_THREADS, **quiet)
     deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s and not (tmp_path / "run" / "train.tsv").exists():
         time.sleep(0.02)

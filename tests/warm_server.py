@@ -1,0 +1,189 @@
+"""The Python that tests/warm.py forks commands from: imports everything once, then forks a process for each request.
+
+A connection is a request: a length, JSON and, as descriptors, the three streams. What comes back is the number of the
+process and, when it has ended, its status.
+"""
+
+import array
+import gc
+import importlib
+import json
+import multiprocessing
+import os
+import pkgutil
+import runpy
+import selectors
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+NUMBER = struct.Struct("i")
+LATE = (
+    "torch.distributed", "torch.optim", "sklearn.metrics", "scipy.stats", "matplotlib.backends.backend_agg", "optuna",
+    "hydra._internal.hydra", "hydra_plugins.hyperband_sweeper._impl", "rich.progress", "submitit.core._submit",
+    "submitit.local._local", "hydra_plugins.hydra_submitit_launcher.submitit_launcher",
+)  # fmt: skip
+"""What runs and searches import when they need it."""
+
+
+class Server:
+    """Forks a process for each connection, until whoever started it is gone."""
+
+    def __init__(self, listener: socket.socket, starter: socket.socket):
+        self._listener, self._starter = listener, starter
+        self._selector = selectors.DefaultSelector()
+        for one in (listener, starter):
+            self._selector.register(one, selectors.EVENT_READ)
+        self._running: dict[int, tuple[int, socket.socket]] = {}
+
+    def serve(self) -> dict[str, Any] | None:
+        """Return None in the server when nobody asks any longer, and the request in each process that it forked."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._starter:
+                    return None
+                if key.fileobj is not self._listener:
+                    self._tell_end(key.fd)
+                elif (request := self._fork(self._listener.accept()[0])) is not None:
+                    return request
+
+    def _fork(self, connection: socket.socket) -> dict[str, Any] | None:
+        request, streams = receive(connection)
+        pid = os.fork()
+        if pid == 0:
+            self._let_go()
+            connection.close()
+            become(request, streams)
+            return request
+        for stream in streams:
+            os.close(stream)
+        answer(connection, pid)
+        ended = os.pidfd_open(pid)
+        self._running[ended] = pid, connection
+        self._selector.register(ended, selectors.EVENT_READ)
+        return None
+
+    def _tell_end(self, ended: int) -> None:
+        pid, connection = self._running.pop(ended)
+        self._selector.unregister(ended)
+        os.close(ended)
+        answer(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        connection.close()
+
+    def _let_go(self) -> None:
+        """Close what is the server's; a process that kept a connection would keep others waiting for its end."""
+        self._selector.close()
+        self._listener.close()
+        self._starter.close()
+        for ended, (_, connection) in self._running.items():
+            os.close(ended)
+            connection.close()
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Read a request and the descriptors that came with it."""
+    head, streams, _, _ = socket.recv_fds(connection, NUMBER.size, 3)
+    (length,), message = NUMBER.unpack(head), array.array("B")
+    while len(message) < length:
+        message.frombytes(connection.recv(length - len(message)))
+    return json.loads(message.tobytes()), streams
+
+
+def answer(connection: socket.socket, number: int) -> None:
+    """Tell whoever asked, if it is still there."""
+    try:
+        connection.sendall(NUMBER.pack(number))
+    except (BrokenPipeError, ConnectionResetError):
+        return
+
+
+def become(request: dict[str, Any], streams: list[int]) -> None:
+    """Take on the session, streams, working folder and environment that a request names."""
+    import numpy
+    import torch
+    from matplotlib.figure import Figure
+
+    if request["new_session"]:
+        os.setsid()
+    for place, stream in enumerate(streams):
+        os.dup2(stream, place)
+    for stream in streams:
+        os.close(stream)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    # Forks would all draw the same numbers; random sees to itself.
+    numpy.random.seed()
+    torch.seed()
+    if not request["figures"]:
+        Figure.savefig = _leave_blank  # type: ignore[method-assign]
+    if not request["new_session"]:
+        # Processes that are forked elsewhere are of another session, where a signal to this one would not find them.
+        subprocess.Popen = _Popen  # type: ignore[misc]
+        of = multiprocessing.get_context
+        multiprocessing.get_context = lambda method=None: of("fork" if method == "spawn" else method)  # type: ignore[assignment]
+
+
+def _leave_blank(figure: Any, file: Any, **named: Any) -> None:
+    file.write('<svg viewBox="0 0 1 1"></svg>' if named.get("format") == "svg" else b"not drawn")
+
+
+class _Popen(subprocess.Popen):
+    """subprocess.Popen, but that Python with a module, and nothing special, is forked from the warm one."""
+
+    def __new__(cls, command: Any, *arguments: Any, **named: Any) -> Any:
+        from tests import warm
+
+        plain = {"shell", "env", "stdout", "stderr", "encoding"}
+        if not isinstance(command, list) or command[:1] != [sys.executable] or arguments or named.keys() - plain:
+            return super().__new__(cls)
+        arguments = [argument for argument in command[1:] if argument != "-u"]
+        environment = named.get("env") or dict(os.environ)
+        if arguments[0] != "-m" or named.get("shell") or not warm.can_have(environment):
+            return super().__new__(cls)
+        files = {name: file.fileno() for name in ("stdout", "stderr") if (file := named.get(name)) is not None}
+        return warm.start(arguments, cwd=os.getcwd(), env=environment, **files)
+
+
+def import_all() -> None:
+    """Import all of nlu but its commands, which are to be __main__, and what they import late."""
+    import nlu
+
+    for module in pkgutil.walk_packages(nlu.__path__, "nlu."):
+        if module.ispkg or module.name.count(".") > 1:
+            importlib.import_module(module.name)
+    for late in LATE:
+        importlib.import_module(late)
+
+
+def main(listening: int, living: int) -> None:
+    """Serve; a process that was forked goes on here as the command."""
+    from nlu.config.entry.app import find_plugins
+
+    find_plugins()
+    import_all()
+    names = [Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in os.listdir("/proc/self/task")]
+    # jemalloc, which comes with pyarrow, begins its own anew in a fork.
+    assert len([name for name in names if name != "jemalloc_bg_thd"]) == 1, f"a fork would lose threads of {names}"
+    gc.collect()
+    gc.freeze()
+    request = Server(socket.socket(fileno=listening), socket.socket(fileno=living)).serve()
+    if request is None:
+        return
+    first, *others = request["arguments"]
+    if first == "-c":
+        sys.argv, sys.path[0] = ["-c", *others[1:]], request["cwd"]
+        exec(compile(others[0], "<string>", "exec"), {"__name__": "__main__"})
+    elif first == "-m":
+        sys.argv, sys.path[0] = others, request["cwd"]
+        runpy.run_module(others[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = [first, *others], str(Path(first).parent)
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
