@@ -5,6 +5,7 @@ import dataclasses
 from itertools import product
 from typing import Any
 
+import pytest
 import yaml
 
 from nlu.config.choices import conf_dir
@@ -82,6 +83,7 @@ def test_every_choice_of_every_group_goes_with_the_defaults_or_with_the_task_it_
         assert composer.problems_of(composer.choose(**choice)) == [], choice
 
 
+@pytest.mark.thorough
 def test_experiments_and_debugging_go_with_each_other_and_with_every_model_and_data_set(composer, choices):
     pairs = [("experiment", "debug"), *product(("experiment", "debug"), ("model", "data", "scheduler"))]
     for one, other in pairs:

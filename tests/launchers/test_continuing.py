@@ -112,6 +112,7 @@ def test_a_terminated_search_ends_its_jobs_and_says_how_to_go_on(tmp_path):
     assert states(folder) == ["COMPLETE"] * 5
 
 
+@pytest.mark.thorough
 def test_ctrl_c_at_a_terminal_is_for_the_search_which_ends_its_jobs(tmp_path):
     folder = tmp_path / "s"
     process = start(folder, *ARGUMENTS, *LOCAL, start_new_session=True)

@@ -137,6 +137,7 @@ def test_a_search_of_pruned_trials_alone_has_no_best_one(tmp_path):
     assert states(tmp_path / "s") == ["PRUNED"] * 2 and not (tmp_path / "s/experiment").exists()
 
 
+@pytest.mark.thorough
 def test_a_job_that_dies_goes_on_from_its_checkpoint(tmp_path):
     said = search(tmp_path / "s", DRAWN, *LOCAL, "die_once=true", "hydra.sweeper.n_trials=2")
     assert states(tmp_path / "s") == ["COMPLETE", "COMPLETE"]

@@ -82,7 +82,14 @@ def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp
     assert log.count("nothing was updated, and what was saved before stands") == 2
 
 
-@pytest.mark.parametrize("more", [(), ("trainer.devices=2",), ("folds=2",)], ids=["alone", "two processes", "folds"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param((), id="alone"),
+        pytest.param(("trainer.devices=2",), id="two processes", marks=pytest.mark.thorough),
+        pytest.param(("folds=2",), id="folds", marks=pytest.mark.thorough),
+    ],
+)
 def test_the_console_has_a_line_for_each_event_and_a_trials_words_are_in_its_log(tmp_path, more):
     folder = tmp_path / "s"
     said = search(

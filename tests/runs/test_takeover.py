@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import warm
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files
 
@@ -17,6 +19,7 @@ def ask(folder: Path, what: str, *overrides: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.thorough
 def test_after_a_kill_at_any_point_of_taking_over_the_same_command_begins_from_the_same_bytes(tmp_path: Path) -> None:
     options = (*OPTIONS, *files(tmp_path, 24, 9), "trainer.eval_interval=2st", "trainer.max_duration=4st")
     found = ask(tmp_path, "kills", *options)

@@ -2,10 +2,12 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.training.in_process import MODEL, PLAIN
 
@@ -137,3 +139,11 @@ TOGETHER = {
     "freelb of a TextCNN": Kind(("method=freelb", "task=tag", "head=crf"), tags, TEXTCNN, passes=3),
 }
 KINDS = {**TASKS, **LOSSES, **METHODS, **TOGETHER}
+
+
+def few_first(kinds: Mapping[str, Any], *few: str) -> list[Any]:
+    """Return the parameters of a test of all kinds, of which `make test` tries a few and `make test-all` every one."""
+    assert set(few) <= kinds.keys()
+    return [
+        pytest.param(kind, id=name, marks=() if name in few else pytest.mark.thorough) for name, kind in kinds.items()
+    ]

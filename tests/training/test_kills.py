@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from tests.training.in_process import MODEL, PLAIN, Killed, at_backward, die, sets, train
+from tests.training.in_process import MODEL, PLAIN, Killed, at_backward, composed, die, sets, start, train
 from tests.training.instants import Instants, told_of_operations
 from tests.training.runs import REPOSITORY, SAME_THREADS, run
 
@@ -85,6 +85,7 @@ def test_a_run_killed_before_any_operation_on_its_files_continues_to_the_same_by
     whole_run: tuple[Instants, dict[str, Any], tuple[str, ...]],
 ) -> None:
     instants, expected, options = whole_run
+    config = composed(*options)
     operations = instants.next_operation
     told = "\n".join(operations)
     for name in ("config.yaml", "train.tsv", "valid.tsv", "checkpoints/.last.new", "checkpoints/last", "result.json"):
@@ -93,7 +94,7 @@ def test_a_run_killed_before_any_operation_on_its_files_continues_to_the_same_by
     assert len(chosen) > 30
     for number in chosen:
         run_dir = shutil.copytree(instants.copies / str(number), instants.copies / f"{number}-continued")
-        train(*options, f"hydra.run.dir={run_dir}")
+        start(config, run_dir)
         assert_same(run_dir, expected, f"killed before {operations[number]}")
         shutil.rmtree(run_dir)
 
@@ -102,6 +103,7 @@ def test_a_run_killed_in_the_midst_of_writing_a_file_continues_to_the_same_bytes
     whole_run: tuple[Instants, dict[str, Any], tuple[str, ...]],
 ) -> None:
     instants, expected, options = whole_run
+    config = composed(*options)
     cut: set[str] = set()
     sizes: dict[str, int] = {}
     for number in range(len(instants.next_operation)):
@@ -118,7 +120,7 @@ def test_a_run_killed_in_the_midst_of_writing_a_file_continues_to_the_same_bytes
             cut.add(known)
             run_dir = shutil.copytree(copy, instants.copies / f"{number}-cut")
             os.truncate(run_dir / name, (before.get(name, 0) + sizes[name]) // 2)
-            train(*options, f"hydra.run.dir={run_dir}")
+            start(config, run_dir)
             assert_same(run_dir, expected, f"killed while {name} was written")
             shutil.rmtree(run_dir)
     assert {"valid.tsv", "checkpoints/.last.new/model.safetensors", "checkpoints/.last.new/state.json"} < cut
@@ -216,6 +218,7 @@ def test_a_run_in_low_precision_with_several_micro_batches_killed_in_a_step_cont
     assert_same(tmp_path / "run", outcome(tmp_path / "whole"), f"killed in step {killed_in}")
 
 
+@pytest.mark.thorough
 def test_two_processes_killed_while_one_replaces_a_state_continue_to_the_bytes_of_torchruns(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:

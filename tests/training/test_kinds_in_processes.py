@@ -3,7 +3,6 @@
 import pickle
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,24 @@ import pytest
 from nlu.config.schema import Run
 from nlu.runs.predictions import Predictions
 from nlu.runs.records import read_rows
+from tests import warm
 from tests.training.in_process import NO_DROPOUT, STANDING_STILL, composed, start, tensors
-from tests.training.kinds import KINDS, Kind, classes, tags
+from tests.training.kinds import KINDS, Kind, classes, few_first, tags
 from tests.training.runs import REPOSITORY, SAME_THREADS, result
 
 ROWS = 11
+WITH_POOLER = "tags, with a pooler that nobody reads"
 TOGETHER = {
     **{name: KINDS[name] for name in (
         "regress", "multilabel", "tag with a CRF", "siamese", "siamese with contrastive loss", "retrieve", "focal",
         "rdrop", "fgm",
     )},
     "freelb": Kind(("method=freelb", "method.init_magnitude=0"), classes),
-    "tags, with a pooler that nobody reads": Kind(("task=tag", "model.pooling=pooler"), tags),
+    WITH_POOLER: Kind(("task=tag", "model.pooling=pooler"), tags),
 }  # fmt: skip
 SCORED = [name for name, kind in TOGETHER.items() if kind.options[0].startswith("task=")]
 """Scoring knows neither losses nor methods."""
+FEW = ("regress", "tag with a CRF", "siamese with contrastive loss", "rdrop", "freelb", WITH_POOLER)
 # Micro-batches of 2 over 11 rows: the last has one row, so that the second process has none of it.
 STEP = (
     *NO_DROPOUT, "trainer.batch_size=2", "trainer.accumulation=6", "trainer.max_duration=1st", "trainer.clip_norm=0",
@@ -41,12 +43,12 @@ def run_in_two(jobs: Sequence[tuple[Run, Path]], folder: Path, **environment: st
     file = folder / "jobs.pickle"
     file.write_bytes(pickle.dumps(jobs))
     ports = free_ports(len(jobs))
-    command = [sys.executable, "-m", "tests.training.ranks_of_kinds", str(file), *map(str, ports)]
+    command = ["-m", "tests.training.ranks_of_kinds", str(file), *map(str, ports)]
     common = {**SAME_THREADS, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", **environment}
     processes = [
-        subprocess.Popen(
-            command, cwd=REPOSITORY, env={**common, "RANK": rank, "LOCAL_RANK": rank}, text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        warm.start(
+            command, cwd=REPOSITORY, env={**common, "RANK": rank, "LOCAL_RANK": rank}, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
         for rank in ("0", "1")
     ]  # fmt: skip
@@ -64,11 +66,14 @@ def free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """The folders of a step alone and in two processes, of each kind, and of a step that only scores."""
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """The folders of a step alone and in two processes, of each kind asked for, and of a step that only scores."""
     folder = tmp_path_factory.mktemp("processes")
     found, jobs = {}, []
+    chosen = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     for number, (name, kind) in enumerate(TOGETHER.items()):
+        if name not in {*chosen, WITH_POOLER}:
+            continue
         options = kind.overrides(folder / str(number), train_rows=ROWS)
         for what, more in (("step", ()), ("scores", STANDING_STILL)):
             if what == "scores" and name not in SCORED:
@@ -83,7 +88,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path
 
 
 # With InfoNCE the negatives of a row are those of its process, as they are those of its micro-batch.
-@pytest.mark.parametrize("name", [name for name in TOGETHER if name != "retrieve"])
+@pytest.mark.parametrize("name", few_first({name: name for name in TOGETHER if name != "retrieve"}, *FEW))
 def test_two_processes_with_uneven_shares_make_the_update_of_one(runs: dict[str, tuple[Path, Path]], name: str) -> None:
     alone, together = runs[f"{name}: step"]
     (one,), (two,) = (read_rows(folder / "train.tsv") for folder in (alone, together))
@@ -100,7 +105,7 @@ def test_two_processes_with_uneven_shares_make_the_update_of_one(runs: dict[str,
         np.testing.assert_allclose(other[key], value, rtol=1e-3, atol=2e-6 * largest, err_msg=key)
 
 
-@pytest.mark.parametrize("name", SCORED)
+@pytest.mark.parametrize("name", few_first({name: name for name in SCORED}, "multilabel", "tag with a CRF", "retrieve"))
 def test_two_processes_score_as_one_to_the_bit(runs: dict[str, tuple[Path, Path]], name: str) -> None:
     alone, together = runs[f"{name}: scores"]
     assert result(together)["metrics"] == result(alone)["metrics"]
@@ -114,12 +119,11 @@ def records(run_dir: Path) -> list[dict[str, Any]]:
 def test_weights_that_no_row_reaches_stay_as_they_are_in_one_process_and_in_two(
     runs: dict[str, tuple[Path, Path]],
 ) -> None:
-    name = "tags, with a pooler that nobody reads"
     # The first step of a run at a rate that changes nothing has the weights that every run begins with.
-    before = tensors(runs[f"{name}: scores"][0], "last/model")
+    before = tensors(runs[f"{WITH_POOLER}: scores"][0], "last/model")
     poolers = [key for key in before if "pooler" in key]
     assert len(poolers) == 2
-    for folder in runs[f"{name}: step"]:
+    for folder in runs[f"{WITH_POOLER}: step"]:
         after = tensors(folder, "last/model")
         assert all(np.array_equal(after[key], before[key]) for key in poolers)
         changed = [key for key in before if not np.array_equal(after[key], before[key])]

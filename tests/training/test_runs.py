@@ -43,6 +43,7 @@ def test_a_run_leaves_every_record_that_was_promised(tmp_path: Path) -> None:
     assert "plots/loss.png" in printed and "accuracy" in printed
 
 
+@pytest.mark.thorough
 def test_the_overrides_file_reproduces_the_run(tmp_path: Path) -> None:
     run(*TINY, *QUICK, *files(tmp_path), f"hydra.run.dir={tmp_path}/a")
     command = f"xargs -a {tmp_path}/a/overrides {sys.executable} -m nlu.train hydra.run.dir={tmp_path}/b"
@@ -164,7 +165,7 @@ def test_a_state_is_refused_where_the_rows_that_it_knows_are_others(tmp_path: Pa
 
 def test_a_signal_ends_the_step_saves_and_says_requeue_and_the_run_goes_on(tmp_path: Path) -> None:
     data = files(tmp_path)
-    options = (*TINY, *QUICK, *data, "trainer.max_duration=400st", "trainer.eval_interval=0", "resume=auto")
+    options = (*TINY, *QUICK, *data, "trainer.max_duration=150st", "trainer.eval_interval=0", "resume=auto")
     run(*options, f"hydra.run.dir={tmp_path}/whole")
     command = ["-m", "nlu.train", *options, f"hydra.run.dir={tmp_path}/run"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
