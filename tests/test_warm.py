@@ -62,14 +62,3 @@ def test_what_is_read_before_a_program_begins_makes_it_a_process_of_its_own() ->
     )  # fmt: skip
     assert isinstance(process, subprocess.Popen)
     assert process.communicate(timeout=60)[0] == "2\n"
-
-
-def test_python_that_a_fork_starts_is_forked_too_unless_signals_are_for_the_whole_group(tmp_path: Path) -> None:
-    # What is there already when a program begins tells which.
-    (tmp_path / "inner.py").write_text("import sys; sys.exit(40 + ('torch' in sys.modules))")
-    outer = "import subprocess, sys; sys.exit(subprocess.Popen([sys.executable, '-u', '-m', 'inner']).wait())"
-    statuses = [
-        warm.start(["-c", outer], cwd=tmp_path, env=os.environ, start_new_session=of_its_own).wait(60)
-        for of_its_own in (False, True)
-    ]
-    assert statuses == [41, 40]

@@ -3,8 +3,8 @@
 A command that a test starts spends three seconds of a core on imports, and a tenth of that on what is tested. Here the
 first command of a test session pays for them. `run` and `start` do what those of subprocess do with
 [sys.executable, *arguments]: the same module or script as __main__, working folder, environment, streams, session,
-signals and exit status. So do the jobs that such a command starts by submitit, and its workers, unless it has a session
-of its own: then all that it starts is as it is for a user. What a process does before and while it imports is for
+signals and exit status. Its workers on several devices are forks as well; the jobs that it starts by submitit begin
+anew, as they do for a user: submitit counts on the time that takes. What a process does before and while it imports is for
 subprocess to test; so is what the environment changes at imports: PYTHONPATH and the number of threads.
 """
 
@@ -27,8 +27,6 @@ from typing import IO, Any
 from tests.warm_server import NUMBER
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SOCKET = "NLU_TESTS_WARM_PYTHON"
-"""environment variable with the path of the socket at which commands are asked for"""
 _FIXED = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "LD_PRELOAD")
 """What is read before a program could change it."""
 _lock = threading.Lock()
@@ -41,7 +39,7 @@ class Started:
 
     def __init__(self, arguments: Sequence[str], answers: socket.socket, streams: Mapping[str, IO[bytes]]):
         self.args = list(arguments)
-        self.stdin, self.stdout, self.stderr = None, streams.get("stdout"), streams.get("stderr")
+        self.stdout, self.stderr = streams.get("stdout"), streams.get("stderr")
         self._answers = answers
         self.returncode: int | None = None
         self.pid = self._answer()
@@ -99,9 +97,6 @@ class Started:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
@@ -129,9 +124,9 @@ def start(
             start_new_session=start_new_session,
         )  # fmt: skip
     with _lock:
-        path = os.environ.get(SOCKET) or _start_server()
+        path = _start_server()
     request = {
-        "arguments": list(arguments), "cwd": str(cwd), "env": {**env, SOCKET: path}, "new_session": start_new_session,
+        "arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "new_session": start_new_session,
         "figures": figures,
     }  # fmt: skip
     message = json.dumps(request).encode()

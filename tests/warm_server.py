@@ -15,7 +15,6 @@ import runpy
 import selectors
 import socket
 import struct
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -120,32 +119,13 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     torch.seed()
     if not request["figures"]:
         Figure.savefig = _leave_blank  # type: ignore[method-assign]
-    if not request["new_session"]:
-        # Processes that are forked elsewhere are of another session, where a signal to this one would not find them.
-        subprocess.Popen = _Popen  # type: ignore[misc]
-        of = multiprocessing.get_context
-        multiprocessing.get_context = lambda method=None: of("fork" if method == "spawn" else method)  # type: ignore[assignment]
+    # Workers of several devices are forks too; in test_kills.py they begin anew.
+    of = multiprocessing.get_context
+    multiprocessing.get_context = lambda method=None: of("fork" if method == "spawn" else method)  # type: ignore[assignment]
 
 
 def _leave_blank(figure: Any, file: Any, **named: Any) -> None:
     file.write('<svg viewBox="0 0 1 1"></svg>' if named.get("format") == "svg" else b"not drawn")
-
-
-class _Popen(subprocess.Popen):
-    """subprocess.Popen, but that Python with a module, and nothing special, is forked from the warm one."""
-
-    def __new__(cls, command: Any, *arguments: Any, **named: Any) -> Any:
-        from tests import warm
-
-        plain = {"shell", "env", "stdout", "stderr", "encoding"}
-        if not isinstance(command, list) or command[:1] != [sys.executable] or arguments or named.keys() - plain:
-            return super().__new__(cls)
-        arguments = [argument for argument in command[1:] if argument != "-u"]
-        environment = named.get("env") or dict(os.environ)
-        if arguments[0] != "-m" or named.get("shell") or not warm.can_have(environment):
-            return super().__new__(cls)
-        files = {name: file.fileno() for name in ("stdout", "stderr") if (file := named.get(name)) is not None}
-        return warm.start(arguments, cwd=os.getcwd(), env=environment, **files)
 
 
 def import_all() -> None:
