@@ -20,7 +20,7 @@ test: $(VENV)/.dev ## run the tests, some kills and multi-process runs left out,
 
 test-all: $(VENV)/.services ## run every test, also those that need servers
 	$(PYTEST) -m "not services"
-	$(BIN)/python tests/services/run.py
+	$(MAKE) test-services
 
 test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3 server, which it starts and stops
 	$(BIN)/python tests/services/run.py

@@ -19,7 +19,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -31,7 +30,6 @@ from tests.warm_server import NUMBER
 REPOSITORY = Path(__file__).resolve().parents[1]
 _FIXED = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "LD_PRELOAD")
 """What is read before a program could change it."""
-_lock = threading.Lock()
 _started: dict[str, socket.socket] = {}
 """The path of the server's socket, and what it sees closed when this process ends."""
 
@@ -106,11 +104,6 @@ class Started:
 Process = Started | subprocess.Popen[str]
 
 
-def can_have(env: Mapping[str, str]) -> bool:
-    """Whether a fork is as a process would be that began with this environment."""
-    return all(env.get(name) == os.environ.get(name) for name in _FIXED)
-
-
 def start(
     arguments: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], stdout: int | None = None,
     stderr: int | None = None, start_new_session: bool = False, figures: bool = False,
@@ -120,13 +113,12 @@ def start(
     Figures are not drawn unless `figures`: that takes nine tenths of a small run. Where the environment names what is
     read before a program begins, it is a process as a user's.
     """
-    if not can_have(env):
+    if any(env.get(name) != os.environ.get(name) for name in _FIXED):
         return subprocess.Popen(
             [sys.executable, *arguments], cwd=cwd, env=env, stdout=stdout, stderr=stderr, text=True,
             start_new_session=start_new_session,
         )  # fmt: skip
-    with _lock:
-        path = _start_server()
+    path = _start_server()
     request = {
         "arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "new_session": start_new_session,
         "figures": figures,

@@ -4,7 +4,6 @@ A connection is a request: a length, JSON and, as descriptors, the three streams
 process and, when it has ended, its status.
 """
 
-import array
 import gc
 import importlib
 import json
@@ -22,8 +21,8 @@ from typing import Any
 NUMBER = struct.Struct("i")
 LATE = (
     "torch.distributed", "torch.optim", "sklearn.metrics", "scipy.stats", "matplotlib.backends.backend_agg", "optuna",
-    "hydra._internal.hydra", "hydra_plugins.hyperband_sweeper._impl", "rich.progress", "submitit.core._submit",
-    "submitit.local._local", "hydra_plugins.hydra_submitit_launcher.submitit_launcher",
+    "hydra._internal.hydra", "hydra_plugins.hyperband_sweeper._impl", "rich.progress",
+    "hydra_plugins.hydra_submitit_launcher.submitit_launcher",
 )  # fmt: skip
 """What runs and searches import when they need it."""
 
@@ -85,10 +84,8 @@ class Server:
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Read a request and the descriptors that came with it."""
     head, streams, _, _ = socket.recv_fds(connection, NUMBER.size, 3)
-    (length,), message = NUMBER.unpack(head), array.array("B")
-    while len(message) < length:
-        message.frombytes(connection.recv(length - len(message)))
-    return json.loads(message.tobytes()), streams
+    # Whole, or cut where whoever asked has died meanwhile, which is no JSON: nobody is left to serve then.
+    return json.loads(connection.recv(*NUMBER.unpack(head), socket.MSG_WAITALL)), streams
 
 
 def answer(connection: socket.socket, number: int) -> None:

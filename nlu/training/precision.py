@@ -23,7 +23,7 @@ class Precision:
         return torch.autocast(device.type, dtype=torch.bfloat16)
 
     def warning(self, device: torch.device) -> str | None:
-        """Return what to say where the device has no such products, so that they are done one number at a time.
+        """Return what to say where the device has no such products, so that they take far longer than in fp32.
 
         On two cores with AVX2 alone a step of SimBERT-tiny then takes 17 times as long as in fp32.
         """

@@ -117,9 +117,12 @@ def test_on_cuda_the_host_never_waits_for_the_device(corpus, tmp_path, name, lay
     encoder.layout = layout
     batch = corpus(layout, LENGTHS).batch()
     encode(encoder, batch.to(device), tokens=True, pooled=True)
-    # Whatever waits raises from here on.
+    # Whatever waits raises from here on, as the last line shows.
     torch.cuda.set_sync_debug_mode("error")
     try:
-        encode(encoder, batch.to(device), tokens=True, pooled=True)
+        encoded = encode(encoder, batch.to(device), tokens=True, pooled=True)
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            encoded.pooled_SD.cpu()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert encoded.tokens_TD.isfinite().all() and encoded.pooled_SD.isfinite().all()

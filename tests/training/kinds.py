@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,8 +141,12 @@ TOGETHER = {
 KINDS = {**TASKS, **LOSSES, **METHODS, **TOGETHER}
 
 
-def few_first(kinds: Mapping[str, Any], *few: str) -> list[Any]:
-    """Return the parameters of a test of all kinds, of which `make test` tries a few and `make test-all` every one."""
+def few_first(kinds: Iterable[str], *few: str) -> list[Any]:
+    """Return the parameters of a test of all kinds, of which `make test` tries a few and `make test-all` every one.
+
+    A parameter is what a mapping has under its name; of names alone it is the name.
+    """
+    kinds = kinds if isinstance(kinds, Mapping) else {name: name for name in kinds}
     assert set(few) <= kinds.keys()
     return [
         pytest.param(kind, id=name, marks=() if name in few else pytest.mark.thorough) for name, kind in kinds.items()

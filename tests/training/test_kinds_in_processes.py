@@ -70,9 +70,10 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The folders of a step alone and in two processes, of each kind asked for, and of a step that only scores."""
     folder = tmp_path_factory.mktemp("processes")
     found, jobs = {}, []
-    chosen = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
+    asking = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    chosen = {WITH_POOLER, *(item.callspec.params["name"] for item in asking)}
     for number, (name, kind) in enumerate(TOGETHER.items()):
-        if name not in {*chosen, WITH_POOLER}:
+        if name not in chosen:
             continue
         options = kind.overrides(folder / str(number), train_rows=ROWS)
         for what, more in (("step", ()), ("scores", STANDING_STILL)):
@@ -88,7 +89,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 # With InfoNCE the negatives of a row are those of its process, as they are those of its micro-batch.
-@pytest.mark.parametrize("name", few_first({name: name for name in TOGETHER if name != "retrieve"}, *FEW))
+@pytest.mark.parametrize("name", few_first([name for name in TOGETHER if name != "retrieve"], *FEW))
 def test_two_processes_with_uneven_shares_make_the_update_of_one(runs: dict[str, tuple[Path, Path]], name: str) -> None:
     alone, together = runs[f"{name}: step"]
     (one,), (two,) = (read_rows(folder / "train.tsv") for folder in (alone, together))
@@ -105,7 +106,7 @@ def test_two_processes_with_uneven_shares_make_the_update_of_one(runs: dict[str,
         np.testing.assert_allclose(other[key], value, rtol=1e-3, atol=2e-6 * largest, err_msg=key)
 
 
-@pytest.mark.parametrize("name", few_first({name: name for name in SCORED}, "multilabel", "tag with a CRF", "retrieve"))
+@pytest.mark.parametrize("name", few_first(SCORED, "multilabel", "tag with a CRF", "retrieve"))
 def test_two_processes_score_as_one_to_the_bit(runs: dict[str, tuple[Path, Path]], name: str) -> None:
     alone, together = runs[f"{name}: scores"]
     assert result(together)["metrics"] == result(alone)["metrics"]

@@ -24,9 +24,7 @@ ROWS = 20
 OPTIONS = ("folds.count=2", "seeds=2", "trainer.max_duration=3st", "trainer.eval_interval=0")
 
 
-@pytest.fixture(
-    scope="module", params=few_first({name: name for name in REPEATED}, "regress", "tag with a CRF", "retrieve")
-)
+@pytest.fixture(scope="module", params=few_first(REPEATED, "regress", "tag with a CRF", "retrieve"))
 def repeated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The name of a kind, and the folder of its runs over two folds and two seeds."""
     folder = tmp_path_factory.mktemp("repeated")
@@ -90,7 +88,7 @@ def test_the_report_tabulates_such_runs_and_compares_two_of_them(
     assert report(["diff", str(run_dir / "seed-1-fold-0"), str(run_dir / "seed-2-fold-0"), "--json"]) == 0
 
 
-@pytest.mark.parametrize("name", few_first({name: name for name in (*TASKS, *METHODS)}, "match", "retrieve", "freelb"))
+@pytest.mark.parametrize("name", few_first([*TASKS, *METHODS], "match", "retrieve", "freelb"))
 def test_a_dry_run_of_every_kind_says_that_it_is_good_and_writes_nothing(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
