@@ -4,6 +4,7 @@
     python benchmarks/comparisons.py crf                 # tagging CLUENER2020 with and without a CRF
     python benchmarks/comparisons.py siamese             # two texts encoded apart or together, 20,000 rows of LCQMC
     python benchmarks/comparisons.py all --seeds 3 --write benchmarks/COMPARISONS.md
+    python benchmarks/comparisons.py methods --data tnews --folder runs  # a part; what ended stays in runs and counts later
     python benchmarks/comparisons.py all --seeds 1 --override data.max_rows=500          # whether it works at all
 
 Each run is the command that a user would type, with SimBERT-tiny, bf16 and two epochs; its time is that of its training
@@ -15,6 +16,7 @@ search, the pairs a second of encoding the first texts and comparing.
 import argparse
 import dataclasses
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -77,8 +79,9 @@ def cases(which: str) -> list[Case]:
 
 
 def run(case: Case, seeds: int, folder: Path) -> dict[str, Any]:
-    """Train every seed, one after another in one process, and return result.json."""
-    command = [sys.executable, "-m", "nlu.train", *case.overrides, f"seeds={seeds}", f"hydra.run.dir={folder}"]
+    """Train every seed, one after another in one process, and return result.json; a run that was broken continues."""
+    place = (f"hydra.run.dir={folder}", "resume=auto")
+    command = [sys.executable, "-m", "nlu.train", *case.overrides, f"seeds={seeds}", *place]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
@@ -175,16 +178,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("which", choices=("methods", "crf", "siamese", "all"))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--data", default="", help="only the data sets whose name begins so")
+    parser.add_argument("--folder", type=Path, help="keep the runs here; default: a temporary folder")
     parser.add_argument("--override", nargs="*", default=[], help="further overrides of all runs")
     parser.add_argument("--write", type=Path, help="a Markdown file for the table")
     arguments = parser.parse_args()
     rows: list[tuple[str, ...]] = []
     first_s: dict[str, float] = {}
     began_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        for number, case in enumerate(cases(arguments.which)):
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        for case in cases(arguments.which):
+            if not case.group.startswith(arguments.data):
+                continue
             case = dataclasses.replace(case, overrides=(*case.overrides, *arguments.override))
-            result = run(case, arguments.seeds, Path(folder) / str(number))
+            name = re.sub(r"\W+", "-", f"{case.group} {case.variant}")
+            result = run(case, arguments.seeds, folder / name)
             seconds = result["train_s"] / arguments.seeds
             rows.append(cells(case, result, first_s.setdefault(case.group, seconds), scoring_speeds(case)))
             print(" | ".join(rows[-1]), flush=True)
