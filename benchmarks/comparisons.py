@@ -4,7 +4,7 @@
     python benchmarks/comparisons.py crf                 # tagging CLUENER2020 with and without a CRF
     python benchmarks/comparisons.py siamese             # two texts encoded apart or together, 20,000 rows of LCQMC
     python benchmarks/comparisons.py all --seeds 3 --write benchmarks/COMPARISONS.md
-    python benchmarks/comparisons.py methods --data tnews --folder runs  # a part; what ended stays in runs and counts later
+    python benchmarks/comparisons.py methods --data tnews --folder runs  # a part; what ended in runs counts later
     python benchmarks/comparisons.py all --seeds 1 --override data.max_rows=500          # whether it works at all
 
 Each run is the command that a user would type, with SimBERT-tiny, bf16 and two epochs; its time is that of its training

@@ -14,12 +14,13 @@ from nlu.losses.loss import RowLoss
 
 
 class Mse(RowLoss):
-    """Squared error in the square of the target's unit."""
+    """Squared error of the scaled target."""
 
     kinds = ("number",)
 
     def __init__(self, *, huber_delta: PositiveFloat | None = None):
-        """`huber_delta`: the error, in the target's unit, from which on the loss grows linearly; null = squared."""
+        """`huber_delta`: the error, in standard deviations of the target, from which on the loss grows linearly;
+        null = squared."""
         self.huber_delta = huber_delta
 
     def per_row(self, logits_N1: Tensor, labels_N: Tensor) -> Tensor:

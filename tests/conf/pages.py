@@ -56,7 +56,8 @@ def write_files(folder: Path) -> None:
     for name, texts_of_label in (("good.txt", texts[1::2]), ("bad.txt", texts[::2])):
         write(name, texts_of_label)
     for part in (0, 1):
-        write(f"split{part}.tsv", [f"{text}\t{n}" for text, n in zip(texts, numbers, strict=True)][part::2][: ROWS // 4])
+        rows = list(zip(texts, numbers, strict=True))
+        write(f"split{part}.tsv", [f"{text}\t{number}" for text, number in rows[10 * part :][:10]])
     write("my/data/shop.yaml", ["train: shop.csv", "fields: {text: review, label: stars}"])
 
     for part in ("train", "dev", "test"):

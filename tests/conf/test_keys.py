@@ -21,15 +21,17 @@ from nlu.config.checks.validate import RUN
 from nlu.config.checks.values import broken_rule, check_value
 from nlu.config.choices import conf_dir
 from nlu.config.defaults import PLAIN_GROUPS
+from nlu.config.entry.app import find_plugins
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
 
+find_plugins()
 ROOT = Path(__file__).parents[2]
 KEY = re.compile(r"(?P<indent> *)(?P<dash>- )?(?P<key>\w+):(?: .*?)??(?:\s+# (?P<comment>.+))?$")
 POINTER = re.compile(r"^# The keys are explained in (.+)\.$", re.MULTILINE)
 MEANS = re.compile(r"(?:^|; )(\S+) = ")
 GROUPS = [path.name for path in conf_dir().iterdir() if path.is_dir() and not path.name.startswith("_")]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+RECORDED = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -238,24 +240,25 @@ def test_a_missing_comment_an_unknown_key_and_a_wrong_value_would_be_noticed(tmp
     assert problems_of(pages["loss/mine.yaml"], pages) == problems
 
 
-def record_problems(name: str, text: str, readme: str = README) -> list[str]:
+def record_problems(name: str, text: str, recorded: str = RECORDED) -> list[str]:
     """Return what is wrong with what an experiment says of its score, its time and their source."""
     record = dict(re.findall(r"^# (score|time|source): (.+)$", text, re.MULTILINE))
     if list(record) != ["score", "time", "source"]:
         return [f"{name} has lines {list(record)}, not score, time, source"]
     files = [path for path in re.findall(r"[\w/]+\.md", record["source"]) if not (ROOT / path).is_file()]
     found = [f"{path} is no file" for path in files]
-    section = readme.partition("## Recorded experiments")[2].partition("\n## ")[0]
+    section = recorded.partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith(f"| {name} |")]
     if record["source"].startswith("none"):
-        found += [f"{name} has a row in README.md"] * len(rows)
+        found += [f"{name} has a row in docs/experiments.md"] * len(rows)
         return found + [f"{key} has a figure" for key in ("score", "time") if re.search(r"\d", record[key])]
     if len(rows) != 1:
-        return [*found, f"README.md has no row of {name}"]
+        return [*found, f"docs/experiments.md has no row of {name}"]
     figures = re.findall(r"\d\.\d+", record["score"])[:1] + re.findall(r"\d+ min", record["time"])
     found += [f"{name} states no score or no time"] * (len(figures) != 2)
     found += [f"{each} is not in its row" for each in figures if each not in rows[0]]
-    return found + [f"{each} is not in README.md" for each in re.findall(r"\d+\.\d+", text) if each not in section]
+    others = re.findall(r"\d+\.\d+", text)
+    return found + [f"{each} is not in docs/experiments.md" for each in others if each not in section]
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("experiment/")])
@@ -264,7 +267,7 @@ def test_an_experiment_states_score_time_and_source_as_they_are_recorded(name):
     assert record_problems(Path(name).stem, header) == []
 
 
-RECORD = '# score: dev accuracy 0.75, at 1 of 2 epochs\n# time: 13 min\n# source: README.md, "Recorded experiments"\n'
+RECORD = "# score: dev accuracy 0.75, at 1 of 2 epochs\n# time: 13 min\n# source: docs/experiments.md, recorded\n"
 
 
 @pytest.mark.parametrize(
@@ -272,13 +275,13 @@ RECORD = '# score: dev accuracy 0.75, at 1 of 2 epochs\n# time: 13 min\n# source
     [
         (RECORD, []),
         (RECORD.replace("# time", "# wall"), ["mine has lines ['score', 'source'], not score, time, source"]),
-        (RECORD.replace("0.75", "0.57"), ["0.57 is not in its row", "0.57 is not in README.md"]),
+        (RECORD.replace("0.75", "0.57"), ["0.57 is not in its row", "0.57 is not in docs/experiments.md"]),
         (RECORD.replace("13 min", "31 min"), ["31 min is not in its row"]),
-        (RECORD.replace("README.md", "RESULT.md"), ["RESULT.md is no file"]),
-        (RECORD.replace("README.md, ", "none; "),
-         ["mine has a row in README.md", "score has a figure", "time has a figure"]),
+        (RECORD.replace("docs/experiments.md", "RESULT.md"), ["RESULT.md is no file"]),
+        (RECORD.replace("docs/experiments.md, ", "none; "),
+         ["mine has a row in docs/experiments.md", "score has a figure", "time has a figure"]),
     ],
 )  # fmt: skip
-def test_a_record_that_says_otherwise_than_the_readme_would_be_noticed(text, problems):
-    readme = "## Recorded experiments\n\n| mine | accuracy 0.75 | 1 epoch | 13 min | |\n\n## Next\n\n0.57\n"
-    assert record_problems("mine", text, readme) == problems
+def test_a_record_that_says_otherwise_than_the_page_would_be_noticed(text, problems):
+    page = "# Recorded experiments\n\n| mine | accuracy 0.75 | 1 epoch | 13 min | |\n\n## Next\n\n0.57\n"
+    assert record_problems("mine", text, page) == problems

@@ -1,4 +1,4 @@
-"""What an opened set takes does not grow with its tokens or units: README promises 0.1 GB for a million rows."""
+"""What an opened set takes does not grow with its tokens or units: 0.1 GB for a million rows (docs/guarantees.md)."""
 
 import tracemalloc
 

@@ -4,16 +4,15 @@ What cannot run here is listed with its reason, in NOT_HERE and nowhere else.
 """
 
 import os
+import re
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests import warm
 from tests.conf.pages import PAGES, commands_of, commands_on_runs_of, write_files
-from tests.training.in_process import train
 
 pytestmark = pytest.mark.thorough
 
@@ -28,8 +27,6 @@ SIZES = {
 SHORT = ("trainer.max_duration=4st", "trainer.eval_interval=2st", "trainer.batch_size=8", "trainer.device=cpu")
 RUN = ("data=files", "data.train=shop.csv", "data.fields={text: review, label: stars}")
 REVIEWS = ("data.train={negative: bad.txt, positive: good.txt}",)
-STATUS = {"trainer.batchsize": 2, "dry_run": 0}
-"""Exit status of the commands that a page shows for what they refuse."""
 
 
 def every_command() -> dict[str, str]:
@@ -44,32 +41,33 @@ def every_command() -> dict[str, str]:
 COMMANDS = [(page, command) for command, page in every_command().items()]
 
 
+def run(folder: Path, *arguments: str, module: str = "nlu.train") -> None:
+    """Run a command in a folder, and assert that it ends well."""
+    done = warm.run(["-m", module, *arguments], cwd=folder, env={**os.environ, "NLU_DATA": "nowhere"})
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the files, runs and the search that commands name."""
     folder = tmp_path_factory.mktemp("pages")
     write_files(folder)
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        small = [f"model.{size}" for size in SIZES["bert"]]
-        for name in ("run", "mine", "a", "b"):
-            seed = f"seed={2 if name == 'b' else 1}"
-            train("model=bert_tiny", *small, *RUN, *SHORT, seed, f"hydra.run.dir=outputs/{name}")
-        search = ("--multirun", "hydra/sweeper=hyperband", "hydra.sweep.dir=outputs/search", "hydra.sweeper.n_trials=2")
-        train("model=bert_tiny", *small, *RUN, *SHORT, *search, "optimizer.lr=interval(1e-4,1e-3)")
-    finally:
-        os.chdir(before)
+    small = [f"model.{size}" for size in SIZES["bert"]]
+    for name in ("run", "mine", "again", "a", "b"):
+        seed = f"seed={2 if name == 'b' else 1}"
+        run(folder, "model=bert_tiny", *small, *RUN, *SHORT, seed, f"hydra.run.dir=outputs/{name}")
+    search = ("--multirun", "hydra/sweeper=hyperband", "hydra.sweep.dir=outputs/search", "hydra.sweeper.n_trials=2")
+    run(folder, "model=bert_tiny", *small, *RUN, *SHORT, *search, "optimizer.lr=interval(1e-4,1e-3)")
     return folder
 
 
 def made_small(command: str, folder: Path) -> list[str]:
-    """Return the arguments of Python for a command with RUN and NEW replaced, few steps, and small random weights."""
+    """Return module and arguments of a command, with RUN and NEW replaced, few steps, and small random weights."""
     text = command.partition(" -m ")[2].replace("NEW", "outputs/new").replace("FILE", "new.csv")
     module, *given = shlex.split(text.replace("RUN", "outputs/run"))
     chosen = {argument.partition("=")[0]: argument.partition("=")[2] for argument in given if "=" in argument}
     if module != "nlu.train" or "--rerun" in given or "--cfg" in given or any(one.startswith("@") for one in given):
-        return ["-m", module, *given]
+        return [module, *given]
     added = [one for one in SHORT if one.partition("=")[0] not in chosen or "ep" in one or "duration" in one]
     model = chosen.get("model", "simbert_tiny")
     if model == "hf":
@@ -78,7 +76,7 @@ def made_small(command: str, folder: Path) -> list[str]:
         added += [f"model.{size}" for size in SIZES["textcnn" if model == "textcnn" else "bert"]]
     added += [] if {"data", "experiment"} & set(chosen) else REVIEWS
     added += ["hydra.sweeper.n_trials=2"] if "hyperband" in command else []
-    return ["-m", module, *given, *added]
+    return [module, *given, *added]
 
 
 def _transformers_model(folder: Path) -> Path:
@@ -100,14 +98,11 @@ def test_the_command_runs(page: str, command: str, prepared: Path, tmp_path: Pat
             pytest.skip(f"not runnable here: {reason}")
     folder = tmp_path / "folder"
     shutil.copytree(prepared, folder)
-    # A page that begins with outputs/mine begins there with nothing.
-    if "resume=auto" in command:
-        shutil.rmtree(folder / "outputs/mine")
-    environment = {**os.environ, "NLU_DATA": "nowhere"}
-    done = warm.run(
-        made_small(command, folder), cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    assert done.returncode == 0, f"{page}: {command}\n{done.stdout}"
+    module, *arguments = made_small(command, folder)
+    # What the command itself is to write is not there before.
+    for place in re.findall(r"hydra\.(?:run|sweep)\.dir=(\S+)", command):
+        shutil.rmtree(folder / place, ignore_errors=True)
+    run(folder, *arguments, module=module)
 
 
 def test_each_reason_not_to_run_a_command_is_still_needed() -> None:

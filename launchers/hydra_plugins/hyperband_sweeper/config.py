@@ -42,7 +42,7 @@ class HyperbandSweeperConf:
     params: dict[str, Any] | None = None
     """What is drawn, as on the command line: {optimizer.lr: "tag(log, interval(1e-5, 5e-4))"}"""
     when: dict[str, Any] | None = None
-    """What is drawn only on a condition: {optimizer=adamw: {optimizer.beta2: "interval(0.9, 0.999)"}}"""
+    """What is drawn only on a condition: {method=rdrop: {method.alpha: "interval(0.5, 5)"}}"""
 
 
 ConfigStore.instance().store(

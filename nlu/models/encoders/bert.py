@@ -77,7 +77,7 @@ class Bert(nn.Module):
 
         Every size left null comes from the weights' own configuration, else from BERT-base. `pooling` makes the one
         vector of a text: its first token, the mean of its tokens, or BERT's tanh pooler over the first token.
-        `head_dropout` applies to that vector.
+        `head_dropout` applies to what the head reads.
         """
         super().__init__()
         given = {key: value for key, value in locals().items() if key in CONFIG_KEYS}

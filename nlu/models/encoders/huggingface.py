@@ -40,7 +40,7 @@ class HuggingFace(nn.Module):
         """`pretrained`: a folder in Hugging Face layout, hf://name, or a former run; it brings the architecture.
 
         `pooling` makes the one vector of a text: its first token (of XLNet its last, where that is trained to stand for
-        the text), or the mean of its tokens. `head_dropout` applies to that vector.
+        the text), or the mean of its tokens. `head_dropout` applies to what the head reads.
         """
         super().__init__()
         if source is None:
