@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import email
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SHIPPED = ("nlu", "conf", "launchers", "setup.cfg", "pyproject.toml", "README.md")
+SHIPPED = ("nlu", "conf", "launchers", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 DISTRIBUTIONS = {
     "hydra": "hydra-core",
     "yaml": "pyyaml",
@@ -169,6 +170,18 @@ def test_the_wheel_holds_every_module_and_every_choice_and_nothing_else(wheel_fi
         path.relative_to(REPOSITORY / "launchers").as_posix() for path in (REPOSITORY / "launchers").rglob("*.py")
     }
     assert held == modules | plugins | conf
+
+
+def test_the_wheel_says_its_licence_and_holds_its_text(wheel_file):
+    with zipfile.ZipFile(wheel_file) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        said = email.message_from_bytes(archive.read(metadata))
+        text = archive.read(metadata.replace("METADATA", "licenses/LICENSE"))
+    assert said["License-Expression"] == "Apache-2.0" and said.get_all("License-File") == ["LICENSE"]
+    assert said["Author"] == "The nlu authors" and said["Summary"] and said["Keywords"]
+    assert "Programming Language :: Python :: 3.11" in said.get_all("Classifier", [])
+    assert said.get_payload().startswith("# nlu")
+    assert text == (REPOSITORY / "LICENSE").read_bytes() and b"Version 2.0, January 2004" in text
 
 
 def declared(names: configparser.SectionProxy, key: str) -> set[str]:
