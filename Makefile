@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile
 export NLU_DATA ?= ../shared/data
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-all test-services bench bench-quick bench-cuda lint format typecheck check clean
+.PHONY: help train test test-all test-services bench bench-quick bench-cuda lint format typecheck check dist clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -48,8 +48,11 @@ typecheck: $(VENV)/.dev ## check types
 
 check: lint typecheck test ## all of it
 
-clean: ## remove the environment and caches, never outputs
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+dist: $(VENV)/.dist ## build sdist and wheel into dist/, and try the wheel in an environment of its own (5 minutes)
+	$(BIN)/python tests/distribution.py
+
+clean: ## remove the environment, caches and what was built, never outputs
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 # Without an NVIDIA device the build of torch for CPUs is meant; a bare "torch" would bring gigabytes of CUDA.
 $(VENV)/.run: setup.cfg pyproject.toml
@@ -72,4 +75,8 @@ $(VENV)/.cuda: $(VENV)/.run
 
 $(VENV)/.services: $(VENV)/.dev
 	$(BIN)/pip install --quiet --editable '.[dev,hf,services]'
+	touch $@
+
+$(VENV)/.dist: $(VENV)/.run
+	$(BIN)/pip install --quiet --editable '.[dist]'
 	touch $@

@@ -5,6 +5,7 @@ python -m nlu.preprocess data=files data.train=big.jsonl 'data.fields={text: tex
 """
 
 import json
+from typing import NoReturn
 
 from omegaconf import DictConfig
 
@@ -25,5 +26,10 @@ def main(composed: DictConfig) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def command() -> NoReturn:
+    """Be the program nlu-preprocess."""
     run_app(main, "preprocess")
+
+
+if __name__ == "__main__":
+    command()

@@ -12,6 +12,7 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from nlu.config.entry.command import Parser, run_command
 from nlu.config.errors import UserError
@@ -157,5 +158,10 @@ def _refuse_mistyped(folders: Sequence[Path]) -> None:
         raise UserError(f"{first} is neither a folder nor a sub-command; {hint(first, SUBCOMMANDS)}")
 
 
-if __name__ == "__main__":
+def command() -> NoReturn:
+    """Be the program nlu-report."""
     run_command(main)
+
+
+if __name__ == "__main__":
+    command()

@@ -15,7 +15,7 @@ python -m nlu.train --multirun hydra/sweeper=hyperband 'optimizer.lr=tag(log,int
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -82,5 +82,10 @@ def command_line(hydra: DictConfig) -> list[str]:
     return [*(f"--config-dir={folder}" for folder in folders), *own]
 
 
-if __name__ == "__main__":
+def command() -> NoReturn:
+    """Be the program nlu-train."""
     run_app(main, "train")
+
+
+if __name__ == "__main__":
+    command()

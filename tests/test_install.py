@@ -2,12 +2,14 @@
 
 import ast
 import configparser
+import email
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.distribution import copy_checkout
+
 REPOSITORY = Path(__file__).resolve().parents[1]
-SHIPPED = ("nlu", "conf", "launchers", "setup.cfg", "pyproject.toml", "README.md")
+SHIPPED = ("nlu", "conf", "launchers", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 DISTRIBUTIONS = {
     "hydra": "hydra-core",
     "yaml": "pyyaml",
@@ -169,6 +173,35 @@ def test_the_wheel_holds_every_module_and_every_choice_and_nothing_else(wheel_fi
         path.relative_to(REPOSITORY / "launchers").as_posix() for path in (REPOSITORY / "launchers").rglob("*.py")
     }
     assert held == modules | plugins | conf
+
+
+def test_the_wheel_says_its_licence_and_holds_its_text(wheel_file):
+    with zipfile.ZipFile(wheel_file) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        said = email.message_from_bytes(archive.read(metadata))
+        text = archive.read(metadata.replace("METADATA", "licenses/LICENSE"))
+    assert said["License-Expression"] == "Apache-2.0" and said.get_all("License-File") == ["LICENSE"]
+    assert said["Author"] == "The nlu authors" and said["Summary"] and said["Keywords"]
+    assert "Programming Language :: Python :: 3.11" in said.get_all("Classifier", [])
+    assert said.get_payload().startswith("# nlu")
+    assert text == (REPOSITORY / "LICENSE").read_bytes() and b"Version 2.0, January 2004" in text
+
+
+def test_the_sdist_holds_what_the_tests_need_and_gives_the_same_wheel(wheel_file, tmp_path):
+    checkout = tmp_path / "checkout"
+    copy_checkout(checkout)
+    wanted = {path.relative_to(checkout).as_posix() for path in checkout.rglob("*") if path.is_file()}
+    code = f"from setuptools.build_meta import build_sdist; build_sdist({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=checkout, check=True, capture_output=True, timeout=120)
+    (sdist,) = tmp_path.glob("nlu-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (root,) = (tmp_path / "unpacked").iterdir()
+    assert wanted - {path.relative_to(root).as_posix() for path in root.rglob("*")} == set()
+    pip("wheel", str(root), "--wheel-dir", str(tmp_path))
+    (again,) = tmp_path.glob("nlu-*.whl")
+    with zipfile.ZipFile(again) as ours, zipfile.ZipFile(wheel_file) as theirs:
+        assert sorted(ours.namelist()) == sorted(theirs.namelist())
 
 
 def declared(names: configparser.SectionProxy, key: str) -> set[str]:

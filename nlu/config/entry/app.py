@@ -8,6 +8,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from nlu.config.checks.resolve import resolve
 from nlu.config.checks.validate import RUN, problems
 from nlu.config.choices import conf_dir
 from nlu.config.defaults import with_defaults
+from nlu.config.entry.completion import asked, installed_command, is_query
 from nlu.config.entry.flags import CommandLine, read_command_line
 from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
 from nlu.config.entry.guard import require_safe, whitelist
@@ -89,6 +91,8 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
     find_plugins()
     try:
         line = read_command_line(sys.argv[1:])
+        if line.completes:
+            _complete(line, task, config_name, directory)
     except UserError as error:
         print_error(error)
         sys.exit(EXIT_USER_ERROR)
@@ -97,6 +101,20 @@ def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | 
         _run(job, line, line.config_name or config_name, directory, schema)
     print_end(grid.returned)
     sys.exit(max([*job.exit_codes, *map(status_of, grid.returned)], default=0))
+
+
+def _complete(line: CommandLine, task: Task, config_name: str, directory: Path) -> NoReturn:
+    """Do what a shell asks for completion, and exit. Raises UserError for what cannot be asked."""
+    if is_query(line):
+        if (question := asked(line)) is not None:
+            line, os.environ["COMP_LINE"] = question
+            # A line that is still being typed may be wrong; then nothing is offered, and nothing is said into it.
+            with suppress(Exception):
+                _compose_and_run(_Job(task, []), line, config_name, directory, [])
+        sys.exit(0)
+    sys.argv[0] = installed_command(sys.argv[0], config_name)
+    _compose_and_run(_Job(task, []), line, config_name, directory, [])
+    sys.exit(0)
 
 
 def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, schema: str) -> None:

@@ -37,6 +37,8 @@ class CommandLine:
     is_multirun: bool
     runs_jobs: bool
     """and does not only show something"""
+    completes: bool
+    """what a shell asks for: --shell-completion"""
 
     @property
     def arguments(self) -> list[str]:
@@ -60,6 +62,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     return CommandLine(
         list(_flags(given)), overrides, given.config_name, given.config_path, given.config_dir,
         is_multirun=given.multirun or "hydra.mode=MULTIRUN" in overrides, runs_jobs=not shown,
+        completes=given.shell_completion,
     )  # fmt: skip
 
 

@@ -1,0 +1,135 @@
+"""Tab in a shell completes groups, choices and keys of the commands that pip installs."""
+
+import configparser
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conf.test_start import CHECKOUT, HEAVY
+
+ENTRIES = configparser.ConfigParser()
+ENTRIES.read(CHECKOUT / "setup.cfg")
+COMMANDS = dict(
+    line.split(" = ") for line in ENTRIES["options.entry_points"]["console_scripts"].splitlines() if " = " in line
+)
+TAB = """
+press_tab() {
+    COMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=($1) COMPREPLY=()
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    [[ $1 == *" " ]] && COMP_CWORD=$((COMP_CWORD + 1))
+    "$(complete -p "${COMP_WORDS[0]}" | sed -E 's/.*-F ([^ ]+) .*/\\1/')"
+    echo "${COMPREPLY[*]}"
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return an environment in which the commands are installed as pip does it."""
+    folder = tmp_path_factory.mktemp("installed")
+    for name, entry in COMMANDS.items():
+        module, _, function = entry.partition(":")
+        program = folder / name
+        program.write_text(f"#!{sys.executable}\nfrom {module} import {function}\n\n{function}()\n")
+        program.chmod(0o755)
+    known = {name: value for name, value in os.environ.items() if not name.startswith("COMP_")}
+    return {**known, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(CHECKOUT)}
+
+
+def query(environment: dict[str, str], typed: str, *prefix: str, program: str = "nlu-train") -> list[str]:
+    """Return what is offered at the end of what is typed; asserts that nothing is said into it."""
+    found = shutil.which(program, path=environment["PATH"])
+    command = [*prefix, found or program, "-sc", "query=bash"]
+    done = subprocess.run(command, env={**environment, "COMP_LINE": typed}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and (prefix or done.stderr == ""), done.stderr
+    return done.stderr.splitlines() if prefix else done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize("installed_by", ["nlu-train", f"{shlex.quote(sys.executable)} -m nlu.train"])
+def test_bash_completes_choices_and_keys(environment, installed_by):
+    lines = ["nlu-train model=", "nlu-train data=afqmc trainer.bat", "nlu-train --multirun hydra/sweeper=hyper"]
+    script = [f'eval "$({installed_by} -sc install=bash)"', TAB, *(f"press_tab '{line}'" for line in lines)]
+    done = subprocess.run(
+        ["bash", "--norc", "-c", "\n".join(script)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    models, keys, sweepers = (line.split() for line in done.stdout.splitlines())
+    assert "model=bert_tiny" in models and all(offered.startswith("model=") for offered in models)
+    assert keys == ["trainer.batch_size="] and sweepers == ["hydra/sweeper=hyperband"]
+    assert done.stderr == ""
+
+
+def test_every_command_is_a_program(environment):
+    modules = {f"nlu-{path.stem}": f"nlu.{path.stem}:command" for path in (CHECKOUT / "nlu").glob("[!_]*.py")}
+    assert modules == COMMANDS, "a file directly in nlu/ is a command; name it in console_scripts of setup.cfg"
+    for name in COMMANDS:
+        done = subprocess.run([name, "--help"], env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "python -m nlu." in done.stdout
+
+
+def test_each_program_completes_its_own_configuration(environment):
+    offered = query(environment, "nlu-preprocess hydra.run.dir=", program="nlu-preprocess")
+    assert offered == ["hydra.run.dir=."]
+
+
+def test_what_is_typed_before_may_have_quotes_and_flags_and_short_forms_of_ours(environment, tmp_path):
+    before = "nlu-train -m 'data.fields={text: a, label: b}' folds=5 optimizer.lr=1,2 "
+    assert query(environment, f"{before} data=files trainer.bat") == ["trainer.batch_size="]
+    (tmp_path / "given").write_text("# once\nloss=bce\n")
+    assert query(environment, f"nlu-train @{tmp_path}/given loss.thr") == ["loss.threshold="]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/overrides").write_text("loss=focal\n")
+    assert query(environment, f"nlu-train --rerun {tmp_path}/run loss.ga") == ["loss.gamma="]
+
+
+def test_choices_in_a_folder_of_ones_own_are_offered(environment, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/shop.yaml").write_text("train: shop.csv\n")
+    assert query(environment, f"nlu-train --config-dir {tmp_path} data=sh") == ["data=shop"]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "", "nlu-train 'tra", "nlu-train --config-dir ", "nlu-train --mul", "nlu-train a==b tra",
+        "nlu-train hydra.run.dir=",
+    ],
+)  # fmt: skip
+def test_where_nothing_can_be_offered_nothing_is_said(environment, typed):
+    assert query(environment, typed) == []
+
+
+def test_a_key_that_is_wrong_does_not_hide_what_can_follow(environment):
+    assert query(environment, "nlu-train trainer.batchsize=3 model=bert_t") == ["model=bert_tiny"]
+
+
+def test_completion_imports_nothing_heavy(environment):
+    shown = query(environment, "nlu-train model=", sys.executable, "-X", "importtime")
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in shown}
+    assert "hydra" in imported and not imported & HEAVY
+
+
+@pytest.mark.parametrize("request_of_shell", [["install=tcsh"], [], ["install=bash", "seed=2"]])
+def test_a_request_that_hydra_has_not_is_refused_with_those_it_has(environment, request_of_shell):
+    done = subprocess.run(
+        ["nlu-train", "-sc", *request_of_shell], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "--shell-completion is" in done.stderr and "install=bash" in done.stderr
+
+
+def test_a_program_that_is_not_installed_is_not_completed_in_silence(environment, tmp_path):
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    code = f"import sys; sys.argv = [{str(CHECKOUT / 'nlu/train.py')!r}, '-sc', 'install=bash']; "
+    code += f"sys.executable = {str(python)!r}; from nlu.train import command; command()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**environment, "PATH": str(tmp_path)}, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stdout == ""
+    assert "nlu-train" in done.stderr and "pip install --editable ." in done.stderr
