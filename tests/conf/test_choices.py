@@ -66,7 +66,7 @@ def test_the_top_level_keys_and_the_groups_are_these(composer):
 
 def test_every_model_goes_with_every_data_set(composer, choices):
     found = {
-        (model, data): composer.problems_of(composer.choose(model=model, data=data))
+        (model, data): composer.problems_of(composer.combine({"data": data}, {"model": model}))
         for model, data in product(choices("model"), choices("data"))
     }
     assert len(found) >= 54
@@ -97,20 +97,20 @@ def test_every_task_goes_with_the_data_sets_that_have_its_fields_and_is_refused_
     assert set(choices("task")) == set(FITTING)
     assert {*SINGLE, *PAIRS, *TAGGED, "files"} == set(choices("data"))
     for task, name in product(choices("task"), [*SINGLE, *PAIRS, *TAGGED]):
-        found = composer.problems_of(composer.choose(task=task, data=name))
+        found = composer.problems_of(composer.combine({"data": name}, {"task": task}))
         assert bool(found) == (name not in FITTING[task]), f"task={task} data={name}"
 
 
 def test_every_task_goes_with_every_method(composer, choices):
     for task, method in product(choices("task"), choices("method")):
-        choice = {"task": task, "method": method, "data": FITTING[task][0]}
-        assert composer.problems_of(composer.choose(**choice)) == [], choice
+        config = composer.combine({"task": task, "data": FITTING[task][0]}, {"method": method})
+        assert composer.problems_of(config) == [], f"task={task} method={method}"
 
 
 def test_a_loss_goes_with_the_tasks_whose_outputs_it_reads_and_is_refused_for_others(composer, choices):
     assert set(choices("loss")) == set(READERS)
     for task, loss in product(choices("task"), choices("loss")):
-        found = composer.problems_of(composer.choose(task=task, loss=loss, data=FITTING[task][0]))
+        found = composer.problems_of(composer.combine({"task": task, "data": FITTING[task][0]}, {"loss": loss}))
         assert bool(found) == (task not in READERS[loss]), f"task={task} loss={loss}: {found}"
 
 
@@ -124,6 +124,26 @@ def test_what_the_command_line_chooses_stands_above_what_a_choice_overrides(comp
     )
     overfit = composer.choose(debug="overfit", scheduler="exponential")
     assert overfit["scheduler"]["_target_"] == "nlu.optim.schedules.Exponential"
+
+
+PAIRS_OF_GROUPS = [("data", "model"), ("data", "task"), ("task", "method"), ("task", "loss"), ("model", "optimizer")]
+
+
+def test_choosing_two_of_the_largest_groups_is_what_combining_them_gives(composer):
+    for first, second in (
+        ({"data": "afqmc"}, {"model": "bert"}),
+        ({"data": "cluener"}, {"task": "multilabel"}),
+        ({"task": "regress", "data": "tnews"}, {"loss": "focal"}),
+    ):
+        assert composer.combine(first, second) == composer.choose(**first | second)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("groups", PAIRS_OF_GROUPS, ids="-".join)
+def test_choosing_any_two_is_what_combining_them_gives(composer, choices, groups):
+    for names in product(choices(groups[0]), choices(groups[1])):
+        first, second = ({group: name} for group, name in zip(groups, names, strict=True))
+        assert composer.combine(first, second) == composer.choose(**first | second), names
 
 
 def test_a_model_of_the_size_of_bert_base_has_a_rate_that_suits_it(composer, choices):
