@@ -33,7 +33,9 @@ def unbroken(tmp_path_factory):
     return [trial.params["lr"] for trial in trials(folder)], study(folder).best_value
 
 
-@pytest.mark.parametrize("launcher", [(), LOCAL], ids=["here", "submitit_local"])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param((), id="here"), pytest.param(LOCAL, id="submitit_local", marks=pytest.mark.thorough)]
+)
 def test_a_killed_search_goes_on_under_the_same_numbers(tmp_path, unbroken, launcher):
     folder = tmp_path / "s"
     process = start(folder, *ARGUMENTS, *launcher)
@@ -100,6 +102,7 @@ def test_the_same_study_from_another_folder_is_refused(tmp_path):
     assert f"belongs to the sweep folder {tmp_path}/a" in said
 
 
+@pytest.mark.thorough
 def test_a_terminated_search_ends_its_jobs_and_says_how_to_go_on(tmp_path):
     folder = tmp_path / "s"
     process = start(folder, *ARGUMENTS, *LOCAL)
@@ -126,6 +129,7 @@ def test_ctrl_c_at_a_terminal_is_for_the_search_which_ends_its_jobs(tmp_path):
     assert states(folder) == ["COMPLETE"] * 5
 
 
+@pytest.mark.thorough
 def test_another_sampler_or_pruner_is_told_when_a_search_goes_on(tmp_path):
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1")
@@ -162,6 +166,7 @@ def test_a_study_that_was_killed_half_created_is_completed(tmp_path, unbroken):
     assert written.index("shared") < written.index("pruner") < written.index("id")
 
 
+@pytest.mark.thorough
 def test_a_study_that_another_host_runs_is_left_alone_though_the_folder_has_the_same_name(tmp_path):
     shared = (f"hydra.sweeper.storage={tmp_path}/journal.log", "hydra.sweeper.study_name=one", "step_s=0")
     search(tmp_path / "s", *ARGUMENTS, *shared, "hydra.sweeper.n_trials=1")

@@ -58,6 +58,7 @@ def test_the_same_failure_again_and_again_ends_a_search_that_had_begun_well(tmp_
     assert states(folder)[4:] == ["FAIL", "FAIL"]
 
 
+@pytest.mark.thorough
 def test_a_full_disk_fails_no_trial_and_the_search_goes_on_once_there_is_room(tmp_path):
     folder = tmp_path / "s"
     search(folder, DRAWN, "hydra.sweeper.n_trials=1")
@@ -71,6 +72,7 @@ def test_a_full_disk_fails_no_trial_and_the_search_goes_on_once_there_is_room(tm
     assert states(folder) == ["COMPLETE"] * 3
 
 
+@pytest.mark.thorough
 def test_a_storage_that_is_away_for_a_while_costs_a_search_and_its_jobs_nothing(tmp_path):
     folder, held = tmp_path / "s", tmp_path / "mounted"
     held.mkdir()
@@ -111,6 +113,7 @@ def test_a_storage_that_stays_away_ends_a_search_with_one_sentence_and_fails_no_
     assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE"] * 2
 
 
+@pytest.mark.thorough
 def test_a_trial_that_is_under_way_when_failures_end_the_search_is_named(tmp_path):
     said = search(
         tmp_path / "s", "fail=choice(false,true)", "hydra/sweeper/sampler=grid", *LOCAL, "step_s=1.5",

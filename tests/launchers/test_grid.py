@@ -11,7 +11,13 @@ def grid(folder, *overrides: str, status: int = 0) -> str:
     return run("--multirun", f"hydra.sweep.dir={folder}", *OPTIONS, *overrides, status=status)
 
 
-@pytest.mark.parametrize("launcher", [(), ("hydra/launcher=submitit_local",)], ids=["here", "submitit_local"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param((), id="here"),
+        pytest.param(("hydra/launcher=submitit_local",), id="submitit_local", marks=pytest.mark.thorough),
+    ],
+)
 def test_refused_jobs_are_counted_at_the_end_and_the_report_is_named(tmp_path, launcher):
     folder = tmp_path / "grid"
     (tmp_path / "neither.tsv").write_text("w1 w2\tneither\n")

@@ -29,7 +29,7 @@ def result(folder: Path, number: int) -> dict:
     return json.loads((folder / str(number) / "result.json").read_text())
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_run_is_pruned_by_what_it_reports_and_all_its_processes_leave_together(tmp_path, devices):
     folder = tmp_path / "s"
     # After 25 steps a rate that learns is far above chance, one of 1e-6 is not.

@@ -53,7 +53,10 @@ def test_the_pruner_that_is_asked_for_is_the_one_that_stops_trials(tmp_path):
     assert "PRUNED" in states(tmp_path / "s")
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "gp", "qmc"])
+OTHER_SAMPLERS = [pytest.param(name, marks=pytest.mark.thorough) for name in ("random", "cmaes", "gp", "qmc")]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", *OTHER_SAMPLERS])
 def test_every_sampler_draws(tmp_path, sampler):
     search(
         tmp_path / "s", DRAWN, "steps=tag(log,interval(1,8))", f"hydra/sweeper/sampler={sampler}",
