@@ -30,7 +30,7 @@ FILES = (
     "CHANGELOG.md",
     "LICENSE",
 )
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "_build", "*.pyc")
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 TORCH = "torch==2.13.0"
 """as in the Makefile, which says why"""
 TINY = (
@@ -96,6 +96,8 @@ def copy_checkout(target: Path) -> None:
     target.mkdir()
     for name in FOLDERS:
         shutil.copytree(ROOT / name, target / name, ignore=LEFT_OUT)
+    for name in ("_build", "api"):
+        shutil.rmtree(target / "docs" / name, ignore_errors=True)
     for name in FILES:
         shutil.copy(ROOT / name, target / name)
 
