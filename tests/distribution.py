@@ -52,7 +52,7 @@ def note():
 
 atexit.register(note)
 """
-"""put into the environment as sitecustomize.py: every Python there says at its end what it imported"""
+"""put into the environment: every Python there says at its end what it imported"""
 
 
 class Failed(Exception):
@@ -126,7 +126,8 @@ def install(wheel: Path, folder: Path) -> Path:
         run(*pip, TORCH, folder=folder)
     run(*pip, wheel, folder=folder)
     (packages,) = (folder / "venv/lib").glob("python3*/site-packages")
-    (packages / "sitecustomize.py").write_text(WATCH)
+    (packages / "watch_imports.py").write_text(WATCH)
+    (packages / "watch_imports.pth").write_text("import watch_imports\n")
     return programs
 
 
