@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A file of tests stays together, since its tests share what they set up.
 PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile
+# Every page is read anew: what is wrong with one is said only when it is read.
+SPHINX = $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env -c docs
 export NLU_DATA ?= ../shared/data
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-all test-services bench bench-quick bench-cuda lint format typecheck check dist clean
+.PHONY: help train test test-all test-services bench bench-quick bench-cuda lint format typecheck check dist docs docs-links clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -51,8 +53,15 @@ check: lint typecheck test ## all of it
 dist: $(VENV)/.dist ## build sdist and wheel into dist/, and try the wheel in an environment of its own (5 minutes)
 	$(BIN)/python tests/distribution.py
 
+docs: $(VENV)/.docs ## build the site of the docs into docs/_build/html (a minute); what is wrong with a page or a link fails
+	rm -rf docs/_build
+	$(SPHINX) -b html . docs/_build/html
+
+docs-links: $(VENV)/.docs ## ask for every link of the docs that leads elsewhere; takes the network
+	$(SPHINX) -b linkcheck . docs/_build/links
+
 clean: ## remove the environment, caches and what was built, never outputs
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/api *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 # Without an NVIDIA device the build of torch for CPUs is meant; a bare "torch" would bring gigabytes of CUDA.
 $(VENV)/.run: setup.cfg pyproject.toml
@@ -74,9 +83,13 @@ $(VENV)/.cuda: $(VENV)/.run
 	touch $@
 
 $(VENV)/.services: $(VENV)/.dev
-	$(BIN)/pip install --quiet --editable '.[dev,hf,services]'
+	$(BIN)/pip install --quiet --editable '.[dev,docs,hf,services]'
 	touch $@
 
 $(VENV)/.dist: $(VENV)/.run
 	$(BIN)/pip install --quiet --editable '.[dist]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.run
+	$(BIN)/pip install --quiet --editable '.[docs]'
 	touch $@

@@ -30,7 +30,7 @@ FILES = (
     "CHANGELOG.md",
     "LICENSE",
 )
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "_build", "*.pyc")
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
 TORCH = "torch==2.13.0"
 """as in the Makefile, which says why"""
 TINY = (
@@ -52,7 +52,7 @@ def note():
 
 atexit.register(note)
 """
-"""put into the environment as sitecustomize.py: every Python there says at its end what it imported"""
+"""put into the environment: every Python there says at its end what it imported"""
 
 
 class Failed(Exception):
@@ -96,6 +96,8 @@ def copy_checkout(target: Path) -> None:
     target.mkdir()
     for name in FOLDERS:
         shutil.copytree(ROOT / name, target / name, ignore=LEFT_OUT)
+    for name in ("_build", "api"):
+        shutil.rmtree(target / "docs" / name, ignore_errors=True)
     for name in FILES:
         shutil.copy(ROOT / name, target / name)
 
@@ -124,7 +126,8 @@ def install(wheel: Path, folder: Path) -> Path:
         run(*pip, TORCH, folder=folder)
     run(*pip, wheel, folder=folder)
     (packages,) = (folder / "venv/lib").glob("python3*/site-packages")
-    (packages / "sitecustomize.py").write_text(WATCH)
+    (packages / "watch_imports.py").write_text(WATCH)
+    (packages / "watch_imports.pth").write_text("import watch_imports\n")
     return programs
 
 
