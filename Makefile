@@ -50,7 +50,7 @@ typecheck: $(VENV)/.dev ## check types
 
 check: lint typecheck test ## all of it
 
-dist: $(VENV)/.dist ## build sdist and wheel into dist/, and try the wheel in an environment of its own (5 minutes)
+dist: $(VENV)/.dist ## build sdist and wheel into dist/, and try the wheel in an environment of its own (7 minutes)
 	$(BIN)/python tests/distribution.py
 
 docs: $(VENV)/.docs ## build the site of the docs into docs/_build/html (a minute); what is wrong with a page or a link fails
