@@ -45,6 +45,7 @@ def test_a_run_of_any_kind_killed_in_every_step_ends_with_the_same_bytes(kind: K
     assert_kills_change_nothing(kind, tmp_path)
 
 
+@pytest.mark.thorough
 def test_so_does_freelb_of_a_model_of_the_transformers_library(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]

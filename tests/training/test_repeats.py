@@ -101,6 +101,7 @@ def test_the_result_is_mean_and_deviation_over_folds_and_the_score_of_all_rows(t
         assert word in printed
 
 
+@pytest.mark.thorough
 def test_folds_spread_over_jobs_are_the_same_runs_and_join_the_same(
     data: tuple[str, ...], three_folds: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_group_is_never_on_both_sides(tmp_path: Path) -> None:
     assert len(rows) == 56 and all(len(folds) == 1 for folds in folds_of_shop.values())
 
 
+@pytest.mark.thorough
 def test_a_trial_that_is_bad_is_pruned_after_a_fold(data: tuple[str, ...], tmp_path: Path) -> None:
     # A fold sees at most 12 x 8 examples. From 100 on a value below 2 ends the trial, and no accuracy is above that.
     run(

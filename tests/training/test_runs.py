@@ -206,6 +206,7 @@ def test_bf16_trains_and_a_frozen_part_stays(tmp_path: Path) -> None:
         assert before.equal(long[name]) == name.startswith("backbone.embeddings"), name
 
 
+@pytest.mark.thorough
 def test_a_grid_runs_every_value_in_a_folder_of_its_own(tmp_path: Path) -> None:
     run("--multirun", "seed=1,2", *TINY, *QUICK, *files(tmp_path), f"hydra.sweep.dir={tmp_path}/grid")
     assert weights(tmp_path / "grid" / "0") != weights(tmp_path / "grid" / "1")

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files
 
 UNNEEDED = {"sklearn", "scipy", "matplotlib", "pandas", "transformers", "sympy"}
@@ -28,6 +30,7 @@ runpy.run_module("nlu.train", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.thorough
 def test_a_first_step_waits_for_no_import_that_only_the_end_of_a_run_or_a_compiler_needs(tmp_path: Path) -> None:
     listing = tmp_path / "modules"
     command = [
