@@ -70,7 +70,7 @@ def test_every_mistake_of_the_list_has_its_place_and_would_still_run() -> None:
         right = (FOLDER.parent / mistake.file).read_text(encoding="utf-8")
         # Raises where the line does not stand there once.
         wrong = mistake.made(right)
-        assert ast.dump(ast.parse(wrong)) != ast.dump(ast.parse(right)), f"{mistake.key} changes nothing"
+        assert wrong != right and ast.parse(wrong), mistake.key
         assert mistake.says and mistake.tests and not mistake.says.endswith(".")
         for test in mistake.tests:
             assert (FOLDER.parent / test).is_file(), f"{mistake.key} is to be found by {test}, which does not exist"
