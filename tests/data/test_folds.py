@@ -62,6 +62,18 @@ def test_groups_that_share_a_text_are_one():
     assert clusters_of(np.array([1, 2, 2, 3]), np.array([7, 7, 8, 9])).tolist() == [0, 0, 0, 1]
 
 
+def test_rows_that_share_neither_text_nor_group_are_strangers():
+    assert clusters_of(np.array([1, 2, 3]), np.array([8, 7, 9])).tolist() == [0, 1, 2]
+    assert clusters_of(np.array([3, 1, 2, 1]), np.array([7, 8, 9, 9])).tolist() == [1, 0, 0, 0]
+
+
+def test_large_clusters_are_dealt_before_small_ones():
+    # 4, then 3 and 3, then 2 make six rows in each of two folds; the other way round it would be 5 and 7.
+    cluster_N = np.repeat([0, 1, 2, 3], [2, 3, 4, 3])
+    for seed in range(4):
+        assert np.bincount(fold_numbers(cluster_N, np.zeros(12, int), count=2, seed=seed)).tolist() == [6, 6]
+
+
 def test_the_same_seed_splits_the_same_way_and_another_one_otherwise():
     cluster_N, label_N = np.arange(60), np.arange(60) % 3
     first, again, other = (fold_numbers(cluster_N, label_N, count=5, seed=seed) for seed in (1, 1, 2))

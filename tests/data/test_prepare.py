@@ -85,10 +85,10 @@ def test_a_store_is_found_again_and_not_built_again(write, open_files):
 
 @pytest.mark.parametrize(
     "change",
-    [{"max_len": 9}, {"labels": ["0", "1"]}, {"on_bad_row": "skip"}, {"max_rows": 3},
+    [{"max_len": 9}, {"labels": ["0", "1"]}, {"label_separator": ";"}, {"on_bad_row": "skip"}, {"max_rows": 3},
      {"fields": {"text": 0, "label": 0}}, {"tokenizing": WordPiece(min_count=2)},
      {"tokenizing": WordPiece(lowercase=False)}],
-    ids=["max_len", "labels", "on_bad_row", "max_rows", "fields", "min_count", "lowercase"],
+    ids=["max_len", "labels", "label_separator", "on_bad_row", "max_rows", "fields", "min_count", "lowercase"],
 )  # fmt: skip
 def test_what_shapes_the_rows_makes_another_store(write, open_files, change):
     settings = {"train": write("train.tsv", "good\t1\nbad\t0\nfine\t1\n"), "dev": write("dev.tsv", "good\t1\n")}
@@ -117,6 +117,9 @@ def test_what_only_chooses_among_the_rows_opens_the_same_store(write, open_files
     train = write("train.tsv", "".join(f"text {i}\t{i % 2}\n" for i in range(60)))
     opened = [open_files(train=train, **choice) for choice in ({}, {"dev_fraction": 0.5}, {"drop_duplicates": True})]
     assert len({store.folder for store in opened}) == 1
+    # The rows that are trained on are others with another share, and the same where nothing is dropped.
+    assert opened[0].digests != opened[1].digests and opened[0].digests == opened[2].digests
+    assert all(opened[0].digests[name] != opened[1].digests[name] for name in ("train", "dev"))
 
 
 def test_bad_rows_are_all_listed_by_file_row_field_and_value_and_leave_no_store(write, open_files, empty_cache):
@@ -293,22 +296,25 @@ def test_rows_cut_to_max_len_are_counted(write, open_files):
 
 def test_chunks_and_shards_change_nothing_that_is_seen(write, open_files, empty_cache, monkeypatch):
     lines = [f"{'word ' * (i % 7)}number {i}\t{i % 3}" for i in range(50)]
-    settings = {"train": write("train.tsv", "\n".join(lines)), "dev_fraction": 0.3}
+    # Words and number, between two special tokens: those with five and six words are too long.
+    settings = {"train": write("train.tsv", "\n".join(lines)), "dev_fraction": 0.3, "max_len": 8}
     whole = open_files(**settings)
+    assert whole.meta["sets"]["train"]["cut"] == 14
     wanted = {name: (words_of(whole, name), labels_of(whole, name)) for name in whole.sets}
     whole.folder.rename(empty_cache / "aside")
     monkeypatch.setattr(reading_module, "CHUNK_ROWS", 4)
     monkeypatch.setattr(store_module, "SHARD_ROWS", 7)
     pieces = open_files(**settings)
     assert len(list((pieces.folder / "train").iterdir())) == 8
+    assert pieces.meta["sets"] == whole.meta["sets"]
     assert {name: (words_of(pieces, name), labels_of(pieces, name)) for name in pieces.sets} == wanted
 
 
 def test_a_pair_is_one_example_and_its_texts_do_not_run_together(write, open_files):
-    train = write("train.tsv", "ab\tc\t1\na\tbc\t0\nab\tc\t1\n")
+    train = write("train.tsv", "ab\tc\t1\na\tbc\t1\nab\tc\t1\nd\te\t0\n")
     fields = {"text_a": 0, "text_b": 1, "label": 2}
     store = open_files("pair", train=train, dev=train, fields=fields, drop_duplicates=True)
-    assert words_of(store, "train") == ["ab [SEP] c", "a [SEP] bc"]
+    assert words_of(store, "train") == ["ab [SEP] c", "a [SEP] bc", "d [SEP] e"]
 
 
 def test_spans_of_a_text_become_tags_of_its_characters(write, open_files):

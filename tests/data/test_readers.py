@@ -43,9 +43,13 @@ def test_tsv_lines_end_at_a_newline_only(write):
     assert values(read(path, {"text": 0, "label": 1})) == [("one\u2028text\x85more\x0c", "1"), ("next", "0")]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_column(write):
-    path = write("a.tsv", "\ufefftext\tlabel\nx\t1\n")
-    assert values(read(path)) == [("x", "1")]
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.tsv", "text\tlabel\nx\t1\n"), ("a.csv", "text,label\nx,1\n"), ("a.jsonl", '{"text": "x", "label": "1"}\n'),
+     ("a.json", '[{"text": "x", "label": "1"}]')],
+)  # fmt: skip
+def test_a_byte_order_mark_is_no_part_of_what_follows_it(write, name, content):
+    assert values(read(write(name, f"\ufeff{content}"))) == [("x", "1")]
 
 
 def test_a_table_has_a_header_exactly_when_a_field_is_given_by_name(write):

@@ -248,7 +248,8 @@ def test_a_refused_row_adds_no_type():
     ("scheme", "written", "bio"),
     [("BIO", "B-X I-X O B-Y", "B-X I-X O B-Y"), ("BIO", "I-X I-X O I-Y B-Y", "B-X I-X O B-Y B-Y"),
      ("BIO", "B-X I-Y I-Y", "B-X B-Y I-Y"), ("IO", "I-X I-X O I-Y I-X", "B-X I-X O B-Y B-X"),
-     ("BIO with S", "S-X B-X I-X S-Y", "B-X B-X I-X B-Y"),
+     ("BIO with S", "S-X B-X I-X S-Y", "B-X B-X I-X B-Y"), ("BIO with S", "S-X I-X I-X B-Y", "B-X B-X I-X B-Y"),
+     ("BILOU", "U-X L-X I-Y L-Y", "B-X B-X B-Y I-Y"),
      ("BIOES", "B-X I-X E-X S-X O B-Y E-Y", "B-X I-X I-X B-X O B-Y I-Y"),
      ("BIOES", "B-X E-X I-X E-X S-X", "B-X I-X B-X I-X B-X"),
      ("BMES", "B-X M-X M-X E-X S-Y O", "B-X I-X I-X I-X B-Y O"), ("BILOU", "B-X I-X L-X U-Y O", "B-X I-X I-X B-Y O")],
@@ -294,6 +295,7 @@ def test_spans_of_characters_become_bio_tags():
     tags, rule = tags_of_spans("浙商叶老桂在中", spans)
     assert rule is None
     assert tags == ["B-company", "I-company", "B-name", "I-name", "I-name", "O", "B-company"]
+    assert tags_of_spans(" ab ", {"x": {"ab": [[1, 2]]}}) == (["O", "B-x", "I-x", "O"], None), "a tag for each blank"
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,21 @@ def test_circle_is_its_formula_for_cosines_and_for_probabilities(labels):
     assert found.item() == pytest.approx(4 * circle(probabilities, labels, 4.0, 0.2), rel=1e-5)
 
 
+def test_the_gradient_of_circle_takes_the_weights_of_the_rows_as_constants():
+    scores_N, labels_N, scale, margin = np.array([0.9, -0.3, 0.1, 0.6]), np.array([1, 0, 1, 0]), 4.0, 0.2
+    is_positive_N = labels_N == 1
+    a_N = np.where(is_positive_N, 1 + margin - scores_N, np.maximum(0, scores_N + margin))
+    size_N = np.where(is_positive_N, np.exp(-scale * a_N * (scores_N - 1 + margin)), 0)
+    size_N += np.where(is_positive_N, 0, np.exp(scale * a_N * (scores_N - margin)))
+    positive, negative = size_N[is_positive_N].sum(), size_N[~is_positive_N].sum()
+    share_N = size_N / np.where(is_positive_N, positive, negative)
+    slope = 1 / (1 + (positive * negative) ** (-1 / scale))
+    values_N1 = torch.tensor(scores_N[:, None], dtype=torch.float32, requires_grad=True)
+    Circle(scale=scale, margin=margin)(values_N1, torch.tensor(labels_N)).backward()
+    expected_N = 4 * slope * np.where(is_positive_N, -a_N, a_N) * share_N
+    np.testing.assert_allclose(values_N1.grad[:, 0].numpy(), expected_N, rtol=1e-4, atol=1e-6)
+
+
 def test_circle_can_be_mixed_with_cross_entropy():
     logits_N2, labels_N = inputs_of(Circle())
     entropy = torch.nn.functional.cross_entropy(logits_N2, labels_N, reduction="sum")

@@ -39,6 +39,13 @@ def test_sets_of_labels_are_scored_as_by_hand() -> None:
     ]  # fmt: skip
 
 
+def test_a_probability_that_is_the_threshold_is_enough() -> None:
+    # a of the last row is wrong and has 0.6, which is no number of single precision; b there has 0.7.
+    assert scored(0.6).result().metrics["precision_micro"] == 3 / 4
+    assert scored(0.61).result().metrics["precision_micro"] == 1.0
+    assert scored(0.7).result().metrics["recall_micro"] == 3 / 4
+
+
 def test_average_precision_is_over_the_labels_that_occur() -> None:
     # a is ranked 0.9, 0.8 before the others: 1. b: 0.7 right, 0.4 right, then the rest: 1.
     assert scored(0.5).result().metrics["average_precision"] == pytest.approx(1.0)

@@ -25,6 +25,11 @@ def test_a_fixed_threshold_decides() -> None:
     assert scores["auc"] == pytest.approx(5 / 6)
 
 
+def test_a_similarity_that_is_the_threshold_is_enough() -> None:
+    scores = scores_of(ROWS, 0.6)
+    assert scores["recall"] == 1.0 and scores["precision"] == 2 / 3
+
+
 def test_a_tuned_threshold_is_the_most_accurate() -> None:
     scores = scores_of(ROWS, None)
     assert scores["accuracy"] == 4 / 5

@@ -10,6 +10,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.reports.runs import find_runs, read_run
+from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate
 
 FAILURE = (
@@ -30,6 +31,16 @@ def test_a_run_without_a_result_shows_its_best_so_far(tmp_path):
     assert run.state == "unfinished" and run.metric == "accuracy" and run.set_name == "dev"
     assert run.value("dev", "accuracy") == 0.7 and run.best_step == 20 and run.examples == 240
     assert run.examples_per_s == 200.0
+
+
+def test_the_examples_of_an_unfinished_run_are_those_of_its_last_row_in_either_table(tmp_path):
+    folder = evaluate(begin_run(tmp_path / "a"), 0.5, 0.7)
+    Table(folder / "train.tsv", TRAIN_COLUMNS).append(step=25, epoch=2.5, examples=200, loss=0.1, examples_per_s=50.0)
+    assert read_run(folder).examples == 200
+    Table(folder / "valid.tsv", VALID_COLUMNS).append(
+        step=30, epoch=3.0, examples=240, set="dev", metric="accuracy", value=0.6
+    )
+    assert read_run(folder).examples == 240 and read_run(folder).best_step == 20
 
 
 def test_the_best_of_a_metric_that_falls_is_its_lowest_value(tmp_path):

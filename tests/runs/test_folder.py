@@ -64,6 +64,15 @@ def test_another_configuration_is_refused_with_every_difference(tmp_path: Path) 
     assert "resume=" not in refused.value.remedy
 
 
+def test_a_key_that_is_null_on_one_side_and_absent_on_the_other_is_a_difference(tmp_path: Path) -> None:
+    saved_run(tmp_path, trainer={"batch_size": 8, "former": None})
+    with pytest.raises(UserError, match=r"trainer\.former: None there, absent here"):
+        checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto"})
+    with pytest.raises(UserError, match=r"data\.newer: absent there, None here"):
+        changes = {"resume": "auto", "trainer": {"batch_size": 8, "former": None}, "data": {"newer": None}}
+        checkpoint_to_continue(tmp_path, CONFIG | changes)
+
+
 def test_another_attempt_at_a_trial_or_another_way_to_its_storage_is_the_same_run(tmp_path: Path) -> None:
     trial = {"storage": "postgresql://here/a", "study": "s", "number": 3, "attempt": 0}
     last = saved_run(tmp_path, resume="auto", trial=trial)

@@ -13,6 +13,7 @@ import pytest
 from nlu.config.errors import DataError
 from nlu.runs import predictions
 from nlu.runs.predictions import Predictions, kept_sets, predictions_of, write_predictions
+from nlu.runs.takeover import keep_predictions_of
 
 EARLIER = Path(__file__).with_name("earlier")
 """run folders that version 0.1 of November 2026 left, before predictions were lines"""
@@ -68,7 +69,7 @@ def test_a_set_written_again_takes_the_place_of_both_forms_and_only_once_it_is_w
     assert os.listdir(folder) == ["dev.jsonl"] and len(list(predictions_of(tmp_path, "dev"))) == 4
 
 
-@pytest.mark.parametrize("characters", [1, 2, 7, 1 << 16])
+@pytest.mark.parametrize("characters", [*range(1, 16), 1 << 16])
 @pytest.mark.parametrize("indent", [None, 2])
 def test_the_earlier_form_gives_the_same_wherever_reading_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, characters: int, indent: int | None
@@ -143,3 +144,14 @@ def test_run_folders_of_earlier_versions_are_read() -> None:
     assert [record["label"] for record in tagged][:2] == [[[1, 2, "地"]], [[0, 1, "人"]]]
     joined = predictions_of(EARLIER / "folds", "out-of-fold")
     assert [record["id"] for record in joined] == list(range(12)) and joined.header["folds"] == 2
+
+
+def test_of_a_state_that_is_taken_over_only_the_predictions_of_its_best_evaluation_stay(tmp_path: Path) -> None:
+    for name, step in (("dev", 3), ("easy", 5), ("old", 5), ("test", 5)):
+        write_predictions(tmp_path / "predictions" / f"{name}.jsonl", {"step": step}, records(2))
+    keep_predictions_of(tmp_path, ["dev", "easy", "old"], 5)
+    assert kept_sets(tmp_path) == ["easy", "old"]
+    keep_predictions_of(tmp_path, ["dev", "easy"], 5)
+    assert kept_sets(tmp_path) == ["easy"]
+    keep_predictions_of(tmp_path, ["easy"], None)
+    assert kept_sets(tmp_path) == []

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,6 +127,26 @@ def test_replacing_a_file_leaves_readers_of_the_old_one_undisturbed_and_nothing_
         assert reader.read() == "old"
     assert path.read_text() == "new"
     assert os.listdir(path.parent) == ["config.yaml"]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_is_afterwards(tmp_path, monkeypatch):
+    events = []
+    sync, rename = os.fsync, os.replace
+
+    def synced(descriptor):
+        events.append(("on the disk", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+        sync(descriptor)
+
+    def renamed(source, target):
+        events.append((Path(source).name, Path(target).name))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_text(tmp_path / "a.txt", "x")
+    (temporary, name) = events[1]
+    assert name == "a.txt" and temporary != name
+    assert events == [("on the disk", temporary), (temporary, name), ("on the disk", tmp_path.name)]
 
 
 def test_a_value_that_cannot_be_written_leaves_the_old_file(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from nlu.config.errors import DataError
+from nlu.storage import remote
 from nlu.storage.resources import fetch
 
 
@@ -64,6 +65,14 @@ def test_a_prefix_is_fetched_as_a_folder_and_anew_when_a_file_is_added(bucket):
 def test_a_missing_object_is_reported(bucket):
     with pytest.raises(DataError, match=r"weights s3://.*/no\.bin does not exist"):
         fetch(f"s3://{bucket.name}/no.bin", what="weights")
+
+
+def test_an_object_that_came_in_part_is_refused_and_leaves_nothing(bucket, cached_files, monkeypatch):
+    bucket.put_object(Key="a.bin", Body=b"abcdef")
+    monkeypatch.setattr(remote, "_receive", lambda reference, store, name, path, advance: path.write_bytes(b"abc"))
+    with pytest.raises(DataError, match=r"a\.bin came with 3 of 6 bytes"):
+        fetch(f"s3://{bucket.name}/a.bin")
+    assert cached_files() == []
 
 
 def test_another_sha256_leaves_nothing_and_the_right_one_needs_no_server_again(bucket, cached_files, monkeypatch):

@@ -147,6 +147,21 @@ def test_a_kill_at_any_point_of_replacing_leaves_the_old_or_the_new_and_the_next
     assert left == {"old", "new"}
 
 
+def test_the_older_one_is_set_aside_and_goes_its_mark_first_once_the_name_of_the_new_one_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace(write(aside(tmp_path / "place"), "old"), tmp_path / "place")
+    write(aside(tmp_path / "place"), "new")
+    with monkeypatch.context() as patch:
+        recorder = Recorder(patch)
+        replace(tmp_path / ".place.new", tmp_path / "place")
+    renamed = recorder.events.index(("rename", "place"))
+    assert recorder.events[renamed - 1] == ("rename", ".place.old")
+    assert recorder.events[renamed + 1 : renamed + 3] == [("fsync", tmp_path.name), ("unlink", MARKER)]
+    removed = recorder.events[renamed + 3 :]
+    assert {("unlink", "a.txt"), ("unlink", "b.txt"), ("rmdir", "deep")} < set(removed) and len(removed) == 4
+
+
 def test_of_many_that_settle_one_place_at_once_the_first_stands_also_where_a_broken_one_lay(tmp_path: Path) -> None:
     for attempt in range(20):
         place = tmp_path / str(attempt) / "place"

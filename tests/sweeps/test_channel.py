@@ -129,6 +129,19 @@ def test_the_value_is_the_best_of_the_runs_result(handed, tmp_path):
     assert channel.LOCKS == ".jobs" and (tmp_path / ".jobs/0.lock").exists()
 
 
+@pytest.mark.parametrize(("value", "shown"), [("null", "None"), ("Infinity", "inf"), ("NaN", "nan")])
+def test_a_run_whose_best_value_is_no_number_has_failed(handed, tmp_path, value, shown):
+    def run():
+        (tmp_path / "0").mkdir()
+        best = f'{{"metric": "auc", "value": {value}}}'
+        (tmp_path / "0/result.json").write_text(f'{{"best": {best}, "pruned": false, "examples": 640}}')
+        return 0
+
+    run_trial(handed(0), tmp_path / "0", run)
+    outcome = frozen(handed, 0).user_attrs[OUTCOME]
+    assert [outcome[key] for key in ("state", "value", "error")] == [FAILED, None, f"auc is {shown}"]
+
+
 def job(handed, number: int, launch: int) -> Trial:
     trial = Trial(**handed(number), launch=launch)
     trial.claim()

@@ -193,5 +193,17 @@ def test_brackets_are_counted_exactly():
     assert len(brackets({**SPEC, "min_resource": 1, "max_resource": 243})) == 6
 
 
+def test_the_end_of_a_run_is_no_rung_also_where_the_least_resource_was_rounded_down():
+    def rungs(low: int, high: int) -> list[tuple[int, ...]]:
+        spec = {"name": "hyperband", "min_resource": low, "max_resource": high, "reduction_factor": 3}
+        return [bracket.rungs for bracket in brackets({**spec, "bootstrap_count": 0})]
+
+    assert rungs(1, 27) == [(1, 3, 9), (3, 9), (9,), ()]
+    # A third of 100 is 33, and three times that would be 99.
+    assert rungs(33, 100) == [(33,), ()]
+    single = {**HALVING, "min_resource": 100, "max_resource": 400, "reduction_factor": 2, "min_early_stopping_rate": 1}
+    assert [bracket.rungs for bracket in brackets(single)] == [(200,)]
+
+
 def test_without_rungs_there_are_no_brackets():
     assert brackets({"name": "median"}) == []

@@ -1,6 +1,7 @@
 """A storage of any kind may be away in the middle of a search: nothing is lost, and nothing happens twice."""
 
 import uuid
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -151,3 +152,22 @@ def test_a_job_that_opens_a_journal_which_is_gone_for_now_makes_none_in_its_plac
     with pytest.raises(StorageAway):
         open_storage(url, is_known=True, patience_s=0.0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pauses_double_up_to_a_bound_until_patience_is_over(monkeypatch):
+    now_s, pauses_s = 0.0, []
+
+    def sleep(seconds, is_hurried):
+        nonlocal now_s
+        pauses_s.append(seconds)
+        now_s += seconds
+
+    def away():
+        raise OSError("gone")
+
+    monkeypatch.setattr(patience, "_sleep", sleep)
+    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: now_s))
+    with pytest.raises(StorageAway):
+        patience.patiently(away, "journal:///x", (OSError,), 60.0)
+    # 45.5 s by then, and with another 15 s it would be more than a minute.
+    assert pauses_s == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]

@@ -122,6 +122,9 @@ def test_trials_in_unlike_batches_meet_where_they_are_meant_to_be_scored():
     tens, forties = {500: 0.5, 1000: 0.6, 1500: 0.7}, {528: 0.7, 1008: 0.8, 1512: 0.9}
     bad = {512: 0.1, 1024: 0.2, 1536: 0.3}
     assert ends({**MEDIAN, "eval_interval": 500}, [tens, forties, bad])[-1] == 512
+    # After ten intervals one that reaches them a little earlier still meets the others.
+    late = [{5040: value, 6000: value} for value in (0.5, 0.7)]
+    assert ends({**MEDIAN, "eval_interval": 504}, [*late, {5000: 0.1, 6000: 0.1}])[-1] == 5000
     assert ends({**MEDIAN, "eval_interval": 1}, [tens, forties, bad])[-1] == 1536, "none has a value at 512"
 
 

@@ -35,6 +35,13 @@ def test_a_broken_search_draws_what_an_unbroken_one_does(kind):
     assert len({params["x"] for params in drawn}) == 14
 
 
+def test_the_parameters_of_a_trial_are_drawn_apart():
+    space = {name: FloatDistribution(0, 1) for name in "abc"}
+    study = optuna.create_study(sampler=sampler())
+    for _ in range(5):
+        assert len(set(study.ask(space).params.values())) == 3
+
+
 def test_a_quasi_random_sequence_is_one_over_all_trials():
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     alone = lambda own: optuna.samplers.RandomSampler(seed=own)  # noqa: E731

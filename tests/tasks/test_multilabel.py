@@ -1,9 +1,12 @@
 """Any number of labels for a text."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from scipy.special import expit, rel_entr
 
 from nlu.losses.bce_multilabel import BceMultilabel
 from nlu.tasks.multilabel import Multilabel
@@ -45,3 +48,22 @@ def test_a_cell_holds_labels_between_separators(store_of):
     assert store.labels == ["x", "y"]
     _, records = scored(Multilabel(BceMultilabel(), store.target, threshold=0.5), store, np.zeros((3, 2), np.float32))
     assert [row["label"] for row in records] == [["x", "y"], [], ["y"]]
+
+
+def test_a_label_at_the_threshold_is_kept_as_it_was_scored():
+    # In single precision 0.7 is a little less than in double.
+    task = Multilabel(BceMultilabel(), SimpleNamespace(names=["x", "y"]), threshold=0.7)
+    record = {"label": ["x"], "probabilities": {"x": float(np.float32(0.7)), "y": 0.69}, "loss": 0.0}
+    scorer = task.scorer({})
+    scorer.add(record)
+    scores = scorer.result().metrics
+    assert scores["exact_match"] == 1.0 and task.finished(record, scores)["prediction"] == ["x"]
+
+
+def test_two_predictions_diverge_by_half_of_both_divergences_of_each_label():
+    logits = [np.array([[2.0, -1.0], [0.5, 0.0]]), np.array([[-1.0, 0.5], [0.5, 3.0]])]
+    p, q = (np.stack([expit(values), expit(-values)]) for values in logits)
+    expected = (rel_entr(p, q) + rel_entr(q, p)).sum() / 2
+    task = Multilabel(BceMultilabel(), SimpleNamespace(names=["x", "y"]))
+    first, second = ({"logits": torch.from_numpy(values)} for values in logits)
+    assert task.divergence(None, first, second).item() == pytest.approx(expected)

@@ -68,6 +68,9 @@ def test_spans_that_max_len_cut_off_are_missed_not_forgotten(store_of):
     assert metrics["loss"] == pytest.approx(0.0, abs=1e-6)
     assert records[0]["label"] == [(0, 0, "X"), (5, 6, "X"), (8, 8, "X")]
     assert scores.by_label[0]["examples"] == 4
+    # The loss is a mean over the seven units that were seen, each as sure as the others: of three tags.
+    unsure, _ = scores_of(store, rows, sure=2.0)
+    assert unsure.metrics["loss"] == pytest.approx(math.log(1 + 2 * math.exp(-2)), rel=1e-6)
 
 
 def test_rows_of_which_nothing_fits_are_all_missed(store_of):

@@ -1,18 +1,25 @@
 """What the loop decides and counts, over whole small runs, against what follows by hand from their options."""
 
 import json
+import math
 import shutil
+import signal
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import optuna
 import pytest
+import torch
 
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
+from nlu.runs.state import Best
 from nlu.sweeps.channel import OUTCOME, PRUNER
 from nlu.sweeps.storage import open_storage, storage_url
+from nlu.training import loop
 from tests.training.in_process import (
     STANDING_STILL,
     TINY,
@@ -115,6 +122,58 @@ def test_the_best_is_the_best_on_the_first_set_and_the_others_have_no_say(tmp_pa
         assert result(run_dir)["metrics"][second]["loss"] == of_second[order[0]]
         kept = [json.loads((run_dir / f"checkpoints/best-{place}/score.json").read_text()) for place in (1, 2)]
         assert [score["step"] for score in kept] == order[:2]
+
+
+def test_an_evaluation_without_a_number_is_never_among_the_best() -> None:
+    evaluations = [Best(step, 0, 0.0, value, {}) for step, value in enumerate([math.nan, 0.5, 0.7, math.nan, 0.7])]
+    run: Any = SimpleNamespace(higher_is_better=True, trainer=SimpleNamespace(keep_best=4))
+    assert [entry.step for entry in loop.Training.ranked(run, evaluations)] == [2, 4, 1]
+    run.higher_is_better = False
+    assert [entry.step for entry in loop.Training.ranked(run, evaluations)] == [1, 2, 4]
+
+
+def test_scoring_changes_nothing_of_what_is_trained(data: tuple[str, ...], tmp_path: Path) -> None:
+    options = (*TINY, *data, "model.head_dropout=0.5", "model.dropout=0.5", "trainer.max_duration=4st")
+    for interval in ("1st", "0"):
+        train(*options, f"trainer.eval_interval={interval}", f"hydra.run.dir={tmp_path}/{interval}")
+    often, once = (tensors(tmp_path / interval, "last/model") for interval in ("1st", "0"))
+    assert len(scores(tmp_path / "1st", "dev", "loss")) == 4 and len(scores(tmp_path / "0", "dev", "loss")) == 1
+    assert all(np.array_equal(often[name], once[name]) for name in once)
+
+
+def test_the_time_of_a_scoring_belongs_to_no_step_and_to_all_starts_of_the_run(
+    data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late_s, scoring_s, evaluate = 0.0, 1000.0, loop.evaluate
+
+    def evaluate_slowly(run: loop.Training) -> None:
+        nonlocal late_s
+        late_s += scoring_s
+        evaluate(run)
+
+    monkeypatch.setattr(loop, "evaluate", evaluate_slowly)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: time.perf_counter() + late_s))
+    options = (*TINY, *data, "trainer.eval_interval=1st", "trainer.max_duration=8st", "resume=auto")
+    with at_backward(7, die), pytest.raises(Killed):
+        train(*options, f"hydra.run.dir={tmp_path}/run")
+    killed = state_of(tmp_path / "run")
+    assert killed["step"] == 6 and 6000 < killed["train_s"] < 7000 and 0 < killed["throughput"]["steps_s"] < 1000
+    scoring_s = 0.0
+    train(*options, f"hydra.run.dir={tmp_path}/run")
+    assert 6000 < state_of(tmp_path / "run")["train_s"] < 7000
+
+
+def test_a_run_that_is_asked_to_stop_before_its_last_step_ends_as_any_other(
+    data: tuple[str, ...], tmp_path: Path
+) -> None:
+    def ask(gradient: torch.Tensor) -> torch.Tensor:
+        signal.raise_signal(signal.SIGTERM)
+        return gradient
+
+    options = (*TINY, *data, "trainer.max_duration=3st", "resume=auto", f"hydra.run.dir={tmp_path}/run")
+    with at_backward(2, ask):
+        train(*options)
+    assert result(tmp_path / "run")["steps"] == 3
 
 
 @pytest.mark.parametrize("keep_best", [1, 3])

@@ -96,6 +96,13 @@ def test_clipping_bounds_the_update_and_reports_the_norm_before(examples: Exampl
     assert float((vector(parts) - before).norm()) == pytest.approx(0.01, rel=1e-3)
 
 
+def test_a_gradient_below_the_bound_stays_as_it_is(examples: Examples) -> None:
+    free, bounded = stepper(lr=1.0), stepper(lr=1.0, clip_norm=1e3)
+    for parts in (free, bounded):
+        assert not parts.step(examples, [np.arange(ROWS)], 1, False).result().clipped
+    assert torch.equal(vector(free), vector(bounded))
+
+
 def test_a_loss_that_is_not_a_number_changes_nothing_and_names_rows(examples: Examples) -> None:
     parts = stepper()
     with torch.no_grad():
@@ -134,6 +141,20 @@ def test_a_rank_without_examples_takes_part(examples: Examples, tmp_path: Path) 
     pending = parts.step(examples, [np.arange(3), np.zeros(0, np.int64)], 1, True)
     assert pending.stop
     assert pending.result().counts == {"labels": 3}
+
+
+class HearsAnother(Ranks):
+    """The rank of a step in which another one was asked to stop."""
+
+    def sum_on_host(self, numbers: list[float]) -> list[float]:
+        return [*numbers[:-1], numbers[-1] + 1]
+
+
+def test_a_rank_stops_where_another_one_was_asked_to(examples: Examples) -> None:
+    parts = stepper()
+    assert not parts.step(examples, [np.arange(3)], 1, False).stop
+    parts.ranks = HearsAnother(0, 1, CPU)
+    assert parts.step(examples, [np.arange(3)], 2, False).stop
 
 
 FUSED = partial(FusedAdamW, fused=True)

@@ -67,6 +67,12 @@ def test_jobs_run_in_order_whatever_the_size_of_a_batch(run):
     assert (code, ran) == (2, []) and "hydra.sweeper.max_batch_size is 0 but must be an integer >= 1 or null" in said
 
 
+@pytest.mark.parametrize("size", ["null", "1", "2", "3"])
+def test_jobs_are_numbered_through_all_batches(run, size):
+    code, ran, said = run("name='job${hydra:job.num}'", "seed=5,6,7,8,9", f"hydra.sweeper.max_batch_size={size}")
+    assert (code, ran) == (0, ["job0 5", "job1 6", "job2 7", "job3 8", "job4 9"]), said
+
+
 def test_values_may_stand_in_a_file_and_the_command_line_comes_after_them(run):
     params = "hydra.sweeper.params={seed: '1,2', name: 'a,b'}"
     assert run(params, "name=c")[:2] == (0, ["c 1", "c 2"])

@@ -116,6 +116,8 @@ def test_a_foreign_class_in_hydras_keys_is_refused_without_an_import(train, mine
         "hydra.callbacks.one._target_ is foreign_package.Thing, which is outside nlu, Hydra and its installed plugins; "
         "if you trust foreign_package, add it: trusted_packages=[foreign_package]"
     ) in told
+    code, told = train(f"--config-dir={mine}", "+extra=foreign", "dry_run=true", "trusted_packages=[foreign]")
+    assert code == 2 and "one._target_ is foreign_package.Thing, which is outside" in told, "another package"
     assert "foreign_package" not in sys.modules and list(Path().iterdir()) == []
 
 

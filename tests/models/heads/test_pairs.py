@@ -30,9 +30,13 @@ def test_the_features_are_both_vectors_and_their_distance():
     with torch.no_grad():
         head.linear.weight.copy_(torch.arange(18.0).view(3, 6))
         head.linear.bias.copy_(torch.tensor([0.0, 0.5, 1.0]))
-    features = torch.tensor([[3.0, 4, 0, 2, 3, 2], [1, 0, 0, 0, 1, 0]])
-    expected = features @ torch.arange(18.0).view(3, 6).T + torch.tensor([0.0, 0.5, 1.0])
-    torch.testing.assert_close(head(Encoded(pooled_SD=VECTORS_SD), Places()), expected)
+    # The other way round, only the order of the two vectors changes.
+    for swapped, rows in ((False, [[3.0, 4, 0, 2, 3, 2], [1, 0, 0, 0, 1, 0]]),
+                          (True, [[0.0, 2, 3, 4, 3, 2], [0, 0, 1, 0, 1, 0]])):  # fmt: skip
+        places = Places()
+        places.sequences_KB = Places.sequences_KB.flip(0) if swapped else Places.sequences_KB
+        expected = torch.tensor(rows) @ torch.arange(18.0).view(3, 6).T + torch.tensor([0.0, 0.5, 1.0])
+        torch.testing.assert_close(head(Encoded(pooled_SD=VECTORS_SD), places), expected)
 
 
 def test_the_cosine_is_that_of_the_two_vectors_and_0_for_a_vector_of_zeros():
