@@ -21,11 +21,12 @@ ADVERSARIAL = "adversarial_"
 class Fgm:
     """The task's loss plus `weight` times the loss at word vectors moved by epsilon along its gradient."""
 
-    def __init__(self, *, epsilon: PositiveFloat = 1.0, weight: PositiveFloat = 1.0):
+    def __init__(self, *, epsilon: PositiveFloat = 0.1, weight: PositiveFloat = 1.0):
         """`epsilon`: Euclidean length of the move of a sequence. `weight` of the adversarial loss, 1 in the paper.
 
-        The paper normalises word vectors first; pretrained ones stay as they are here, so epsilon is in their unit:
-        1 is about 0.7 of one word vector of BERT. Both passes have the same dropout masks.
+        The paper normalises word vectors first; pretrained ones stay as they are here, so epsilon is in their unit.
+        A word vector of BERT has a length of about 1.4, one of SimBERT-tiny of 1.1. Both passes have the same dropout
+        masks.
         """
         self.epsilon, self.weight = epsilon, weight
 
