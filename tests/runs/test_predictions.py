@@ -77,7 +77,7 @@ def test_the_earlier_form_gives_the_same_wherever_reading_stops(
     monkeypatch.setattr(predictions, "CHUNK_CHARACTERS", characters)
     rows = [{"id": 120, "loss": 12.5e-1, "label": [[1, 22, 'X"}],']]}, {"id": 121, "loss": None, "label": []}]
     path = tmp_path / "dev.json"
-    for content in ({"step": 1234, **HEADER, "rows": rows}, {"rows": []}):
+    for content in ({**HEADER, "step": 1234, "rows": rows}, {"rows": []}):
         path.write_text(json.dumps(content, indent=indent))
         found = Predictions(path)
         assert list(found) == content["rows"]

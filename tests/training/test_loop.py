@@ -141,6 +141,15 @@ def test_scoring_changes_nothing_of_what_is_trained(data: tuple[str, ...], tmp_p
     assert all(np.array_equal(often[name], once[name]) for name in once)
 
 
+def test_a_set_is_scored_without_dropout(data: tuple[str, ...], tmp_path: Path) -> None:
+    options = (*TINY, *data, "trainer.ema_decay=0", "trainer.eval_interval=0")
+    train(*options, "model.head_dropout=0.5", "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/dropping")
+    from_it = (f"model.pretrained={tmp_path}/dropping/last", "trainer.max_duration=1st", *STANDING_STILL)
+    train(*options, *from_it, f"hydra.run.dir={tmp_path}/whole")
+    dropping, whole = (result(tmp_path / name)["last"]["dev"]["loss"] for name in ("dropping", "whole"))
+    assert dropping == pytest.approx(whole, rel=1e-6)
+
+
 def test_the_time_of_a_scoring_belongs_to_no_step_and_to_all_starts_of_the_run(
     data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,13 +2,14 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
 from nlu.config.entry.app import run_app
-from nlu.config.entry.grid import job_name, jobs_of
+from nlu.config.entry.grid import job_name, jobs_of, print_end
 from nlu.config.errors import UserError
 
 SCHEMA = "shop.schema.Job"
@@ -82,3 +83,15 @@ def test_no_job_starts_where_one_of_them_is_refused(run):
     code, ran, said = run("name=a", "seed=1,-1,2")
     assert (code, ran) == (2, [])
     assert said.startswith("nlu: error: job 1 (seed=-1): seed is -1 but must be an integer >= 0")
+
+
+def test_jobs_that_stopped_with_their_state_saved_are_not_told_as_failed(tmp_path, capsys):
+    def job(number, status):
+        output = SimpleNamespace(output_dir=str(tmp_path / str(number)))
+        hydra = SimpleNamespace(job=SimpleNamespace(num=number), runtime=output)
+        return SimpleNamespace(hydra_cfg=SimpleNamespace(hydra=hydra), return_value=status)
+
+    print_end([job(number, status) for number, status in enumerate((0, 75, 2, 130))])
+    assert capsys.readouterr().err.splitlines() == [
+        "nlu: 1 of 4 jobs were refused or failed: 2", "nlu: 2 of 4 jobs were stopped, their state saved: 1, 3",
+    ]  # fmt: skip
