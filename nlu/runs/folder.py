@@ -1,6 +1,7 @@
 """The folder of a run: one run each, held by a lock while it is written, continued only by the same run."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -16,6 +17,8 @@ from nlu.runs.takeover import LOCK, make_own, take, taken_from
 from nlu.storage.files import write_text
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.settle import remove
+
+log = logging.getLogger(__name__)
 
 FOLDER_KEY = "hydra.run.dir (hydra.sweep.dir of a --multirun)"
 CONFIG = "config.yaml"
@@ -134,3 +137,21 @@ def _shown(flat: dict[str, Any], key: str) -> str:
 def write_config(run_dir: Path, config: dict[str, Any]) -> None:
     """Write config.yaml; from now on the folder is a run's."""
     write_text(run_dir / CONFIG, yaml.safe_dump(config, allow_unicode=True, sort_keys=False))
+
+
+def say_finished(run_dir: Path, what: str, data: Mapping[str, Any]) -> None:
+    """Say that `what`, a run or several, is finished, and which files of its data changed after they were scored."""
+    log.info("the %s finished; nothing was done", what)
+    scored_s = (run_dir / "result.json").stat().st_mtime
+    for path in _paths([data.get(key) for key in ("train", "dev", "test")]):
+        if path.is_file() and path.stat().st_mtime > scored_s:
+            log.warning("%s changed after that: the scores are those of its older rows; for new ones set hydra.run.dir "
+                        "to a new folder", path)  # fmt: skip
+
+
+def _paths(source: Any) -> list[Path]:
+    """Return the paths that a source of data may name: one, or those of a list or mapping."""
+    if isinstance(source, str):
+        return [Path(source)]
+    inner = source.values() if isinstance(source, Mapping) else source or ()
+    return [path for each in inner for path in _paths(each)]

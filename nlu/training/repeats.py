@@ -15,7 +15,7 @@ from typing import Any
 
 from nlu.config.schema import Run
 from nlu.runs import logs
-from nlu.runs.folder import checkpoint_to_continue, hold, write_config
+from nlu.runs.folder import checkpoint_to_continue, hold, say_finished, write_config
 from nlu.runs.predictions import write_predictions
 from nlu.storage.files import write_json
 from nlu.sweeps.repeats import OUT_OF_FOLD, join_folds, summarise
@@ -100,7 +100,7 @@ def run_repeats(
     with hold(run_dir) if ranks.is_first else nullcontext(), ExitStack() as while_listening:
         ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
         if ranks.from_first((run_dir / "result.json").is_file()):
-            log.info("the runs in %s are finished; nothing was done", run_dir)
+            say_finished(run_dir, f"runs in {run_dir} are", config.data)
             return 0
         signals = StopSignals()
         begun = False

@@ -13,7 +13,7 @@ from nlu.data.facts import describe, lines
 from nlu.display.progress import Progress
 from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
-from nlu.runs.folder import checkpoint_to_continue, hold, write_config
+from nlu.runs.folder import checkpoint_to_continue, hold, say_finished, write_config
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
@@ -42,7 +42,7 @@ def run_single(
     with hold(run_dir) if ranks.is_first else nullcontext(), shown as progress:
         checkpoint = ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
         if checkpoint is not None and (run_dir / "result.json").is_file():
-            log.info("the run in %s is finished; nothing was done", run_dir)
+            say_finished(run_dir, f"run in {run_dir} is", config.data)
             return 0
         run = build_run(config, run_dir, ranks, progress, checkpoint)
         run.trial = trial
