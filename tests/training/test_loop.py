@@ -33,6 +33,7 @@ from tests.training.in_process import (
     start,
     tensors,
     train,
+    write_rows,
 )
 from tests.training.runs import result
 
@@ -216,6 +217,31 @@ def test_the_predictions_are_those_of_the_best_evaluation(worsening: tuple[str, 
     assert found.header["step"] == result(run_dir)["best"]["step"] == 1 and len(losses) == 4
     mean = np.mean([row["loss"] for row in found])
     assert mean == pytest.approx(losses[1], rel=1e-6) and mean != pytest.approx(losses[2], rel=1e-3)
+
+
+def test_the_test_set_is_scored_with_the_best_weights(worsening: tuple[str, ...], tmp_path: Path) -> None:
+    dev_file = next(entry for entry in worsening if entry.startswith("data.dev=")).partition("=")[2]
+    train(*TINY, *worsening, f"data.test={dev_file}", "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/run")
+    found = result(tmp_path / "run")
+    assert found["best"]["step"] == 1 and found["metrics"]["test"] == found["metrics"]["dev"]
+    assert found["metrics"]["test"]["loss"] < found["last"]["dev"]["loss"]
+
+
+def test_the_threshold_of_the_first_set_decides_on_the_others_and_on_the_test_set(tmp_path: Path) -> None:
+    data = sets(tmp_path)
+    easy = next(entry for entry in data if entry.startswith("data.dev=")).partition("=")[2]
+    contrary = write_rows(tmp_path / "contrary.tsv", 21, seed=2, inverted=True)
+    own = {}
+    for name, path in (("easy", easy), ("contrary", contrary)):
+        options = (*TINY, *data, "task=multilabel", "trainer.max_duration=4st")
+        train(*options, f"data.dev={{{name}: {path}}}", f"hydra.run.dir={tmp_path}/{name}")
+        own[name] = scores(tmp_path / name, name, "threshold")[4]
+    assert own["easy"] != own["contrary"], "the sets must disagree to tell anything"
+    both = f"data.dev={{easy: {easy}, contrary: {contrary}}}"
+    train(*options, both, f"data.test={contrary}", f"hydra.run.dir={tmp_path}/both")
+    for name in ("easy", "contrary"):
+        assert scores(tmp_path / "both", name, "threshold") == {4: own["easy"]}
+    assert result(tmp_path / "both")["metrics"]["test"]["threshold"] == own["easy"]
 
 
 def test_what_patience_and_throughput_count_goes_on_where_a_killed_run_does(
