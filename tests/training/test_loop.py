@@ -79,6 +79,15 @@ def test_a_row_of_the_table_is_the_mean_of_its_steps_and_the_last_steps_have_one
         assert column(third, "lr")[row] == column(each, "lr")[steps[-1]]
 
 
+def test_each_update_has_the_rate_of_its_own_step(data: tuple[str, ...], tmp_path: Path) -> None:
+    train(
+        *TINY, *data, "scheduler=one_cycle", "scheduler.warmup=0.5", "scheduler.div_factor=10", "optimizer.lr=1e-3",
+        "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    # From a tenth of the rate up to it in two steps, and down again in two.
+    assert column(tmp_path / "run", "lr") == pytest.approx([0.55e-3, 1e-3, 0.55e-3, 0.1e-3])
+
+
 def test_windows_and_throughput_count_the_examples_and_tokens_of_the_steps_that_were_done(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:
