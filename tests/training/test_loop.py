@@ -341,3 +341,12 @@ def test_patience_begins_anew_where_a_state_is_taken_over_without_the_weights_of
     # Its first evaluation is its best, at step 10, and those until four steps later are no better.
     second = result(tmp_path / "second")
     assert second["best"]["step"] == 10 and second["steps"] == 14
+
+
+def test_another_seed_holds_out_other_rows(data: tuple[str, ...], tmp_path: Path) -> None:
+    held_out = []
+    for seed in (1, 2):
+        options = ("folds.count=3", "fold=0", f"seed={seed}", "trainer.max_duration=1st")
+        train(*TINY, *data, *options, f"hydra.run.dir={tmp_path}/{seed}")
+        held_out.append({row["id"] for row in predictions_of(tmp_path / str(seed), "dev")})
+    assert len(held_out[0]) == len(held_out[1]) == 9 and held_out[0] != held_out[1]
