@@ -33,6 +33,7 @@ from tests.training.in_process import (
     start,
     tensors,
     train,
+    write_rows,
 )
 from tests.training.runs import result
 
@@ -76,6 +77,15 @@ def test_a_row_of_the_table_is_the_mean_of_its_steps_and_the_last_steps_have_one
         assert column(third, "gnorm")[row] == pytest.approx(gnorm[steps].mean(), rel=1e-9)
         assert column(third, "clipped")[row] == pytest.approx(clipped[steps].mean())
         assert column(third, "lr")[row] == column(each, "lr")[steps[-1]]
+
+
+def test_each_update_has_the_rate_of_its_own_step(data: tuple[str, ...], tmp_path: Path) -> None:
+    train(
+        *TINY, *data, "scheduler=one_cycle", "scheduler.warmup=0.5", "scheduler.div_factor=10", "optimizer.lr=1e-3",
+        "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    # From a tenth of the rate up to it in two steps, and down again in two.
+    assert column(tmp_path / "run", "lr") == pytest.approx([0.55e-3, 1e-3, 0.55e-3, 0.1e-3])
 
 
 def test_windows_and_throughput_count_the_examples_and_tokens_of_the_steps_that_were_done(
@@ -218,6 +228,31 @@ def test_the_predictions_are_those_of_the_best_evaluation(worsening: tuple[str, 
     assert mean == pytest.approx(losses[1], rel=1e-6) and mean != pytest.approx(losses[2], rel=1e-3)
 
 
+def test_the_test_set_is_scored_with_the_best_weights(worsening: tuple[str, ...], tmp_path: Path) -> None:
+    dev_file = next(entry for entry in worsening if entry.startswith("data.dev=")).partition("=")[2]
+    train(*TINY, *worsening, f"data.test={dev_file}", "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/run")
+    found = result(tmp_path / "run")
+    assert found["best"]["step"] == 1 and found["metrics"]["test"] == found["metrics"]["dev"]
+    assert found["metrics"]["test"]["loss"] < found["last"]["dev"]["loss"]
+
+
+def test_the_threshold_of_the_first_set_decides_on_the_others_and_on_the_test_set(tmp_path: Path) -> None:
+    data = sets(tmp_path)
+    easy = next(entry for entry in data if entry.startswith("data.dev=")).partition("=")[2]
+    contrary = write_rows(tmp_path / "contrary.tsv", 21, seed=2, inverted=True)
+    own = {}
+    for name, path in (("easy", easy), ("contrary", contrary)):
+        options = (*TINY, *data, "task=multilabel", "trainer.max_duration=4st")
+        train(*options, f"data.dev={{{name}: {path}}}", f"hydra.run.dir={tmp_path}/{name}")
+        own[name] = scores(tmp_path / name, name, "threshold")[4]
+    assert own["easy"] != own["contrary"], "the sets must disagree to tell anything"
+    both = f"data.dev={{easy: {easy}, contrary: {contrary}}}"
+    train(*options, both, f"data.test={contrary}", f"hydra.run.dir={tmp_path}/both")
+    for name in ("easy", "contrary"):
+        assert scores(tmp_path / "both", name, "threshold") == {4: own["easy"]}
+    assert result(tmp_path / "both")["metrics"]["test"]["threshold"] == own["easy"]
+
+
 def test_what_patience_and_throughput_count_goes_on_where_a_killed_run_does(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -306,3 +341,12 @@ def test_patience_begins_anew_where_a_state_is_taken_over_without_the_weights_of
     # Its first evaluation is its best, at step 10, and those until four steps later are no better.
     second = result(tmp_path / "second")
     assert second["best"]["step"] == 10 and second["steps"] == 14
+
+
+def test_another_seed_holds_out_other_rows(data: tuple[str, ...], tmp_path: Path) -> None:
+    held_out = []
+    for seed in (1, 2):
+        options = ("folds.count=3", "fold=0", f"seed={seed}", "trainer.max_duration=1st")
+        train(*TINY, *data, *options, f"hydra.run.dir={tmp_path}/{seed}")
+        held_out.append({row["id"] for row in predictions_of(tmp_path / str(seed), "dev")})
+    assert len(held_out[0]) == len(held_out[1]) == 9 and held_out[0] != held_out[1]
