@@ -70,26 +70,14 @@ $(VENV)/.run: setup.cfg pyproject.toml
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.run
-	$(BIN)/pip install --quiet --editable '.[dev,hf]'
-	touch $@
+# What each marker stands for: the extras of setup.cfg that its targets need.
+EXTRAS_dev := dev,hf
+EXTRAS_bench := bench
+EXTRAS_cuda := dev,hf,bench
+EXTRAS_services := dev,docs,hf,services
+EXTRAS_dist := dist
+EXTRAS_docs := docs
 
-$(VENV)/.bench: $(VENV)/.run
-	$(BIN)/pip install --quiet --editable '.[bench]'
-	touch $@
-
-$(VENV)/.cuda: $(VENV)/.run
-	$(BIN)/pip install --quiet --editable '.[dev,hf,bench]'
-	touch $@
-
-$(VENV)/.services: $(VENV)/.dev
-	$(BIN)/pip install --quiet --editable '.[dev,docs,hf,services]'
-	touch $@
-
-$(VENV)/.dist: $(VENV)/.run
-	$(BIN)/pip install --quiet --editable '.[dist]'
-	touch $@
-
-$(VENV)/.docs: $(VENV)/.run
-	$(BIN)/pip install --quiet --editable '.[docs]'
+$(addprefix $(VENV)/.,dev bench cuda services dist docs): $(VENV)/.%: $(VENV)/.run
+	$(BIN)/pip install --quiet --editable '.[$(EXTRAS_$*)]'
 	touch $@

@@ -5,6 +5,7 @@ literal here, and nothing else is markup.
 """
 
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -31,18 +32,13 @@ What the docstrings of the code say, a page for each package. How to add a part 
 
 def write_pages(source: Path, folder: Path) -> None:
     """Write a page for each package in and below `source`, and one that lists them; older pages go."""
-    folder.mkdir(exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     pages = {name: page_of(modules) for name, modules in packages(source)}
     texts = {f"{name}.rst": text for name, text in pages.items()}
     texts["index.md"] = HEAD + "\n".join(pages) + "\n```\n"
-    for path in folder.iterdir():
-        if path.name not in texts:
-            path.unlink()
     for name, text in texts.items():
-        path = folder / name
-        # Sphinx reads again what is newer than it was.
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def packages(source: Path) -> Iterator[tuple[str, list[str]]]:

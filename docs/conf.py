@@ -9,8 +9,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from docutils import nodes
-from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,13 +48,6 @@ def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += "\n" + (ROOT / "docs/index.md").read_text(encoding="utf-8")
 
 
-def leave_folders(app: Sphinx, page: nodes.document) -> None:
-    """Keep the text of a link to a folder, of which the site has no page."""
-    for link in list(page.findall(pending_xref)):
-        if link["reftype"] == "myst" and (ROOT / link["refdoc"]).parent.joinpath(link["reftarget"]).is_dir():
-            link.replace_self(link.children)
-
-
 def add_index(app: Sphinx, failure: Exception | None) -> None:
     """Have the front page also under the name that a server looks for."""
     front = Path(app.outdir) / f"{root_doc}.html"
@@ -68,7 +59,6 @@ def setup(app: Sphinx) -> None:
     """Say what is done when."""
     api_pages.write_pages(ROOT / "nlu", ROOT / "docs/api")
     app.connect("source-read", add_navigation)
-    app.connect("doctree-read", leave_folders)
     app.connect("autodoc-process-signature", api_pages.with_names_of_types)
     app.connect("autodoc-process-docstring", api_pages.as_restructured_text)
     app.connect("build-finished", add_index)

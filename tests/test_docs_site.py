@@ -25,21 +25,11 @@ def checkout(tmp_path: Path) -> Path:
 
 def build(checkout: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Build the site as the Makefile does."""
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "--quiet",
-        "--fail-on-warning",
-        "--keep-going",
-        "--fresh-env",
-        "-c",
-        "docs",
-    ]
+    strict = ("--quiet", "--fail-on-warning", "--keep-going", "--fresh-env")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [*command, "-b", "html", *options, ".", "docs/_build/html"], cwd=checkout, env=environment, capture_output=True,
-        text=True, timeout=600,
+        [sys.executable, "-m", "sphinx", *strict, "-c", "docs", "-b", "html", *options, ".", "docs/_build/html"],
+        cwd=checkout, env=environment, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
 
 

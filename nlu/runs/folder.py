@@ -140,13 +140,17 @@ def write_config(run_dir: Path, config: dict[str, Any]) -> None:
 
 
 def say_finished(run_dir: Path, what: str, data: Mapping[str, Any]) -> None:
-    """Say that `what`, a run or several, is finished, and which files of its data changed after they were scored."""
+    """Say that `what`, a run or several, is finished, and which files of its data were written after that.
+
+    It looks at files that are named by their own path, and at their time alone: reading them would take as long as
+    building the store.
+    """
     log.info("the %s finished; nothing was done", what)
     scored_s = (run_dir / "result.json").stat().st_mtime
     for path in _paths([data.get(key) for key in ("train", "dev", "test")]):
         if path.is_file() and path.stat().st_mtime > scored_s:
-            log.warning("%s changed after that: the scores are those of its older rows; for new ones set hydra.run.dir "
-                        "to a new folder", path)  # fmt: skip
+            log.warning("%s was written after that: the scores are those of the rows it held then; for its rows now, "
+                        "set hydra.run.dir to a new folder", path)  # fmt: skip
 
 
 def _paths(source: Any) -> list[Path]:

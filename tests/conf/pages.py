@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PLAIN_LINE = re.compile(r"^    (python -m nlu\..*)$", re.MULTILINE)
+PLAIN_LINE = re.compile(r"^    (?:PYTHONPATH=\S+ )?(python -m nlu\..*)$", re.MULTILINE)
 ROWS = 40
 WORDS = ("broken late awful", "good fast lovely")
 TOPICS = ("news_agriculture", "news_car")

@@ -68,7 +68,7 @@ def made_small(command: str, folder: Path) -> list[str]:
     chosen = {argument.partition("=")[0]: argument.partition("=")[2] for argument in given if "=" in argument}
     if module != "nlu.train" or "--rerun" in given or "--cfg" in given or any(one.startswith("@") for one in given):
         return [module, *given]
-    added = [one for one in SHORT if one.partition("=")[0] not in chosen or "ep" in one or "duration" in one]
+    added = [SHORT[0], *(one for one in SHORT[1:] if one.partition("=")[0] not in chosen)]
     model = chosen.get("model", "simbert_tiny")
     if model == "hf":
         added += [f"model.pretrained={_transformers_model(folder)}"]

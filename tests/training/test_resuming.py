@@ -100,19 +100,19 @@ def test_nothing_is_told_where_all_is_the_same(broken: tuple[Path, tuple[str, ..
     assert "WARNING" not in (run_dir / "log.txt").read_text()
 
 
-def test_a_finished_run_says_which_of_its_files_changed_since(
+def test_a_finished_run_says_which_of_its_files_were_written_since(
     broken: tuple[Path, tuple[str, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir, options = broken
     start(composed(*options), run_dir)
     capsys.readouterr()
     start(composed(*options), run_dir)
-    assert "is finished; nothing was done" in (said := capsys.readouterr().err) and "older rows" not in said
+    assert "is finished; nothing was done" in (said := capsys.readouterr().err) and "written after" not in said
     (changed,) = [path for path in tmp_path.iterdir() if path.name.startswith("dev")]
     later_s = (run_dir / "result.json").stat().st_mtime + 10
     os.utime(changed, (later_s, later_s))
     start(composed(*options), run_dir)
-    assert f"{changed} changed after that: the scores are those of its older rows" in capsys.readouterr().err
+    assert f"{changed} was written after that: the scores are those of the rows it held then" in capsys.readouterr().err
 
 
 def test_other_rows_are_named_as_such_though_the_vocabulary_that_hangs_on_them_is_another(
