@@ -123,7 +123,7 @@ print(hydra_plugins.hyperband_sweeper.__file__)
 """
 
 
-@pytest.mark.parametrize("way", ["checkout", "wheel", "editable"])
+@pytest.mark.parametrize("way", ["checkout", "wheel", pytest.param("editable", marks=pytest.mark.thorough)])
 def test_the_sweeper_is_found(request, way):
     installed = request.getfixturevalue(way)
     shown = installed.run("-m", "nlu.train", "hydra/sweeper=hyperband", "--cfg", "hydra", "-p", "hydra.sweeper")

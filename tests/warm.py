@@ -10,28 +10,28 @@ What a process does before and while it imports is for subprocess to test; so is
 imports: PYTHONPATH and the number of threads.
 """
 
-import atexit
+import fcntl
 import json
 import os
 import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
-from tests.warm_server import NUMBER
-
+NUMBER = struct.Struct("i")
+"""How lengths, numbers of processes and statuses are passed."""
 REPOSITORY = Path(__file__).resolve().parents[1]
 _FIXED = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "LD_PRELOAD")
 """What is read before a program could change it."""
-_started: dict[str, socket.socket] = {}
-"""The path of the server's socket, and what it sees closed when this process ends."""
+FOLDER, SESSION = "NLU_TESTS_FOLDER", "NLU_TESTS_SESSION"
+"""Where the environment has the folder that a test session shares, and the number of the process that ends with it."""
 
 
 class Started:
@@ -118,7 +118,7 @@ def start(
             [sys.executable, *arguments], cwd=cwd, env=env, stdout=stdout, stderr=stderr, text=True,
             start_new_session=start_new_session,
         )  # fmt: skip
-    path = _start_server()
+    path = _server()
     request = {
         "arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "new_session": start_new_session,
         "figures": figures,
@@ -158,19 +158,20 @@ def run(
     return subprocess.CompletedProcess(process.args, process.wait(), *said)
 
 
-def _start_server() -> str:
-    """Start the Python that commands are forked from, the first time; it ends with this process."""
-    if not _started:
-        folder = tempfile.TemporaryDirectory(prefix="nlu-warm-")
-        atexit.register(folder.cleanup)
-        ours, theirs = socket.socketpair()
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(f"{folder.name}/socket")
-        listener.listen(64)
-        with listener, theirs:
-            numbers = [listener.fileno(), theirs.fileno()]
-            command = [sys.executable, "-m", "tests.warm_server", *map(str, numbers)]
-            options: Any = {"pass_fds": numbers, "start_new_session": True, "stdin": subprocess.DEVNULL}
-            subprocess.Popen(command, cwd=REPOSITORY, **options)
-        _started[f"{folder.name}/socket"] = ours
-    return next(iter(_started))
+def _server() -> str:
+    """Return the path of the socket of the Python that commands are forked from; starts it where none runs yet.
+
+    All workers of a test session share one, which ends with the session.
+    """
+    folder = Path(os.environ[FOLDER])
+    with open(folder / "warm.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "warm").exists():
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(f"{folder}/warm")
+            listener.listen(64)
+            with listener:
+                command = [sys.executable, "-m", "tests.warm_server", str(listener.fileno()), os.environ[SESSION]]
+                options: Any = {"pass_fds": [listener.fileno()], "start_new_session": True, "stdin": subprocess.DEVNULL}
+                subprocess.Popen(command, cwd=REPOSITORY, **options)
+    return f"{folder}/warm"

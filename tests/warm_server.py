@@ -4,6 +4,7 @@ A connection is a request: a length, JSON and, as descriptors, the three streams
 process and, when it has ended, its status.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -13,35 +14,46 @@ import pkgutil
 import runpy
 import selectors
 import socket
-import struct
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-NUMBER = struct.Struct("i")
+from tests import warm
+from tests.warm import NUMBER
+
 LATE = (
     "torch.distributed", "torch.optim", "sklearn.metrics", "scipy.stats", "matplotlib.backends.backend_agg", "optuna",
     "hydra._internal.hydra", "hydra_plugins.hyperband_sweeper._impl", "rich.progress",
     "hydra_plugins.hydra_submitit_launcher.submitit_launcher",
 )  # fmt: skip
 """What runs and searches import when they need it."""
+WARMING = (
+    ("model=bert_tiny", "optimizer.lr=1e-3", "data=files", "data.train=/a/b.tsv", "data.fields={text: 0, label: 1}"),
+    (
+        "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random", "hydra/launcher=submitit_local",
+        "hydra.sweeper.pruner={name: median}", "hydra.sweep.dir=/a/b",
+    ),
+)  # fmt: skip
+"""Overrides of all sorts that tests pass."""
 
 
 class Server:
-    """Forks a process for each connection, until whoever started it is gone."""
+    """Forks a process for each connection, until the test session is over."""
 
-    def __init__(self, listener: socket.socket, starter: socket.socket):
-        self._listener, self._starter = listener, starter
+    def __init__(self, listener: socket.socket, session: int):
+        self._listener, self._session = listener, os.pidfd_open(session)
         self._selector = selectors.DefaultSelector()
-        for one in (listener, starter):
-            self._selector.register(one, selectors.EVENT_READ)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(self._session, selectors.EVENT_READ)
         self._running: dict[int, tuple[int, socket.socket]] = {}
 
     def serve(self) -> dict[str, Any] | None:
         """Return None in the server when nobody asks any longer, and the request in each process that it forked."""
         while True:
             for key, _ in self._selector.select():
-                if key.fileobj is self._starter:
+                if key.fd == self._session:
                     return None
                 if key.fileobj is not self._listener:
                     self._tell_end(key.fd)
@@ -75,7 +87,7 @@ class Server:
         """Close what is the server's; a process that kept a connection would keep others waiting for its end."""
         self._selector.close()
         self._listener.close()
-        self._starter.close()
+        os.close(self._session)
         for ended, (_, connection) in self._running.items():
             os.close(ended)
             connection.close()
@@ -102,6 +114,8 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     import torch
     from matplotlib.figure import Figure
 
+    from nlu.sweeps import preflight
+
     if request["new_session"]:
         os.setsid()
     for place, stream in enumerate(streams):
@@ -119,6 +133,15 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     # Workers of several devices are forks too; in test_kills.py they begin anew.
     of = multiprocessing.get_context
     multiprocessing.get_context = lambda method=None: of("fork" if method == "spawn" else method)  # type: ignore[assignment]
+    # So is the process in which a search prepares its data.
+    preflight.subprocess = SimpleNamespace(run=_run_warm, PIPE=subprocess.PIPE)  # type: ignore[assignment]
+
+
+def _run_warm(command: list[str], *, stdout: int, text: bool, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    assert command[0] == sys.executable and text
+    process = warm.start(command[1:], cwd=os.getcwd(), env=env, stdout=stdout)
+    said = process.communicate()
+    return subprocess.CompletedProcess(command, process.wait(), *said)
 
 
 def _leave_blank(figure: Any, file: Any, **named: Any) -> None:
@@ -136,20 +159,57 @@ def import_all() -> None:
         importlib.import_module(late)
 
 
-def main(listening: int, living: int) -> None:
+def compose_once() -> None:
+    """Fill what Hydra keeps between compositions: its plugins, and what its parsers have learned of their grammars."""
+    from hydra import compose, initialize_config_dir
+
+    from nlu.config.choices import conf_dir
+
+    for overrides in WARMING:
+        with initialize_config_dir(str(conf_dir())):
+            compose("train", overrides=list(overrides), return_hydra_config=True)
+
+
+def main(listening: int, session: int) -> None:
     """Serve; a process that was forked goes on here as the command."""
+    # The first to be registered is the last to be called.
+    status: list[int] = []
+    atexit.register(leave_at_once, status)
     from nlu.config.entry.app import find_plugins
 
     find_plugins()
     import_all()
+    compose_once()
     names = [Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in os.listdir("/proc/self/task")]
     # jemalloc, which comes with pyarrow, begins its own anew in a fork.
     assert len([name for name in names if name != "jemalloc_bg_thd"]) == 1, f"a fork would lose threads of {names}"
     gc.collect()
     gc.freeze()
-    request = Server(socket.socket(fileno=listening), socket.socket(fileno=living)).serve()
+    request = Server(socket.socket(fileno=listening), session).serve()
     if request is None:
         return
+    try:
+        execute(request)
+        status.append(0)
+    except SystemExit as left:
+        if left.code is not None and not isinstance(left.code, int):
+            raise
+        status.append(left.code or 0)
+
+
+def leave_at_once(status: list[int]) -> None:
+    """End the process without taking apart what the server had imported, which takes longer than most commands.
+
+    Threads have ended by then, and whatever else was registered for the end of the process has been called.
+    """
+    if status:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status[0])
+
+
+def execute(request: dict[str, Any]) -> None:
+    """Run what a request names as __main__."""
     first, *others = request["arguments"]
     if first == "-c":
         sys.argv, sys.path[0] = ["-c", *others[1:]], request["cwd"]

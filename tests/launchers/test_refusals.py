@@ -27,40 +27,44 @@ def refused(folder, *overrides: str) -> str:
     return done.stderr
 
 
+WRONG = [
+    ([LR, "hydra.sweeper.direction=minimize"], "accuracy is better when it is higher"),
+    (["optimizer.lrr=interval(0.1,0.2)"], "optimizer.lrr: there is no such key; nearest: optimizer.lr"),
+    (["optimizer.lr=interval(0.2,0.1)"], "the interval runs from 0.2 down to 0.1"),
+    ([LR, "hydra/sweeper/sampler=grid"], "a grid needs values one can count"),
+    (["optimizer.lr=intervall(0.1,0.2)"], "Unknown function 'intervall'"),
+    ([LR, "hydra.sweeper.n_trails=3"], "hydra/sweeper=hyperband has no such key; nearest: hydra.sweeper.n_trials"),
+    ([LR, "hydra.sweeper.min_resource=3"], "write 3st (steps), 3ep (epochs) or 3ex (examples)"),
+    ([LR, "hydra.sweeper.n_jobs=0", "hydra.sweeper.on_failure=maybe"], "2 problems"),
+    ([LR, 'hydra.sweeper.storage="sqlite:///x.db"', "hydra.sweeper.n_jobs=2"], "sqlite locks up"),
+    ([LR, 'hydra.sweeper.storage="postgresql://a:b@c/d"'], "PGPASSWORD"),
+    ([LR, "hydra/sweeper/sampler=motpe", "dry_run=true"], "sampler is motpe, which cannot be made: The 'motpe'"),
+    ([LR, "hydra.sweeper.sampler.foo=3"], "hydra/sweeper/sampler=tpe has no such key; valid: "),
+    ([LR, "hydra.sweeper.n_trials=0", "hydra.sweeper.on_failure=stopp", "optimizer.weight_decay=-1"], "3 problems"),
+    ([LR, "hydra.run.dir=mine"], "a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir=mine"),
+    (["optimizer.lr=choice(0.1,-1)"], "optimizer.lr is -1 but must be a number > 0"),
+    (["model=choice(bert_tiny,bert_tniy)"], "model=bert_tniy: there is no such choice; nearest: bert_tiny"),
+]
+ALSO_WRONG = [
+    (["optimizer.lr=tag(log,interval(0,0.1))"], "let it begin above 0"),
+    ([LR, "hydra.sweeper.pruner=medain"], "nearest: median"),
+    ([LR, "hydra.sweeper.min_resource=9ep", "trainer.max_duration=3ep", "dry_run=true"], "more than trainer.max"),
+    ([LR, "hydra.sweeper.storage=/proc/x/journal.log", "dry_run=true"], "cannot be written"),
+    ([LR, "hydra.sweeper.sampler=random"], "is the choice of a group; write hydra/sweeper/sampler=random"),
+    ([LR, "hydra.sweeper.sampler.n_startup_trials=-3"], "n_startup_trials is -3 but must be >= 0"),
+    (["trainer.batch_size=interval(8,17)"], "write 'trainer.batch_size=int(interval(8,17))'"),
+    ([LR, "hydra.sweeper.sampler=null"], "hydra.sweeper.sampler is null"),
+    ([LR, "hydra.sweeper.pruner={name: median, n_min_trials: 0}", "dry_run=true"], "pruner.n_min_trials is 0 but"),
+    ([LR, "hydra.sweeper.reduction_factor=1", "dry_run=true"], "reduction_factor is 1 but must be >= 2"),
+    ([LR, "hydra.sweep.subdir=x"], "a trial's folder must be found by its number"),
+    (["seed=3"], "nothing is drawn"),
+    (["+hydra.sweeper.params={scheduler: 'choice(one_cycle,exponentl)'}"], "no such choice; nearest: exponential"),
+    (["model=choice(bert_tiny,textcnn)", "model.heads=choice(1,2)"], "model.heads: there is no such key"),
+]
+
+
 @pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        ([LR, "hydra.sweeper.direction=minimize"], "accuracy is better when it is higher"),
-        (["optimizer.lrr=interval(0.1,0.2)"], "optimizer.lrr: there is no such key; nearest: optimizer.lr"),
-        (["optimizer.lr=interval(0.2,0.1)"], "the interval runs from 0.2 down to 0.1"),
-        (["optimizer.lr=tag(log,interval(0,0.1))"], "let it begin above 0"),
-        ([LR, "hydra/sweeper/sampler=grid"], "a grid needs values one can count"),
-        (["optimizer.lr=intervall(0.1,0.2)"], "Unknown function 'intervall'"),
-        ([LR, "hydra.sweeper.n_trails=3"], "hydra/sweeper=hyperband has no such key; nearest: hydra.sweeper.n_trials"),
-        ([LR, "hydra.sweeper.pruner=medain"], "nearest: median"),
-        ([LR, "hydra.sweeper.min_resource=3"], "write 3st (steps), 3ep (epochs) or 3ex (examples)"),
-        ([LR, "hydra.sweeper.min_resource=9ep", "trainer.max_duration=3ep", "dry_run=true"], "more than trainer.max"),
-        ([LR, "hydra.sweeper.n_jobs=0", "hydra.sweeper.on_failure=maybe"], "2 problems"),
-        ([LR, 'hydra.sweeper.storage="sqlite:///x.db"', "hydra.sweeper.n_jobs=2"], "sqlite locks up"),
-        ([LR, 'hydra.sweeper.storage="postgresql://a:b@c/d"'], "PGPASSWORD"),
-        ([LR, "hydra.sweeper.storage=/proc/x/journal.log", "dry_run=true"], "cannot be written"),
-        ([LR, "hydra.sweeper.sampler=random"], "is the choice of a group; write hydra/sweeper/sampler=random"),
-        ([LR, "hydra/sweeper/sampler=motpe", "dry_run=true"], "sampler is motpe, which cannot be made: The 'motpe'"),
-        ([LR, "hydra.sweeper.sampler.n_startup_trials=-3"], "n_startup_trials is -3 but must be >= 0"),
-        ([LR, "hydra.sweeper.sampler.foo=3"], "hydra/sweeper/sampler=tpe has no such key; valid: "),
-        (["trainer.batch_size=interval(8,17)"], "write 'trainer.batch_size=int(interval(8,17))'"),
-        ([LR, "hydra.sweeper.sampler=null"], "hydra.sweeper.sampler is null"),
-        ([LR, "hydra.sweeper.pruner={name: median, n_min_trials: 0}", "dry_run=true"], "pruner.n_min_trials is 0 but"),
-        ([LR, "hydra.sweeper.reduction_factor=1", "dry_run=true"], "reduction_factor is 1 but must be >= 2"),
-        ([LR, "hydra.sweeper.n_trials=0", "hydra.sweeper.on_failure=stopp", "optimizer.weight_decay=-1"], "3 problems"),
-        ([LR, "hydra.run.dir=mine"], "a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir=mine"),
-        ([LR, "hydra.sweep.subdir=x"], "a trial's folder must be found by its number"),
-        (["seed=3"], "nothing is drawn"),
-        (["optimizer.lr=choice(0.1,-1)"], "optimizer.lr is -1 but must be a number > 0"),
-        (["model=choice(bert_tiny,bert_tniy)"], "model=bert_tniy: there is no such choice; nearest: bert_tiny"),
-        (["+hydra.sweeper.params={scheduler: 'choice(one_cycle,exponentl)'}"], "no such choice; nearest: exponential"),
-        (["model=choice(bert_tiny,textcnn)", "model.heads=choice(1,2)"], "model.heads: there is no such key"),
-    ],
+    ("overrides", "said"), [*WRONG, *(pytest.param(*case, marks=pytest.mark.thorough) for case in ALSO_WRONG)]
 )
 def test_a_wrong_search_is_refused(tmp_path, overrides, said):
     told = refused(tmp_path / "s", *files(tmp_path), *TINY[:1], *overrides)

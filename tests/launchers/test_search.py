@@ -108,6 +108,7 @@ def test_jobs_of_their_own_keep_the_slots_filled(tmp_path):
     assert "idle slots:" in said
 
 
+@pytest.mark.thorough
 def test_each_job_at_a_time_has_a_device_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "3,5")
     search(tmp_path / "s", DRAWN, *LOCAL, "hydra.sweeper.n_trials=2", "step_s=0.5")
@@ -115,6 +116,7 @@ def test_each_job_at_a_time_has_a_device_of_its_own(tmp_path, monkeypatch):
     assert seen == {"3", "5"}
 
 
+@pytest.mark.thorough
 def test_jobs_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.delitem(ENVIRONMENT, "OMP_NUM_THREADS")
     search(tmp_path / "s", DRAWN, *LOCAL, "hydra.sweeper.n_trials=1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nlu.metrics.classes import ClassScorer
@@ -81,6 +81,7 @@ def scored(make: Callable[[], Scorer], records: Sequence[dict[str, Any]], pieces
 
 
 @pytest.mark.parametrize("name", SCORERS)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), pieces=st.integers(1, 4))
 def test_scores_have_the_same_bits_in_any_order_and_from_any_number_of_scorers(
     name: str, seed: int, pieces: int

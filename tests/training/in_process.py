@@ -15,17 +15,18 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from matplotlib.figure import Figure
 from safetensors.numpy import load_file
 
-from nlu.config.choices import conf_dir
-from nlu.config.entry.app import prepare, run_app
+from nlu.config.checks.reading import USER_MISTAKES
+from nlu.config.entry.app import run_app
+from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.schema import Run
 from nlu.launching.local import launch
 from nlu.runs.records import read_rows
 from nlu.train import main
+from tests.composing import prepared
 
 MODEL = (
     "model=bert_tiny", "model.hidden_size=8", "model.heads=2", "model.layers=1", "model.intermediate_size=16",
@@ -41,7 +42,22 @@ STANDING_STILL = ("optimizer.lr=1e-30", "optimizer.weight_decay=0")
 
 
 def train(*overrides: str, status: int = 0) -> None:
-    """Run what `python -m nlu.train` with these overrides runs, and assert its exit status.
+    """Run what `python -m nlu.train` with these overrides runs, and assert its exit status; see `start`.
+
+    Problems are said as the command says them; what Hydra refuses is left to the command itself.
+    """
+    (folder,) = (override for override in overrides if override.startswith("hydra.run.dir="))
+    try:
+        start(composed(*(one for one in overrides if one != folder)), Path(folder.partition("=")[2]), status)
+    except UserError as error:
+        print_error(error)
+        assert status == EXIT_USER_ERROR, f"exit {EXIT_USER_ERROR}, not {status}"
+    except USER_MISTAKES:
+        command(*overrides, status=status)
+
+
+def command(*overrides: str, status: int = 0) -> None:
+    """Run the command itself with these overrides, and assert its exit status.
 
     What it changes in the process is put back. Its figures stay blank: drawing them takes two thirds of such a run.
     """
@@ -54,8 +70,7 @@ def train(*overrides: str, status: int = 0) -> None:
 
 def composed(*overrides: str) -> Run:
     """Return the validated configuration that `python -m nlu.train` with these overrides runs."""
-    with initialize_config_dir(str(conf_dir())):
-        return Run.of(prepare(compose("train", overrides=list(overrides))))
+    return Run.of(prepared(overrides))
 
 
 def start(config: Run, run_dir: Path, status: int = 0) -> None:

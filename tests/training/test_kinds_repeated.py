@@ -12,7 +12,7 @@ from scipy import stats
 
 from nlu.report import main as report
 from nlu.runs.predictions import Predictions
-from tests.training.in_process import composed, start, train
+from tests.training.in_process import command, composed, start
 from tests.training.kinds import KINDS, METHODS, TASKS, few_first
 from tests.training.runs import result
 
@@ -92,7 +92,7 @@ def test_the_report_tabulates_such_runs_and_compares_two_of_them(
 def test_a_dry_run_of_every_kind_says_that_it_is_good_and_writes_nothing(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(*KINDS[name].overrides(tmp_path), "dry_run=true", f"hydra.run.dir={tmp_path}/run")
+    command(*KINDS[name].overrides(tmp_path), "dry_run=true", f"hydra.run.dir={tmp_path}/run")
     said = capsys.readouterr()
     assert "Every key, type, range, local path and rule between groups holds" in said.out
     assert not (tmp_path / "run").exists()
@@ -101,7 +101,7 @@ def test_a_dry_run_of_every_kind_says_that_it_is_good_and_writes_nothing(
 @pytest.mark.parametrize(
     ("name", "metric", "drawn", "best"),
     [
-        ("classify", "accuracy", "method=choice(plain,rdrop)", max),
+        pytest.param("classify", "accuracy", "method=choice(plain,rdrop)", max, marks=pytest.mark.thorough),
         ("regress", "mae", "optimizer.lr=choice(1e-2,1)", min),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_search_draws_methods_and_looks_for_the_least_error(
 ) -> None:
     # Runs of these tests have blank figures.
     with mock.patch("nlu.display.page.svg_of", return_value="<svg/>"):
-        train(
+        command(
             "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=grid", "hydra.sweeper.pruner=none",
             "hydra.sweeper.n_trials=2", *KINDS[name].overrides(tmp_path), f"trainer.major_metric={metric}", drawn,
             "trainer.max_duration=4st", f"hydra.sweep.dir={tmp_path}/search",

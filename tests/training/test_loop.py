@@ -26,6 +26,7 @@ from tests.training.in_process import (
     Killed,
     at_backward,
     column,
+    command,
     composed,
     die,
     scores,
@@ -296,7 +297,7 @@ def test_a_trial_below_the_threshold_is_pruned_unless_it_was_done_anyway(
     # No accuracy reaches two.
     study.set_user_attr(PRUNER, {"name": "threshold", "lower": 2.0, "upper": 3.0})
     study.ask()
-    train(
+    command(
         *TINY, *data, f"trainer.eval_interval={interval}", "trainer.max_duration=3st",
         f"trial={{storage: '{url}', study: s, number: 0, attempt: 0}}", "resume=auto", f"hydra.run.dir={tmp_path}/0",
     )  # fmt: skip
@@ -317,7 +318,7 @@ def test_a_trial_that_is_to_end_after_a_fold_ends_there_also_where_it_was_killed
     study.ask()
     config = composed(
         *TINY, *data, "folds.count=3", "trainer.eval_interval=0", "trainer.max_duration=2st", "resume=auto",
-        f"trial={{storage: '{url}', study: s, number: 0, attempt: 0}}", f"hydra.run.dir={tmp_path}/0",
+        f"trial={{storage: '{url}', study: s, number: 0, attempt: 0}}",
     )  # fmt: skip
     start(config, tmp_path / "0")
     whole = result(tmp_path / "0")

@@ -1,9 +1,9 @@
 """What a search settles before its first trial: its settings, its space, its sampler and pruner, its study."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class Plan:
     def prepare(self) -> None:
         """Settle everything that can be settled without a trial. Raises UserError with all problems of a step."""
         _folder.require_same_study(self.folder, self.name)
-        compose = partial(self.context.config_loader.load_sweep_config, self.config)
+        compose = self._composer()
         is_group = preflight.is_group_of(self.context.config_loader)
         found = self._setting_problems()
         loader = self.context.config_loader
@@ -78,7 +78,7 @@ class Plan:
             found.append("nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'")
         elif self._is_grid:
             found += grid_problems(self.space)
-        found += preflight.composition_problems(self.space, lambda extra: compose(list(extra)), loader, self.is_run)
+        found += preflight.composition_problems(self.space, compose, loader, self.is_run)
         if found:
             raise UserError(*found)
         self.base = compose(list(self.space.fixed))
@@ -106,6 +106,15 @@ class Plan:
             or resources.raised(self.settings, configs, examples)
         )
         self._open_study(storage)
+
+    def _composer(self) -> Callable[[Sequence[str]], DictConfig]:
+        """Return what composes overrides of a trial; those of the last compositions are kept, since each takes long."""
+
+        @lru_cache(maxsize=32)
+        def composed(*overrides: str) -> DictConfig:
+            return self.context.config_loader.load_sweep_config(self.config, list(overrides))
+
+        return lambda overrides: composed(*overrides)
 
     def _end_dry_run(self, configs: list[dict[str, Any]], tried: int) -> None:
         print(f"# Drawn for each trial: {', '.join(self.space.names)}")

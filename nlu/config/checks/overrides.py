@@ -1,8 +1,9 @@
 """Say what is wrong with a command line that Hydra refused: all of it at once, each with the nearest valid name.
 
-Hydra stops at the first override that does not fit. Here each override is added in turn to those that compose, so
-that every one that does not fit is found, and what is left is validated as well. What Hydra says of one is passed on
-as it is; the nearest key and the nearest choice are found by looking at the configuration, not at Hydra's wording.
+Hydra stops at the first override that does not fit. Here those that compose are gathered, in halves of halves where one
+does not, so that every one that does not fit is found, and what is left is validated as well. What Hydra says of one is
+passed on as it is; the nearest key and the nearest choice are found by looking at the configuration, not at Hydra's
+wording.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -81,8 +82,7 @@ class _Trial:
             return self.found
         if self.drawn and self.compose_hydra().runtime.choices["hydra/sweeper"] == "basic":
             self.found += map(interval_problem, self.drawn)
-        for _, alternatives in parsed[len(choices) :]:
-            config = self.accept(alternatives, config, schema)
+        config = self.accept_all([alternatives for _, alternatives in parsed[len(choices) :]], config, schema)
         plain, unresolved = resolve(config)
         with_cross_rules = not self.refused_groups
         return self.found + unresolved + self.without_refused(problems(plain, schema, with_cross_rules))
@@ -148,12 +148,23 @@ class _Trial:
                     return config
         return None
 
+    def accept_all(self, items: list[list[_Alternative]], config: DictConfig, schema: str) -> DictConfig:
+        """Accept what composes of several overrides, in halves: one among many that is wrong is soon found."""
+        if len(items) < 2:
+            return self.accept(items[0], config, schema) if items else config
+        if all(len(alternatives) == 1 for alternatives in items):
+            texts = [_text(one, config, schema) for (one,) in items]
+            with suppress(*USER_MISTAKES):
+                composed = self.compose(*texts)
+                self.accepted += texts
+                return composed
+        middle = len(items) // 2
+        return self.accept_all(items[middle:], self.accept_all(items[:middle], config, schema), schema)
+
     def accept(self, alternatives: list[_Alternative], config: DictConfig, schema: str) -> DictConfig:
         good = None
         for alternative in alternatives:
-            text = alternative.text
-            if alternative.is_plain and is_left_out(alternative.key, config, schema):
-                text = f"++{text}"
+            text = _text(alternative, config, schema)
             try:
                 composed = self.compose(text)
             except USER_MISTAKES as error:
@@ -187,6 +198,12 @@ class _Trial:
     def without_refused(self, found: list[str]) -> list[str]:
         starts = tuple(f"{group}{after}" for group in self.refused_groups for after in (".", " ", ":", "["))
         return [problem for problem in found if not problem.startswith(starts)]
+
+
+def _text(alternative: _Alternative, config: DictConfig, schema: str) -> str:
+    """Return the override as Hydra takes it: with `++` where a signature alone knows the key."""
+    is_hidden = alternative.is_plain and is_left_out(alternative.key, config, schema)
+    return f"++{alternative.text}" if is_hidden else alternative.text
 
 
 def choice_problem(group: str, choice: str, options_of: Callable[[str], list[str]]) -> str | None:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nlu.config.errors import UserError
@@ -120,6 +120,7 @@ def test_a_tag_that_nothing_leads_to_is_never_used_and_does_no_harm():
     assert not logits_UC.grad.any() and head.decode(logits_UC, np.array([3])).tolist() == [0, 0, 0]
 
 
+@settings(max_examples=50)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=9), st.integers(0, 1000), st.integers(0, 8),
     st.sampled_from([TAGS, MANY]), st.sampled_from([1, 2]),
