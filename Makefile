@@ -7,6 +7,8 @@ PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile
 # Every page is read anew: what is wrong with one is said only when it is read.
 SPHINX = $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env -c docs
 export NLU_DATA ?= ../shared/data
+# Tests start hundreds of processes, and each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-all test-services bench bench-quick bench-cuda lint format typecheck check dist docs docs-links clean

@@ -19,24 +19,30 @@ from nlu.config.entry.app import prepare
 
 def prepared(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the validated configuration of `python -m nlu.train OVERRIDES`. Raises UserError with all problems."""
+    return prepare(composed(overrides))
+
+
+def composed(overrides: Sequence[str], config_name: str = "train") -> DictConfig:
+    """Return what Hydra composes of the overrides, neither resolved nor validated."""
     values = [override for override in overrides if _is_value(override)]
-    config = deepcopy(_of_choices(*(override for override in overrides if override not in values)))
+    config = deepcopy(_of_choices(config_name, *(override for override in overrides if override not in values)))
     for override in values:
         key, value = _read(override)
         OmegaConf.update(config, key, deepcopy(value), merge=True)
-    return prepare(config)
+    return config
 
 
 def _is_value(override: str) -> bool:
     """Whether an override changes the value of a key that is there, and no composition."""
     key = override.partition("=")[0]
-    return key.replace(".", "").replace("_", "").isalnum() and not (conf_dir() / key).is_dir()
+    is_key = key.replace(".", "").replace("_", "").isalnum() and not key.startswith("hydra.")
+    return is_key and not (conf_dir() / key).is_dir()
 
 
 @cache
-def _of_choices(*overrides: str) -> DictConfig:
+def _of_choices(config_name: str, *overrides: str) -> DictConfig:
     with initialize_config_dir(str(conf_dir())):
-        return compose("train", overrides=list(overrides))
+        return compose(config_name, overrides=list(overrides))
 
 
 @cache

@@ -123,7 +123,10 @@ print(hydra_plugins.hyperband_sweeper.__file__)
 """
 
 
-@pytest.mark.parametrize("way", ["checkout", "wheel", pytest.param("editable", marks=pytest.mark.thorough)])
+WAYS = ["checkout", "wheel", pytest.param("editable", marks=pytest.mark.thorough)]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_the_sweeper_is_found(request, way):
     installed = request.getfixturevalue(way)
     shown = installed.run("-m", "nlu.train", "hydra/sweeper=hyperband", "--cfg", "hydra", "-p", "hydra.sweeper")
@@ -135,7 +138,6 @@ def test_the_sweeper_is_found(request, way):
     assert "nothing is drawn" in installed.run("-m", "nlu.train", "--multirun", *refused, status=2)
 
 
-WAYS = ["checkout", "wheel", "editable"]
 FOUND = "import nlu; from nlu.config.choices import conf_dir; print(conf_dir()); print(nlu.__file__)"
 
 

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nlu.config.checks.resolve import resolve
 from nlu.config.checks.validate import problems
 from nlu.config.choices import conf_dir
 from nlu.config.entry.flags import read_command_line
+from tests.composing import composed
 
 
 @cache
 def _composed(config_name: str, *overrides: str) -> dict[str, Any]:
-    """Compose once a session: a tenth of a second each, and tests share hundreds."""
-    return resolve(compose(config_name, overrides=list(overrides)))[0]
+    """Compose once a session: tests share hundreds."""
+    return resolve(composed(overrides, config_name))[0]
 
 
 class Composer:
@@ -78,8 +78,7 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "outputs/mine/overrides").write_text("model=bert_tiny\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NLU_DATA", "nowhere")
-    with initialize_config_dir(str(conf_dir())):
-        yield Composer()
+    return Composer()
 
 
 @pytest.fixture

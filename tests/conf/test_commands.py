@@ -1,9 +1,8 @@
 """Every command that a file names can be run as it stands there."""
 
 import ast
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import yaml
 import nlu
 from nlu.config.checks.validate import known_keys
 from nlu.config.choices import conf_dir
+from tests import warm
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
 COMMAND = re.compile(rf"-m nlu\.(?:{'|'.join(path.stem for path in conf_dir().glob('*.yaml'))})\b.*")
@@ -62,8 +62,7 @@ def test_a_command_that_is_wrong_would_be_noticed(composer):
 
 
 def printed_by(*arguments, status=0):
-    command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, timeout=60)
+    done = warm.run(["-m", *arguments], cwd=PACKAGE.parent, env=os.environ)
     assert done.returncode == status, done.stderr
     return done.stdout + done.stderr
 

@@ -201,7 +201,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_marked_and_marked_before_it_is
     assert syncs.is_synced(tmp_path / "run/checkpoints")
 
 
-@pytest.mark.parametrize("killed_in", [1, 2, 5, 6])
+@pytest.mark.parametrize("killed_in", [2, 5, *(pytest.param(step, marks=pytest.mark.thorough) for step in (1, 6))])
 def test_a_run_in_low_precision_with_several_micro_batches_killed_in_a_step_continues_to_the_same_bytes(
     data: tuple[str, ...], tmp_path: Path, killed_in: int
 ) -> None:

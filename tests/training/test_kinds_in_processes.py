@@ -30,7 +30,7 @@ TOGETHER = {
 }  # fmt: skip
 SCORED = [name for name, kind in TOGETHER.items() if kind.options[0].startswith("task=")]
 """Scoring knows neither losses nor methods."""
-FEW = ("tag with a CRF", "siamese with contrastive loss", "rdrop", "freelb", WITH_POOLER)
+FEW = ("tag with a CRF", "siamese with contrastive loss", "freelb", WITH_POOLER)
 # Micro-batches of 2 over 11 rows: the last has one row, so that the second process has none of it.
 STEP = (
     *NO_DROPOUT, "trainer.batch_size=2", "trainer.accumulation=6", "trainer.max_duration=1st", "trainer.clip_norm=0",
