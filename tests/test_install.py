@@ -189,6 +189,7 @@ def test_the_wheel_says_its_licence_and_holds_its_text(wheel_file):
     assert text == (REPOSITORY / "LICENSE").read_bytes() and b"Version 2.0, January 2004" in text
 
 
+@pytest.mark.thorough
 def test_the_sdist_holds_what_the_tests_need_and_gives_the_same_wheel(wheel_file, tmp_path):
     checkout = tmp_path / "checkout"
     copy_checkout(checkout)

@@ -50,7 +50,10 @@ def query(environment: dict[str, str], typed: str, *prefix: str, program: str = 
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-@pytest.mark.parametrize("installed_by", ["nlu-train", f"{shlex.quote(sys.executable)} -m nlu.train"])
+@pytest.mark.parametrize(
+    "installed_by",
+    ["nlu-train", pytest.param(f"{shlex.quote(sys.executable)} -m nlu.train", marks=pytest.mark.thorough)],
+)
 def test_bash_completes_choices_and_keys(environment, installed_by):
     lines = ["nlu-train model=", "nlu-train data=afqmc trainer.bat", "nlu-train --multirun hydra/sweeper=hyper"]
     script = [f'eval "$({installed_by} -sc install=bash)"', TAB, *(f"press_tab '{line}'" for line in lines)]

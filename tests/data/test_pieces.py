@@ -46,7 +46,7 @@ def test_any_text_has_the_tokens_of_its_pieces(lowercase: bool) -> None:
     check()
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("lowercase", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_every_character_at_which_texts_are_cut_separates_whatever_stands_beside_it(lowercase: bool) -> None:
     separators = [
         chr(code) for code in range(sys.maxunicode + 1)

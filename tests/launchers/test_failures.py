@@ -168,6 +168,7 @@ def test_a_job_that_slurm_refuses_is_one_error_and_the_search_goes_on_once_that_
     assert states(folder) == ["COMPLETE", "COMPLETE"]
 
 
+@pytest.mark.thorough
 def test_a_grid_that_slurm_refuses_is_one_error_without_a_traceback(tmp_path, refusing_slurm):
     command = [
         "-m", "nlu.train", "--multirun", "seed=1,2", "hydra/launcher=submitit_slurm",

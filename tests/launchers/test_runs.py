@@ -85,7 +85,7 @@ def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp
 @pytest.mark.parametrize(
     "more",
     [
-        pytest.param((), id="alone"),
+        pytest.param((), id="alone", marks=pytest.mark.thorough),
         pytest.param(("trainer.devices=2",), id="two processes", marks=pytest.mark.thorough),
         pytest.param(("folds=2",), id="folds", marks=pytest.mark.thorough),
     ],

@@ -208,6 +208,7 @@ def test_a_value_stands_on_its_axis_by_its_scale():
     assert ticks_of(Parameter("n", "linear", 3, 3)) == [(0.5, "3")]
 
 
+@pytest.mark.thorough
 def test_the_best_trial_of_a_real_run_composes_to_the_same_configuration(tmp_path):
     """Groups, texts that need quotes, mappings: what its command line said comes out of best.yaml again."""
     shared = (*files(tmp_path, 40, 20), *TINY, *QUICK, "debug=limit", "trainer.max_duration=2st")

@@ -98,10 +98,11 @@ def test_a_dry_run_of_every_kind_says_that_it_is_good_and_writes_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "metric", "drawn", "best"),
     [
-        pytest.param("classify", "accuracy", "method=choice(plain,rdrop)", max, marks=pytest.mark.thorough),
+        ("classify", "accuracy", "method=choice(plain,rdrop)", max),
         ("regress", "mae", "optimizer.lr=choice(1e-2,1)", min),
     ],
 )

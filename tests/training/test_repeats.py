@@ -148,6 +148,7 @@ def break_at(file: Path, options: tuple[str, ...], number: signal.Signals) -> in
     return process.wait(240)
 
 
+@pytest.mark.thorough
 def test_seeds_and_folds_together_run_on_several_processes(data: tuple[str, ...], tmp_path: Path) -> None:
     options = ("folds=2", "seeds=2", "seed=7", "trainer.devices=2", "trainer.max_duration=4st")
     run(*OPTIONS, *data, *options, f"hydra.run.dir={tmp_path}/run")

@@ -93,7 +93,9 @@ def test_pairs_several_named_sets_and_a_test_set_are_scored(tmp_path: Path) -> N
         assert len(list(predictions_of(run_dir, "test"))) == 11
 
 
-@pytest.mark.parametrize("model", [TINY, ("model=textcnn", "model.hidden_size=32")])
+@pytest.mark.parametrize(
+    "model", [TINY, pytest.param(("model=textcnn", "model.hidden_size=32"), marks=pytest.mark.thorough)]
+)
 def test_spans_are_found_in_conll_columns(tmp_path: Path, model: tuple[str, ...]) -> None:
     sentence = "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n\n"
     other = "in O\nBonn B-LOC\nlives O\nPeter B-PER\n\n"

@@ -62,7 +62,7 @@ def run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_jobs_run_in_order_whatever_the_size_of_a_batch(run):
     everything = ["a 1", "a 2", "b 1", "b 2"]
-    for size in ("null", "3", "100"):
+    for size in ("null", "3"):
         assert run("name=a,b", "seed=1,2", f"hydra.sweeper.max_batch_size={size}")[:2] == (0, everything)
     code, ran, said = run("name=a,b", "seed=1", "hydra.sweeper.max_batch_size=0")
     assert (code, ran) == (2, []) and "hydra.sweeper.max_batch_size is 0 but must be an integer >= 1 or null" in said
