@@ -7,7 +7,8 @@ import pytest
 
 from tests import warm
 from tests.launchers.searches import REPOSITORY, outcomes, states, trials
-from tests.training.runs import SAME_THREADS, TINY, files, run
+from tests.training.in_process import train
+from tests.training.runs import SAME_THREADS, TINY, files
 
 QUICK = (
     "trainer.batch_size=8", "trainer.device=cpu", "trainer.max_duration=30st", "trainer.eval_interval=10st",
@@ -51,7 +52,7 @@ def test_a_trial_is_a_run_like_any_other(tmp_path):
     search(folder, *data, "optimizer.lr=choice(3e-3)", "hydra.sweeper.pruner=none")
     overrides = (folder / "0/overrides").read_text()
     assert "trial=" not in overrides
-    run(*data, *TINY, *QUICK[:4], "optimizer.lr=3e-3", f"hydra.run.dir={tmp_path}/plain")
+    train(*data, *TINY, *QUICK[:4], "optimizer.lr=3e-3", f"hydra.run.dir={tmp_path}/plain")
     weights = [path / "checkpoints/best-1/model.safetensors" for path in (folder / "0", tmp_path / "plain")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 

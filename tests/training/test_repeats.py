@@ -16,7 +16,7 @@ from nlu.runs.records import read_rows
 from nlu.sweeps.repeats import join_folds
 from nlu.training.repeats import RunningMean, repeats_of
 from tests import warm
-from tests.training.in_process import composed
+from tests.training.in_process import composed, train
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 
 OPTIONS = (*TINY, *QUICK, "trainer.max_duration=12st", "trainer.eval_interval=6st")
@@ -165,8 +165,8 @@ def test_seeds_and_folds_together_run_on_several_processes(data: tuple[str, ...]
 
 
 def test_seeds_alone_repeat_a_run_and_each_is_the_run_of_its_seed(data: tuple[str, ...], tmp_path: Path) -> None:
-    run(*OPTIONS, *data, "seeds=2", f"hydra.run.dir={tmp_path}/repeated")
-    run(*OPTIONS, *data, "seed=2", f"hydra.run.dir={tmp_path}/alone")
+    train(*OPTIONS, *data, "seeds=2", f"hydra.run.dir={tmp_path}/repeated")
+    train(*OPTIONS, *data, "seed=2", f"hydra.run.dir={tmp_path}/alone")
     assert weights(tmp_path / "repeated" / "seed-2") == weights(tmp_path / "alone")
     found = result(tmp_path / "repeated")
     assert found["out_of_fold"] is None and not (tmp_path / "repeated" / "predictions").exists()
@@ -176,9 +176,9 @@ def test_seeds_alone_repeat_a_run_and_each_is_the_run_of_its_seed(data: tuple[st
 def test_spans_are_joined_over_folds_without_a_dev_set(tmp_path: Path) -> None:
     sentences = [f"Anna B-PER\nlives O\nin O\nBonn{i} B-LOC\n\n" for i in range(20)]
     (tmp_path / "train.conll").write_text("".join(sentences))
-    run(
+    train(
         *OPTIONS, "task=tag", "data=files", f"data.train={tmp_path}/train.conll", "data.fields={tokens: 0, tags: 1}",
-        "data.dev_fraction=0", "folds=2", f"hydra.run.dir={tmp_path}/run",
+        "data.dev_fraction=0", "folds.count=2", f"hydra.run.dir={tmp_path}/run",
     )  # fmt: skip
     found = result(tmp_path / "run")
     rows = rows_of(tmp_path / "run" / "predictions" / "out-of-fold.jsonl")
@@ -198,7 +198,7 @@ def test_a_group_is_never_on_both_sides(tmp_path: Path) -> None:
     lines = ["shop,text,label", *(f"shop {i % 7},text {i} of it,{'ab'[i % 2]}" for i in range(56))]
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
     options = (*OPTIONS, "data=files", f"data.train={tmp_path}/train.csv", "data.fields={text: text, label: label}")
-    run(*options, "folds=3", "folds.group_by=shop", f"hydra.run.dir={tmp_path}/run")
+    train(*options, "folds.count=3", "folds.group_by=shop", f"hydra.run.dir={tmp_path}/run")
     rows = rows_of(tmp_path / "run" / "predictions" / "out-of-fold.jsonl")
     folds_of_shop: dict[int, set[int]] = {}
     for row in rows:

@@ -14,6 +14,7 @@ from nlu.reports.runs import read_run
 from nlu.runs.predictions import Record, predictions_of
 from nlu.runs.records import read_rows
 from tests import warm
+from tests.training.in_process import train
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 
 
@@ -75,7 +76,7 @@ def test_pairs_several_named_sets_and_a_test_set_are_scored(tmp_path: Path) -> N
     )  # fmt: skip
     for number, model in enumerate([TINY, ("model=textcnn", "model.hidden_size=16", "model.embedding_size=8")]):
         run_dir = tmp_path / str(number)
-        run(*model, *QUICK, *options, f"hydra.run.dir={run_dir}")
+        train(*model, *QUICK, *options, f"hydra.run.dir={run_dir}")
         found = result(run_dir)
         assert list(found["metrics"]) == ["easy", "hard", "test"]
         values = {
@@ -101,7 +102,7 @@ def test_spans_are_found_in_conll_columns(tmp_path: Path, model: tuple[str, ...]
     other = "in O\nBonn B-LOC\nlives O\nPeter B-PER\n\n"
     (tmp_path / "train.conll").write_text((sentence + other) * 30)
     (tmp_path / "dev.conll").write_text((sentence + other) * 5)
-    run(
+    train(
         *model, *QUICK, "task=tag", "data=files", f"data.train={tmp_path}/train.conll",
         f"data.dev={tmp_path}/dev.conll",
         "data.fields={tokens: 0, tags: 1}", "trainer.max_duration=60st", "optimizer.lr=1e-2", "scheduler=constant",
@@ -133,15 +134,15 @@ def test_the_state_of_another_run_scores_a_new_test_set_or_goes_on_to_the_same_b
     assert scored.read_bytes() == before.read_bytes()
     assert len(list(predictions_of(tmp_path / "scored", "test"))) == 17
     longer = (*options, "trainer.max_duration=14st")
-    run(*longer, f"hydra.run.dir={tmp_path}/whole")
-    run(*longer, test, f"resume={first}", f"hydra.run.dir={tmp_path}/longer")
+    train(*longer, f"hydra.run.dir={tmp_path}/whole")
+    train(*longer, test, f"resume={first}", f"hydra.run.dir={tmp_path}/longer")
     assert weights(tmp_path / "longer") == weights(tmp_path / "whole")
 
 
 def test_what_is_best_is_judged_anew_where_a_state_is_taken_over_under_another_metric(tmp_path: Path) -> None:
     options = (*TINY, *QUICK, *files(tmp_path), "trainer.eval_interval=2st", "trainer.keep_best=9")
-    run(*options, "trainer.major_metric=recall_macro", f"hydra.run.dir={tmp_path}/first")
-    run(*options, "trainer.major_metric=loss", f"resume={tmp_path}/first", f"hydra.run.dir={tmp_path}/second")
+    train(*options, "trainer.major_metric=recall_macro", f"hydra.run.dir={tmp_path}/first")
+    train(*options, "trainer.major_metric=loss", f"resume={tmp_path}/first", f"hydra.run.dir={tmp_path}/second")
     by_step = {}
     for row in read_rows(tmp_path / "first" / "valid.tsv"):
         if row["metric"] == "loss":
@@ -155,14 +156,19 @@ def test_what_is_best_is_judged_anew_where_a_state_is_taken_over_under_another_m
     assert scores == sorted(scores) and scores[0] == best["value"]
 
 
-def test_a_state_is_refused_where_the_rows_that_it_knows_are_others(tmp_path: Path) -> None:
-    options = (*TINY, *QUICK, *files(tmp_path), f"resume={tmp_path}/first", f"hydra.run.dir={tmp_path}/second")
-    run(*options, "resume=never", f"hydra.run.dir={tmp_path}/first")
+def test_a_state_is_refused_where_the_rows_that_it_knows_are_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (*TINY, *QUICK, *files(tmp_path))
+    train(*options, f"hydra.run.dir={tmp_path}/first")
+    options = (*options, f"resume={tmp_path}/first", f"hydra.run.dir={tmp_path}/second")
     other = write_set(tmp_path / "other.tsv", 83, seed=3)
-    assert "the training rows" in run(*options, f"data.train={other}", status=2)
-    said = run(*options, f"data.dev={other}", "seed=2", status=2)
+    train(*options, f"data.train={other}", status=2)
+    assert "the training rows" in capsys.readouterr().err
+    train(*options, f"data.dev={other}", "seed=2", status=2)
+    said = capsys.readouterr().err
     assert "scored while training are others" in said and "seed: 1 there, 2 here" in said and "the training" not in said
-    run(*options)
+    train(*options)
 
 
 def test_a_signal_ends_the_step_saves_and_says_requeue_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -184,7 +190,7 @@ def test_a_signal_ends_the_step_saves_and_says_requeue_and_the_run_goes_on(tmp_p
 
 
 def test_patience_stops_a_run_that_no_longer_improves(tmp_path: Path) -> None:
-    run(
+    train(
         *TINY, *QUICK, *files(tmp_path), "trainer.max_duration=400st", "trainer.eval_interval=5st",
         "optimizer.lr=1e-30", "trainer.patience=20st", f"hydra.run.dir={tmp_path}/run",
     )  # fmt: skip
@@ -197,7 +203,7 @@ def test_bf16_trains_and_a_frozen_part_stays(tmp_path: Path) -> None:
 
     data = files(tmp_path)
     for name, duration in (("short", "1st"), ("long", "30st")):
-        run(
+        train(
             *TINY, *QUICK, *data, "precision=bf16", "optimizer.freeze=['backbone.embeddings.*']",
             f"trainer.max_duration={duration}", "trainer.eval_interval=0", f"hydra.run.dir={tmp_path}/{name}",
         )  # fmt: skip
@@ -220,7 +226,7 @@ def test_rows_that_stand_twice_are_dropped_and_no_dev_text_stands_in_train(tmp_p
     write_set(tmp_path / "rows.tsv", 100)
     rows = (tmp_path / "rows.tsv").read_text()
     (tmp_path / "rows.tsv").write_text(rows + rows)
-    run(
+    train(
         *TINY, *QUICK, "data=files", f"data.train={tmp_path}/rows.tsv", "data.fields={text: 0, label: 1}",
         "data.drop_duplicates=true", "data.dev_fraction=0.3", f"hydra.run.dir={tmp_path}/run",
     )  # fmt: skip
