@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
+from nlu.config.words import counted
 
 SUFFIX_FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet",
@@ -184,7 +185,7 @@ def _table(
             if header:
                 continue
         if len(cells) != width:
-            rule = f"makes {len(cells)} columns where the first row of the file has {width}"
+            rule = f"makes {counted(len(cells), 'column')} where the first row of the file has {width}"
             yield BadRow(number, "(row)", "\t".join(cells), rule)
             continue
         yield Row(number, {role: cells[index] for role, index in columns.items()})
@@ -347,7 +348,9 @@ def _read_conll(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadR
                     yield Mark(number)
                 tokens, tags, first, bad = [], [], number + 1, None
             elif max(wanted) >= len(cells):
-                bad = bad or BadRow(number, "(row)", line, f"has {len(cells)} columns, not {max(wanted) + 1}")
+                bad = bad or BadRow(
+                    number, "(row)", line, f"has {counted(len(cells), 'column')}, not {max(wanted) + 1}"
+                )
             else:
                 tokens.append(cells[wanted[0]])
                 tags.append(cells[wanted[-1]])

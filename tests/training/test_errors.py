@@ -40,7 +40,7 @@ def test_bad_rows_are_named_by_file_row_field_and_value(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("good text\tgood\nno label here\nbad text\tbad\n \tbad\n")
     write_set(tmp_path / "dev.tsv", 9)
     message = refuse(tmp_path / "run", *TINY, *DATA, f"data.train={tmp_path}/train.tsv", f"data.dev={tmp_path}/dev.tsv")
-    assert f"{tmp_path}/train.tsv:2: field (row): 'no label here' makes 1 columns" in message
+    assert f"{tmp_path}/train.tsv:2: field (row): 'no label here' makes 1 column " in message
     assert f"{tmp_path}/train.tsv:4: field text (column 0): ' ' is empty" in message
     assert "data.on_bad_row=skip" in message
 
@@ -50,7 +50,7 @@ def test_processes_that_lose_the_one_that_refuses_say_nothing_of_it(tmp_path: Pa
     message = refuse(
         tmp_path / "run", *TINY, *DATA, f"data.train={tmp_path}/train.tsv", "trainer.device=cpu", "trainer.devices=2"
     )
-    assert "train.tsv:2: field (row): 'no label here' makes 1 columns" in message and "gloo" not in message
+    assert "train.tsv:2: field (row): 'no label here' makes 1 column " in message and "gloo" not in message
 
 
 def test_skipped_rows_are_counted_and_listed(tmp_path: Path) -> None:

@@ -30,6 +30,15 @@ from nlu.config.nearest import hint
 
 LONGEST_HINT = 200
 """characters of a hint; a longer one names too many keys to be read"""
+_LENGTH = "trainer.max_duration=3ep (epochs), 500st (steps) or 32000ex (examples)"
+ELSEWHERE = {
+    **dict.fromkeys(("epochs", "num_epochs", "max_epochs", "num_train_epochs", "max_steps", "num_steps"), _LENGTH),
+    "learning_rate": "optimizer.lr", "max_length": "data.max_len", "max_seq_length": "data.max_len",
+    "gradient_accumulation_steps": "trainer.accumulation", "accumulate_grad_batches": "trainer.accumulation",
+    "per_device_train_batch_size": "trainer.batch_size, over all devices together", "output_dir": "hydra.run.dir",
+    "bf16": "precision=bf16", "n_trials": "hydra.sweeper.n_trials", "n_jobs": "hydra.sweeper.n_jobs",
+}  # fmt: skip
+"""What is meant by names that other programs have for it, and that look like no key of ours."""
 
 
 def override_problems(
@@ -255,11 +264,13 @@ def _unknown_key(alternative: _Alternative, config: DictConfig, schema: str) -> 
 
 
 def hint_of_key(key: str, valid: Collection[str]) -> str:
-    """Return the nearest keys or, where none is near, those of the same group, as the choice made there has them.
+    """Return what a name of other programs is called here, the nearest keys or, where none is near, those of the group.
 
     Where there are too many, say where all are to be seen.
     """
-    group = key.rpartition(".")[0]
+    group, _, last = key.rpartition(".")
+    if last in ELSEWHERE:
+        return f"write {ELSEWHERE[last]}"
     siblings = [name for name in valid if group and name.rpartition(".")[0] == group]
     hints = (hint(key, names) for names in (valid, siblings) if names)
     few = (text for text in hints if len(text) <= LONGEST_HINT)

@@ -168,7 +168,7 @@ def _sets(data: dict[str, Any], folds: int | None) -> Iterator[str]:
         if data["format"] == "lines" and data[name] not in (None, MISSING) and not isinstance(data[name], dict):
             yield (
                 f"data.{name} is {data[name]!r}, but with data.format=lines a file holds no labels; set it to "
-                "{label: file, ...}, one file for each label, or set data.format and data.fields"
+                "{label: file, ...}, one file for each label, or choose data=files where the rows say their labels"
             )
 
 

@@ -31,6 +31,19 @@ def test_a_key_without_its_group_finds_its_full_name(find):
     assert problem.startswith("batch_size: there is no such key; nearest: trainer.batch_size")
 
 
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("trainer.epochs=3", "trainer.max_duration=3ep"),
+        ("n_trials=4", "hydra.sweeper.n_trials"),
+        ("bf16=true", "precision=bf16"),
+    ],
+)
+def test_a_name_that_other_programs_have_for_a_key_is_told_what_it_is_called_here(find, override, meant):
+    (problem,) = find(*VALID, override)
+    assert f"there is no such key; write {meant}" in problem
+
+
 def test_a_key_that_only_the_signature_has_can_be_set(find):
     assert find(*VALID, "model.layers=3") == []
     assert find(*VALID, "model.layers=0", "seed=[")[-1].startswith("model.layers is 0 but must be an integer >= 1")
