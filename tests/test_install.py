@@ -123,7 +123,7 @@ print(hydra_plugins.hyperband_sweeper.__file__)
 """
 
 
-WAYS = ["checkout", "wheel", pytest.param("editable", marks=pytest.mark.thorough)]
+WAYS = ["wheel", *(pytest.param(way, marks=pytest.mark.thorough) for way in ("checkout", "editable"))]
 
 
 @pytest.mark.parametrize("way", WAYS)

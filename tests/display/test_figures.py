@@ -33,7 +33,7 @@ def best_columns(picture: np.ndarray) -> np.ndarray:
     return np.flatnonzero(red.sum(axis=0) >= 8)
 
 
-@pytest.mark.parametrize("points", [1, 2, 300])
+@pytest.mark.parametrize("points", [1, pytest.param(2, marks=pytest.mark.thorough), 300])
 def test_a_run_of_any_length_gives_four_figures_of_1000_by_600_pixels(tmp_path, points):
     pictures = draw(write_run(tmp_path / "run", points))
     assert sorted(pictures) == ["gnorm.png", "loss.png", "lr.png", "metric.png"]

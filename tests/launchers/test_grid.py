@@ -32,6 +32,7 @@ def test_refused_jobs_are_counted_at_the_end_and_the_report_is_named(tmp_path, l
     assert f"job 1 (data.dev={tmp_path}/neither.tsv): " in said and "'neither' is not in the label map" in said
 
 
+@pytest.mark.thorough
 def test_runs_of_an_earlier_command_are_not_counted(tmp_path):
     own = (tmp_path / "grid", *files(tmp_path), "trainer.max_duration=2st", "seed=1,2")
     assert "2 of 2 jobs left a run" in grid(*own)

@@ -54,10 +54,8 @@ ENCODERS: dict[str, Callable[[Path], nn.Module]] = {
     "hf deberta": lambda folder: hugging_face(folder, "DebertaV2", "first"),
 }
 """Encoders by name, each built with a folder of the test's own."""
-NAMES = [
-    pytest.param(name, marks=pytest.mark.thorough) if name in ("textcnn 1", "textcnn 7", "hf bert mean") else name
-    for name in ENCODERS
-]
+ALIKE = ("textcnn 1", "textcnn 7", "hf bert mean", "hf roberta")
+NAMES = [pytest.param(name, marks=pytest.mark.thorough) if name in ALIKE else name for name in ENCODERS]
 SMALL: dict[str, Any] = {"hidden_size": 312, "heads": 12, "intermediate_size": 1248, "embedding_size": 128}
 EXACT: list[dict[str, Any]] = [
     {"hidden_size": 48, "heads": 3, "intermediate_size": 40},

@@ -24,7 +24,7 @@ PLACE = ("id", "file", "row")
 
 @pytest.mark.parametrize(
     "kind",
-    few_first(KINDS, "classify", "regress", "multilabel", "tag with a CRF", "siamese", "retrieve", "bce"),
+    few_first(KINDS, "classify", "multilabel", "tag with a CRF", "siamese", "retrieve"),
 )
 def test_scores_and_predictions_are_the_same_for_every_size_of_batches_and_order_of_rows(
     kind: Kind, tmp_path: Path
