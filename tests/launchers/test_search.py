@@ -148,3 +148,24 @@ def test_another_programs_number_is_the_value(tmp_path):
         program=[str(tmp_path / "other.py")],
     )  # fmt: skip
     assert sorted(trial.value for trial in trials(tmp_path / "s")) == [2.0, 4.0]
+
+
+def test_an_infinite_number_of_another_program_is_a_failure(tmp_path):
+    (tmp_path / "other.py").write_text(OTHER.replace("config.x * 2", "float(config.x)"))
+    said = search(
+        tmp_path / "s", "x=choice(1.0,inf)", "hydra/sweeper/sampler=grid", program=[str(tmp_path / "other.py")]
+    )  # fmt: skip
+    assert sorted(states(tmp_path / "s")) == ["COMPLETE", "FAIL"] and "its value is inf" in said
+
+
+def test_slots_for_which_no_trial_remains_are_not_idle(monkeypatch):
+    from hydra_plugins.hyperband_sweeper import _board
+
+    moments_s = [0.0]
+    monkeypatch.setattr(_board.time, "time", lambda: moments_s[-1])
+    idle = _board.Idle(2)
+    for now_s, running, remaining in ((0.0, 2, 1), (10.0, 1, 1), (14.0, 2, 0), (20.0, 1, 0), (50.0, 0, 0)):
+        moments_s.append(now_s)
+        idle.changed(running, remaining)
+    # Of 2 x 20 seconds with work for both, and 30 with work for one alone, one slot had none for 4.
+    assert idle.share == pytest.approx(4 / 70)

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -17,15 +18,37 @@ TIMEOUT = "hydra.launcher.timeout_min"
 DAYS_60 = 60 * 24 * 60
 
 
-def timeout_min(tmp_path: Path, *overrides: str) -> int:
-    """What submitit is told for a job of a search that was begun with these overrides."""
+def slots_of(tmp_path: Path, count: int, *overrides: str) -> Any:
+    """The slots of a search that was begun with these overrides."""
     from hydra_plugins.hyperband_sweeper._slots import Slots
 
     with initialize_config_dir(config_dir=str(tmp_path / "conf")):
         config = compose("mine", [LOCAL, f"hydra.sweep.dir={tmp_path}", *overrides], return_hydra_config=True)
         config.hydra.job.config_name = "mine"
         context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=None)
-        return Slots(config, context, lambda config: None, 1)._launcher(0, 1).params["timeout_min"]
+        slots = Slots(config, context, lambda config: None, count)
+        slots.launcher = slots._launcher(0, 1)
+        return slots
+
+
+def timeout_min(tmp_path: Path, *overrides: str) -> int:
+    """What submitit is told for a job of such a search."""
+    return slots_of(tmp_path, 1, *overrides).launcher.params["timeout_min"]
+
+
+def test_each_of_several_jobs_here_gets_its_part_of_the_cores_and_a_gpu_of_its_own(tmp_path, primary, monkeypatch):
+    primary("x: 1\n")
+    from hydra_plugins.hyperband_sweeper import _slots
+
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(_slots, "available_cores", lambda: 8)
+    slots = slots_of(tmp_path, 4, TIMEOUT + "=90")
+    shares = [slots._share_of_machine(number) for number in range(3)]
+    for share, device in zip(shares, "353", strict=True):
+        assert share == [
+            f"+hydra.job.env_set.{key}" for key in ("OMP_NUM_THREADS='2'", f"CUDA_VISIBLE_DEVICES='{device}'")
+        ]
 
 
 @pytest.fixture
