@@ -19,7 +19,7 @@ help: ## list the targets
 train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
 	$(BIN)/python -m nlu.train
 
-test: $(VENV)/.dev ## run the tests, some kills and multi-process runs left out, on all cores (6 minutes on 2)
+test: $(VENV)/.dev ## run the tests, some kills and multi-process runs left out, on all cores (6 to 7 minutes on 2)
 	$(PYTEST)
 
 test-all: $(VENV)/.services ## run every test, also those that need servers
