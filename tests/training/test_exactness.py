@@ -23,7 +23,7 @@ def test_scores_are_the_same_for_every_batch_size_and_number_of_processes(tmp_pa
     data = files(tmp_path, dev_rows=31)
     train(*TINY, *QUICK, *data, f"hydra.run.dir={tmp_path}/trained")
     scores = []
-    for number, (size, devices) in enumerate([(1, 1), (7, 1), (64, 2)]):
+    for number, (size, devices) in enumerate([(1, 1), (7, 1), (64, 1), (7, 2)]):
         run_dir = tmp_path / str(number)
         # One step at a rate that changes no bit: the run only scores what the first one trained.
         # Several processes take the command.

@@ -60,15 +60,22 @@ def run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     return run
 
 
-def test_jobs_run_in_order_whatever_the_size_of_a_batch(run):
-    everything = ["a 1", "a 2", "b 1", "b 2"]
-    for size in ("null", "3"):
-        assert run("name=a,b", "seed=1,2", f"hydra.sweeper.max_batch_size={size}")[:2] == (0, everything)
+@pytest.mark.parametrize(
+    "size", ["4", *(pytest.param(size, marks=pytest.mark.thorough) for size in ("null", "1", "100"))]
+)
+def test_jobs_run_in_order_whatever_the_size_of_a_batch(run, size):
+    everything = ["a 1", "a 2", "a 3", "b 1", "b 2", "b 3"]
+    assert run("name=a,b", "seed=1,2,3", f"hydra.sweeper.max_batch_size={size}")[:2] == (0, everything)
+
+
+def test_a_batch_of_no_job_is_refused(run):
     code, ran, said = run("name=a,b", "seed=1", "hydra.sweeper.max_batch_size=0")
     assert (code, ran) == (2, []) and "hydra.sweeper.max_batch_size is 0 but must be an integer >= 1 or null" in said
 
 
-@pytest.mark.parametrize("size", ["null", "2"])
+@pytest.mark.parametrize(
+    "size", ["null", "2", *(pytest.param(size, marks=pytest.mark.thorough) for size in ("1", "3"))]
+)
 def test_jobs_are_numbered_through_all_batches(run, size):
     code, ran, said = run("name='job${hydra:job.num}'", "seed=5,6,7,8,9", f"hydra.sweeper.max_batch_size={size}")
     assert (code, ran) == (0, ["job0 5", "job1 6", "job2 7", "job3 8", "job4 9"]), said
