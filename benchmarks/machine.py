@@ -44,6 +44,15 @@ def _rate(torch: Any, left: Any, right: Any, device: str) -> float:
     return done * 2 * left.shape[0] * left.shape[1] * right.shape[1] / elapsed_s / 1e9
 
 
+def fast_precision() -> str:
+    """Return bf16, or fp32 where the processor would do bf16 products many times slower, on either side."""
+    import torch
+
+    from nlu.training.precision import Precision
+
+    return "fp32" if Precision(dtype="bfloat16").warning(torch.device("cpu")) else "bf16"
+
+
 def best_rate(rates: dict[str, float], precision: str) -> float:
     """Return the higher rate of the two shapes: the limit that shares are measured against."""
     return max(value for name, value in rates.items() if name.startswith(precision))

@@ -4,6 +4,7 @@ import argparse
 import os
 
 from afqmc import SIZES
+from machine import fast_precision
 
 
 def parser(description: str | None, *, turns: bool = True, steps_on_a_device: bool = False) -> argparse.ArgumentParser:
@@ -16,4 +17,13 @@ def parser(description: str | None, *, turns: bool = True, steps_on_a_device: bo
         out.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
         out.add_argument("--batch-size", type=int, default=32)
         out.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        precision(out)
     return out
+
+
+def precision(parser: argparse.ArgumentParser) -> None:
+    """Give a parser --precision, of both sides."""
+    parser.add_argument(
+        "--precision", choices=("bf16", "fp32"), default=fast_precision(),
+        help="by default bf16, but fp32 on a CPU that has no bf16 products (default %(default)s)",
+    )  # fmt: skip

@@ -1,14 +1,14 @@
-"""Speed of scoring a set against `Trainer.predict` of transformers: the same AFQMC dev rows, bf16 on both sides.
+"""Speed of scoring a set against `Trainer.predict` of transformers: the same AFQMC dev rows, in one precision.
 
     python benchmarks/predict.py
     python benchmarks/predict.py --sizes "4 x 312" --rows 1000
 
 A turn scores every row once: ours by `score`, which each evaluation of a run goes through, so that records of all rows
 and all metrics are computed too; the peer's by `Trainer.predict`, which returns logits, with the same batch size. Three
-configurations of the peer are measured: its bf16 as in training (autocast, rows in file order), the same with rows
+configurations of the peer are measured: as in training (bf16 by autocast, rows in file order), the same with rows
 grouped by length (which returns predictions in another order than the rows'), and weights cast to bf16
 (`bf16_full_eval`) with grouped rows, its fastest. The first is what a user of the Trainer has; the target is held
-against it.
+against it. On a CPU that has no bf16 products both sides compute in fp32, and the third is left out.
 """
 
 import argparse
@@ -34,26 +34,29 @@ WARM_UP_ROWS = 128
 class PeerSetting:
     """One configuration of the peer."""
 
-    name: str
     grouped: bool = False
     cast: bool = False
 
 
-PEERS = (
-    PeerSetting("HF Trainer.predict, bf16"),
-    PeerSetting("HF Trainer.predict, bf16, group_by_length", grouped=True),
-    PeerSetting("HF Trainer.predict, bf16_full_eval, group_by_length", grouped=True, cast=True),
-)
+def peers_of(precision: str) -> dict[str, PeerSetting]:
+    """Return the peer's settings by name, the one that counts first."""
+    name = f"HF Trainer.predict, {precision}"
+    peers = {name: PeerSetting(), f"{name}, group_by_length": PeerSetting(grouped=True)}
+    if precision == "bf16":
+        peers["HF Trainer.predict, bf16_full_eval, group_by_length"] = PeerSetting(grouped=True, cast=True)
+    return peers
 
 
-def native(turns: Turns, *, size: str, rows: int, batch_size: int, threads: int, device: str) -> None:
+def native(
+    turns: Turns, *, size: str, rows: int, batch_size: int, threads: int, device: str, precision: str
+) -> None:
     """nlu's side: `score`, whose records lie in a file until they are kept or dropped."""
     import torch
 
     from nlu.training.evaluation import Evaluator, score
 
     torch.set_num_threads(threads)
-    run = native_run(size, "precision=bf16", f"trainer.device={device}", f"trainer.batch_size={batch_size}")
+    run = native_run(size, f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}")
     part = subset(run.store.sets["dev"], rows)
     stepper = run.stepper
     evaluator = Evaluator(stepper.model, run.task, stepper.ranks, stepper.precision, batch_size, run.run_dir)
@@ -67,7 +70,8 @@ def native(turns: Turns, *, size: str, rows: int, batch_size: int, threads: int,
 
 
 def peer(
-    turns: Turns, *, setting: PeerSetting, size: str, rows: int, batch_size: int, threads: int, device: str
+    turns: Turns, *, setting: PeerSetting, size: str, rows: int, batch_size: int, threads: int, device: str,
+    precision: str,
 ) -> None:
     """The peer's side: `Trainer.predict` over the same rows."""
     import torch
@@ -75,8 +79,8 @@ def peer(
 
     torch.set_num_threads(threads)
     arguments = peer_arguments(
-        batch_size=batch_size, device=device, bf16=not setting.cast, bf16_full_eval=setting.cast,
-        train_sampling_strategy="group_by_length" if setting.grouped else "random",
+        batch_size=batch_size, device=device, bf16=precision == "bf16" and not setting.cast,
+        bf16_full_eval=setting.cast, train_sampling_strategy="group_by_length" if setting.grouped else "random",
     )  # fmt: skip
     trainer = silent(Trainer(model=peer_model(size), args=arguments, data_collator=PadTo()))
     part = subset(stored_set("dev"), rows)
@@ -103,12 +107,16 @@ def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
     """Measure one size."""
     common = {
         "size": size, "rows": arguments.rows or ROWS[size], "batch_size": arguments.batch_size,
-        "threads": arguments.threads, "device": arguments.device,
+        "threads": arguments.threads, "device": arguments.device, "precision": arguments.precision,
     }  # fmt: skip
+    peers = peers_of(arguments.precision)
+    first = next(iter(peers))
+    if arguments.first_peer_only:
+        peers = {first: peers[first]}
     with ExitStack() as stack:
         sides = {"ours": stack.enter_context(Side(native, **common))}
-        for setting in PEERS[: 1 if arguments.first_peer_only else None]:
-            sides[setting.name] = stack.enter_context(Side(peer, setting=setting, **common))
+        for name, setting in peers.items():
+            sides[name] = stack.enter_context(Side(peer, setting=setting, **common))
         sides["rate"] = stack.enter_context(
             Side(matmul_rates, threads=arguments.threads, device=arguments.device)
         )
@@ -118,12 +126,11 @@ def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
     gflop = encoder_gflop_per_token(sizes["hidden"], sizes["layers"], sizes["intermediate"], training=False)
     rows = [
         Row(
-            f"predict {size}", setting.name, "real tokens/s", medians[setting.name]["real_tokens_per_s"], ours,
-            TARGET if setting is PEERS[0] and arguments.device == "cpu" else None,
-            share=ours * gflop / best_rate(medians["rate"], "bf16"),
+            f"predict {size}", name, "real tokens/s", medians[name]["real_tokens_per_s"], ours,
+            TARGET if name == first and arguments.device == "cpu" else None,
+            share=ours * gflop / best_rate(medians["rate"], arguments.precision),
         )
-        for setting in PEERS
-        if setting.name in medians
+        for name in peers
     ]  # fmt: skip
     show(rows)
     return rows

@@ -89,7 +89,6 @@ def own_seconds(event: Any, on_cuda: bool) -> float:
 def main() -> None:
     """Profile every asked-for size."""
     parser = options.parser(__doc__, turns=False, steps_on_a_device=True)
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--steps", type=int, default=5)
     arguments = parser.parse_args(sys.argv[1:])
     announce()

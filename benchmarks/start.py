@@ -63,7 +63,7 @@ def native(folder: Path, environment: dict[str, str]) -> float:
     table = run_dir / "train.tsv"
     command = [
         sys.executable, "-m", "nlu.train", "model=bert_tiny", *data_overrides(), f"tokenizer.vocab={vocab_path()}",
-        f"model.pretrained={folder}/weights", "trainer.device=cpu", "precision=bf16", "trainer.log_interval=1st",
+        f"model.pretrained={folder}/weights", "trainer.device=cpu", "precision=fp32", "trainer.log_interval=1st",
         f"hydra.run.dir={run_dir}",
     ]  # fmt: skip
     return until(command, lambda: table.is_file() and table.read_bytes().count(b"\n") >= 2, environment)
@@ -87,7 +87,7 @@ def run_peer(folder: Path) -> None:
 
     trainer = Trainer(
         model=BertForSequenceClassification.from_pretrained(folder / "weights"),
-        args=peer_arguments(batch_size=32, device="cpu", bf16=True, max_steps=1000,
+        args=peer_arguments(batch_size=32, device="cpu", bf16=False, max_steps=1000,
                             train_sampling_strategy="group_by_length"),
         data_collator=PadTo(), train_dataset=load_from_disk(str(folder / "rows")), callbacks=[Mark()],
     )  # fmt: skip

@@ -6,10 +6,10 @@
 
 Both sides run their own whole training loop on the same token rows, with the same model size, batch, precision,
 optimizer (AdamW), clipping and threads. They take turns of some steps each, after a warm-up in which the libraries meet
-most of the lengths that batches have; figures are medians over the turns. The peer's best configuration (bf16, batches
-grouped by length and padded to their longest row, SDPA) is the one that counts; its weaker ones are measured once, for
-orientation. Matrix products are timed between the turns, in bf16 and fp32: the faster of two shapes is the machine's
-limit.
+most of the lengths that batches have; figures are medians over the turns. The peer's best configuration (bf16, or
+fp32 on a CPU that has no bf16 products; batches grouped by length and padded to their longest row, SDPA) is the one
+that counts; its weaker ones are measured once, for orientation. Matrix products are timed between the turns, in bf16
+and fp32: the faster of two shapes is the machine's limit.
 """
 
 import argparse
@@ -41,18 +41,27 @@ ENDLESS = 1_000_000_000
 class PeerSetting:
     """One configuration of the peer."""
 
-    name: str
-    bf16: bool = True
+    precision: str
+    batches: str
     grouped: bool = True
     pad_to: int | None = None
 
+    @property
+    def name(self) -> str:
+        return f"HF Trainer, {self.precision}, {self.batches}"
 
-BEST = PeerSetting("HF Trainer, bf16, group_by_length")
-WEAKER = (
-    PeerSetting("HF Trainer, bf16, random batches, dynamic padding", grouped=False),
-    PeerSetting("HF Trainer, fp32, group_by_length", bf16=False),
-    PeerSetting("HF Trainer, bf16, padded to max_length", grouped=False, pad_to=MAX_LENGTH),
-)
+
+def best(precision: str) -> PeerSetting:
+    return PeerSetting(precision, "group_by_length")
+
+
+def weaker(precision: str) -> list[PeerSetting]:
+    """Return the settings of the peer that are slower than its best in this precision."""
+    return [
+        PeerSetting(precision, "random batches, dynamic padding", grouped=False),
+        *([best("fp32")] if precision != "fp32" else []),
+        PeerSetting(precision, "padded to max_length", grouped=False, pad_to=MAX_LENGTH),
+    ]
 
 
 def pacer_of(turns: Turns, size: str, steps: int, device: str) -> StepPacer:
@@ -60,7 +69,7 @@ def pacer_of(turns: Turns, size: str, steps: int, device: str) -> StepPacer:
     return StepPacer(turns, warm_up_steps=min(WARM_UP_STEPS[size], 4 * steps), steps=steps, device=device)
 
 
-def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int, device: str, bf16: bool) -> None:
+def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int, device: str, precision: str) -> None:
     """nlu's side: `nlu.training.loop.train` on the run that the command would build."""
     import torch
 
@@ -73,7 +82,7 @@ def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int
         torch.set_deterministic_debug_mode("warn")
         torch.utils.deterministic.fill_uninitialized_memory = False
     run = native_run(
-        size, f"precision={'bf16' if bf16 else 'fp32'}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
+        size, f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
         f"trainer.max_duration={ENDLESS}st", "trainer.eval_interval=0", "trainer.save_interval=0",
     )  # fmt: skip
     pacer = pacer_of(turns, size, steps, device)
@@ -119,7 +128,8 @@ def peer(
 
     pacer = pacer_of(turns, size, steps, device)
     arguments = peer_arguments(
-        batch_size=batch_size, device=device, bf16=setting.bf16, max_steps=ENDLESS, remove_unused_columns=False,
+        batch_size=batch_size, device=device, bf16=setting.precision == "bf16", max_steps=ENDLESS,
+        remove_unused_columns=False,
         train_sampling_strategy="group_by_length" if setting.grouped else "random",
         # A device would wait for batches that the peer's one process makes between its steps.
         dataloader_num_workers=LOADERS if device == "cuda" else 0,
@@ -133,27 +143,27 @@ def peer(
 
 def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
     """Measure one size."""
-    steps = arguments.steps or STEPS[size]
+    steps, setting = arguments.steps or STEPS[size], best(arguments.precision)
     common = {
         "size": size, "steps": steps, "batch_size": arguments.batch_size, "threads": arguments.threads,
         "device": arguments.device,
     }  # fmt: skip
     with ExitStack() as stack:
         sides = {
-            "ours": stack.enter_context(Side(native, bf16=True, **common)),
-            "peer": stack.enter_context(Side(peer, setting=BEST, **common)),
+            "ours": stack.enter_context(Side(native, precision=setting.precision, **common)),
+            "peer": stack.enter_context(Side(peer, setting=setting, **common)),
             "rate": stack.enter_context(Side(matmul_rates, threads=arguments.threads, device=arguments.device)),
         }
         medians = alternate(sides, arguments.turns)
-    rows = [row(size, BEST, medians["ours"], medians["peer"], medians["rate"], judged=arguments.device == "cpu")]
+    rows = [row(size, setting, medians["ours"], medians["peer"], medians["rate"], judged=arguments.device == "cpu")]
     rate = medians["rate"]
     print("machine: " + ", ".join(f"{name} {value:,.0f} GFLOP/s" for name, value in rate.items()), flush=True)
-    theirs = medians["peer"]["real_tokens_per_s"] * encoder_gflop(size) / best_rate(rate, "bf16")
-    print(f"share of the machine's limit of {BEST.name}: {theirs:.0%}", flush=True)
+    theirs = medians["peer"]["real_tokens_per_s"] * encoder_gflop(size) / best_rate(rate, setting.precision)
+    print(f"share of the machine's limit of {setting.name}: {theirs:.0%}", flush=True)
     show(rows)
     if arguments.weaker:
-        for setting in WEAKER:
-            rows.append(compare_once(size, setting, medians["rate"], common))
+        for slower in weaker(arguments.precision):
+            rows.append(compare_once(size, slower, medians["rate"], common))
             show(rows[-1:])
     return rows
 
@@ -161,7 +171,7 @@ def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
 def compare_once(size: str, setting: PeerSetting, rate: Measure, common: dict[str, Any]) -> Row:
     """Measure a weaker configuration of the peer in one turn, and ours in the same precision right after it."""
     fewer = {**common, "steps": max(2, common["steps"] // 2)}
-    with Side(peer, setting=setting, **fewer) as theirs, Side(native, bf16=setting.bf16, **common) as ours:
+    with Side(peer, setting=setting, **fewer) as theirs, Side(native, precision=setting.precision, **common) as ours:
         medians = alternate({"peer": theirs, "ours": ours}, 1)
     return row(size, setting, medians["ours"], medians["peer"], rate, judged=False)
 
@@ -172,7 +182,7 @@ def row(size: str, setting: PeerSetting, ours: Measure, theirs: Measure, rate: M
     return Row(
         f"train {size}", setting.name, "real tokens/s", theirs["real_tokens_per_s"], tokens_per_s,
         TARGETS[size] if judged else None,
-        share=tokens_per_s * encoder_gflop(size) / best_rate(rate, "bf16" if setting.bf16 else "fp32"),
+        share=tokens_per_s * encoder_gflop(size) / best_rate(rate, setting.precision),
         least_share=LEAST_SHARE.get(size) if judged else None,
     )  # fmt: skip
 

@@ -3,6 +3,16 @@
 import difflib
 from collections.abc import Iterable
 
+_LENGTH = "trainer.max_duration=3ep (epochs), 500st (steps) or 32000ex (examples)"
+ELSEWHERE = {
+    **dict.fromkeys(("epochs", "num_epochs", "max_epochs", "num_train_epochs", "max_steps", "num_steps"), _LENGTH),
+    "learning_rate": "optimizer.lr", "max_length": "data.max_len", "max_seq_length": "data.max_len",
+    "gradient_accumulation_steps": "trainer.accumulation", "accumulate_grad_batches": "trainer.accumulation",
+    "per_device_train_batch_size": "trainer.batch_size, over all devices together", "output_dir": "hydra.run.dir",
+    "bf16": "precision=bf16", "n_trials": "hydra.sweeper.n_trials", "n_jobs": "hydra.sweeper.n_jobs",
+}  # fmt: skip
+"""What is meant by names that other programs have for it, and that look like no key of ours."""
+
 
 def nearest(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
     """Return up to `count` of the dotted names in `valid` that are closest to `name`, best first.
@@ -28,3 +38,9 @@ def hint(name: str, valid: Iterable[str]) -> str:
     if close:
         return f"nearest: {', '.join(close)}"
     return f"valid: {', '.join(names)}" if names else "there is none to choose from"
+
+
+def key_hint(key: str, valid: Iterable[str]) -> str:
+    """Return the hint for a key of a configuration; what a name of another program is called here, if it is one."""
+    meant = ELSEWHERE.get(key.rpartition(".")[2])
+    return f"write {meant}" if meant else hint(key, valid)

@@ -26,19 +26,10 @@ from nlu.config.checks.resolve import first_line, resolve
 from nlu.config.checks.validate import RUN, known_keys, problems
 from nlu.config.errors import UserError
 from nlu.config.flat import flat
-from nlu.config.nearest import hint
+from nlu.config.nearest import hint, key_hint
 
 LONGEST_HINT = 200
 """characters of a hint; a longer one names too many keys to be read"""
-_LENGTH = "trainer.max_duration=3ep (epochs), 500st (steps) or 32000ex (examples)"
-ELSEWHERE = {
-    **dict.fromkeys(("epochs", "num_epochs", "max_epochs", "num_train_epochs", "max_steps", "num_steps"), _LENGTH),
-    "learning_rate": "optimizer.lr", "max_length": "data.max_len", "max_seq_length": "data.max_len",
-    "gradient_accumulation_steps": "trainer.accumulation", "accumulate_grad_batches": "trainer.accumulation",
-    "per_device_train_batch_size": "trainer.batch_size, over all devices together", "output_dir": "hydra.run.dir",
-    "bf16": "precision=bf16", "n_trials": "hydra.sweeper.n_trials", "n_jobs": "hydra.sweeper.n_jobs",
-}  # fmt: skip
-"""What is meant by names that other programs have for it, and that look like no key of ours."""
 
 
 def override_problems(
@@ -268,11 +259,9 @@ def hint_of_key(key: str, valid: Collection[str]) -> str:
 
     Where there are too many, say where all are to be seen.
     """
-    group, _, last = key.rpartition(".")
-    if last in ELSEWHERE:
-        return f"write {ELSEWHERE[last]}"
+    group = key.rpartition(".")[0]
     siblings = [name for name in valid if group and name.rpartition(".")[0] == group]
-    hints = (hint(key, names) for names in (valid, siblings) if names)
+    hints = (key_hint(key, names) for names in (valid, siblings) if names)
     few = (text for text in hints if len(text) <= LONGEST_HINT)
     return next(few, "see --cfg job for all keys")
 

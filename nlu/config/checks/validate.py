@@ -10,7 +10,7 @@ from nlu.config.checks.rules import MISSING, cross_problems
 from nlu.config.checks.values import broken_rule, check_value, show
 from nlu.config.defaults import PLAIN_GROUPS, with_defaults, with_targets
 from nlu.config.errors import UserError
-from nlu.config.nearest import hint
+from nlu.config.nearest import key_hint
 from nlu.config.signature import Parameter, Signature, read_signature
 from nlu.config.targets import TARGET, is_trusted, untrusted
 
@@ -141,7 +141,7 @@ def _unknown(prefix: str, name: str, signature: Signature) -> list[str]:
         return [f"{key} is no setting: {name} is not a keyword-only parameter of {signature.target}; remove {key}"]
     if signature.is_open:
         return []
-    return [f"{key}: there is no such key; {hint(key, [_join(prefix, valid) for valid in signature.parameters])}"]
+    return [f"{key}: there is no such key; {key_hint(key, [_join(prefix, valid) for valid in signature.parameters])}"]
 
 
 def _not_set(key: str, rule: str | None) -> str:

@@ -46,6 +46,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_one():
     assert found(seeed=1) == ["seeed: there is no such key; nearest: seed"]
 
 
+def test_a_name_that_other_programs_have_for_a_key_is_told_what_it_is_called_here_in_a_yaml_too():
+    assert found(learning_rate=1.0) == ["learning_rate: there is no such key; write optimizer.lr"]
+
+
 def test_a_key_that_the_program_supplies_itself_is_refused():
     assert "labels is not a keyword-only parameter" in found(model={"_target_": "shop.models.Model", "labels": 3})[0]
 
