@@ -32,7 +32,7 @@ BEGAN_S = time.time()
 def main(composed: DictConfig) -> int:
     """Run one configuration; as the job of a search, leave there what became of it."""
     run_dir = Path(HydraConfig.get().runtime.output_dir)
-    if (trial := composed.get("trial")) is None:
+    if not isinstance(trial := composed.get("trial"), DictConfig):
         return run_while_time_lasts(partial(run, composed, run_dir))
     from nlu.sweeps.channel import run_trial
 

@@ -119,6 +119,11 @@ def format_of(path: Path, file_format: str) -> str:
     return chosen
 
 
+MAX_CELL = 1 << 24
+"""characters of a csv cell; without a limit, quotes that never close would take in the rest of the file"""
+csv.field_size_limit(MAX_CELL)
+
+
 def has_header(fields: Fields, header: bool | None) -> bool:
     """Whether the first row of a table names its columns: as set, else where a field other than the group is given by
     name."""

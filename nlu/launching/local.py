@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection, wait
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -70,17 +71,22 @@ class _Workers:
 
     def _wait(self) -> int:
         sentinels = {process.sentinel: process for process in self._processes}
-        statuses = []
-        while sentinels:
-            for sentinel in wait(list(sentinels)):
-                process = sentinels.pop(sentinel)  # type: ignore[arg-type]
+        reports = {report: rank for rank, report in enumerate(self._reports)}
+        statuses, told_by = [], {}
+        while sentinels or reports:
+            # A long report fills its pipe, and its worker cannot end before it is read.
+            for ready in wait([*sentinels, *reports]):
+                if isinstance(ready, Connection):
+                    told_by[reports.pop(ready)] = _received(ready)
+                    continue
+                process = sentinels.pop(ready)  # type: ignore[arg-type]
                 # The pipe of a sentinel closes a moment before the process can be asked for its status.
                 process.join()
                 status = process.exitcode
                 statuses.append(status)
                 if status not in (0, *_STOPPED):
                     self._kill()
-        errors = [error for report in self._reports if (error := _received(report)) is not None]
+        errors = [error for _, error in sorted(told_by.items(), key=itemgetter(0)) if error is not None]
         if others := [error for error in errors if not isinstance(error, UserError)]:
             raise others[0]
         told = [error for error in errors if isinstance(error, UserError)]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nlu.config.errors import UserError
 from nlu.config.types import Probability
-from nlu.losses.loss import RowLoss, each_probability
+from nlu.losses.loss import RowLoss, bernoulli_divergence, each_probability
 
 
 class Bce(RowLoss):
@@ -43,6 +43,10 @@ class Bce(RowLoss):
         """Return the probability of each class by itself, (N, C); of the first, that the likeliest other is not it."""
         others_NK = each_probability(logits_NC[:, 1:])
         return torch.cat([1 - others_NK.amax(1, keepdim=True), others_NK], dim=1)
+
+    def divergence(self, first_NC: Tensor, second_NC: Tensor) -> Tensor:
+        """Return how much two predictions differ, of all classes but the first; summed over rows."""
+        return bernoulli_divergence(first_NC[:, 1:], second_NC[:, 1:])
 
     def decide(self, logits_NC: Tensor) -> Tensor:
         """Return the most probable class that reaches the threshold, else the first; (N,)."""

@@ -40,14 +40,16 @@ class CrossEntropy(RowLoss):
 
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the value of each row; (N,)."""
-        return self._compute(logits_NC, labels_N, "none")
+        loss_N = self._unweighted(logits_NC, labels_N, "none")
+        weights_C = self._weights.on(logits_NC.device)
+        return loss_N if weights_C is None else loss_N * weights_C.index_select(0, labels_N)
 
     def __call__(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the sum over rows, float32."""
-        return self._compute(logits_NC, labels_N, "sum")
+        if self._weights.on(logits_NC.device) is None:
+            return self._unweighted(logits_NC, labels_N, "sum")
+        return self.per_row(logits_NC, labels_N).sum()
 
-    def _compute(self, logits_NC: Tensor, labels_N: Tensor, reduction: str) -> Tensor:
-        return F.cross_entropy(
-            logits_NC, labels_N, self._weights.on(logits_NC.device), reduction=reduction,
-            label_smoothing=self.label_smoothing,
-        )  # fmt: skip
+    def _unweighted(self, logits_NC: Tensor, labels_N: Tensor, reduction: str) -> Tensor:
+        # Its own weights would weigh each part of a smoothed target by that part's class, not the row by its own.
+        return F.cross_entropy(logits_NC, labels_N, reduction=reduction, label_smoothing=self.label_smoothing)

@@ -39,6 +39,12 @@ def each_probability(logits: Tensor) -> Tensor:
     return F.logsigmoid(logits.double()).exp().float()
 
 
+def bernoulli_divergence(first_NC: Tensor, second_NC: Tensor) -> Tensor:
+    """Return half of KL(p || q) + KL(q || p) of each output's own yes or no: mean over outputs, sum over rows; nats."""
+    # For two Bernoulli distributions that is (p - q) (logit p - logit q).
+    return 0.5 * ((first_NC.sigmoid() - second_NC.sigmoid()) * (first_NC - second_NC)).mean(1).sum()
+
+
 class RowLoss:
     """A loss that is the sum of a value for each row."""
 

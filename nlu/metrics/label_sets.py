@@ -86,8 +86,11 @@ class LabelSetScorer:
 def best_threshold(label_NC: np.ndarray, probability_NC: np.ndarray) -> float:
     """Return the threshold whose micro F1 is highest, between two probabilities that occur; the lowest of equal ones.
 
-    Every cut between neighbouring probabilities is tried, so no grid hides a better one.
+    Every cut between neighbouring probabilities is tried, so no grid hides a better one. Without any label micro F1
+    tells none apart, and it is 0.5.
     """
+    if not label_NC.any():
+        return 0.5
     probability_M, label_M = probability_NC.reshape(-1), label_NC.reshape(-1)
     order_M = np.argsort(-probability_M, kind="stable")
     probability_M, right_M = probability_M[order_M], np.cumsum(label_M[order_M])

@@ -40,11 +40,13 @@ class NumberScorer:
         label_N, prediction_N = label_N[order_N], prediction_N[order_N]
         error_N = prediction_N - label_N
         spread = float(np.square(label_N - label_N.mean()).sum())
-        varies = np.ptp(label_N) > 0 and np.ptp(prediction_N) > 0
+        # The mean of equal numbers may be another number, so that their spread is hardly ever exactly 0.
+        labels_vary = np.ptp(label_N) > 0
+        varies = labels_vary and np.ptp(prediction_N) > 0
         metrics = {
             "pearson": stats.pearsonr(label_N, prediction_N).statistic if varies else float("nan"),
             "spearman": stats.spearmanr(label_N, prediction_N).statistic if varies else float("nan"),
-            "r2": 1 - float(np.square(error_N).sum()) / spread if spread else float("nan"),
+            "r2": 1 - float(np.square(error_N).sum()) / spread if labels_vary else float("nan"),
             "mae": np.abs(error_N).mean(),
             "rmse": np.sqrt(np.square(error_N).mean()),
             "loss": self._loss.value / len(label_N),

@@ -7,7 +7,6 @@ ended, one that a process holds, and the parts of a command that has not ended s
 """
 
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from nlu.config.words import path_text
 from nlu.display.tables import print_table, table_of
 from nlu.reports.runs import CONFIG, LOCK, RESULT, Run, is_run, parts
 from nlu.storage.locks import Locked, hold_lock
+from nlu.storage.settle import remove
 
 ENDED = ("complete", "pruned")
 OPTIMIZER_FILES = ("optimizer.safetensors", "average.safetensors")
@@ -87,10 +87,7 @@ def clean(plan: Plan) -> int:
             raise UserError(f"{plan.run.folder} was begun anew meanwhile; nothing of it was removed")
         freed = 0
         for path, size_bytes in plan.removable.items():
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+            remove(path)
             freed += size_bytes
     return freed
 

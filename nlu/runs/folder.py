@@ -37,18 +37,8 @@ def hold(run_dir: Path) -> Iterator[None]:
 
     Raises UserError where another process writes to it. The system releases the lock of a process that dies.
     """
-    made_here = not run_dir.exists()
-    run_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
-        try:
-            held.enter_context(
-                hold_lock(run_dir / LOCK, wait_s=LOCK_WAIT_S, what=f"the folder of this run, {run_dir},")
-            )
-        except Locked:
-            raise UserError(
-                f"the folder of this run is {run_dir}, and another process is writing to it; wait for it, stop it, or "
-                f"choose another {FOLDER_KEY}"
-            ) from None
+        made_here = _make_and_lock(run_dir, held)
         try:
             yield
         finally:
@@ -57,6 +47,25 @@ def hold(run_dir: Path) -> Iterator[None]:
                 (run_dir / LOCK).unlink(missing_ok=True)
                 if made_here and not any(run_dir.iterdir()):
                     run_dir.rmdir()
+
+
+def _make_and_lock(run_dir: Path, held: ExitStack) -> bool:
+    """Make the folder if it is absent, and lock it as long as `held` lasts; returns whether it was made here."""
+    while True:
+        made_here = not run_dir.exists()
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = hold_lock(run_dir / LOCK, wait_s=LOCK_WAIT_S, what=f"the folder of this run, {run_dir},")
+        try:
+            held.enter_context(lock)
+            return made_here
+        except FileNotFoundError:
+            # Whoever held it never began a run, and took the folder away again.
+            continue
+        except Locked:
+            raise UserError(
+                f"the folder of this run is {run_dir}, and another process is writing to it; wait for it, stop it, or "
+                f"choose another {FOLDER_KEY}"
+            ) from None
 
 
 def _contents(run_dir: Path) -> list[str]:
@@ -93,8 +102,9 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
             f"cannot go on with it; start anew elsewhere, from its weights with model.pretrained={run_dir}/best"
         )
     if differences := _differences(there, config):
-        # The state of one run is no start for several.
-        elsewhere = f", or start from its state there with resume={run_dir}" if num_repeats(config) == 1 else ""
+        # The state of one run is no start for several, and several have no one state.
+        is_single = num_repeats(config) == num_repeats(there) == 1
+        elsewhere = f", or start from its state there with resume={run_dir}" if is_single else ""
         raise UserError(
             *differences,
             summary=f"{run_dir} holds a run with another configuration",

@@ -111,13 +111,18 @@ def _describe_start(config: Mapping[str, Any], devices: Sequence[str], world_siz
         "platform": platform.platform(),
         "cpu": {
             "model": _cpu_model(),
-            "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "usable_cores": usable_cores(),
             "torch_threads": torch.get_num_threads(),
             "torch_interop_threads": torch.get_num_interop_threads(),
         },
         "devices": list(devices),
         "world_size": world_size,
     }
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _package_folder() -> Path:

@@ -52,6 +52,11 @@ class Table:
             while row:
                 row = row[file.write(row) :]
 
+    def sync(self) -> None:
+        """Have all rows on the disk, so that no power cut takes one back."""
+        with open(self.path, "rb") as file:
+            os.fsync(file.fileno())
+
     def truncate_after(self, step: int) -> None:
         """Keep the complete rows whose `step` is at most `step`; the file is replaced atomically."""
         lines = _complete_lines(self.path)[1:]

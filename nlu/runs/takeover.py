@@ -39,11 +39,10 @@ def take(reference: str, run_dir: Path) -> Path:
             time.sleep(PAUSE_S)
         remove(taken)
         try:
-            if not _copy(place, taken):
-                raise CheckpointError(
-                    f"resume is {reference!r}, which is neither a run's folder nor its checkpoints/last; "
-                    "give one of these, auto or never"
-                )
+            # Of several runs a state would be a folder; what is a state holds files alone.
+            is_file_folder = not any(path.is_dir() for path in place.glob("*"))
+            if not is_file_folder or not _copy(place, taken):
+                raise _no_state(reference)
             write_json(taken / ORIGIN, {"path": reference, "place": str(place)})
             is_of_one_moment = _is_of_one_moment(taken)
         except CheckpointError:
@@ -60,6 +59,13 @@ def take(reference: str, run_dir: Path) -> Path:
         if is_of_one_moment or not is_locked(place.parent.parent / LOCK):
             break
     return taken / "last"
+
+
+def _no_state(reference: str) -> CheckpointError:
+    return CheckpointError(
+        f"resume is {reference!r}, which is neither a run's folder nor its checkpoints/last; give one of these (of "
+        "folds, seeds, jobs or trials the folder of one), auto or never"
+    )
 
 
 def is_taken(checkpoint: Path) -> bool:

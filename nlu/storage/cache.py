@@ -89,7 +89,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def staging_folder() -> Iterator[Path]:
     """A new empty folder on the file system of the cache, removed at the end with what was not renamed away."""
     parent = cache_dir() / "staging"
-    parent.mkdir(parents=True, exist_ok=True)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"the cache {cache_dir()} cannot be written: {error.strerror}; set NLU_CACHE to a folder that can"
+        ) from error
     _remove_abandoned(parent)
     folder = parent / secrets.token_hex(8)
     # The lock comes first and goes last, so that nobody finds the folder of a living process without it.

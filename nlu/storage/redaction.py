@@ -16,10 +16,8 @@ FILE_NAMES = (
     "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pypirc",
     ".npmrc", ".pgpass", ".htpasswd", "token", "token.txt", "*_token.txt", "*_token.json",
 )  # fmt: skip
-SETTING = re.compile(
-    r"(?P<key>^[+~-]*([\w./-]*[./-])?(\w*(secret|password|passwd|api_?key|access_?key)\w*|((access|auth|hf)_)?token)=).+",
-    re.IGNORECASE | re.DOTALL,
-)
+NAME = re.compile(r"\w*(secret|password|passwd|api_?key|access_?key)\w*|((access|auth|hf)_)?token", re.IGNORECASE)
+SETTING = re.compile(rf"(?P<key>^[+~-]*([\w./-]*[./-])?({NAME.pattern})=).+", re.IGNORECASE | re.DOTALL)
 ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"<>]*)")
 QUERY_VALUE = re.compile(r"(?P<before>[?&;#](?P<key>[^=&;#?]+)=)(?P<value>[^&;#]+)")
 QUERY_KEY = re.compile(
@@ -69,10 +67,18 @@ def remedy(address: str) -> str:
 
 
 def credential_problems(config: Any, key: str = "") -> Iterator[str]:
-    """Every value anywhere in a configuration that is an address with a secret, by key, rule and remedy."""
+    """Every value anywhere in a configuration that is an address with a secret, or whose key says that it is one, by
+    key, rule and remedy."""
     if isinstance(config, dict):
         for name, value in config.items():
-            yield from credential_problems(value, f"{key}.{name}" if key else str(name))
+            full_key = f"{key}.{name}" if key else str(name)
+            if isinstance(value, str) and value and NAME.fullmatch(str(name)):
+                yield (
+                    f"{full_key} is called like a secret, which would end up in config.yaml and in studies; leave it "
+                    "out, and have your code read it from the environment"
+                )
+            else:
+                yield from credential_problems(value, full_key)
     elif isinstance(config, list | tuple):
         for number, value in enumerate(config):
             yield from credential_problems(value, f"{key}[{number}]")

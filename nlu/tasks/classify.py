@@ -38,6 +38,11 @@ class Classify(RowsOfLogits):
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         return class_records(self.loss, self.known.names, batch.targets["labels"].numpy(), to_host(outputs["logits"]))
 
+    def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
+        if isinstance(self.loss, Deciding):
+            return self.loss.divergence(first["logits"], second["logits"])
+        return super().divergence(batch, first, second)
+
     def scorer(self, decided: Mapping[str, float]) -> ClassScorer:
         return ClassScorer(self.known.names)
 
@@ -51,6 +56,9 @@ class Deciding(Protocol):
 
     def decide(self, logits_NC: Tensor) -> Tensor:
         """Return the class that is predicted; (N,)."""
+
+    def divergence(self, first_NC: Tensor, second_NC: Tensor) -> Tensor:
+        """Return how much two predictions differ, summed over rows; symmetric."""
 
 
 def class_records(loss: Any, names: list[str], label_N: np.ndarray, logits_NC: np.ndarray) -> list[dict[str, Any]]:

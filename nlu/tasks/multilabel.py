@@ -11,7 +11,7 @@ from nlu.config.types import Fraction
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Target
-from nlu.losses.loss import Loss, each_probability
+from nlu.losses.loss import Loss, bernoulli_divergence, each_probability
 from nlu.metrics.label_sets import LabelSetScorer
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
@@ -40,10 +40,7 @@ class Multilabel(RowsOfLogits):
         self.threshold = threshold
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
-        """Half of both KL divergences of each label's own yes or no."""
-        p, q = first["logits"], second["logits"]
-        # KL(p || q) + KL(q || p) of two Bernoulli distributions is (p - q) (logit p - logit q).
-        return 0.5 * ((p.sigmoid() - q.sigmoid()) * (p - q)).sum()
+        return bernoulli_divergence(first["logits"], second["logits"])
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         names = self.known.names

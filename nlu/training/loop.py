@@ -313,6 +313,9 @@ def save_last(run: Training) -> None:
     """
     if run.stepper.ranks.is_first:
         require_newest(run)
+        # A run that goes on from this state writes the rows before it no more.
+        for table in run.tables.values():
+            table.sync()
         run.checkpoints.save_last(
             run.stepper.model, run.stepper.optimizer, run.stepper.average, run.state, run.order_key
         )

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from nlu.config.errors import UserError
+from nlu.runs.provenance import usable_cores
 
 MEETING = "NLU_WORKERS_MEET_AT"
 """environment variable: the file at which the workers of one machine find each other; without it, torchrun's address"""
@@ -103,9 +104,8 @@ def process_group(wanted_device: str) -> Iterator[Ranks]:
     device = choose_device(wanted_device, local)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    else:
-        share = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
-        torch.set_num_threads(share)
+    elif "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world_size))))
     meeting = os.environ.get(MEETING)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT, rank=rank, world_size=world_size,

@@ -202,3 +202,8 @@ def test_a_bad_row_is_described_by_file_row_field_value_and_rule(tmp_path):
     ]
     text = BadRow(12, "label", "x" * 100, "is not in the label map").describe(tmp_path / "a.tsv")
     assert text == f"{tmp_path}/a.tsv:12: field label: {'x' * 77 + '...'!r} is not in the label map"
+
+
+def test_a_cell_may_be_longer_than_a_page(write):
+    (row,) = read(write("long.csv", f"text,label\n{'ab ' * 60_000},x\n"))
+    assert len(row.values["text"]) == 180_000

@@ -85,14 +85,23 @@ def test_a_folder_that_holds_a_search_takes_no_second_one(tmp_path):
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", "hydra.sweeper.study_name=k2")
     before = sorted(folder.rglob("*"))
-    for other in ("hydra.sweeper.study_name=k3", "hydra.sweeper.n_trials=2"):
-        said = search(folder, *ARGUMENTS, "step_s=0", other, status=1)
-        assert f"{folder} holds the search k2; go on with it by hydra.sweeper.study_name=k2" in said
-        assert "started" not in said
+    said = search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.study_name=k3", status=1)
+    assert f"{folder} holds the search k2; go on with it by hydra.sweeper.study_name=k2" in said
+    assert "started" not in said
     elsewhere = ("hydra.sweeper.study_name=k2", f"hydra.sweeper.storage={tmp_path}/other.log")
     said = search(folder, *ARGUMENTS, "step_s=0", *elsewhere, status=1)
     assert f"holds the search k2 from journal://{folder}/journal.log" in said and "started" not in said
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_search_goes_on_in_the_folder_that_it_was_moved_to(tmp_path, unbroken):
+    search(tmp_path / "s", *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2")
+    (tmp_path / "s").rename(tmp_path / "moved")
+    search(tmp_path / "moved", *ARGUMENTS, "step_s=0")
+    assert not (tmp_path / "s").exists()
+    # Its study keeps the name of the folder in which it began.
+    (tmp_path / "moved").rename(tmp_path / "s")
+    assert [trial.params["lr"] for trial in trials(tmp_path / "s")] == unbroken[0]
 
 
 def test_the_same_study_from_another_folder_is_refused(tmp_path):

@@ -42,7 +42,7 @@ def test_each_of_several_jobs_here_gets_its_part_of_the_cores_and_a_gpu_of_its_o
 
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    monkeypatch.setattr(_slots, "available_cores", lambda: 8)
+    monkeypatch.setattr(_slots, "usable_cores", lambda: 8)
     slots = slots_of(tmp_path, 4, TIMEOUT + "=90")
     shares = [slots._share_of_machine(number) for number in range(3)]
     for share, device in zip(shares, "353", strict=True):

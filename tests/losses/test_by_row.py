@@ -136,6 +136,16 @@ def test_smoothing_gives_its_share_to_all_classes_alike(label_smoothing):
     torch.testing.assert_close(found, -(targets_NC * logits_NC.log_softmax(1)).sum())
 
 
+def test_a_smoothed_row_is_weighed_by_its_own_class():
+    logits_NC, labels_N = torch.from_numpy(LOGITS_NC).float(), torch.from_numpy(LABELS_N)
+    loss = CrossEntropy(label_smoothing=0.1, class_weights={"b": 3.0, "d": 0.0})
+    loss.bind(NAMES, COUNTS)
+    targets_NC = 0.9 * F.one_hot(labels_N, 4) + 0.1 / 4
+    row_N = -(targets_NC * logits_NC.log_softmax(1)).sum(1) * torch.tensor([1.0, 3.0, 1.0, 0.0])[labels_N]
+    torch.testing.assert_close(loss.per_row(logits_NC, labels_N), row_N)
+    torch.testing.assert_close(loss(logits_NC, labels_N), row_N.sum())
+
+
 def test_a_row_that_no_class_claims_is_given_to_the_first():
     logits_NC = torch.tensor([[9.0, -1.0, -2.0], [-9.0, 0.1, 2.0], [0.0, 1.5, 1.0]])
     assert Bce().decide(logits_NC).tolist() == [0, 2, 1]

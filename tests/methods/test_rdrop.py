@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.special import rel_entr, softmax
+from scipy.special import expit, rel_entr, softmax
 
+from nlu.losses.bce import Bce
 from nlu.losses.info_nce import InfoNce
 from nlu.methods.plain import Plain
 from nlu.methods.rdrop import RDrop
+from nlu.tasks.classify import Classify
 from nlu.tasks.siamese import Siamese
 
 
@@ -44,6 +46,17 @@ def test_without_dropout_and_divergence_the_gradient_is_that_of_one_pass(parts_o
     Plain().backward(parts.task, parts.model, parts.batch, scale, nullcontext)
     for name, gradient in parts.gradients().items():
         torch.testing.assert_close(twice[name], gradient, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_where_each_class_is_decided_by_itself_so_is_the_divergence() -> None:
+    task = Classify(Bce(), SimpleNamespace(names=["none", "x", "y"]))  # type: ignore[arg-type]
+    first, second = ({"logits": torch.tensor([[unread, 2.0, -1.0]])} for unread in (9.0, -9.0))
+    batch: Any = None
+    assert task.divergence(batch, first, second).item() == 0.0, "the first logit is not read"
+    third = {"logits": torch.tensor([[9.0, -1.0, 0.5]])}
+    p, q = (np.stack([expit(values), expit(-values)]) for values in (np.array([2.0, -1.0]), np.array([-1.0, 0.5])))
+    expected = (rel_entr(p, q) + rel_entr(q, p)).sum() / 2 / 2
+    assert task.divergence(batch, first, third).item() == pytest.approx(expected)
 
 
 def test_of_a_loss_over_some_pairs_the_divergence_is_a_mean_over_all_of_them() -> None:

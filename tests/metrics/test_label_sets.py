@@ -79,3 +79,8 @@ def test_a_set_without_any_label_has_scores() -> None:
     scores = scored(0.5, [([], [0.1, 0.1, 0.1])]).result().metrics
     assert scores["f1_micro"] == 0.0 and scores["exact_match"] == scores["f1_samples"] == 1.0
     assert math.isnan(scores["average_precision"])
+
+
+def test_without_any_label_the_tuned_threshold_is_that_of_even_odds() -> None:
+    scores = scored(None, [([], [0.1, 0.4, 0.2])]).result().metrics
+    assert scores["threshold"] == 0.5 and scores["exact_match"] == 1.0

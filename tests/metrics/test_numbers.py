@@ -38,4 +38,6 @@ def test_a_correlation_with_what_never_changes_is_no_number() -> None:
     scores = scores_of([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
     assert math.isnan(scores["pearson"]) and math.isnan(scores["spearman"])
     assert scores["r2"] == 0.0 and scores["mae"] == pytest.approx(2 / 3)
-    assert math.isnan(scores_of([2.0, 2.0], [1.0, 3.0])["r2"])
+    for label in (2.0, 0.1):
+        # Of three 0.1 the mean is not 0.1.
+        assert math.isnan(scores_of([label] * 3, [1.0, 3.0, 2.0])["r2"])

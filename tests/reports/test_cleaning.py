@@ -8,6 +8,8 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.reports.cleaning import clean, clean_runs, plan_of
 from nlu.reports.runs import find_runs, read_run
+from nlu.storage import settle
+from nlu.storage.settle import MARKER
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate
 
 
@@ -28,6 +30,20 @@ def test_of_an_ended_run_go_further_best_checkpoints_and_the_optimizer(tmp_path,
     folder = checkpoints(end_run(begin_run(tmp_path / "a"), 0.5, pruned=pruned), best=3)
     plan = plan_of(read_run(folder))
     assert removed(plan) == ["best-2", "best-3", "last/optimizer.safetensors"] and plan.size_bytes == 4000
+
+
+def test_what_a_kill_leaves_of_a_folder_is_not_called_whole(tmp_path, monkeypatch):
+    plan = plan_of(read_run(ended(tmp_path / "a")))
+    whole = [path for path in plan.removable if (path / MARKER).is_file()]
+    assert whole, "the test wants a checkpoint that is marked"
+
+    def killed(path):
+        assert not (path / MARKER).exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(settle.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        clean(plan)
 
 
 def test_more_can_be_kept(tmp_path):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,29 @@ def test_a_run_of_an_earlier_version_is_not_gone_on_with_which_one_sentence_says
     with pytest.raises(UserError, match="holds a run of an earlier version, which knew no head and method") as caught:
         run_folder.checkpoint_to_continue(tmp_path, {key: config[key] for key in ("seed", "resume", "head", "method")})
     assert len(caught.value.sentences) == 1
+
+
+def test_whoever_waits_for_a_folder_that_its_holder_takes_away_makes_it_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    holder, is_waiting = hold(folder), threading.Event()
+    holder.__enter__()
+    lock = run_folder.hold_lock
+
+    def told(*arguments: Any, **named: Any) -> Any:
+        is_waiting.set()
+        return lock(*arguments, **named)
+
+    found: list[bool] = []
+
+    def wait_and_hold() -> None:
+        with hold(folder):
+            found.append(folder.is_dir())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_folder, "hold_lock", told)
+        waiting = threading.Thread(target=wait_and_hold)
+        waiting.start()
+        is_waiting.wait()
+        holder.__exit__(None, None, None)
+        waiting.join()
+    assert found == [True] and not folder.exists()

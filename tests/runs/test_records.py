@@ -167,3 +167,12 @@ def test_of_several_writers_of_one_file_one_wins_whole(tmp_path):
         list(writers.map(write, range(4)))
     assert len(set(json.loads(path.read_text())["rows"])) == 1
     assert os.listdir(tmp_path) == ["result.json"]
+
+
+def test_rows_are_synced_when_asked_for(tmp_path, monkeypatch):
+    table = Table(tmp_path / "t.tsv", ("step",))
+    table.append(step=1)
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    table.sync()
+    assert synced == [table.path.stat().st_ino]

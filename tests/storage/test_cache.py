@@ -108,3 +108,10 @@ def test_without_a_home_folder_the_variable_to_set_is_named(monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 123456789)
     with pytest.raises(UserError, match="home folder.*set the environment variable NLU_CACHE"):
         cache_dir()
+
+
+def test_a_cache_that_cannot_be_made_is_named_with_its_variable(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(UserError, match="set NLU_CACHE to a folder"), staging_folder():
+        pass

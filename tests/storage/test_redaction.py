@@ -61,6 +61,13 @@ def test_a_reference_with_a_secret_is_refused_wherever_it_stands_and_not_repeate
     assert "user:" not in str(refused.value) and "=geheim" not in str(refused.value)
 
 
+def test_a_text_under_the_name_of_a_secret_is_refused_and_not_repeated() -> None:
+    config = {"optimizer": {"api_key": "geheim", "token": None, "tokens": "a"}, "hub": [{"hf_token": "geheim"}]}
+    problems = list(credential_problems(config))
+    assert [text.partition(" ")[0] for text in problems] == ["optimizer.api_key", "hub[0].hf_token"]
+    assert not any("geheim" in text for text in problems)
+
+
 def test_an_error_and_an_override_hide_what_others_put_into_them() -> None:
     error = UserError("https://user:geheim@host answers 404", remedy="ask https://geheim@host")
     assert "geheim" not in "".join([*error.problems, *error.sentences, str(error), error.remedy])

@@ -53,6 +53,26 @@ def test_processes_that_lose_the_one_that_refuses_say_nothing_of_it(tmp_path: Pa
     assert "train.tsv:2: field (row): 'no label here' makes 1 column " in message and "gloo" not in message
 
 
+@pytest.mark.thorough
+def test_what_is_too_long_for_a_pipe_is_told_by_several_processes_too(tmp_path: Path) -> None:
+    columns = ",".join(f"a long name of column {number}" for number in range(4000))
+    (tmp_path / "train.csv").write_text(f"{columns}\n")
+    message = refuse(
+        tmp_path / "run", *TINY, "data=files", f"data.train={tmp_path}/train.csv", "trainer.device=cpu",
+        "trainer.devices=2", "data.fields={text: other, label: label}",
+    )  # fmt: skip
+    assert "data.fields.text is 'other', but the header has ['a long name of column 0'" in message
+    assert len(message) > 100_000
+
+
+def test_what_is_no_file_and_what_searches_alone_set_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    data = (*TINY, *DATA, *files(tmp_path))
+    message = refuse(tmp_path / "run", *data, f"tokenizer.vocab={tmp_path}/folder")
+    assert f"{tmp_path}/folder cannot be used: a folder is where a file is wanted" in message
+    assert "trial is 3 but must be" in refuse(tmp_path / "run", *data, "trial=3")
+
+
 def test_skipped_rows_are_counted_and_listed(tmp_path: Path) -> None:
     data = files(tmp_path)
     with (tmp_path / "train.tsv").open("a") as file:

@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from nlu.config.errors import UserError
 from nlu.runs.checkpoint import Checkpoints, held_steps
 from nlu.training import loop
 from tests.training.in_process import TINY, Killed, composed, sets, start, train
@@ -138,3 +139,11 @@ def test_a_state_of_an_earlier_version_is_refused_with_what_can_be_taken_of_it(
     said = capsys.readouterr().err
     assert "was saved by an earlier version, whose state has other parts" in said and "Traceback" not in said
     assert "damaged" not in said and "model.pretrained=" in said
+
+
+def test_a_state_of_another_accumulation_stands_in_another_order(
+    broken: tuple[Path, tuple[str, ...]], tmp_path: Path
+) -> None:
+    run_dir, options = broken
+    with pytest.raises(UserError, match="accumulation"):
+        start(composed(*options, f"resume={run_dir}", "trainer.accumulation=2"), tmp_path / "other")

@@ -66,6 +66,12 @@ def held_search(folder: Path) -> dict[str, str] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
+def held_name(folder: Path) -> str | None:
+    """Return the name of the study that the folder holds; None where it holds none yet."""
+    held = held_search(folder)
+    return None if held is None else held["study"]
+
+
 def require_no_run(folder: Path) -> None:
     """Raise UserError where the folder holds a run or the runs of a grid, and no search to go on with."""
     if held_search(folder) is not None:

@@ -59,7 +59,8 @@ class Plan:
         self.is_run = self.hands_trial and "task" in self.config and "trainer" in self.config
         """the program is nlu.train"""
         self.url = storage_url(self.settings["storage"], self.folder)
-        self.name = self.settings["study_name"] or self.folder.name
+        # A folder may have been moved or renamed since its search began.
+        self.name = self.settings["study_name"] or _folder.held_name(self.folder) or self.folder.name
         self.warnings: list[str] = []
         """what the user should know before the first trial"""
 
@@ -252,7 +253,8 @@ class Plan:
 
     def _refuse_another(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         where = f"the study {self.name} in {self.url}"
-        if before[FOLDER] != now[FOLDER]:
+        # A journal within the folder goes with it, wherever it is moved.
+        if before[FOLDER] != now[FOLDER] and self.settings["storage"] is not None:
             raise UserError(
                 f"{where} belongs to the sweep folder {before[FOLDER]}, not {now[FOLDER]}; set hydra.sweep.dir to that "
                 "folder to go on with it, or hydra.sweeper.study_name to another name"

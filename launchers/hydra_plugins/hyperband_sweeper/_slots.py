@@ -22,6 +22,7 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, open_dict, read_write
 
 from nlu.config.submitted import refusal_of, was_lost
+from nlu.runs.provenance import usable_cores
 from nlu.sweeps.channel import last_line
 
 SEVERAL_AT_ONCE = ("hydra_plugins.hydra_submitit_launcher.", "hydra_plugins.pai_launcher.")
@@ -171,7 +172,7 @@ class Slots:
             return []
         shares = {}
         if "OMP_NUM_THREADS" not in os.environ:
-            shares["OMP_NUM_THREADS"] = str(max(1, available_cores() // self.count))
+            shares["OMP_NUM_THREADS"] = str(max(1, usable_cores() // self.count))
         if devices := visible_gpus():
             used = list(self._devices.values())
             place = min(range(len(devices)), key=lambda index: (used.count(index), index))
@@ -206,11 +207,6 @@ def _is_timed(config: DictConfig, context: HydraContext) -> bool:
     return composed.hydra.launcher.timeout_min != other.timeout_min
 
 
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def visible_gpus() -> list[str]:
     """Return the names of the GPUs that CUDA would see, without importing torch."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -230,7 +226,11 @@ def terminate_jobs() -> None:
     """Send SIGTERM to the processes that submitit's local launcher started from here, which pass it on."""
     children = Path(f"/proc/{os.getpid()}/task")
     for listing in children.glob("*/children"):
-        for child in listing.read_text().split():
+        found: list[str] = []
+        # A thread may end meanwhile, and its file goes with it.
+        with contextlib.suppress(OSError):
+            found = listing.read_text().split()
+        for child in found:
             with contextlib.suppress(OSError):
                 if b"submitit" in Path(f"/proc/{child}/cmdline").read_bytes():
                     os.kill(int(child), signal.SIGTERM)

@@ -51,6 +51,7 @@ _STORAGE = {
     errno.EROFS: _PERMISSION,
     errno.EEXIST: _NOT_A_FOLDER,
     errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.EISDIR: "a folder is where a file is wanted; give the path of a file",
 }
 
 Task = Callable[[DictConfig], Any]
@@ -192,7 +193,7 @@ class _Job:
                 error = UserError(*found)
             print_error(error, of_job=self.label())
             result = EXIT_USER_ERROR
-        if config.get("trial") is not None:
+        if isinstance(config.get("trial"), DictConfig):
             # What becomes of a search's trials is the search's business.
             return result
         is_exit_code = isinstance(result, int) and not isinstance(result, bool)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from nlu.config.entry.quoting import quoted
 from nlu.config.errors import UserError
 
 HIDDEN = "***"
@@ -49,10 +50,10 @@ class CommandLine:
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
     """Return the command line with its files read. Raises UserError for what neither Hydra nor we can read."""
     given = _parser().parse_intermixed_args(list(_with_files(arguments)))
-    overrides = [short_form(text) for text in given.overrides]
+    overrides = [quoted(short_form(text)) for text in given.overrides]
     if given.rerun is not None:
         saved = _parser().parse_intermixed_args(_saved(Path(given.rerun)))
-        overrides = _merged([short_form(text) for text in saved.overrides], overrides, given.rerun)
+        overrides = _merged([quoted(short_form(text)) for text in saved.overrides], overrides, given.rerun)
         given.config_dir = given.config_dir or saved.config_dir
     if given.config_path is not None and "://" not in given.config_path:
         # Hydra would take it as relative to the file of the command, wherever that is installed.

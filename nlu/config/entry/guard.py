@@ -24,6 +24,7 @@ OWN = (
     "sys.stdout", "sys.stderr",
 )  # fmt: skip
 """What Hydra's keys may name: ours, installed plugins, Hydra's own, the samplers of its choices, Python's logging."""
+_SWEEPERS = ("hydra_plugins.grid_sweeper.", "hydra_plugins.hyperband_sweeper.", "hydra._internal.core_plugins.")
 _FACTORIES = (TARGET, "()", "class")
 """keys of callbacks, launchers and sweepers, and of logging, that name what is to be called"""
 
@@ -42,6 +43,7 @@ def require_safe(
     with current_config(config):
         group = "sweep" if is_multirun else "run"
         found = [*_foreign(config, trusted), *place_problems(config, group), *_launched(config, is_multirun)]
+        found += _scored(config) if is_multirun else []
     if found:
         raise UserError(*found)
     return trusted
@@ -96,6 +98,17 @@ def _launched(config: DictConfig, is_multirun: bool) -> Iterator[str]:
             f"hydra/launcher is {name}, but without --multirun a run is not handed over and would train here; add "
             "--multirun, or set hydra/launcher=basic to train here"
         )
+
+
+def _scored(config: DictConfig) -> Iterator[str]:
+    """Yield a problem where another sweeper would take what a job returns, its exit code, for its score."""
+    name = config.hydra.runtime.choices.get("hydra/sweeper")
+    with _passed_over():
+        if not str(config.hydra.sweeper.get(TARGET)).startswith(_SWEEPERS):
+            yield (
+                f"hydra/sweeper is {name}, which would search blindly: a run tells its scores to our own sweepers "
+                "alone; choose hydra/sweeper=hyperband, which searches with Optuna and prunes"
+            )
 
 
 def _installed() -> set[str]:

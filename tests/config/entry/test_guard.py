@@ -154,6 +154,14 @@ def test_wherever_hydra_would_build_it(train, mine: Path, override: str):
     assert "foreign_package" not in sys.modules and list(Path().iterdir()) == []
 
 
+def test_a_sweeper_that_would_take_an_exit_code_for_the_score_is_refused(train):
+    # It comes with the plugin from which ours takes the samplers.
+    code, told = train("--multirun", "hydra/sweeper=optuna", "seed=1,2")
+    assert code == 2 and "hydra/sweeper is optuna, which would search blindly" in told
+    assert "choose hydra/sweeper=hyperband" in told and list(Path().iterdir()) == []
+    assert train("hydra/sweeper=optuna", "hydra.run.dir=run") == (0, "ran 1\n"), "without --multirun it does nothing"
+
+
 def test_a_pattern_stands_for_the_choices_of_a_group(train):
     code, told = train("--multirun", "scheduler=glob(o*)", "hydra.sweep.dir=runs")
     assert (code, told.splitlines()[0]) == (0, "ran 1")

@@ -1,0 +1,38 @@
+"""Words that Hydra would not read reach it in quotes, and mean themselves."""
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from nlu.config.entry.flags import read_command_line
+from nlu.config.entry.quoting import quoted
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("data.train=数据/训练 集.csv", "数据/训练 集.csv"),
+        ("data.train=s3://bucket/数据:1.csv", "s3://bucket/数据:1.csv"),
+        ("data.fields={text: 评论, label: 标签}", {"text": "评论", "label": "标签"}),
+        ('data.fields={text: "评论, 全", label: stars}', {"text": "评论, 全", "label": "stars"}),
+        ("data.labels=[好评, '差评', 1, neutral]", ["好评", "差评", 1, "neutral"]),
+        ("a=naïve", "naïve"),
+    ],
+)
+def test_words_of_other_scripts_mean_themselves(given: str, meant: object) -> None:
+    assert OverridesParser.create().parse_override(quoted(given)).value() == meant
+
+
+def test_the_values_of_a_sweep_stay_several() -> None:
+    parsed = OverridesParser.create().parse_override(quoted("data.train=一.csv,二.csv,three.csv"))
+    assert parsed.is_sweep_override() and list(parsed.sweep_string_iterator()) == ['"一.csv"', '"二.csv"', "three.csv"]
+
+
+@pytest.mark.parametrize(
+    "text", ["seed=1", "a={b: [1, 'x y']}", 'a="好"', "a='好'", r"a=\好", "a=${好}", "~a", "a={好: 1}"]
+)
+def test_everything_else_is_left_as_it_is(text: str) -> None:
+    assert quoted(text) == text
+
+
+def test_a_command_line_is_read_so() -> None:
+    assert read_command_line(["data.train=数据.csv"]).overrides == ['data.train="数据.csv"']
