@@ -153,8 +153,9 @@ def _resources(
     low, high, factor = settings["min_resource"], settings["max_resource"], settings["reduction_factor"]
     if not configs and (low is None or high is None):
         raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
-    least = min(_lengths("hydra.sweeper.min_resource", low or first_evaluation, configs, num_examples))
-    most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples))
+    # Rungs are multiples of it, and an evaluation that is meant for a rung must not fall short of it.
+    least = min(_lengths("hydra.sweeper.min_resource", low or first_evaluation, configs, num_examples, rounded=False))
+    most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples, rounded=False))
     if low is None:
         # A trial that is scored at its end alone is never stopped.
         least = min(least, most)
@@ -201,8 +202,10 @@ def whole_run(trainer: Mapping[str, Any]) -> Any:
     return trainer["max_duration"]
 
 
-def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[int]:
-    """Return a duration in examples seen, under each of the configurations."""
+def _lengths(
+    key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_examples: int | None, rounded: bool = True
+) -> list[int]:
+    """Return a duration in examples seen, under each of the configurations; `rounded` up to whole steps."""
     if not configs or num_examples is None:
         duration = parse_duration(value)
         if duration.unit != "ex":
@@ -214,7 +217,8 @@ def _lengths(key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_exa
         clock = Clock(num_examples, trainer["batch_size"] * trainer["accumulation"])
         written = value(trainer) if callable(value) else value
         parts = num_repeats(config) if value is whole_run else 1
-        found.append(parts * clock.examples(clock.steps(parse_duration(written))))
+        duration = parse_duration(written)
+        found.append(parts * (clock.examples(clock.steps(duration)) if rounded else clock.least_examples(duration)))
     return found
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nlu.config.durations import Clock, parse_duration
 from nlu.config.errors import UserError
 from nlu.sweeps import resources
 from nlu.sweeps.brackets import brackets
@@ -27,15 +28,33 @@ def test_steps_count_by_every_batch_size_that_is_drawn():
 def test_what_is_a_power_as_written_keeps_its_last_rung_though_epochs_end_in_short_steps():
     # 83 examples in steps of 8: the last of an epoch has 3, so that 30 steps see 230 examples, not 240.
     found = resources.pruner_spec(SETTINGS, [config(8, max_duration="30st", eval_interval="10st")], 83)
-    assert [bracket.rungs for bracket in brackets(found)] == [(76,), ()]
-    assert (found["min_resource"], found["max_resource"]) == (76, 230)
-    # 200 examples are 7 steps of 30, so 210; 9 times as much is more than the 1,810 of 1.8 epochs.
+    assert [bracket.rungs for bracket in brackets(found)] == [(75,), ()]
+    assert (found["min_resource"], found["max_resource"]) == (75, 226)
+    # 200 examples are 7 steps of 30, so 210, and 9 times as much would be more than the 1,810 of 1.8 epochs.
     found = resources.pruner_spec(SETTINGS, [config(30, max_duration="1.8ep", eval_interval="0.2ep")], 1000)
     assert len(brackets(found)) == 3 and found["min_resource"] * 9 <= 1810
     # Of different units one step is forgiven, and more is not.
     for max_duration, count in (("0.29ep", 2), ("0.28ep", 1)):
         found = spec([config(max_duration=max_duration, eval_interval="0.1ep")], min_resource="100ex")
         assert len(brackets(found)) == count
+
+
+@pytest.mark.parametrize("num_examples", [83, 434, 1000])
+@pytest.mark.parametrize(
+    ("eval_interval", "max_duration"), [("0.5ep", "5ep"), ("0.1ep", "2ep"), ("7st", "100st"), ("50ex", "2000ex")]
+)
+def test_no_evaluation_that_is_meant_for_a_rung_falls_short_of_it(num_examples, eval_interval, max_duration):
+    found = resources.pruner_spec(
+        SETTINGS, [config(16, max_duration=max_duration, eval_interval=eval_interval)], num_examples
+    )
+    clock, interval = Clock(num_examples, 16), parse_duration(eval_interval)
+    seen = [clock.examples(step) for step in range(clock.steps(parse_duration(max_duration)) + 1)
+            if clock.is_time(interval, step)]  # fmt: skip
+    rungs = brackets(found)[0].rungs
+    assert rungs
+    for number, rung in enumerate(rungs):
+        # Two evaluations can fall into one step; then the next one is the first that has seen so many.
+        assert rung <= seen[min(3**number, len(seen)) - 1]
 
 
 def test_steps_are_warned_of_where_batches_differ():
