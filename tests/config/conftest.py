@@ -22,7 +22,7 @@ trainer:
 trusted_packages: [shop]
 hydra:
   run: {dir: "."}
-  sweep: {dir: ".", subdir: "."}
+  sweep: {dir: ".", subdir: "${hydra:job.num}"}
   output_subdir: null
   help:
     template: The help of this program alone.

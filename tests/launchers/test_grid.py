@@ -40,6 +40,13 @@ def test_runs_of_an_earlier_command_are_not_counted(tmp_path):
     assert "nlu: 2 of 2 jobs were refused or failed: 0, 1" in again and "left a run" not in again
 
 
+def test_jobs_that_would_share_a_folder_are_refused_before_the_first_one_starts(tmp_path):
+    folder = tmp_path / "grid"
+    said = grid(folder, *files(tmp_path), "seed=1,2", "hydra.sweep.subdir=same", status=2)
+    assert f"hydra.sweep.subdir makes {folder}/same the folder of several jobs; give each its own" in said
+    assert not folder.exists()
+
+
 def test_every_job_is_checked_before_the_first_one_starts(tmp_path):
     folder = tmp_path / "grid"
     said = grid(

@@ -242,6 +242,8 @@ def _unknown_hydra_key(alternative: _Alternative, composed: DictConfig) -> str:
     close = hint(key, siblings or valid)
     if not siblings and not close.startswith("nearest"):
         close = "see --hydra-help"
+    if whose == "hydra/sweeper=basic":
+        close += "; a search has more: hydra/sweeper=hyperband"
     return f"{key}: {whose} has no such key; {close}"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -22,6 +23,7 @@ from nlu.config.checks.reading import interval_problem
 from nlu.config.checks.resolve import without_hydra
 from nlu.config.entry.dry_run import show_grid
 from nlu.config.entry.guard import current_config, place_problems
+from nlu.config.entry.quoting import quoted
 from nlu.config.errors import UserError
 
 STOPPED = (75, 130)
@@ -92,9 +94,9 @@ def jobs_of(overrides: Sequence[Override]) -> list[list[str]]:
     for override in overrides:
         key = override.get_key_element()
         if not override.is_sweep_override():
-            choices[key] = [f"{key}={override.get_value_element_as_str()}"]
+            choices[key] = [quoted(f"{key}={override.get_value_element_as_str()}")]
         elif override.is_discrete_sweep():
-            choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            choices[key] = [quoted(f"{key}={value}") for value in override.sweep_string_iterator()]
         else:
             raise UserError(interval_problem(str(override.input_line)))
     for key, jobs in choices.items():
@@ -122,13 +124,19 @@ def _checked(loader: ConfigLoader, master: DictConfig, jobs: Sequence[list[str]]
     """Return the configuration of each job. Raises UserError with every problem once, and which jobs have it."""
     configs: list[dict[str, Any]] = []
     found: dict[str, list[int]] = {problem: list(range(len(jobs))) for problem in run_dir_problems(master)}
+    folders: dict[str, list[int]] = {}
     for number, job in enumerate(jobs):
         try:
             with _composed(loader, master, number, job) as composed:
+                folders.setdefault(HydraConfig.get().runtime.output_dir, []).append(number)
                 configs.append(grid.check(composed))
         except UserError as error:
             for problem in dict.fromkeys(error.problems):
                 found.setdefault(problem, []).append(number)
+    for folder, numbers in folders.items():
+        if len(numbers) > 1:
+            shared = f"hydra.sweep.subdir makes {folder} the folder of several jobs"
+            found[f"{shared}; give each its own, or leave it out"] = numbers
     if not found:
         return configs
     raise UserError(*(_of_jobs(numbers, jobs, grid.swept) + problem for problem, numbers in found.items()))

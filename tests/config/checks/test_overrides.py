@@ -86,6 +86,7 @@ def test_keys_of_a_group_whose_choice_was_refused_are_not_held_against_the_user(
             "hydra/sweeper=basic has no such key; nearest: hydra.sweeper.max_batch_size",
         ),
         ("hydra.sweeper.zzz=1", "hydra/sweeper=basic has no such key; valid: hydra.sweeper."),
+        ("hydra.sweeper.n_trials=3", "; a search has more: hydra/sweeper=hyperband"),
         ("task={a: 1}", "You must specify 'task'"),
         ("+name={a=b: {c: 1}, d=e: 2}", "in a key write \\= for ="),
         ("+name={a: b~c}", "as in '+name={name: \"a=b\"}'"),
