@@ -19,7 +19,7 @@ help: ## list the targets
 train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
 	$(BIN)/python -m nlu.train
 
-test: $(VENV)/.dev ## run the tests, some kills and multi-process runs left out, on all cores (6 to 7 minutes on 2)
+test: $(VENV)/.dev ## run the tests, some kills and multi-process runs left out, on all cores (5 to 6 minutes on 2)
 	$(PYTEST)
 
 test-all: $(VENV)/.services ## run every test, also those that need servers
@@ -32,7 +32,7 @@ test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3
 bench: $(VENV)/.bench ## measure speed against peers, in full (three quarters of an hour), and write benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py --write benchmarks/RESULTS.md
 
-bench-quick: $(VENV)/.bench ## print the main ratios (less than 3 minutes on 2 cores)
+bench-quick: $(VENV)/.bench ## print the main ratios (3 to 6 minutes on 2 cores)
 	$(BIN)/python benchmarks/all.py --quick
 
 bench-cuda: $(VENV)/.cuda ## test and measure on a CUDA device, at most 10 minutes; says so where there is none

@@ -86,7 +86,7 @@ def document(rows: list[Row], skipped: list[str], profiled: str, threads: int, c
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the main ratios, in less than 3 minutes on 2 cores")
+    parser.add_argument("--quick", action="store_true", help="the main ratios, in 3 to 6 minutes on 2 cores")
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), help="of the full benchmarks")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--write", metavar="FILE", type=Path, help="write the table there")
