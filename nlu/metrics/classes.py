@@ -2,6 +2,7 @@
 
 from array import array
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -100,3 +101,14 @@ class ClassScorer:
             }
             for i, name in enumerate(self.names)
         ]  # fmt: skip
+
+
+def only_prediction(by_label: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the class that every example was given, by the scores by label; None where there are several, or one that
+    is never right."""
+    examples = sum(entry["examples"] for entry in by_label)
+    for entry in by_label:
+        # Examples that were given a class are those that were rightly given it, over its precision.
+        if entry["correct"] and len(by_label) > 1 and round(entry["correct"] / entry["precision"]) == examples:
+            return str(entry["label"])
+    return None

@@ -1,6 +1,7 @@
 """The end of a run: the best weights scored once more, predictions, figures, result.json and the table."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ from nlu.config.errors import UserError
 from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
+from nlu.metrics.classes import ClassScorer, only_prediction
+from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.training.loop import Training, score_set
 from nlu.training.predictions import keep_predictions
+
+log = logging.getLogger(__name__)
 
 
 def finish(run: Training) -> None:
@@ -29,7 +34,20 @@ def finish(run: Training) -> None:
         scored.spool.close()
     if run.stepper.ranks.is_first:
         draw(run)
+        warn_of_one_class(run)
         write_json(run.run_dir / "result.json", result_of(run, metrics))
+
+
+def warn_of_one_class(run: Training) -> None:
+    """Say so where the best weights give every example the same class: such a score looks like one that was learned."""
+    name = run.eval_sets[0]
+    if run.task.scores == f"{ClassScorer.__module__}.{ClassScorer.__qualname__}" and name in kept_sets(run.run_dir):
+        only = only_prediction(predictions_of(run.run_dir, name).header["by_label"])
+        if only is not None:
+            log.warning(
+                "every example of %s is predicted as %r, so its accuracy is the share of that class; train longer "
+                "(trainer.max_duration) or faster (optimizer.lr)", name, only,
+            )  # fmt: skip
 
 
 def show_result(run_dir: Path) -> None:

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from nlu.metrics.classes import ClassScorer, log_probabilities
+from nlu.metrics.classes import ClassScorer, log_probabilities, only_prediction
 from nlu.metrics.scores import Scores
 from nlu.tasks.classify import class_records
 
@@ -98,3 +98,10 @@ def test_every_class_has_its_row_also_where_it_does_not_occur():
     assert [(row["examples"], row["correct"]) for row in rows] == [(2, 1), (1, 1), (0, 0)]
     assert [(row["precision"], row["recall"]) for row in rows] == [(1.0, 0.5), (0.5, 1.0), (0.0, 0.0)]
     assert [row["f1"] for row in rows] == pytest.approx([2 / 3, 2 / 3, 0.0])
+
+
+def test_the_one_class_that_all_examples_are_given_is_found():
+    labels_N = np.array([0, 1, 1, 2])
+    for predictions, only in (([1, 1, 1, 1], "b"), ([1, 1, 1, 0], None), ([0, 1, 1, 2], None), ([3, 3, 3, 3], None)):
+        found = scored(logits_of(np.array(predictions), 4), labels_N, ["a", "b", "c", "d"]).by_label
+        assert only_prediction(found) == only
