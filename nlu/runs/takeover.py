@@ -39,9 +39,8 @@ def take(reference: str, run_dir: Path) -> Path:
             time.sleep(PAUSE_S)
         remove(taken)
         try:
-            # Of several runs a state would be a folder; what is a state holds files alone.
-            is_file_folder = not any(path.is_dir() for path in place.glob("*"))
-            if not is_file_folder or not _copy(place, taken):
+            # A state holds files alone; what holds folders is that of several runs, or anything else.
+            if any(path.is_dir() for path in place.glob("*")) or not _copy(place, taken):
                 raise _no_state(reference)
             write_json(taken / ORIGIN, {"path": reference, "place": str(place)})
             is_of_one_moment = _is_of_one_moment(taken)
