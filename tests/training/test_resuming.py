@@ -53,6 +53,12 @@ def change(run_dir: Path, *keys: str, to: Any) -> None:
     state_file(run_dir).write_text(json.dumps(saved))
 
 
+def warned_of(run_dir: Path) -> list[str]:
+    """Return the warnings in the log of a run, but for that of having learned nothing, which is right in two steps."""
+    lines = (run_dir / "log.txt").read_text().splitlines()
+    return [line for line in lines if "WARNING" in line and "every example of dev is predicted as" not in line]
+
+
 def test_a_best_that_the_saved_state_knows_outlives_a_kill_before_the_next_state(
     broken: tuple[Path, tuple[str, ...]],
 ) -> None:
@@ -90,15 +96,15 @@ def test_what_makes_sums_round_otherwise_is_told_and_the_run_goes_on(
     run_dir, options = broken
     change(run_dir, "order", "machine", what, to=before)
     start(composed(*options), run_dir)
-    warnings = [line for line in (run_dir / "log.txt").read_text().splitlines() if "WARNING" in line]
-    assert len(warnings) == 1 and said in warnings[0] and "the bytes will differ from an unbroken run" in warnings[0]
+    (warning,) = warned_of(run_dir)
+    assert said in warning and "the bytes will differ from an unbroken run" in warning
     assert result(run_dir)["steps"] == 2
 
 
 def test_nothing_is_told_where_all_is_the_same(broken: tuple[Path, tuple[str, ...]]) -> None:
     run_dir, options = broken
     start(composed(*options), run_dir)
-    assert "WARNING" not in (run_dir / "log.txt").read_text()
+    assert warned_of(run_dir) == []
 
 
 def test_a_finished_run_says_which_of_its_files_were_written_since(
