@@ -15,7 +15,7 @@ from nlu.config.schema import num_repeats
 from nlu.runs.checkpoint import TAKEN, find_last
 from nlu.runs.takeover import LOCK, make_own, take, taken_from
 from nlu.storage.files import write_text
-from nlu.storage.locks import Locked, hold_lock
+from nlu.storage.locks import Locked, hold_folder
 from nlu.storage.settle import remove
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,15 @@ def hold(run_dir: Path) -> Iterator[None]:
     Raises UserError where another process writes to it. The system releases the lock of a process that dies.
     """
     with ExitStack() as held:
-        made_here = _make_and_lock(run_dir, held)
+        try:
+            made_here = held.enter_context(
+                hold_folder(run_dir, LOCK, wait_s=LOCK_WAIT_S, what=f"the folder of this run, {run_dir},")
+            )
+        except Locked:
+            raise UserError(
+                f"the folder of this run is {run_dir}, and another process is writing to it; wait for it, stop it, or "
+                f"choose another {FOLDER_KEY}"
+            ) from None
         try:
             yield
         finally:
@@ -47,25 +55,6 @@ def hold(run_dir: Path) -> Iterator[None]:
                 (run_dir / LOCK).unlink(missing_ok=True)
                 if made_here and not any(run_dir.iterdir()):
                     run_dir.rmdir()
-
-
-def _make_and_lock(run_dir: Path, held: ExitStack) -> bool:
-    """Make the folder if it is absent, and lock it as long as `held` lasts; returns whether it was made here."""
-    while True:
-        made_here = not run_dir.exists()
-        run_dir.mkdir(parents=True, exist_ok=True)
-        lock = hold_lock(run_dir / LOCK, wait_s=LOCK_WAIT_S, what=f"the folder of this run, {run_dir},")
-        try:
-            held.enter_context(lock)
-            return made_here
-        except FileNotFoundError:
-            # Whoever held it never began a run, and took the folder away again.
-            continue
-        except Locked:
-            raise UserError(
-                f"the folder of this run is {run_dir}, and another process is writing to it; wait for it, stop it, or "
-                f"choose another {FOLDER_KEY}"
-            ) from None
 
 
 def _contents(run_dir: Path) -> list[str]:

@@ -91,7 +91,8 @@ def staging_folder() -> Iterator[Path]:
     parent = cache_dir() / "staging"
     try:
         parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+        # Of a full disk, and of missing rights, the command has sentences of its own.
         raise UserError(
             f"the cache {cache_dir()} cannot be written: {error.strerror}; set NLU_CACHE to a folder that can"
         ) from error

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from nlu.config.errors import UserError
@@ -61,6 +61,25 @@ def hold_lock(
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def hold_folder(folder: Path, lock: str, *, wait_s: float, what: str = "") -> Iterator[bool]:
+    """Make a folder if it is absent, and hold the lock of this name in it; gives whether the folder was made here.
+
+    Whoever holds the lock may take the folder away again: then it is made anew. Raises what `hold_lock` raises.
+    """
+    with ExitStack() as held:
+        while True:
+            made_here = not folder.exists()
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(hold_lock(folder / lock, wait_s=wait_s, what=what))
+                break
+            except FileNotFoundError:
+                # Its last holder was refused, and took the folder along.
+                continue
+        yield made_here
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:

@@ -153,7 +153,7 @@ def _resources(
     low, high, factor = settings["min_resource"], settings["max_resource"], settings["reduction_factor"]
     if not configs and (low is None or high is None):
         raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
-    # Rungs are multiples of it, and an evaluation that is meant for a rung must not fall short of it.
+    # Rungs are multiples of min_resource: rounded up, it would put a rung behind the evaluation that is meant for it.
     least = min(_lengths("hydra.sweeper.min_resource", low or first_evaluation, configs, num_examples, rounded=False))
     most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples, rounded=False))
     if low is None:
@@ -170,8 +170,8 @@ def _resources(
 def _rungs_meant(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], least: int, most: int) -> int:
     """Return how often min_resource, times the factor again and again, goes into max_resource as they are written.
 
-    A run is a little shorter in examples than in steps, and min_resource a little longer, wherever an epoch ends in a
-    short step: what is 1 to 27 as written, or in examples but for one step, must not lose its last rung by that.
+    Both are rounded down to whole examples, and a run in steps is a little shorter wherever an epoch ends in a short
+    one: what is 1 to 27 as written, or in examples but for one step, must not lose its last rung by that.
     """
     factor = settings["reduction_factor"]
     step = max((config["trainer"]["batch_size"] * config["trainer"]["accumulation"] for config in configs), default=0)
@@ -205,7 +205,8 @@ def whole_run(trainer: Mapping[str, Any]) -> Any:
 def _lengths(
     key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_examples: int | None, rounded: bool = True
 ) -> list[int]:
-    """Return a duration in examples seen, under each of the configurations; `rounded` up to whole steps."""
+    """Return a duration in examples seen, under each of the configurations: up to whole steps where `rounded`, else
+    down to whole examples."""
     if not configs or num_examples is None:
         duration = parse_duration(value)
         if duration.unit != "ex":

@@ -223,7 +223,7 @@ def test_whoever_waits_for_a_folder_that_its_holder_takes_away_makes_it_anew(tmp
     folder = tmp_path / "run"
     holder, is_waiting = hold(folder), threading.Event()
     holder.__enter__()
-    lock = run_folder.hold_lock
+    lock = locks.hold_lock
 
     def told(*arguments: Any, **named: Any) -> Any:
         is_waiting.set()
@@ -236,7 +236,7 @@ def test_whoever_waits_for_a_folder_that_its_holder_takes_away_makes_it_anew(tmp
             found.append(folder.is_dir())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_folder, "hold_lock", told)
+        patch.setattr(locks, "hold_lock", told)
         waiting = threading.Thread(target=wait_and_hold)
         waiting.start()
         is_waiting.wait()

@@ -30,7 +30,7 @@ def test_what_is_a_power_as_written_keeps_its_last_rung_though_epochs_end_in_sho
     found = resources.pruner_spec(SETTINGS, [config(8, max_duration="30st", eval_interval="10st")], 83)
     assert [bracket.rungs for bracket in brackets(found)] == [(75,), ()]
     assert (found["min_resource"], found["max_resource"]) == (75, 226)
-    # 200 examples are 7 steps of 30, so 210, and 9 times as much would be more than the 1,810 of 1.8 epochs.
+    # Rounded up to 7 steps of 30, 200 examples would be 210, and 9 times as much more than 1.8 epochs.
     found = resources.pruner_spec(SETTINGS, [config(30, max_duration="1.8ep", eval_interval="0.2ep")], 1000)
     assert len(brackets(found)) == 3 and found["min_resource"] * 9 <= 1810
     # Of different units one step is forgiven, and more is not.

@@ -9,7 +9,7 @@ from pathlib import Path
 from nlu.config.entry.grid import RECORD
 from nlu.config.errors import UserError
 from nlu.storage.files import write_json
-from nlu.storage.locks import Locked, hold_lock
+from nlu.storage.locks import Locked, hold_folder
 
 LOCK = ".sweep.lock"
 HELD = "search.json"
@@ -23,21 +23,14 @@ def hold(folder: Path) -> Iterator[str]:
 
     Raises UserError where another process sweeps into it.
     """
-    made_here = not folder.exists()
     with contextlib.ExitStack() as held:
-        while True:
-            folder.mkdir(parents=True, exist_ok=True)
-            try:
-                held.enter_context(hold_lock(folder / LOCK, wait_s=0))
-                break
-            except FileNotFoundError:
-                # Another search was refused and took the folder along.
-                continue
-            except Locked:
-                raise UserError(
-                    f"hydra.sweep.dir is {folder}, and another search is running in it; wait for it, stop it, or "
-                    "choose another hydra.sweep.dir"
-                ) from None
+        try:
+            made_here = held.enter_context(hold_folder(folder, LOCK, wait_s=0))
+        except Locked:
+            raise UserError(
+                f"hydra.sweep.dir is {folder}, and another search is running in it; wait for it, stop it, or "
+                "choose another hydra.sweep.dir"
+            ) from None
         try:
             yield _name_in(folder / LOCK)
         finally:
