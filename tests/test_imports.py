@@ -16,6 +16,7 @@ FLOORS = (
     ("sweeps",),
     ("training",),
     ("launching", "reports"),
+    ("inference",),
 )
 """the packages, lowest first: each may import those of its own floor and below"""
 ALLOWED_AT_LAUNCHERS = {"config", "storage", "runs", "display", "sweeps", "launching"}

@@ -8,7 +8,9 @@ from nlu.config.errors import UserError
 from nlu.config.signature import Signature, read_signature
 from nlu.config.targets import TARGET
 
-PLAIN_GROUPS = {"trainer": "nlu.config.schema.Trainer", "folds": "nlu.config.schema.Folds"}
+PLAIN_GROUPS = {
+    "trainer": "nlu.config.schema.Trainer", "folds": "nlu.config.schema.Folds", "input": "nlu.config.inference.Input",
+}  # fmt: skip
 """Groups without a target, and the dataclass that is their schema."""
 DEFAULT_TARGETS = {"data": "nlu.data.dataset.Files"}
 """What a choice of a group is where it names no target."""

@@ -1,5 +1,6 @@
 """What `data=...` means: which files make which set, how they are read, and where they are found."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -69,8 +70,11 @@ class Files:
         self.max_rows = max_rows
         self.urls = dict(urls or {})
 
-    def sources(self) -> dict[str, tuple[str, Source]]:
-        """Return the configuration key and what it says for each set that has files of its own, in order of use."""
+    def sources(self, only: Collection[str] | None = None) -> dict[str, tuple[str, Source]]:
+        """Return the configuration key and what it says for each set that has files of its own, in order of use.
+
+        `only`: the names of the sets that are asked for; None = all.
+        """
         named: dict[str, tuple[str, Source]] = {"train": ("data.train", self.train)}
         if isinstance(self.dev, dict) and self.format != "lines":
             named |= {name: (f"data.dev.{name}", source) for name, source in self.dev.items()}
@@ -78,14 +82,16 @@ class Files:
             named["dev"] = ("data.dev", self.dev)
         if self.test is not None:
             named["test"] = ("data.test", self.test)
-        return named
+        return {name: entry for name, entry in named.items() if only is None or name in only}
 
-    def sets(self) -> dict[str, list[SourceFile]]:
-        """Return the files of each set, fetched where need be: train, the evaluation sets, test if given.
+    def sets(self, only: Collection[str] | None = None) -> dict[str, list[SourceFile]]:
+        """Return the files of each set, fetched where need be: train, the evaluation sets, test if given, or those of
+        them that are asked for.
 
         Raises DataError naming every file that is nowhere to be found, or set that cannot be, and what to set.
         """
-        problems = [f"{key} names no file; set it to one" for key, source in self.sources().values() if not source]
+        sources = self.sources(only)
+        problems = [f"{key} names no file; set it to one" for key, source in sources.values() if not source]
         if isinstance(self.dev, dict) and self.format != "lines":
             problems += [
                 f"data.dev names the evaluation set {name!r}; give it a name other than train and test, without a slash"
@@ -93,10 +99,10 @@ class Files:
                 if name in ("train", "test", ".", "..") or "/" in name
             ]
             problems += [] if self.dev else ["data.dev is {}; set it to a file, or to null to split the training set"]
-        sets = {name: self._files(key, source, problems) for name, (key, source) in self.sources().items()}
+        sets = {name: self._files(key, source, problems) for name, (key, source) in sources.items()}
         if problems:
             raise DataError(*problems)
-        if self.exclude_dev_from_train:
+        if self.exclude_dev_from_train and "train" in sets:
             sets["train"] = self._without_dev(sets)
         return sets
 
@@ -127,12 +133,14 @@ class Files:
 
     def _find_all(self, key: str, reference: str) -> list[Path]:
         if not is_pattern(reference):
-            return [self._find(key, reference)]
+            return [self.find(key, reference)]
         if found := files_like(reference):
             return found
         raise DataError(f"{key} is {reference!r}, which no file matches here or in {data_folder()}; mend {key}")
 
-    def _find(self, key: str, reference: str) -> Path:
+    def find(self, key: str, reference: str) -> Path:
+        """Return the one file that a reference means: here, under $NLU_DATA, or fetched. Raises DataError, calling it
+        `key`, where it is none."""
         if "://" in reference or "#sha256=" in reference:
             return fetch(reference, what=key)
         here = Path(reference).expanduser()

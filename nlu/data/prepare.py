@@ -70,7 +70,10 @@ class _Plan:
     target: Target
     tokenizer: Tokenizer | None
     """null: built from the training texts"""
-    tokenizing: WordPiece
+    tokenizing: WordPiece | None
+    """null: nothing is built, since there is a tokenizer"""
+    is_trained: bool = False
+    """whether the target is closed, as weights were trained for it"""
 
     def fingerprint(self, sets: dict[str, list[SourceFile]]) -> str:
         """Return what identifies the content of some of the sets."""
@@ -85,11 +88,17 @@ class _Plan:
             "labels": [files.labels, files.label_separator],
             "max_len": files.max_len,
             "layout": self.layout.name,
-            "tokenizer": self.tokenizer.digest if self.tokenizer else self.tokenizing.settings(),
+            "tokenizer": self.tokenizer.digest if self.tokenizer else self._settings(),
         }
+        if self.is_trained:
+            shaped_by["trained"] = target.meta()
         if own_code := _code_outside_nlu(type(target), type(self.tokenizing)):
             shaped_by["code"] = own_code
         return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()[:24]
+
+    def _settings(self) -> dict[str, object]:
+        assert self.tokenizing is not None, "without a tokenizer there is what builds one"
+        return self.tokenizing.settings()
 
 
 def _code_outside_nlu(*classes: type) -> list[str]:
@@ -119,23 +128,72 @@ def prepare(
     layout = LAYOUTS[layout_of(fields, layouts, type(empty).roles, files)]
     reading = Reading(fields, files.format, files.header, files.max_rows, group_by)
     plan = _Plan(files, sets, reading, layout, empty, tokenizing.given(vocab, pretrained), tokenizing)
-    folder = cache_dir() / "stores" / plan.fingerprint(sets)
+
+    def open_it(folder: Path) -> Store:
+        return open_store(folder, plan, fold)
+
+    def begin_again() -> None:
+        plan.target = build_target({TARGET: target}, files, trusted=trusted)
+
+    store = _found_or_built(plan, open_it, begin_again, progress)
+    train = store.sets["train"].stored
+    _add_digests(store, plan, {name: "train" if part.stored is train else name for name, part in store.sets.items()})
+    return store
+
+
+def prepare_scoring(
+    files: Files, names: Sequence[str], target: Target, layout: str, tokenizer: Tokenizer, *,
+    progress: ProgressBar = quiet,
+) -> Store:  # fmt: skip
+    """Open the store of those sets alone, for weights that were trained for this target, layout and tokenizer.
+
+    All rows of a set take part. Raises DataError as `prepare` does, also for a label that the target lacks.
+    """
+    sets = files.sets(names)
+    target.read_as(files)
+    roles = type(target).roles
+    fields = fields_of(files, next(iter(sets.values())), roles)
+    layout_of(fields, [layout], roles, files)
+    reading = Reading(fields, files.format, files.header, files.max_rows, group_by=None)
+    plan = _Plan(files, sets, reading, LAYOUTS[layout], target, tokenizer, None, is_trained=True)
+
+    def open_it(folder: Path) -> Store:
+        meta = _meta_of(folder)
+        parts = {
+            name: Examples(name, stored, np.arange(len(stored)), target, plan.layout,
+                           Texts(reading, sets[name], plan.layout))
+            for name, stored in _open_sets(folder, meta).items()
+        }  # fmt: skip
+        return Store(folder, parts, target, plan.layout, tokenizer, meta)
+
+    store = _found_or_built(plan, open_it, lambda: None, progress)
+    _add_digests(store, plan, {name: name for name in sets})
+    return store
+
+
+def _found_or_built(
+    plan: _Plan, open_it: Callable[[Path], Store], begin_again: Callable[[], None], progress: ProgressBar
+) -> Store:
+    """Open the store of a plan, built where it is absent and built again where it lost something."""
+    folder = cache_dir() / "stores" / plan.fingerprint(plan.sets)
     if is_whole(folder):
         log.info("data store %s: found", folder)
     else:
         _build(folder, plan, progress)
     try:
-        store = open_store(folder, plan, fold)
+        return open_it(folder)
     except StoreDamaged as error:
         log.warning("data store: %s; it is built again", error)
-        plan.target = build_target({TARGET: target}, files, trusted=trusted)
+        begin_again()
         _build(folder, plan, progress)
-        store = open_store(folder, plan, fold)
+        return open_it(folder)
+
+
+def _add_digests(store: Store, plan: _Plan, origins: dict[str, str]) -> None:
+    """Say of each set what identifies its rows; `origins` has the set whose files they lie in."""
     for name, part in store.sets.items():
-        origin = "train" if part.stored is store.sets["train"].stored else name
-        shaped_by = plan.fingerprint({origin: sets[origin]})
+        shaped_by = plan.fingerprint({origins[name]: plan.sets[origins[name]]})
         store.digests[name] = hashlib.sha256(shaped_by.encode() + part.rows_N.tobytes()).hexdigest()[:24]
-    return store
 
 
 def _build(folder: Path, plan: _Plan, progress: ProgressBar) -> None:
@@ -147,6 +205,7 @@ def _build(folder: Path, plan: _Plan, progress: ProgressBar) -> None:
         new = staging / "store"
         new.mkdir()
         if (tokenizer := plan.tokenizer) is None:
+            assert plan.tokenizing is not None, "without a tokenizer there is what builds one"
             with progress("vocabulary") as advance:
                 texts = texts_for_vocabulary(plan.reading, plan.sets["train"], plan.layout, advance)
                 tokenizer = plan.tokenizing.build(texts)
@@ -190,7 +249,7 @@ def _meta_of(folder: Path) -> dict[str, Any]:
 def _open_sets(folder: Path, meta: dict[str, Any]) -> dict[str, StoredSet]:
     # Only the rows of train were written before the names were in order.
     return {
-        name: StoredSet(folder / name, counts["rows"], meta["remap"] if name == "train" else None)
+        name: StoredSet.open(folder / name, counts["rows"], meta["remap"] if name == "train" else None)
         for name, counts in meta["sets"].items()
     }
 

@@ -7,10 +7,10 @@ caller's decision. Memory does not grow with the number of rows, except for one 
 import csv
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
@@ -85,12 +85,18 @@ def key_of(role: str) -> str:
     return "folds.group_by" if role == GROUP else f"data.fields.{role}"
 
 
-def read_rows(path: Path, file_format: str, fields: Fields, header: bool | None) -> Iterator[Row | BadRow | Mark]:
+Watch = Callable[[TextIO], Any]
+"""what stands in for the lines of a file while they are read"""
+
+
+def read_rows(
+    path: Path, file_format: str, fields: Fields, header: bool | None, watch: Watch | None = None
+) -> Iterator[Row | BadRow | Mark]:  # fmt: skip
     """Yield the rows of one file with the values of `fields`, a mapping from role to column name or number.
 
     `file_format="auto"` goes by the suffix. `header=None` means that a table has a header exactly when a field other
-    than the group is given by name. Raises DataError where the file's header lacks a named column or the format is not
-    known.
+    than the group is given by name. `watch` is given the lines of a file of lines, and what it returns is read in their
+    place. Raises DataError where the file's header lacks a named column or the format is not known.
     """
     chosen = format_of(path, file_format)
     if GROUP in fields and chosen in ("lines", "conll"):
@@ -104,7 +110,7 @@ def read_rows(path: Path, file_format: str, fields: Fields, header: bool | None)
             f"{path}: data.fields names {', '.join(lists)}, but the file is read as {read_as}, a table, of which no "
             "cell holds a list; set data.format=conll where each line is a token and its tag, or give the rows as jsonl"
         )
-    return READERS[chosen](path, fields, has_header(fields, header))
+    return READERS[chosen](path, fields, has_header(fields, header), watch or _as_they_are)
 
 
 def format_of(path: Path, file_format: str) -> str:
@@ -150,15 +156,21 @@ def column_names(path: Path, file_format: str) -> list[str]:
     return []
 
 
-def _read_tsv(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+def _as_they_are(lines: TextIO) -> TextIO:
+    return lines
+
+
+def _read_tsv(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
     with open(path, encoding="utf-8-sig", newline="\n") as lines:
-        cells = ((number, line.rstrip("\r\n").split("\t")) for number, line in _lines(lines) if line.strip("\r\n"))
+        cells = (
+            (number, line.rstrip("\r\n").split("\t")) for number, line in _lines(watch(lines)) if line.strip("\r\n")
+        )
         yield from _table(path, cells, fields, header)
 
 
-def _read_csv(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+def _read_csv(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
     with open(path, encoding="utf-8-sig", newline="") as lines:
-        reader = csv.reader(lines, strict=True)
+        reader = csv.reader(watch(lines), strict=True)
         yield from _table(path, _numbered_csv(path, reader), fields, header)
 
 
@@ -241,24 +253,23 @@ def _other_separator(first: list[str]) -> str | None:
     return f"the separator of this file seems to be {found[0]!r}: {remedy}"
 
 
-def _read_jsonl(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
-    for number, record in _records(path, "jsonl"):
+def _read_jsonl(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
+    for number, record in _records(path, "jsonl", watch):
         yield record if isinstance(record, BadRow) else _record(number, record, fields)
 
 
-def _read_json(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
-    for number, record in _records(path, "json"):
+def _read_json(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
+    for number, record in _records(path, "json", watch):
         yield record if isinstance(record, BadRow) else _record(number, record, fields)
 
 
-def _records(path: Path, kind: str) -> Iterator[tuple[int, Any]]:
+def _records(path: Path, kind: str, watch: Watch = _as_they_are) -> Iterator[tuple[int, Any]]:
     """Yield what each line of a file holds, or each item of the list that a `.json` file may be; or a BadRow."""
+    if kind == "json" and is_json_list(path):
+        yield from enumerate(json_items(path), 1)
+        return
     with open(path, encoding="utf-8-sig", newline="\n") as lines:
-        if kind == "json" and lines.read(4096).lstrip().startswith("["):
-            yield from enumerate(_items(path), 1)
-            return
-        lines.seek(0)
-        for number, line in _lines(lines):
+        for number, line in _lines(watch(lines)):
             if not line.strip():
                 continue
             try:
@@ -267,7 +278,14 @@ def _records(path: Path, kind: str) -> Iterator[tuple[int, Any]]:
                 yield number, BadRow(number, "(row)", line.strip(), f"is not a JSON object: {_said(error)}")
 
 
-def _items(path: Path) -> Any:
+def is_json_list(path: Path) -> bool:
+    """Whether a file holds one list, and not an object a line."""
+    with open(path, encoding="utf-8-sig") as file:
+        return file.read(4096).lstrip().startswith("[")
+
+
+def json_items(path: Path) -> Any:
+    """Return the list that a .json file is. Raises DataError where it is none."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
@@ -282,7 +300,7 @@ def _said(error: Exception) -> str:
     return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
 
 
-def _read_parquet(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+def _read_parquet(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
     file = _parquet(path)
     names = file.schema_arrow.names
     if absent := [column for column in fields.values() if column not in names and column not in range(len(names))]:
@@ -322,14 +340,14 @@ def _record(number: int, record: Any, fields: Fields) -> Row | BadRow:
     return Row(number, values)
 
 
-def _read_lines(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow]:
+def _read_lines(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
     with open(path, encoding="utf-8-sig", newline="\n") as lines:
-        for number, line in _lines(lines):
+        for number, line in _lines(watch(lines)):
             if line.strip():
                 yield Row(number, {"text": line.rstrip("\r\n")})
 
 
-def _read_conll(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadRow | Mark]:
+def _read_conll(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow | Mark]:
     """Sentences of `token ... tag` lines, ended by an empty line; `fields` gives the two columns by number."""
     wanted = [column for role in ("tokens", "tags") if isinstance(column := fields.get(role), int)]
     if "tokens" not in fields or len(wanted) != 1 + ("tags" in fields):
@@ -342,7 +360,7 @@ def _read_conll(path: Path, fields: Fields, header: bool) -> Iterator[Row | BadR
     first = 1
     bad: BadRow | None = None
     with open(path, encoding="utf-8-sig", newline="\n") as lines:
-        for number, line in _lines(lines, end_with=""):
+        for number, line in _lines(watch(lines), end_with=""):
             line = line.strip(" \t\r\n")
             cells = BLANKS.split(line)
             is_mark = cells[0] == DOCUMENT_MARK

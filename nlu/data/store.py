@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +60,28 @@ def _values(column: pa.Array) -> np.ndarray:
     return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]
 
 
+def record_batch(
+    encoded: Encoded, targets: list[Any] | np.ndarray, target: pa.DataType | None, origin: Origin
+) -> pa.RecordBatch:  # fmt: skip
+    """Return rows and the target of each, in the same order, as a shard holds them."""
+    count = len(encoded.lengths_N)
+    words = encoded.words if encoded.words is not None else np.zeros(0, np.int32)
+    word_counts_N = encoded.word_counts_N if encoded.word_counts_N is not None else np.zeros(count, np.int64)
+    columns = [
+        _list_array(encoded.tokens, encoded.lengths_N),
+        pa.array(encoded.boundary_N.astype(np.int32)),
+        _list_array(words, word_counts_N),
+    ]
+    columns += [] if target is None else [pa.array(targets, type=target)]
+    columns += [
+        pa.array(origin.text_hash_N),
+        pa.array(origin.group_N),
+        pa.array(origin.file_N.astype(np.int32)),
+        pa.array(origin.number_N),
+    ]
+    return pa.record_batch(columns, schema=schema(target))
+
+
 @dataclass
 class SetWriter:
     """Writes one set, chunk by chunk; each shard appears under its name only when it is whole."""
@@ -78,22 +100,7 @@ class SetWriter:
 
     def add(self, encoded: Encoded, targets: list[Any] | np.ndarray, origin: Origin) -> None:
         """Append a chunk of rows and the target of each, in the same order."""
-        count = len(encoded.lengths_N)
-        words = encoded.words if encoded.words is not None else np.zeros(0, np.int32)
-        word_counts_N = encoded.word_counts_N if encoded.word_counts_N is not None else np.zeros(count, np.int64)
-        columns = [
-            _list_array(encoded.tokens, encoded.lengths_N),
-            pa.array(encoded.boundary_N.astype(np.int32)),
-            _list_array(words, word_counts_N),
-        ]
-        columns += [] if self.target is None else [pa.array(targets, type=self.target)]
-        columns += [
-            pa.array(origin.text_hash_N),
-            pa.array(origin.group_N),
-            pa.array(origin.file_N.astype(np.int32)),
-            pa.array(origin.number_N),
-        ]
-        batch = pa.record_batch(columns, schema=self._schema)
+        batch = record_batch(encoded, targets, self.target, origin)
         while batch.num_rows:
             room = SHARD_ROWS - self._pending_rows
             self._pending.append(batch.slice(0, room))
@@ -101,7 +108,7 @@ class SetWriter:
             batch = batch.slice(room)
             if self._pending_rows == SHARD_ROWS:
                 self._flush()
-        self.rows += count
+        self.rows += len(encoded.lengths_N)
 
     def close(self) -> None:
         """Write what is left as the last, smaller shard."""
@@ -120,24 +127,32 @@ class SetWriter:
 
 
 class StoredSet:
-    """One set, memory-mapped. The per-row columns are plain arrays; tokens stay on disk until they are gathered."""
+    """Rows in shards: of a store, memory-mapped, or in memory. The per-row columns are plain arrays; mapped tokens stay
+    on disk until they are gathered."""
 
-    def __init__(self, folder: Path, rows: int | None = None, remap: list[int] | None = None):
-        """`rows`: how many were written, null where that is not known. `remap`: the final number for each that the
-        targets were written with, null where they are final.
+    def __init__(self, batches: list[pa.RecordBatch], remap: list[int] | None = None):
+        """`batches`: the shards, all but the last of SHARD_ROWS rows. `remap`: the final number for each that the
+        targets were written with, null where they are final."""
+        self._remap = np.asarray(remap, dtype=np.int32) if remap is not None else None
+        self._batches = batches
+        self.lengths_N = self._per_row(lambda batch: np.diff(_values(batch.column("tokens").offsets)))
+        self.text_hash_N = self._column("text_hash")
+
+    @classmethod
+    def open(cls, folder: Path, rows: int | None = None, remap: list[int] | None = None) -> Self:
+        """Map the shards of a folder; `rows`: how many were written, null where that is not known.
 
         Raises StoreDamaged where a shard is missing, cut short or no shard at all.
         """
-        self._remap = np.asarray(remap, dtype=np.int32) if remap is not None else None
-        self._batches = [_mapped(path) for path in sorted(folder.glob("*.arrow"))]
-        self.lengths_N = self._per_row(lambda batch: np.diff(_values(batch.column("tokens").offsets)))
-        if (rows is not None and len(self) != rows) or any(len(batch) != SHARD_ROWS for batch in self._batches[:-1]):
+        batches = [_mapped(path) for path in sorted(folder.glob("*.arrow"))]
+        found = sum(map(len, batches))
+        if (rows is not None and found != rows) or any(len(batch) != SHARD_ROWS for batch in batches[:-1]):
             raise StoreDamaged(
-                f"{folder} holds {len(self):,} rows in {len(self._batches)} shards, not the {rows:,} that were written"
+                f"{folder} holds {found:,} rows in {len(batches)} shards, not the {rows:,} that were written"
                 if rows is not None
                 else f"{folder}: a shard that is not the last one has fewer than {SHARD_ROWS:,} rows"
             )
-        self.text_hash_N = self._column("text_hash")
+        return cls(batches, remap)
 
     @cached_property
     def group_N(self) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""Start a run on one device here, or one process for each of `trainer.devices`.
+"""Start work on one device here, or one process for each of several: a run, or what uses one.
 
-Workers get the composed configuration, never the command line; they die with their parent, and the first of them that
-fails takes the others along.
+Workers get what is to be done, never the command line; they die with their parent, and the first of them that fails
+takes the others along.
 """
 
 import ctypes
@@ -13,6 +13,8 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from operator import itemgetter
 from pathlib import Path
@@ -30,18 +32,26 @@ LOST_PEER_S = 30.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
+Work = Callable[[], int]
+"""what each process does, with the exit status; a function that other processes can import, with its arguments"""
+
+
 def launch(config: Run, run_dir: Path, overrides: list[str]) -> int:
     """Run to the end and return the exit status. Raises the UserError of whichever worker had one."""
+    return spread(partial(run_experiment, config, run_dir, overrides), config.trainer.devices)
+
+
+def spread(work: Work, devices: int) -> int:
+    """Do the work here, or in a process for each device, and return the exit status; raises as `launch` does."""
     # cuBLAS repeats its sums only with a fixed workspace, and reads this once.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    devices = config.trainer.devices
     if devices == 1 or launched_by_torchrun():
-        return run_experiment(config, run_dir, overrides)
-    return _Workers(config, run_dir, overrides, devices).wait()
+        return work()
+    return _Workers(work, devices).wait()
 
 
 class _Workers:
-    def __init__(self, config: Run, run_dir: Path, overrides: list[str], count: int):
+    def __init__(self, work: Work, count: int):
         context = multiprocessing.get_context("spawn")
         # Workers meet at a file, since a port that is free now may be another's by the time it is bound.
         self._meeting = tempfile.TemporaryDirectory(prefix="nlu-workers-")
@@ -53,7 +63,7 @@ class _Workers:
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
                 MEETING: str(Path(self._meeting.name) / "store"),
             }  # fmt: skip
-            arguments = (os.getpid(), sys.argv, environment, theirs, config, run_dir, overrides)
+            arguments = (os.getpid(), sys.argv, environment, theirs, work)
             process = context.Process(target=_work, args=arguments, daemon=False)
             process.start()
             theirs.close()
@@ -122,10 +132,7 @@ def _received(report: Connection) -> Exception | None:
         return None
 
 
-def _work(
-    parent: int, argv: list[str], environment: dict[str, str], report: Connection, config: Run,
-    run_dir: Path, overrides: list[str],
-) -> None:  # fmt: skip
+def _work(parent: int, argv: list[str], environment: dict[str, str], report: Connection, work: Work) -> None:
     """One worker, in a process of its own."""
     _die_with(parent)
     # Slurm sends it to all processes of a job some time before its end; the first one says what is to be done.
@@ -133,7 +140,7 @@ def _work(
     os.environ.update(environment)
     sys.argv = argv
     try:
-        _leave(run_experiment(config, run_dir, overrides))
+        _leave(work())
     except KeyboardInterrupt:
         _leave(EXIT_INTERRUPTED)
     except UserError as error:

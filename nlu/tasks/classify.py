@@ -35,6 +35,9 @@ class Classify(RowsOfLogits):
         """No options."""
         super().__init__(loss, target)
 
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        return class_predictions(self.loss, self.known.names, to_host(outputs["logits"]))
+
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         return class_records(self.loss, self.known.names, batch.targets["labels"].numpy(), to_host(outputs["logits"]))
 
@@ -61,8 +64,30 @@ class Deciding(Protocol):
         """Return how much two predictions differ, summed over rows; symmetric."""
 
 
+def class_predictions(loss: Any, names: list[str], logits_NC: np.ndarray) -> list[dict[str, Any]]:
+    """Return for each row the class that is predicted, its probability and those of all classes."""
+    best_N, probs_NC, _ = _decided(loss, logits_NC)
+    return _named(names, best_N, probs_NC)
+
+
 def class_records(loss: Any, names: list[str], label_N: np.ndarray, logits_NC: np.ndarray) -> list[dict[str, Any]]:
-    """Return a record for each row: its label, the prediction, all probabilities and the negative log likelihood.
+    """Return a record for each row: its label, what `class_predictions` says and the negative log likelihood."""
+    best_N, probs_NC, log_probs_NC = _decided(loss, logits_NC)
+    loss_N = -log_probs_NC[np.arange(len(label_N)), label_N]
+    records = [
+        {"label": names[label], **predicted, "loss": value}
+        for label, predicted, value in zip(
+            label_N.tolist(), _named(names, best_N, probs_NC), loss_N.tolist(), strict=True
+        )
+    ]
+    if len(names) == 2:
+        for record, margin in zip(records, (log_probs_NC[:, 1] - log_probs_NC[:, 0]).tolist(), strict=True):
+            record["margin"] = margin
+    return records
+
+
+def _decided(loss: Any, logits_NC: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the class predicted for each row, (N,), all probabilities and their logarithms, (N, C).
 
     A loss may say by itself which probabilities logits stand for and what they decide; without that, softmax and its
     largest.
@@ -70,24 +95,16 @@ def class_records(loss: Any, names: list[str], label_N: np.ndarray, logits_NC: n
     if isinstance(loss, Deciding):
         logits = torch.from_numpy(logits_NC)
         probs_NC = loss.probabilities(logits).double().numpy()
-        best_N, log_probs_NC = loss.decide(logits).numpy(), np.log(np.maximum(probs_NC, TINY))
-    else:
-        log_probs_NC = log_probabilities(logits_NC)
-        best_N, probs_NC = log_probs_NC.argmax(1), np.exp(log_probs_NC)
-    loss_N = -log_probs_NC[np.arange(len(label_N)), label_N]
-    records = [
-        {
-            "label": names[label], "prediction": names[best], "probability": probs[best],
-            "probabilities": dict(zip(names, probs, strict=True)), "loss": value,
-        }
-        for label, best, probs, value in zip(
-            label_N.tolist(), best_N.tolist(), probs_NC.tolist(), loss_N.tolist(), strict=True
-        )
-    ]  # fmt: skip
-    if len(names) == 2:
-        for record, margin in zip(records, (log_probs_NC[:, 1] - log_probs_NC[:, 0]).tolist(), strict=True):
-            record["margin"] = margin
-    return records
+        return loss.decide(logits).numpy(), probs_NC, np.log(np.maximum(probs_NC, TINY))
+    log_probs_NC = log_probabilities(logits_NC)
+    return log_probs_NC.argmax(1), np.exp(log_probs_NC), log_probs_NC
+
+
+def _named(names: list[str], best_N: np.ndarray, probs_NC: np.ndarray) -> list[dict[str, Any]]:
+    return [
+        {"prediction": names[best], "probability": probs[best], "probabilities": dict(zip(names, probs, strict=True))}
+        for best, probs in zip(best_N.tolist(), probs_NC.tolist(), strict=True)
+    ]
 
 
 class Match(Classify):

@@ -42,19 +42,21 @@ class Multilabel(RowsOfLogits):
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
         return bernoulli_divergence(first["logits"], second["logits"])
 
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        probs_BC = to_host(each_probability(outputs["logits"].float().cpu()))
+        return [{"probabilities": dict(zip(self.known.names, probs, strict=True))} for probs in probs_BC.tolist()]
+
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         names = self.known.names
         logits_BC, is_label_BC = outputs["logits"].float().cpu(), batch.targets["labels"]
-        probs_BC = to_host(each_probability(logits_BC))
         loss_B = F.binary_cross_entropy_with_logits(logits_BC.double(), is_label_BC.double(), reduction="none").mean(1)
         return [
             {
-                "label": [names[i] for i in np.flatnonzero(is_label_BC[row].numpy())],
-                "probabilities": dict(zip(names, probs_BC[row].tolist(), strict=True)),
+                "label": [names[i] for i in np.flatnonzero(is_label_BC[row].numpy())], **predicted,
                 "loss": float(loss_B[row]),
             }
-            for row in range(len(batch))
-        ]
+            for row, predicted in enumerate(self.predictions(batch, model, outputs))
+        ]  # fmt: skip
 
     def scorer(self, decided: Mapping[str, float]) -> LabelSetScorer:
         return LabelSetScorer(self.known.names, decided.get("threshold", self.threshold))
@@ -63,4 +65,5 @@ class Multilabel(RowsOfLogits):
         """Add what is predicted at the set's threshold."""
         at_least = np.float32(metrics["threshold"])
         predicted = [name for name, p in record["probabilities"].items() if np.float32(p) >= at_least]
-        return {"label": record["label"], "prediction": predicted, **record}
+        known = {"label": record["label"]} if "label" in record else {}
+        return {**known, "prediction": predicted, **record}

@@ -52,14 +52,21 @@ class Regress(RowsOfLogits):
         """Half the squared difference: the divergence of two normal distributions of deviation 1."""
         return 0.5 * (first["logits"] - second["logits"]).square().sum()
 
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        return [{"prediction": number} for number in self.known.unscaled(_scaled(outputs)).tolist()]
+
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
-        scaled_B = to_host(outputs["logits"][:, 0]).astype(np.float64)
-        error_B = scaled_B - batch.targets["numbers"].numpy()
+        error_B = _scaled(outputs) - batch.targets["numbers"].numpy()
         label_B = self.known.values(part.stored, part.rows_N[batch.examples_B])
         return [
-            {"label": float(label), "prediction": float(prediction), "loss": float(error**2)}
-            for label, prediction, error in zip(label_B, self.known.unscaled(scaled_B), error_B, strict=True)
+            {"label": float(label), **predicted, "loss": float(error**2)}
+            for label, predicted, error in zip(label_B, self.predictions(batch, model, outputs), error_B, strict=True)
         ]
 
     def scorer(self, decided: Mapping[str, float]) -> NumberScorer:
         return NumberScorer([])
+
+
+def _scaled(outputs: Outputs) -> np.ndarray:
+    """Return the predicted numbers on the scale of the training rows; (B,), float64."""
+    return to_host(outputs["logits"][:, 0]).astype(np.float64)

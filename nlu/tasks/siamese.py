@@ -80,16 +80,17 @@ class Siamese(Classify):
             return 0.5 * (first["logits"] - second["logits"]).square().sum()
         return super().divergence(batch, first, second)
 
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        if not self.over_cosines:
+            return super().predictions(batch, model, outputs)
+        return [{"similarity": cosine} for cosine in to_host(outputs["logits"][:, 0]).astype(np.float64).tolist()]
+
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         if not self.over_cosines:
             return super().records(part, batch, model, outputs)
-        names = self.known.names
-        return [
-            {"label": names[label], "similarity": float(cosine)}
-            for label, cosine in zip(
-                batch.targets["labels"].tolist(), to_host(outputs["logits"][:, 0]).astype(np.float64), strict=True
-            )
-        ]
+        names, predicted = self.known.names, self.predictions(batch, model, outputs)
+        labels = batch.targets["labels"].tolist()
+        return [{"label": names[label], **one} for label, one in zip(labels, predicted, strict=True)]
 
     def scorer(self, decided: Mapping[str, float]) -> ClassScorer | SimilarityScorer:  # type: ignore[override]
         if self.over_cosines:
@@ -121,14 +122,14 @@ class Retrieve(Siamese):
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         names = _names_of_sequences(batch)
         first_BD, second_BD = to_host(outputs["first"]), to_host(outputs["second"])
-        cosines = to_host(outputs["logits"][:, 0]).tolist()
-        pairs = zip(*batch.sequences_KB.tolist(), batch.targets["labels"].tolist(), cosines, strict=True)
+        predicted = self.predictions(batch, model, outputs)
+        pairs = zip(*batch.sequences_KB.tolist(), batch.targets["labels"].tolist(), predicted, strict=True)
         return [
             {
-                "label": bool(relevant), "similarity": cosine, "query": names[query], "candidate": names[candidate],
+                "label": bool(relevant), **one, "query": names[query], "candidate": names[candidate],
                 "query_vector": first_BD[row], "candidate_vector": second_BD[row],
             }
-            for row, (query, candidate, relevant, cosine) in enumerate(pairs)
+            for row, (query, candidate, relevant, one) in enumerate(pairs)
         ]  # fmt: skip
 
     def scorer(self, decided: Mapping[str, float]) -> RankingScorer:  # type: ignore[override]

@@ -12,7 +12,7 @@ from nlu.data.ragged import starts_of
 from nlu.data.targets import Tags
 from nlu.losses.loss import Loss
 from nlu.metrics.classes import log_probabilities
-from nlu.metrics.spans import legal_tags, spans_of
+from nlu.metrics.spans import Span, legal_tags, spans_of
 from nlu.metrics.tagging import SpanScorer
 from nlu.models.heads.crf import CrfHead
 from nlu.models.task_model import TaskModel
@@ -47,53 +47,69 @@ class Tag(RowsOfLogits):
         nll_B = model.head.negative_log_likelihood(outputs["logits"], batch.targets["labels"], batch.unit_counts_B)
         return {"labels": nll_B.sum()}
 
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        """Return the spans found in each example; units that max_len cut off count as tagged O."""
+        return [{"spans": self._spans(tags_U)} for tags_U in self._decode(model, batch, outputs)]
+
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         """Return the spans found in each example and the right ones.
 
-        Units that max_len cut off count as tagged O: a span among them is missed, not forgotten. The loss is the sum
-        over the units that fitted.
+        A span among the units that max_len cut off is missed, not forgotten. The loss is the sum over the units that
+        fitted.
         """
-        assert batch.unit_counts_B is not None
-        names, counts_B = self.known.names, batch.unit_counts_B
         gold, units_B = self.known.tags(part.stored, part.rows_N[batch.examples_B])
-        found, loss_B = self._decode(model, batch, outputs)
+        loss_B = self._loss(model, batch, outputs)
         records = []
-        for gold_start, units, start, count, loss in zip(
-            starts_of(units_B), units_B, starts_of(counts_B), counts_B, loss_B, strict=True
+        for start, units, found_U, loss in zip(
+            starts_of(units_B), units_B, self._decode(model, batch, outputs), loss_B, strict=True
         ):
-            gold_U = gold[gold_start : gold_start + units]
-            found_U = np.zeros(units, np.int64)
-            found_U[:count] = found[start : start + count]
+            gold_U, count = gold[start : start + units], len(found_U)
+            right = int((found_U == gold_U[:count]).sum()) + int((gold_U[count:] == 0).sum())
             records.append(
                 {
-                    "label": spans_of([names[tag] for tag in gold_U]),
-                    "spans": spans_of([names[tag] for tag in found_U]),
-                    "units": int(units), "units_scored": int(count), "units_right": int((found_U == gold_U).sum()),
-                    "loss": float(loss),
+                    "label": self._spans(gold_U), "spans": self._spans(found_U),
+                    "units": int(units), "units_scored": count, "units_right": right, "loss": float(loss),
                 }
             )  # fmt: skip
         return records
 
-    def _decode(self, model: TaskModel, batch: Batch, outputs: Outputs) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tag of each unit that fitted, (U,), and the negative log likelihood of each example, (B,)."""
-        counts_B = batch.unit_counts_B
-        assert counts_B is not None
+    def _spans(self, tags_U: np.ndarray) -> list[Span]:
+        names = self.known.names
+        return spans_of([names[tag] for tag in tags_U])
+
+    def _decode(self, model: TaskModel, batch: Batch, outputs: Outputs) -> list[np.ndarray]:
+        """Return the tags of the units of each example that fitted, (U,) of that example."""
+        pieces = _pieces(batch)
+        if isinstance(model.head, CrfHead):
+            best_U = to_host(model.head.decode(outputs["logits"], batch.unit_counts_B))
+            return [best_U[piece] for piece in pieces]
+        log_probs_UC = log_probabilities(to_host(outputs["logits"]))
+        if self.decode == "greedy":
+            return [log_probs_UC[piece].argmax(1) for piece in pieces]
+        empty_U = np.zeros(0, np.int64)
+        return [
+            legal_tags(log_probs_UC[piece], self.known.names) if piece.stop > piece.start else empty_U
+            for piece in pieces
+        ]
+
+    def _loss(self, model: TaskModel, batch: Batch, outputs: Outputs) -> np.ndarray:
+        """Return the negative log likelihood of the tags of each example, (B,), float64."""
         if isinstance(model.head, CrfHead):
             logits_UC = outputs["logits"]
-            nll_B = model.head.negative_log_likelihood(
-                logits_UC, batch.targets["labels"].to(logits_UC.device), counts_B
-            )
-            return to_host(model.head.decode(logits_UC, counts_B)), to_host(nll_B).astype(np.float64)
+            labels_U = batch.targets["labels"].to(logits_UC.device)
+            nll_B = model.head.negative_log_likelihood(logits_UC, labels_U, batch.unit_counts_B)
+            return to_host(nll_B).astype(np.float64)
         log_probs_UC = log_probabilities(to_host(outputs["logits"]))
         labels_U = batch.targets["labels"].numpy()
         nll_U = -log_probs_UC[np.arange(len(labels_U)), labels_U]
-        starts = starts_of(counts_B)
-        pieces = [slice(start, start + count) for start, count in zip(starts, counts_B, strict=True)]
-        loss_B = np.array([nll_U[piece].sum() for piece in pieces])
-        if self.decode == "greedy":
-            return log_probs_UC.argmax(1), loss_B
-        best = [legal_tags(log_probs_UC[piece], self.known.names) for piece in pieces if piece.stop > piece.start]
-        return np.concatenate([np.zeros(0, np.int64), *best]), loss_B
+        return np.array([nll_U[piece].sum() for piece in _pieces(batch)])
 
     def scorer(self, decided: Mapping[str, float]) -> SpanScorer:
         return SpanScorer(self.known.names)
+
+
+def _pieces(batch: Batch) -> list[slice]:
+    """Return where the units of each example lie among all of them."""
+    counts_B = batch.unit_counts_B
+    assert counts_B is not None, "a batch of tagged units"
+    return [slice(start, start + count) for start, count in zip(starts_of(counts_B), counts_B, strict=True)]

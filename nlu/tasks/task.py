@@ -64,17 +64,22 @@ class Task(Protocol):
     def rows(self, batch: Batch) -> int:
         """Return how many rows `divergence` sums over; the batch is on the host."""
 
-    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
-        """Return a record for each example of the batch, in its order; arrays in it are for the scorer alone.
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        """Return what is predicted for each example of the batch, in its order, without a look at its targets.
 
-        `batch` is on the host, `outputs` where the model is.
+        `batch` is on the host, `outputs` where the model is. What hangs on a threshold is added by `finished`.
+        """
+
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+        """Return a record for each example of the batch, in its order: the prediction beside what is right, and its
+        loss. Arrays in it are for the scorer alone; `batch` and `outputs` lie as for `predictions`.
         """
 
     def scorer(self, decided: Mapping[str, float]) -> Scorer:
         """Return a scorer for one set; `decided` are the metrics of the run's first set, {} while that is scored."""
 
     def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return a record as predictions/ holds it, once the metrics of its set are known."""
+        """Return a record, or a prediction alone, as predictions/ holds it, once the metrics of its set are known."""
 
 
 class RowsOfLogits:

@@ -18,6 +18,7 @@ from nlu.data.dataset import Files
 from nlu.data.folds import Fold
 from nlu.data.prepare import Store, prepare
 from nlu.data.seeds import stable_seed
+from nlu.data.targets import Target
 from nlu.display.progress import Progress
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
@@ -57,8 +58,7 @@ def build_run(config: Run, run_dir: Path, ranks: Ranks, progress: Progress, chec
     model = build_model(config, data, task)
     stepper = build_stepper(config, model, task, ranks)
     checkpoints = Checkpoints(
-        run_dir, config=model.backbone.settings(), labels={"layout": store.layout.name, "labels": store.labels},
-        tokenizer=store.tokenizer,
+        run_dir, config=model.backbone.settings(), labels=labels_of(data), tokenizer=store.tokenizer,
     )  # fmt: skip
     clock = Clock(len(store.sets["train"]), trainer.batch_size * trainer.accumulation)
     scheduler = build(config.scheduler, trusted=trusted)
@@ -68,19 +68,37 @@ def build_run(config: Run, run_dir: Path, ranks: Ranks, progress: Progress, chec
     )
 
 
+def labels_of(data: "Data") -> dict[str, Any]:
+    """Return what a checkpoint says of what its outputs mean: enough to score and to predict without the store."""
+    store, target = data.store, data.store.target
+    task_class: Any = data.task_class
+    return {
+        "layout": store.layout.name, "labels": store.labels,
+        "target": {TARGET: task_class.target, "meta": target.meta()},
+    }  # fmt: skip
+
+
 def build_model(config: Run, data: Data, task: Task) -> TaskModel:
     """Build the encoder and its head, with the weights that they start from."""
-    store, source, trusted = data.store, data.source, config.trusted_packages
+    store, source = data.store, data.source
     torch.manual_seed(stable_seed(config.seed, "init"))
-    backbone = build(config.model, store.tokenizer.vocab_size, source, trusted=trusted)
+    model = assemble(config, task, store.target, store.layout.name, store.tokenizer.vocab_size, source)
+    if source is not None and not getattr(model.backbone, "random_weights", False):
+        load_into(model, source, labels=store.labels)
+    return model
+
+
+def assemble(
+    config: Run, task: Task, target: Target, layout: str, vocab_size: int, source: Pretrained | None
+) -> TaskModel:
+    """Build the encoder and its head with random weights; `source` tells the encoder its sizes."""
+    trusted = config.trusted_packages
+    backbone = build(config.model, vocab_size, source, trusted=trusted)
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
         raise UserError(f"data.max_len is {config.data['max_len']}, but the model has {limit} positions; set it lower")
     head_node = task.own_head() if config.head[TARGET] == AUTO_HEAD else config.head
-    head = build(head_node, backbone.width_of(store.layout.name), store.target, trusted=trusted)
-    model = TaskModel(backbone, head, store.layout.name)
-    if source is not None and not getattr(backbone, "random_weights", False):
-        load_into(model, source, labels=store.labels)
-    return model
+    head = build(head_node, backbone.width_of(layout), target, trusted=trusted)
+    return TaskModel(backbone, head, layout)
 
 
 def build_stepper(config: Run, model: TaskModel, task: Task, ranks: Ranks) -> Stepper:

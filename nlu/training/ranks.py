@@ -80,28 +80,32 @@ def launched_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
     return "RANK" in environment and "WORLD_SIZE" in environment and "LOCAL_RANK" in environment
 
 
-def choose_device(wanted: str, local_rank: int) -> torch.device:
-    """Return the device of a local rank. Raises UserError where there is none for it."""
+def choose_device(wanted: str, local_rank: int, keys: str = "trainer.") -> torch.device:
+    """Return the device of a local rank. Raises UserError where there is none for it; `keys` is what stands before
+    `device` and `devices` in the configuration."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise UserError("trainer.device is cuda, but torch sees no CUDA device; set trainer.device=cpu or auto")
+        raise UserError(f"{keys}device is cuda, but torch sees no CUDA device; set {keys}device=cpu or auto")
     if local_rank >= torch.cuda.device_count():
         raise UserError(
-            f"trainer.devices asks for {local_rank + 1} CUDA devices, but there are {torch.cuda.device_count()}; "
-            "set trainer.devices, or trainer.device=cpu"
+            f"{keys}devices asks for {local_rank + 1} CUDA devices, but there are {torch.cuda.device_count()}; "
+            f"set {keys}devices, or {keys}device=cpu"
         )
     return torch.device("cuda", local_rank)
 
 
 @contextmanager
-def process_group(wanted_device: str) -> Iterator[Ranks]:
-    """Join the group that the environment describes, or stand alone; leave it on every way out."""
+def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]:
+    """Join the group that the environment describes, or stand alone; leave it on every way out.
+
+    `keys` is as in `choose_device`.
+    """
     if not launched_by_torchrun():
-        yield Ranks(0, 1, choose_device(wanted_device, 0))
+        yield Ranks(0, 1, choose_device(wanted_device, 0, keys))
         return
     rank, world_size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    device = choose_device(wanted_device, local)
+    device = choose_device(wanted_device, local, keys)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     elif "OMP_NUM_THREADS" not in os.environ:

@@ -11,7 +11,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nlu.config.checks.resolve import resolve
-from nlu.config.checks.validate import problems
+from nlu.config.checks.validate import SCHEMAS, problems
 from nlu.config.choices import conf_dir
 from nlu.config.entry.flags import read_command_line
 from tests.composing import composed
@@ -55,7 +55,11 @@ class Composer:
     def command_problems(self, command: str) -> list[str]:
         """Return what is wrong with `-m nlu.NAME ARGUMENTS`; of a sweep each value is tried."""
         name, *arguments = shlex.split(command.partition("-m nlu.")[2])
-        overrides = read_command_line(arguments).overrides
+        line = read_command_line(arguments)
+        # What only shows something may leave out what a run needs.
+        overrides = line.overrides
+        if not (overrides or line.runs_jobs):
+            return []
         given: list[list[str]] = [[]]
         for override in OverridesParser.create().parse_overrides(overrides):
             key = override.get_key_element()
@@ -66,7 +70,7 @@ class Composer:
             elif override.is_sweep_override():
                 values = override.sweep_string_iterator()
             given = [[*before, f"{key}={value}"] for value in values for before in given]
-        return [text for each in given for text in problems(self.plain(*each, config_name=name))]
+        return [text for each in given for text in problems(self.plain(*each, config_name=name), SCHEMAS[name])]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nlu.config.checks.validate import RUN
+from nlu.config.checks.validate import SCHEMAS
 from nlu.config.checks.values import broken_rule, check_value
 from nlu.config.choices import conf_dir
 from nlu.config.defaults import PLAIN_GROUPS
@@ -67,6 +67,11 @@ class Page:
             return [self.prefix + key for key in own]
         return [key for name, value in own.items() for key in _nested(name, value, 3 if name == "hydra" else 2)]
 
+    @property
+    def keys_of_its_own(self) -> list[str]:
+        """Those that are not Hydra's."""
+        return [key for key in self.keys if _root(key) != "hydra"]
+
     @cached_property
     def comments(self) -> dict[str, str]:
         """The comment of each key that has one: on its line, or on the lines above it, behind the file's own."""
@@ -91,9 +96,12 @@ class Page:
     @cached_property
     def annotations(self) -> dict[str, ast.expr]:
         """What each key may be, read from what it configures; none of a file that configures nothing by itself."""
-        if self.name == "train.yaml":
-            own = {key: each for key, each in _annotations(RUN).items() if key not in GROUPS and key != "folds"}
-            return own | {f"folds.{key}": each for key, each in _annotations(PLAIN_GROUPS["folds"]).items()}
+        if "/" not in self.name and (schema := SCHEMAS.get(Path(self.name).stem)) and self.keys_of_its_own:
+            own = {key: each for key, each in _annotations(schema).items() if key not in {*GROUPS, *PLAIN_GROUPS}}
+            inner = [name for name in PLAIN_GROUPS if f"{name}." in " ".join(self.keys)]
+            return own | {
+                f"{name}.{key}": each for name in inner for key, each in _annotations(PLAIN_GROUPS[name]).items()
+            }
         target = self.config.get(TARGET) or (PLAIN_GROUPS["trainer"] if self.name.startswith("trainer/") else None)
         return {self.prefix + key: each for key, each in _annotations(target).items()} if target else {}
 

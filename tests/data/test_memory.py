@@ -54,7 +54,7 @@ def test_opening_and_describing_a_tagged_set_takes_memory_by_rows_not_by_units(t
 
 
 def describe_once(folder, target, tokenizer):
-    part = Examples("train", StoredSet(folder / "train", ROWS), np.arange(ROWS), target, LAYOUTS["units"])
+    part = Examples("train", StoredSet.open(folder / "train", ROWS), np.arange(ROWS), target, LAYOUTS["units"])
     meta = {"sets": {}, "dropped_duplicates": 0}
     store = Store(folder, {"train": part}, target, part.layout, tokenizer, meta)
     return store, describe(store)

@@ -70,7 +70,7 @@ def test_shards_are_full_but_for_the_last(folder, shard_rows):
 
 
 def test_the_columns_come_back_in_file_order(folder, rows):
-    stored = StoredSet(folder, NUMBER_ROWS)
+    stored = StoredSet.open(folder, NUMBER_ROWS)
     assert len(stored) == NUMBER_ROWS
     assert stored.lengths_N.tolist() == [len(row["tokens"]) for row in rows]
     for column, name in (("text_hash_N", "hash"), ("number_N", "number"), ("file_N", "file")):
@@ -79,7 +79,7 @@ def test_the_columns_come_back_in_file_order(folder, rows):
 
 @given(picked=st.lists(st.integers(0, NUMBER_ROWS - 1), max_size=12))
 def test_any_rows_are_gathered_in_the_order_asked_for(folder, rows, picked):
-    stored, rows_B = StoredSet(folder), np.array(picked, np.int64)
+    stored, rows_B = StoredSet.open(folder), np.array(picked, np.int64)
     assert stored.tokens(rows_B).tolist() == flat([rows[i]["tokens"] for i in picked])[0].tolist()
     assert stored.boundaries(rows_B).tolist() == [rows[i]["boundary"] for i in picked]
     assert stored.scalars("target", rows_B).tolist() == [rows[i]["target"] for i in picked]
@@ -98,7 +98,7 @@ def test_any_rows_are_gathered_in_the_order_asked_for(folder, rows, picked):
 def test_a_target_comes_back_in_the_type_it_was_written_in(rows, shard_rows, tmp_path, kind, of_row):
     targets = [of_row(i) for i in range(NUMBER_ROWS)]
     made = [{**row, "target": target} for row, target in zip(rows, targets, strict=True)]
-    stored, rows_B = StoredSet(written(tmp_path / "train", made, kind)), np.array([38, 0, 8, 7, 39])
+    stored, rows_B = StoredSet.open(written(tmp_path / "train", made, kind)), np.array([38, 0, 8, 7, 39])
     if pa.types.is_list(kind):
         values, counts_B = stored.lists("target", rows_B)
         assert [part.tolist() for part in np.split(values, np.cumsum(counts_B)[:-1])] == [targets[i] for i in rows_B]
@@ -110,7 +110,7 @@ def test_targets_are_renumbered_by_the_remap(rows, shard_rows, tmp_path):
     remap, rows_B = [6, 5, 4, 3, 2, 1, 0], np.arange(9)
     made = [{**row, "target": row["words"]} for row in rows]
     for name, kind, own in (("one", pa.int32(), rows), ("lists", pa.list_(pa.int32()), made)):
-        stored = StoredSet(written(tmp_path / name, own, kind), NUMBER_ROWS, remap)
+        stored = StoredSet.open(written(tmp_path / name, own, kind), NUMBER_ROWS, remap)
         if name == "one":
             assert stored.scalars("target", rows_B).tolist() == [remap[row["target"]] for row in rows[:9]]
         else:
@@ -120,7 +120,7 @@ def test_targets_are_renumbered_by_the_remap(rows, shard_rows, tmp_path):
 
 
 def test_rows_without_a_target_are_stored_without(rows, tmp_path):
-    stored = StoredSet(written(tmp_path / "train", [{**row, "target": None} for row in rows], None), NUMBER_ROWS)
+    stored = StoredSet.open(written(tmp_path / "train", [{**row, "target": None} for row in rows], None), NUMBER_ROWS)
     assert stored.tokens(np.array([5])).tolist() == rows[5]["tokens"]
 
 
@@ -135,7 +135,7 @@ def test_a_set_that_lost_rows_is_not_opened(rows, tmp_path, monkeypatch, harm):
         content = shards[1].read_bytes()
         shards[1].write_bytes({"cut short": content[: len(content) // 2], "emptied": b""}.get(harm, b"x" * 4096))
     with pytest.raises(StoreDamaged, match=str(folder)):
-        StoredSet(folder, NUMBER_ROWS)
+        StoredSet.open(folder, NUMBER_ROWS)
 
 
 def test_rows_are_gone_through_in_chunks_that_do_not_grow():

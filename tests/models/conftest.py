@@ -48,7 +48,7 @@ class Corpus:
         writer.add(encoded, tags if layout == "units" else rows_N % 3, origin)
         writer.close()
         self.layout = layout
-        self.examples = Examples("dev", StoredSet(folder), rows_N, target, LAYOUTS[layout])
+        self.examples = Examples("dev", StoredSet.open(folder), rows_N, target, LAYOUTS[layout])
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from safetensors.numpy import load_file
 
 from nlu.config.checks.reading import USER_MISTAKES
-from nlu.config.entry.app import run_app
+from nlu.config.entry.app import Task, run_app
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.schema import Run
 from nlu.launching.local import launch
@@ -61,9 +61,14 @@ def command(*overrides: str, status: int = 0) -> None:
 
     What it changes in the process is put back. Its figures stay blank: drawing them takes two thirds of such a run.
     """
-    with _put_back(), mock.patch.object(sys, "argv", ["nlu.train", *overrides]):
+    program(main, "train", *overrides, status=status)
+
+
+def program(task: Task, name: str, *overrides: str, status: int = 0) -> None:
+    """Run a command that composes a configuration with these overrides, and assert its exit status."""
+    with _put_back(), mock.patch.object(sys, "argv", [f"nlu.{name}", *overrides]):
         try:
-            run_app(main, "train")
+            run_app(task, name)
         except SystemExit as left:
             assert left.code == status, f"exit {left.code}, not {status}"
 

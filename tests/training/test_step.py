@@ -44,7 +44,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
         Origin(numbers, numbers, numbers * 0, numbers + 1),
     )  # fmt: skip
     writer.close()
-    return Examples("train", StoredSet(folder), numbers, target, LAYOUTS["single"])
+    return Examples("train", StoredSet.open(folder), numbers, target, LAYOUTS["single"])
 
 
 def stepper(

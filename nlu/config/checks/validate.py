@@ -15,6 +15,8 @@ from nlu.config.signature import Parameter, Signature, read_signature
 from nlu.config.targets import TARGET, is_trusted, untrusted
 
 RUN = "nlu.config.schema.Run"
+SCHEMAS = {"train": RUN, "preprocess": RUN, "predict": "nlu.config.inference.Predict"}
+"""Of each command that composes a configuration, the dataclass of the top-level keys."""
 
 
 class _Unresolved:

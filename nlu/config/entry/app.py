@@ -27,7 +27,7 @@ from nlu.config.checks.left_out import with_known_keys
 from nlu.config.checks.overrides import composition_problem, override_problems
 from nlu.config.checks.reading import USER_MISTAKES
 from nlu.config.checks.resolve import resolve
-from nlu.config.checks.validate import RUN, problems
+from nlu.config.checks.validate import RUN, SCHEMAS, problems
 from nlu.config.choices import conf_dir
 from nlu.config.defaults import with_defaults
 from nlu.config.entry.completion import asked, installed_command, is_query
@@ -75,14 +75,15 @@ def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
     return with_defaults(plain, schema)
 
 
-def run_app(task: Task, config_name: str, schema: str = RUN, config_dir: Path | None = None) -> NoReturn:
+def run_app(task: Task, config_name: str, schema: str | None = None, config_dir: Path | None = None) -> NoReturn:
     """Compose `config_name` with the command line, run `task` on it and exit.
 
     An integer that `task` returns is the exit code; of the jobs of a --multirun, the largest. A UserError is printed
     without a traceback and exits with 2, in a --multirun after the other jobs have run; which these were, and where all
-    of them lie, is said at the end. `schema` is the dotted name of the dataclass of the top-level keys, `config_dir`
-    replaces `conf_dir()`.
+    of them lie, is said at the end. `schema` is the dotted name of the dataclass of the top-level keys, by default that of the
+    command; `config_dir` replaces `conf_dir()`.
     """
+    schema = schema or SCHEMAS.get(config_name, RUN)
     # Hydra then raises its errors instead of printing them and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # Threads of the matrix library that wait for each other would spin, and hold the cores that the others need: with

@@ -68,13 +68,15 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
 
 
 def short_form(argument: str) -> str:
-    """Return what a short form of the command line stands for: `folds=5` is `folds.count=5`.
+    """Return what a short form of the command line stands for: `folds=5` is `folds.count=5`, `input=F` `input.path=F`.
 
     Hydra itself would put the number in the place of the whole mapping, and takes no numbers for choices of a group.
     """
     key, equals, value = argument.partition("=")
-    if key != "folds" or not equals or value.startswith("{"):
+    if key not in ("folds", "input") or not equals or value.startswith("{"):
         return argument
+    if key == "input":
+        return f"input.path={value}"
     return f"folds.count={'null' if value == 'none' else value}"
 
 

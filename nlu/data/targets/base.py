@@ -54,6 +54,9 @@ class Target(Protocol):
         vars(target).update(meta)
         return target
 
+    def read_as(self, files: Files) -> None:
+        """Read further rows, of which `from_meta` knows nothing, as these files are written."""
+
     @property
     def names(self) -> list[str]:
         """What its numbers mean, in their order; none where they mean themselves."""

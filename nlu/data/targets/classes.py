@@ -43,7 +43,7 @@ class Classes(Target):
     @classmethod
     def from_meta(cls, meta: dict[str, Any]) -> Self:
         target = cls.__new__(cls)
-        target._names, target.remap = Names(meta["names"], None), meta["remap"]
+        target._names, target.remap = Names(meta["names"], None, is_trained=True), meta["remap"]
         return target
 
     @property
@@ -105,6 +105,9 @@ class LabelSet(Classes):
 
     def __init__(self, files: Files):
         super().__init__(files)
+        self.read_as(files)
+
+    def read_as(self, files: Files) -> None:
         self._separator = files.label_separator
 
     def read(self, values: Values) -> tuple[Any, Problem | None]:

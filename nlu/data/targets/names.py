@@ -25,9 +25,13 @@ ABSENT = "is not a label"
 class Names:
     """Labels and their numbers."""
 
-    def __init__(self, given: Sequence[str] | None, max_rows: int | None):
-        """`given` null: those of the training set, of which `data.max_rows` may have kept the first rows alone."""
+    def __init__(self, given: Sequence[str] | None, max_rows: int | None, *, is_trained: bool = False):
+        """`given` null: those of the training set, of which `data.max_rows` may have kept the first rows alone.
+
+        `is_trained`: weights were trained for them, so that there can be no others.
+        """
         self.is_open = given is None
+        self._is_trained = is_trained
         self._cut_to = max_rows if given is None else None
         self._numbers = numbered(given or [])
         self._rows = [0] * len(self._numbers)
@@ -78,7 +82,7 @@ class Names:
 
     def outside(self) -> str:
         """The label map, and what to do about a label that it lacks."""
-        return outside(self._numbers, self._cut_to)
+        return outside(self._numbers, self._cut_to, is_trained=self._is_trained)
 
     def _require_labels(self) -> None:
         """Raise DataError where the labels found look like numbers to be learned, or like texts."""
@@ -132,8 +136,10 @@ def numbered(names: Iterable[str]) -> dict[str, int]:
     return numbers
 
 
-def outside(names: Iterable[str], cut_to: int | None) -> str:
+def outside(names: Iterable[str], cut_to: int | None, *, is_trained: bool = False) -> str:
     """Return a label map as far as it is shown, and what to do about a label that it lacks."""
+    if is_trained:
+        return f"{shown(names)} that the run was trained for; leave such rows out, or train with this label"
     if cut_to is None:
         return f"{shown(names)}; if it is one, set data.labels to all labels"
     return (

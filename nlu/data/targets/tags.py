@@ -30,7 +30,7 @@ class Tags(Target):
     roles = ("tags", "spans")
 
     def __init__(self, files: Files):
-        self._is_open = files.labels is None
+        self._is_open, self._is_trained = files.labels is None, False
         self._cut_to = files.max_rows if files.labels is None else None
         self._types = numbered(files.labels or [])
         self._letters: set[str] = set()
@@ -84,7 +84,10 @@ class Tags(Target):
         if rule := unusable(part[1]):
             return None, f"has a type that {rule}"
         if part[0] != "O" and part[1] not in self._types and not self._is_open:
-            return None, f"has a type not in the label map {outside(self._types, self._cut_to)}"
+            return (
+                None,
+                f"has a type not in the label map {outside(self._types, self._cut_to, is_trained=self._is_trained)}",
+            )
         return part, None
 
     def _number(self, letter: str, name: str) -> int:
@@ -117,7 +120,8 @@ class Tags(Target):
     @classmethod
     def from_meta(cls, meta: dict[str, Any]) -> Self:
         target = cls.__new__(cls)
-        target._is_open, target._cut_to, target._types = False, None, numbered(meta["types"])
+        target._is_open, target._is_trained = False, True
+        target._cut_to, target._types = None, numbered(meta["types"])
         target._letters, target._from_spans, target._strays = set(meta["letters"]), meta["from_spans"], meta["strays"]
         target.remap = meta["remap"]
         return target

@@ -56,7 +56,7 @@ class Pretrained:
         return (self.folder / "labels.json").is_file()
 
     def labels(self) -> dict[str, Any] | None:
-        """Return the layout and labels that a former run's head was trained for; None of other weights."""
+        """Return the layout, labels and target that a former run's head was trained for; None of other weights."""
         return json.loads((self.folder / "labels.json").read_text(encoding="utf-8")) if self.is_run else None
 
     def tensors(self) -> dict[str, Tensor]:
@@ -173,7 +173,7 @@ def load_into(model: TaskModel, source: Pretrained, labels: list[str] | None = N
     own = model.state_dict()
     if source.is_run:
         theirs = current_names(source.tensors())
-        if labels is not None and source.labels() != {"layout": model.layout, "labels": labels}:
+        if labels is not None and not _is_trained_for(source, model.layout, labels):
             theirs = {name: value for name, value in theirs.items() if name.startswith("backbone.")}
             log.info("pretrained %s: trained for other labels, so its head stays behind", source.reference)
     else:
@@ -185,6 +185,11 @@ def load_into(model: TaskModel, source: Pretrained, labels: list[str] | None = N
     _check_share(source, own, theirs, matched)
     model.load_state_dict({name: value.to(own[name].dtype) for name, value in matched.items()}, strict=False)
     _report(source, own, theirs, mismatched)
+
+
+def _is_trained_for(source: Pretrained, layout: str, labels: list[str]) -> bool:
+    known = source.labels() or {}
+    return (known.get("layout"), known.get("labels")) == (layout, labels)
 
 
 def _check_vocabulary(

@@ -1,0 +1,66 @@
+"""The keys of the commands that use a trained run.
+
+This module imports nothing heavy, as `nlu.config.schema` does not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Self
+
+from nlu.config.types import PositiveInt
+
+STANDARD = "-"
+"""stands for standard input or output in the place of a path"""
+
+
+@dataclass(kw_only=True)
+class Input:
+    """The rows to predict. Written short: `input=PATH`."""
+
+    path: str
+    """A file or URL; - is standard input."""
+    fields: dict[str, str | int] | None = None
+    """Column of each text, by name or number from 0; null = as in training, or columns called like the fields."""
+    format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "conll", "lines"] = "auto"
+    """How the file is read; auto = by its suffix, or as the run's own file of the same suffix was."""
+    header: bool | None = None
+    """Whether the first row of a table names its columns; null = where a field is given by name."""
+
+
+@dataclass(kw_only=True)
+class Predict:
+    """The validated configuration of `nlu.predict`."""
+
+    run: str
+    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
+    checkpoint: str = "best"
+    """best | last | best-2 | PATH of a checkpoint."""
+    input: Input
+    output: str
+    """csv, tsv, jsonl or parquet by its suffix; - is standard output."""
+    scores: bool = False
+    """Add the probability of each label in a column of its own."""
+    logits: bool = False
+    """Add the logits, which distillation reads."""
+    prefix: str = ""
+    """Stands before the name of each column that is added."""
+    on_bad_row: Literal["error", "skip"] = "error"
+    """What a row that cannot be used leads to; skip = its prediction stays empty, and it is counted."""
+    max_rows: PositiveInt | None = None
+    """Number of first rows that are predicted; null = all."""
+    batch_size: PositiveInt = 64
+    """Rows of a batch; no prediction depends on it."""
+    devices: PositiveInt = 1
+    """Processes on this machine, one per device; under torchrun its own count stands."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto = cuda where there is one."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Build from a validated configuration with all of its keys."""
+        known = {item.name: config[item.name] for item in fields(cls)}
+        return cls(**known | {"input": Input(**config["input"])})
+
+    def to_config(self) -> dict[str, Any]:
+        """Return plain containers."""
+        return asdict(self)

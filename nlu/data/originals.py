@@ -1,0 +1,186 @@
+"""Rows of a file beside all that stands there, so that they can be written out again with more columns.
+
+A row of a file of lines is kept as the text it was read from, with quotes and line ends; of other files as a record.
+"""
+
+import csv
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TextIO
+
+from nlu.config.errors import DataError
+from nlu.data.charset import not_utf_8
+from nlu.data.readers import (
+    BadRow,
+    Fields,
+    Mark,
+    Row,
+    column_names,
+    format_of,
+    has_header,
+    is_json_list,
+    json_items,
+    read_rows,
+)
+
+BOM = "\ufeff"
+TABLES = ("csv", "tsv")
+Original = str | dict[str, Any]
+"""the text of a row, or its record"""
+
+
+@dataclass(frozen=True)
+class Originals:
+    """A file of rows to be kept."""
+
+    path: Path
+    file_format: str
+    """never auto"""
+    fields: Fields
+    header: bool | None
+
+    @cached_property
+    def has_header(self) -> bool:
+        return self.file_format in TABLES and has_header(self.fields, self.header)
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The names of all columns; of a table without a header column_0, column_1, ..., of jsonl those of its first
+        record."""
+        if self.file_format == "lines":
+            return ["text"]
+        if self.file_format == "conll":
+            return ["tokens"]
+        names = column_names(self.path, self.file_format)
+        if self.file_format in TABLES and not self.has_header:
+            return [f"column_{number}" for number in range(len(names))]
+        return names
+
+    @cached_property
+    def head(self) -> str:
+        """The text before the first row: the header of a table with its line end and mark of byte order, or ""."""
+        if not self.has_header:
+            return BOM if self.is_text and self._has_mark() else ""
+        with self._lines() as lines:
+            taken: list[str] = []
+            reader = csv.reader(_Taken(lines, taken), strict=True) if self.file_format == "csv" else lines
+            for found in reader:
+                text = "".join(taken) if self.file_format == "csv" else str(found)
+                if text.strip("\r\n"):
+                    return text if text.endswith("\n") else f"{text}\n"
+                taken.clear()
+        return ""
+
+    @cached_property
+    def line_end(self) -> str:
+        return "\r\n" if self.head.endswith("\r\n") else "\n"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether rows are kept as texts."""
+        return self.file_format != "parquet" and not (self.file_format == "json" and is_json_list(self.path))
+
+    def rows(self) -> Iterator[tuple[Row | BadRow, Original]]:
+        """Yield each row with what it was read from. Raises DataError as `read_rows` does."""
+        try:
+            yield from self._of_lines() if self.is_text else self._of_records()
+        except UnicodeDecodeError as error:
+            raise not_utf_8(self.path, error) from None
+
+    def record(self, original: Original, place: str) -> dict[str, Any]:
+        """Return a row by the names of its columns. Raises DataError, naming `place`, where it is no such row."""
+        if isinstance(original, dict):
+            return original
+        if self.file_format in TABLES:
+            text = original.strip("\r\n")
+            cells = next(csv.reader([original], strict=True)) if self.file_format == "csv" else text.split("\t")
+            if len(cells) != len(self.columns):
+                raise DataError(
+                    f"{place} has {len(cells)} columns where the first row of the file has {len(self.columns)}, and "
+                    "cannot be written in another format; give output the suffix of the input"
+                )
+            return dict(zip(self.columns, cells, strict=True))
+        if self.file_format in ("jsonl", "json"):
+            try:
+                found = json.loads(original)
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                raise DataError(
+                    f"{place} is no object with named fields, and cannot be written in another format; give output the "
+                    "suffix .jsonl"
+                )
+            return found
+        if self.file_format == "conll":
+            column = self.fields["tokens"]
+            lines = [line.split() for line in original.splitlines() if line.strip()]
+            return {"tokens": [cells[int(column)] for cells in lines if len(cells) > int(column)]}
+        return {"text": original.rstrip("\r\n")}
+
+    def _of_lines(self) -> Iterator[tuple[Row | BadRow, Original]]:
+        taken = _Recent()
+        for row in read_rows(self.path, self.file_format, self.fields, self.header, watch=taken.of):
+            if not isinstance(row, Mark):
+                yield row, taken.since(row.number)
+
+    def _of_records(self) -> Iterator[tuple[Row | BadRow, Original]]:
+        rows = read_rows(self.path, self.file_format, self.fields, self.header)
+        for row, whole in zip(rows, self._records(), strict=True):
+            assert not isinstance(row, Mark), "only CoNLL columns have marks"
+            yield row, whole
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        if self.file_format == "json":
+            yield from (item if isinstance(item, dict) else {} for item in json_items(self.path))
+            return
+        import pyarrow.parquet
+
+        for batch in pyarrow.parquet.ParquetFile(self.path).iter_batches(batch_size=8192):
+            yield from batch.to_pylist()
+
+    def _lines(self) -> TextIO:
+        return open(self.path, encoding="utf-8", newline="" if self.file_format == "csv" else "\n")
+
+    def _has_mark(self) -> bool:
+        with open(self.path, "rb") as file:
+            return file.read(3) == BOM.encode()
+
+
+class _Taken:
+    """Lines, each of which is added to a list when it is taken."""
+
+    def __init__(self, lines: TextIO, taken: list[str]):
+        self._lines, self._taken = lines, taken
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self._taken.append(line)
+            yield line
+
+
+class _Recent:
+    """The lines of a file that were read lately, with their numbers."""
+
+    def __init__(self) -> None:
+        self._lines: deque[tuple[int, str]] = deque()
+
+    def of(self, lines: TextIO) -> Iterator[str]:
+        """Yield the lines and keep them."""
+        for number, line in enumerate(lines, 1):
+            self._lines.append((number, line))
+            yield line
+
+    def since(self, number: int) -> str:
+        """Return the lines from this one on as one text, and keep none of them."""
+        text = "".join(line for own, line in self._lines if own >= number)
+        self._lines.clear()
+        return text
+
+
+def originals_of(path: Path, file_format: str, fields: Fields, header: bool | None) -> Originals:
+    """Return the rows of a file; `file_format` auto goes by its suffix. Raises DataError where that tells none."""
+    return Originals(path, format_of(path, file_format), fields, header)

@@ -1,0 +1,111 @@
+"""Which checkpoint of which run a reference means."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nlu.config.errors import UserError
+from nlu.reports.runs import Run, find_runs, is_run, parts
+from nlu.runs.folder import CONFIG
+from nlu.storage.resources import fetch
+
+SEARCH = "search.json"
+"""makes a folder that of a search"""
+NAMED = re.compile(r"best|last|best-\d+")
+LABELS = "labels.json"
+"""in each checkpoint"""
+KINDS = "a run's folder, RUN/best-2, RUN/last, a checkpoint's folder, or the folder of a search"
+
+
+@dataclass(frozen=True)
+class Located:
+    """A checkpoint and the run that it is of."""
+
+    run_dir: Path
+    checkpoint: Path
+
+
+def locate(reference: str, checkpoint: str = "best") -> Located:
+    """Return what `run` and `checkpoint` name; of a search the best checkpoint of its best trial.
+
+    Raises UserError where there is none, naming what is there.
+    """
+    path = fetch(reference, what="run") if "://" in reference else Path(reference).expanduser()
+    if NAMED.fullmatch(path.name) and is_run(path.parent):
+        if checkpoint != "best":
+            raise UserError(f"run is {reference}, which names a checkpoint, but checkpoint is {checkpoint}; give one")
+        path, checkpoint = path.parent, path.name
+    elif (path / LABELS).is_file():
+        if checkpoint != "best":
+            raise UserError(f"run is {reference}, which is a checkpoint, but checkpoint is {checkpoint}; give one")
+        return _of_checkpoint(path, f"run is {reference}")
+    run_dir = _run_of(path, reference)
+    if NAMED.fullmatch(checkpoint) is None:
+        return _of_checkpoint(Path(checkpoint).expanduser(), f"checkpoint is {checkpoint}")
+    return Located(run_dir, _checkpoint_of(run_dir, checkpoint))
+
+
+def _run_of(path: Path, reference: str) -> Path:
+    if not path.is_dir():
+        raise UserError(f"run is {reference}, which is no folder here; give {KINDS}")
+    if (path / SEARCH).is_file():
+        return _best_trial(path)
+    if not is_run(path):
+        found, _ = find_runs([path])
+        inside = f"; it holds {_listed([run.folder for run in found], path)}: name one of them" if found else ""
+        raise UserError(f"run is {reference}, which holds no {CONFIG} of a run{inside or f'; give {KINDS}'}")
+    if several := parts(path):
+        raise UserError(
+            f"run is {reference}, which consists of {len(several)} runs ({_listed(several, path)}); name one of them"
+        )
+    return path
+
+
+def _best_trial(path: Path) -> Path:
+    found, _ = find_runs([path])
+    ranked = [run for run in found if run.state == "complete" and _value(run) is not None]
+    if not ranked:
+        raise UserError(f"run is {path}, a search of which no trial is complete; wait for one, or name a run")
+    sign = -1 if lower_is_better(ranked[0]) else 1
+    # Of equal ones the one that the search began first.
+    best = max(ranked, key=lambda run: sign * (_value(run) or 0.0))
+    if is_run(best.folder.parent):
+        raise UserError(
+            f"run is {path}, a search whose best trial, {best.folder.parent}, consists of several runs; name one"
+        )
+    return best.folder
+
+
+def _value(run: Run) -> float | None:
+    return run.value(run.set_name, run.metric)
+
+
+def lower_is_better(run: Run) -> bool:
+    """Whether a run's metric is one of which less is better."""
+    from nlu.config.signature import read_constants
+
+    return run.metric in read_constants(str(run.config["task._target_"])).get("lower_is_better", ())
+
+
+def _checkpoint_of(run_dir: Path, name: str) -> Path:
+    checkpoint = run_dir / "checkpoints" / ("best-1" if name == "best" else name)
+    if (checkpoint / LABELS).is_file():
+        return checkpoint
+    there = sorted(path.parent.name for path in run_dir.glob(f"checkpoints/*/{LABELS}") if path.parent.name[0] != ".")
+    remedy = f"set checkpoint to one of {', '.join(there)}" if there else "wait until it has evaluated, or train it"
+    raise UserError(f"{run_dir} has no checkpoint {name}; {remedy}")
+
+
+def _of_checkpoint(path: Path, said: str) -> Located:
+    run_dir = path.resolve().parent.parent
+    if not (path / LABELS).is_file():
+        raise UserError(f"{said}, which is no checkpoint: it has no {LABELS}; give RUN/checkpoints/NAME")
+    if not is_run(run_dir):
+        raise UserError(f"{said}, but its run's {run_dir / CONFIG} is not there; keep a checkpoint within its run")
+    return Located(run_dir, path)
+
+
+def _listed(folders: Sequence[Path], within: Path) -> str:
+    names = [str(folder.relative_to(within)) for folder in folders]
+    return ", ".join([*names[:5], "..."] if len(names) > 5 else names)

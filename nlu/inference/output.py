@@ -1,0 +1,249 @@
+"""Rows with their predictions as bytes: csv, tsv, jsonl, parquet and CoNLL columns.
+
+Where the output has the format of the input, what stood in a row stays as it was, to the byte; otherwise it is written
+anew from its columns.
+"""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from nlu.config.errors import DataError, UserError
+from nlu.config.nearest import hint
+from nlu.data.originals import BOM, Original, Originals
+from nlu.inference.columns import PREDICTION, Cell, Columns, Holds, text_of
+
+FORMATS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".conll": "conll"}
+
+
+@dataclass(frozen=True)
+class Written:
+    """A row to be written: what it was, what is added, and its place for messages."""
+
+    original: Original
+    cells: dict[str, Cell]
+    place: str
+
+
+class Output(Protocol):
+    """One format of output."""
+
+    def head(self) -> bytes:
+        """Return what stands before the first row."""
+
+    def piece(self, rows: Sequence[Written]) -> bytes:
+        """Return some rows as a piece of the output."""
+
+    def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
+        """Write the whole output from its pieces in their order."""
+
+
+def output_of(path: str, source: Originals, columns: Columns, separator: str) -> Output:
+    """Return the format of an output, by its suffix, of standard output that of the input as far as it can be.
+
+    Raises UserError for a suffix that tells none, and where a column is there already.
+    """
+    chosen = _format_of(path, source)
+    if clash := [name for name in columns.holds if name in source.columns]:
+        raise UserError(
+            f"{source.path} has a column {clash[0]} already; set prefix to what is to stand before the names of new "
+            "columns, such as prefix=model_"
+        )
+    if chosen == "conll":
+        return _Conll(source, columns)
+    if chosen == "parquet":
+        return _Parquet(source, columns)
+    if chosen == "jsonl":
+        return _Jsonl(source, columns, separator)
+    return _Table(source, columns, separator, chosen)
+
+
+def _format_of(path: str, source: Originals) -> str:
+    if path == "-":
+        return source.file_format if source.file_format in ("csv", "tsv", "conll") else "jsonl"
+    suffix = Path(path).suffix.lower()
+    chosen = FORMATS.get(suffix)
+    if chosen is None:
+        raise UserError(
+            f"output is {path}, whose suffix {suffix!r} tells no format; {hint(suffix, FORMATS)}; give it one of these"
+        )
+    if chosen == "conll" and source.file_format != "conll":
+        raise UserError(f"output is {path}, CoNLL columns, but the input has none; give it the suffix .jsonl")
+    if chosen == "parquet" and source.file_format in ("jsonl", "json", "conll"):
+        raise UserError(
+            f"output is {path}, a parquet file, but records of {source.file_format} need not be alike; give it the "
+            "suffix .jsonl"
+        )
+    return chosen
+
+
+class _Joined:
+    """Pieces are bytes that stand one after another, behind a head."""
+
+    def head(self) -> bytes:
+        return b""
+
+    def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
+        file.write(self.head())
+        for path in pieces:
+            with open(path, "rb") as piece:
+                shutil.copyfileobj(piece, file, 1 << 20)
+
+
+class _Table(_Joined):
+    """csv or tsv."""
+
+    def __init__(self, source: Originals, columns: Columns, separator: str, chosen: str):
+        self._source, self._columns, self._separator, self._format = source, columns, separator, chosen
+        self._is_kept = source.file_format == chosen
+        self._line_end = source.line_end if self._is_kept else "\n"
+
+    def head(self) -> bytes:
+        added = list(self._columns.holds)
+        if not self._is_kept:
+            return self._line([*self._source.columns, *added], "the header").encode()
+        head = self._source.head
+        if not self._source.has_header:
+            return head.encode()
+        return (head.rstrip("\r\n") + self._behind(added, "the header") + self._line_end).encode()
+
+    def piece(self, rows: Sequence[Written]) -> bytes:
+        return "".join(map(self._row, rows)).encode()
+
+    def _row(self, row: Written) -> str:
+        added = [text_of(cell, self._separator) for cell in row.cells.values()]
+        if self._is_kept:
+            assert isinstance(row.original, str), "rows of a table are kept as texts"
+            return row.original.rstrip("\r\n") + self._behind(added, row.place) + self._line_end
+        record = self._source.record(row.original, row.place)
+        cells = [_cell_text(record.get(name)) for name in self._source.columns]
+        return self._line([*cells, *added], row.place)
+
+    def _behind(self, cells: list[str], place: str) -> str:
+        """What is put behind the last cell of a row."""
+        return self._line(["", *cells], place).rstrip("\r\n")
+
+    def _line(self, cells: list[str], place: str) -> str:
+        if self._format == "csv":
+            text = io.StringIO()
+            csv.writer(text, lineterminator=self._line_end).writerow(cells)
+            return text.getvalue()
+        if wrong := [cell for cell in cells if any(mark in cell for mark in "\t\r\n")]:
+            raise DataError(f"{place} holds {wrong[0]!r}, which a tsv cannot; give output the suffix .csv or .jsonl")
+        return "\t".join(cells) + self._line_end
+
+
+class _Jsonl(_Joined):
+    """An object a line."""
+
+    def __init__(self, source: Originals, columns: Columns, separator: str):
+        self._source, self._columns, self._separator = source, columns, separator
+        self._is_kept = source.is_text and source.file_format in ("jsonl", "json")
+
+    def head(self) -> bytes:
+        return BOM.encode() if self._is_kept and self._source.head == BOM else b""
+
+    def piece(self, rows: Sequence[Written]) -> bytes:
+        return "".join(map(self._row, rows)).encode()
+
+    def _row(self, row: Written) -> str:
+        if self._is_kept:
+            assert isinstance(row.original, str), "lines are kept as texts"
+            return self._kept(row.original.strip(), row)
+        record = self._source.record(row.original, row.place)
+        return json.dumps({**record, **row.cells}, ensure_ascii=False, default=str) + "\n"
+
+    def _kept(self, text: str, row: Written) -> str:
+        try:
+            record = json.loads(text)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            # Nothing can be added to what is no object; it stays as it is.
+            return f"{text}\n"
+        if clash := [name for name in row.cells if name in record]:
+            raise UserError(f"{row.place} has a field {clash[0]} already; set prefix, such as prefix=model_")
+        added = json.dumps(row.cells, ensure_ascii=False)
+        inside = text[1:-1].strip()
+        return f"{{{inside}{', ' if inside else ''}{added[1:]}\n"
+
+
+class _Conll(_Joined):
+    """A token a line, its predicted tag in the last column, and an empty line behind each sentence."""
+
+    def __init__(self, source: Originals, columns: Columns):
+        if columns.kind != "spans" or columns.logits:
+            raise UserError("CoNLL columns hold tags alone; give output the suffix .jsonl")
+        self._prediction = columns.prefix + PREDICTION
+
+    def piece(self, rows: Sequence[Written]) -> bytes:
+        return "".join(map(self._row, rows)).encode()
+
+    def _row(self, row: Written) -> str:
+        assert isinstance(row.original, str), "lines are kept as texts"
+        lines = [line for line in row.original.splitlines() if line.strip()]
+        tags, spans = ["O"] * len(lines), row.cells[self._prediction]
+        if not isinstance(spans, list):
+            return "\n".join([*lines, "", ""])
+        for span in spans:
+            tags[span["first"]] = f"B-{span['type']}"
+            for place in range(span["first"] + 1, span["last"] + 1):
+                tags[place] = f"I-{span['type']}"
+        gap = "\t" if "\t" in lines[0] else " "
+        return "\n".join([*(f"{line.rstrip()}{gap}{tag}" for line, tag in zip(lines, tags, strict=True)), "", ""])
+
+
+class _Parquet:
+    """A parquet file; its pieces are such files too."""
+
+    def __init__(self, source: Originals, columns: Columns):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._source, self._columns = source, columns
+        if source.file_format == "parquet":
+            own = list(pq.read_schema(source.path))
+        else:
+            own = [pa.field(name, pa.string()) for name in source.columns]
+        added = [pa.field(name, _arrow_type(holds)) for name, holds in columns.holds.items()]
+        self._schema = pa.schema([*own, *added])
+
+    def head(self) -> bytes:
+        return b""
+
+    def piece(self, rows: Sequence[Written]) -> bytes:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        records = [{**self._source.record(row.original, row.place), **row.cells} for row in rows]
+        file = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(records, schema=self._schema), file)
+        return file.getvalue()
+
+    def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
+        import pyarrow.parquet as pq
+
+        with pq.ParquetWriter(file, self._schema) as writer:
+            for path in pieces:
+                writer.write_table(pq.read_table(path, schema=self._schema))
+
+
+def _arrow_type(holds: Holds) -> Any:
+    import pyarrow as pa
+
+    span = pa.struct([("type", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("text", pa.string())])
+    return {
+        "text": pa.string(), "number": pa.float64(), "texts": pa.list_(pa.string()), "numbers": pa.list_(pa.float64()),
+        "spans": pa.list_(span), "lists of numbers": pa.list_(pa.list_(pa.float64())),
+    }[holds]  # fmt: skip
+
+
+def _cell_text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

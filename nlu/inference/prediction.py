@@ -1,0 +1,160 @@
+"""A file of rows to a file of the same rows with their predictions, on this process's rank.
+
+Rows are taken in chunks of CHUNK_ROWS, so that memory does not grow with their number. Rank r predicts every chunk
+whose number is r modulo the number of ranks, and each is a piece of the output, which a killed command need not make
+again.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.config.inference import STANDARD, Predict
+from nlu.data.originals import Original, Originals
+from nlu.data.readers import BadRow, Row
+from nlu.display.progress import Bar, Progress
+from nlu.inference.columns import Columns, columns_of
+from nlu.inference.locate import locate
+from nlu.inference.output import Output, Written, output_of
+from nlu.inference.pieces import Pieces
+from nlu.inference.predictor import Predictor
+from nlu.inference.source import bad_row, found, originals_for, require_usable
+from nlu.inference.trained import Trained, load_trained
+from nlu.runs import logs
+from nlu.storage.cache import file_digest
+from nlu.training.ranks import Ranks, process_group
+
+log = logging.getLogger(__name__)
+
+CHUNK_ROWS = 4096
+Chunk = list[tuple[Row | BadRow, Original]]
+
+
+def run_prediction(config: Predict) -> int:
+    """Predict all rows of the input; returns the exit status. Raises UserError for whatever the user must change."""
+    logs.set_up(None, 0)
+    with process_group(config.device, keys="") as ranks:
+        if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
+            raise UserError("input or output is -, which one process alone can use; set devices=1, or name files")
+        if config.output != STANDARD:
+            Pieces(Path(config.output)).require_place()
+        trained = load_trained(locate(config.run, config.checkpoint))
+        with found(config.input.path, config.input.format) as path:
+            _predict(config, trained, originals_for(trained, config.input, path), ranks)
+    return 0
+
+
+def _predict(config: Predict, trained: Trained, source: Originals, ranks: Ranks) -> None:
+    columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits)
+    output = output_of(config.output, source, columns, trained.config.data.get("label_separator", "|"))
+    predictor = Predictor(trained, ranks.device, batch_size=config.batch_size)
+    may_skip = config.on_bad_row == "skip"
+    rows = require_usable(source, predictor.problem, may_skip=may_skip, max_rows=config.max_rows)
+    log.info("run %s, checkpoint %s; %s rows on %s x %s", trained.located.run_dir, trained.located.checkpoint.name,
+             f"{rows:,}", ranks.world_size, ranks.device.type)  # fmt: skip
+    with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", rows) as bar:
+        work = _Work(predictor, source, columns, output, config, bar)
+        if config.output == STANDARD:
+            work.to_standard_output(ranks)
+        else:
+            work.to_file(Pieces(Path(config.output)), ranks)
+    if ranks.is_first:
+        work.tell(rows)
+
+
+@dataclass
+class _Work:
+    """What predicts a file, chunk by chunk, and what it met."""
+
+    predictor: Predictor
+    source: Originals
+    columns: Columns
+    output: Output
+    config: Predict
+    bar: Bar
+    began_s: float = field(default_factory=time.monotonic)
+    predicted: int = 0
+    empty: int = 0
+    cut: int = 0
+
+    def to_file(self, pieces: Pieces, ranks: Ranks) -> None:
+        with pieces.held(self._plan()) if ranks.is_first else nullcontext(0) as there:
+            if there:
+                log.info("going on: %d pieces of %d rows are there", there, CHUNK_ROWS)
+            # The others may write once the plan is settled.
+            ranks.barrier()
+            count = 0
+            for number, chunk in enumerate(self._chunks()):
+                count += 1
+                if pieces.has(number):
+                    self.bar.advance(len(chunk))
+                elif number % ranks.world_size == ranks.rank:
+                    pieces.write(number, self._piece(chunk))
+                else:
+                    self.bar.advance(len(chunk))
+            ranks.barrier()
+            if ranks.is_first:
+                pieces.finish(count, self.output)
+            ranks.barrier()
+
+    def to_standard_output(self, ranks: Ranks) -> None:
+        sys.stdout.buffer.write(self.output.head())
+        for chunk in self._chunks():
+            sys.stdout.buffer.write(self._piece(chunk))
+            sys.stdout.buffer.flush()
+
+    def tell(self, rows: int) -> None:
+        """Log what came of it."""
+        if self.empty:
+            log.warning("%s rows cannot be used, and have no prediction", f"{self.empty:,}")
+        if self.cut:
+            log.info("%s rows are longer than data.max_len, and were cut to %d tokens", f"{self.cut:,}",
+                     self.predictor.trained.config.data["max_len"])  # fmt: skip
+        speed = self.predicted / (time.monotonic() - self.began_s)
+        log.info("%s: %s rows, %s predicted by this process (%s a second)", self.config.output, f"{rows:,}",
+                 f"{self.predicted:,}", f"{speed:,.0f}")  # fmt: skip
+
+    def _chunks(self) -> Iterator[Chunk]:
+        rows = islice(self.source.rows(), self.config.max_rows)
+        while chunk := list(islice(rows, CHUNK_ROWS)):
+            yield chunk
+
+    def _piece(self, chunk: Chunk) -> bytes:
+        """Predict a chunk and return it as the output has it."""
+        usable = [
+            (place, row)
+            for place, (row, _) in enumerate(chunk)
+            if isinstance(row, Row) and bad_row(row, self.source, self.predictor.problem) is None
+        ]
+        cells = [self.columns.empty() for _ in chunk]
+        if usable:
+            encoded = self.predictor.encode([row.values for _, row in usable])
+            found = self.predictor.predict(encoded, with_logits=self.config.logits, advance=self.bar.advance)
+            for (place, row), one in zip(usable, found, strict=True):
+                cells[place] = self.columns.cells(row.values, one)
+            self.cut += int(encoded.cut_N.sum())
+        self.predicted += len(usable)
+        self.empty += len(chunk) - len(usable)
+        self.bar.advance(len(chunk) - len(usable))
+        path = self.source.path
+        return self.output.piece(
+            [Written(original, own, f"{path}:{row.number}") for (row, original), own in zip(chunk, cells, strict=True)]
+        )
+
+    def _plan(self) -> dict[str, Any]:
+        """All that the bytes of the output hang on."""
+        trained, config = self.predictor.trained, self.config
+        return {
+            "weights": file_digest(trained.located.checkpoint / "model.safetensors"),
+            "input": file_digest(self.source.path),
+            "reading": [self.source.file_format, self.source.fields, self.source.header],
+            "columns": list(self.columns.holds), "on_bad_row": config.on_bad_row, "max_rows": config.max_rows,
+            "precision": trained.config.precision, "chunk_rows": CHUNK_ROWS,
+        }  # fmt: skip

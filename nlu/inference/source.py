@@ -1,0 +1,149 @@
+"""The file whose rows are predicted: where it lies, how it is read, and which of its rows cannot be used."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nlu.config.errors import DataError, UserError
+from nlu.config.inference import STANDARD, Input
+from nlu.config.layouts import TEXT_ROLES
+from nlu.config.nearest import hint
+from nlu.data.building import LISTED_BAD_ROWS
+from nlu.data.charset import not_utf_8
+from nlu.data.dataset import Files
+from nlu.data.layouts import Values
+from nlu.data.originals import Originals
+from nlu.data.readers import BadRow, Fields, Mark, Row, column_names, format_of, read_rows
+from nlu.inference.trained import Trained
+
+Problem = Callable[[Values], tuple[str, str] | None]
+"""says which field of a row cannot be used, and the rule that its value breaks"""
+
+
+@contextmanager
+def found(path: str, file_format: str) -> Iterator[Path]:
+    """Give the file that `input` names; what stands on standard input is copied to a file first.
+
+    Raises UserError where the format of standard input is not said.
+    """
+    if path != STANDARD:
+        yield Files(train=path).find("input", path)
+        return
+    if file_format == "auto":
+        raise UserError("input is -, standard input, which has no suffix; set input.format, such as input.format=lines")
+    with tempfile.TemporaryDirectory(prefix="nlu-input-") as folder:
+        copy = Path(folder) / "stdin"
+        with open(copy, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        yield copy
+
+
+def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
+    """Return the rows of a file, read as `input` says and otherwise as the run read its own.
+
+    Raises DataError where the file has no column for a text that the run reads.
+    """
+    data = trained.config.data
+    file_format: str = asked.format
+    own = data.get("train")
+    if file_format == "auto" and isinstance(own, str) and Path(own).suffix == path.suffix:
+        file_format = data["format"]
+    file_format = format_of(path, file_format)
+    fields = _fields(trained, asked, path, file_format)
+    header = asked.header
+    if header is None and not asked.fields and all(isinstance(column, int) for column in fields.values()):
+        header = data["header"]
+    return Originals(path, file_format, fields, header)
+
+
+def _fields(trained: Trained, asked: Input, path: Path, file_format: str) -> Fields:
+    alternatives = TEXT_ROLES[trained.layout.name]
+    if file_format == "lines":
+        if ("text",) not in alternatives:
+            raise DataError(
+                f"{path}: lines hold one text each, but the run reads {_either(alternatives)}; give a table"
+            )
+        return {}
+    if asked.fields:
+        return _given(asked.fields, alternatives)
+    trained_on: Fields = trained.config.data["fields"] or {}
+    try:
+        names = column_names(path, file_format)
+    except UnicodeDecodeError as error:
+        raise not_utf_8(path, error) from None
+    for roles in alternatives:
+        candidates: list[Fields] = [
+            {role: trained_on.get(role, role) for role in roles},
+            {role: role for role in roles},
+        ]
+        for fields in candidates:
+            if file_format == "conll" or all(_is_there(column, names) for column in fields.values()):
+                return fields
+    wanted = {role: trained_on.get(role, role) for role in alternatives[0]}
+    absent = [str(column) for column in wanted.values() if not _is_there(column, names)]
+    raise DataError(
+        f"{path}: there is no column {absent[0]}, from which the run reads; the file has {names[:12]}; "
+        f"{hint(absent[0], names)}; set input.fields to e.g. "
+        f"{{{', '.join(f'{role}: COLUMN' for role in alternatives[0])}}}"
+    )
+
+
+def _given(fields: Fields, alternatives: tuple[tuple[str, ...], ...]) -> Fields:
+    for roles in alternatives:
+        if set(roles) <= set(fields):
+            return {role: fields[role] for role in roles}
+    raise UserError(f"input.fields is {fields}, but the run reads {_either(alternatives)}; set input.fields to these")
+
+
+def _is_there(column: str | int, names: list[str]) -> bool:
+    return column < len(names) if isinstance(column, int) else column in names
+
+
+def _either(alternatives: tuple[tuple[str, ...], ...]) -> str:
+    return " or ".join(" and ".join(roles) for roles in alternatives)
+
+
+def require_usable(source: Originals, problem: Problem, *, may_skip: bool, max_rows: int | None) -> int:
+    """Look at every row once and return how many there are.
+
+    Raises DataError naming the rows that cannot be used, unless they may be left without a prediction, and for a file
+    without any.
+    """
+    rows = read_rows(source.path, source.file_format, source.fields, source.header)
+    count, wrong = 0, 0
+    listed: list[str] = []
+    try:
+        for row in rows:
+            if isinstance(row, Mark):
+                continue
+            count += 1
+            if (bad := bad_row(row, source, problem)) is not None:
+                wrong += 1
+                if len(listed) < LISTED_BAD_ROWS:
+                    listed.append(bad.describe(source.path))
+            if count == max_rows:
+                break
+    except UnicodeDecodeError as error:
+        raise not_utf_8(source.path, error) from None
+    if not count:
+        raise DataError(f"{source.path} holds no row; give a file with rows")
+    if wrong and not may_skip:
+        summary = f"{wrong:,} of the {count:,} rows cannot be used, the first {len(listed)} are"
+        raise DataError(
+            *listed, summary=summary if wrong > len(listed) else "",
+            remedy="mend these rows, or set on_bad_row=skip to leave their predictions empty",
+        )  # fmt: skip
+    return count
+
+
+def bad_row(row: Row | BadRow, source: Originals, problem: Problem) -> BadRow | None:
+    """Return what is wrong with a row, or None; `problem` says it of values."""
+    if isinstance(row, BadRow):
+        return row
+    if (wrong := problem(row.values)) is None:
+        return None
+    role, rule = wrong
+    return BadRow.of(row.number, str(source.fields.get(role, role)), row.values.get(role), rule)

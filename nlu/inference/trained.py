@@ -1,0 +1,112 @@
+"""A trained run as something to use: its task, weights, labels and tokenizer, without its data."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor
+
+from nlu.config.checks.validate import RUN
+from nlu.config.defaults import with_defaults
+from nlu.config.errors import CheckpointError, DataError
+from nlu.config.schema import Run
+from nlu.config.targets import TARGET, build, import_target
+from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.targets import Target
+from nlu.data.tokenizing import Tokenizer, load_tokenizer
+from nlu.inference.locate import Located
+from nlu.models.formats.pretrained import current_names, open_pretrained
+from nlu.models.task_model import TaskModel
+from nlu.runs.checkpoint import SCORE
+from nlu.runs.folder import CONFIG
+from nlu.tasks.task import Task
+from nlu.training.build import assemble
+
+AVERAGE = "average.safetensors"
+"""in `last`: what is scored in the place of the weights that are trained on"""
+
+
+@dataclass
+class Trained:
+    """What predicts, and what is known of it."""
+
+    located: Located
+    config: Run
+    task: Task
+    model: TaskModel
+    """on the host, not training"""
+    target: Target
+    layout: Layout
+    tokenizer: Tokenizer
+    decided: dict[str, float]
+    """metrics of the run's first evaluation set, from which a task takes its threshold; {} where nothing is known"""
+
+    @property
+    def labels(self) -> list[str]:
+        return self.target.names
+
+
+def load_trained(located: Located) -> Trained:
+    """Load a checkpoint. Raises CheckpointError where something of it is missing or fits no model of its run."""
+    config, checkpoint = config_of(located.run_dir), located.checkpoint
+    known = json.loads((checkpoint / "labels.json").read_text(encoding="utf-8"))
+    if "target" not in known:
+        raise CheckpointError(
+            f"{checkpoint} was saved by an earlier version, which did not keep what its labels mean; train it again"
+        )
+    trusted = config.trusted_packages
+    target_class: Any = import_target(known["target"][TARGET], trusted)
+    target: Target = target_class.from_meta(known["target"]["meta"])
+    # What a loss takes from the training set, such as weights of classes, plays no part in predicting.
+    task: Task = build(config.task, build(config.loss, trusted=trusted), target, trusted=trusted)
+    tokenizer = load_tokenizer(checkpoint, None)
+    if tokenizer is None:
+        raise CheckpointError(f"{checkpoint} has lost its tokenizer; give another checkpoint of the run")
+    source = open_pretrained(str(checkpoint))
+    model = assemble(config, task, target, known["layout"], tokenizer.vocab_size, source)
+    _load(model, {**current_names(source.tensors()), **_average(checkpoint)}, checkpoint)
+    model.eval()
+    return Trained(
+        located, config, task, model, target, LAYOUTS[known["layout"]], tokenizer, decided_at(checkpoint)
+    )  # fmt: skip
+
+
+def config_of(run_dir: Path) -> Run:
+    """Return the configuration of a run, whose model takes its sizes from the checkpoint. Raises DataError where it is
+    damaged."""
+    path = run_dir / CONFIG
+    try:
+        config = with_defaults(yaml.safe_load(path.read_text(encoding="utf-8")), RUN)
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is no configuration of a run ({error}); give another run") from error
+    run = Run.of(config)
+    # These say how the encoder began, which the checkpoint has left behind.
+    begun = {"pretrained": "the run's own checkpoint", "random_weights": False}
+    return replace(run, model={key: begun.get(key, value) for key, value in run.model.items()})
+
+
+def decided_at(checkpoint: Path) -> dict[str, float]:
+    """Return the metrics of the run's first evaluation set at the evaluation that a checkpoint was saved at."""
+    if (checkpoint / SCORE).is_file():
+        metrics = json.loads((checkpoint / SCORE).read_text(encoding="utf-8"))["metrics"]
+    else:
+        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]
+        metrics = state.get("last_metrics") or {}
+    return next(iter(metrics.values()), {})
+
+
+def _average(checkpoint: Path) -> dict[str, Tensor]:
+    return load_file(checkpoint / AVERAGE) if (checkpoint / AVERAGE).is_file() else {}
+
+
+def _load(model: TaskModel, tensors: dict[str, Tensor], checkpoint: Path) -> None:
+    own = model.state_dict()
+    if wrong := [name for name in own if name not in tensors or tensors[name].shape != own[name].shape]:
+        raise CheckpointError(
+            f"{checkpoint} lacks {len(wrong)} of the {len(own)} tensors of its run's model, such as {wrong[0]}; give "
+            "another checkpoint of the run"
+        )
+    model.load_state_dict({name: tensors[name] for name in own})

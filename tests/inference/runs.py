@@ -1,0 +1,38 @@
+"""What the tests of used runs share: small runs of every kind, and the commands in the process of the tests."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+from nlu import predict as predicting
+from tests.training.in_process import program, train
+from tests.training.kinds import TASKS, Kind, Row, read
+
+STEPS = ("trainer.max_duration=4st", "trainer.eval_interval=2st", "trainer.keep_best=2")
+PREDICTED = ("prediction", "probability", "similarity", "probabilities", "spans")
+
+
+def trained(kind: Kind, folder: Path, *overrides: str) -> Path:
+    """Train a run of a kind on its own rows and return its folder."""
+    train(*kind.overrides(folder, dev_rows=23), *STEPS, *overrides, f"hydra.run.dir={folder / 'run'}")
+    return folder / "run"
+
+
+def predict(*overrides: str, status: int = 0) -> None:
+    """Run `python -m nlu.predict` with these overrides, and assert its exit status."""
+    program(predicting.main, "predict", "device=cpu", *overrides, status=status)
+
+
+def kept(run_dir: Path, name: str = "dev") -> list[dict[str, Any]]:
+    """Return what the run itself predicted for each example of a set."""
+    return read(run_dir / "predictions" / f"{name}.jsonl")[1:]
+
+
+def unlabelled(kind: Kind, count: int, seed: int = 1) -> list[Row]:
+    """Return rows of a kind without what is right."""
+    rng = random.Random(seed)
+    rows = [kind.row(rng) for _ in range(count)]
+    return [{key: value for key, value in row.items() if key not in ("label", "tags")} for row in rows]
+
+
+__all__ = ["TASKS"]

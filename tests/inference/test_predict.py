@@ -1,0 +1,256 @@
+"""python -m nlu.predict: what the run predicted when it was scored, beside all that stood in the rows."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from nlu.inference import prediction
+from tests import warm
+from tests.inference.runs import kept, predict, trained, unlabelled
+from tests.training.in_process import train
+from tests.training.kinds import TASKS, read, write
+from tests.training.runs import REPOSITORY, SAME_THREADS
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier whose rows have columns of other names than the fields."""
+    return trained(TASKS["classify"], tmp_path_factory.mktemp("classify"))
+
+
+def said(found: dict[str, Any], tokens: list[str]) -> Any:
+    """What the prediction column holds, of a record as the run keeps it."""
+    if "spans" in found:
+        return [
+            {"type": kind, "first": first, "last": last, "text": " ".join(tokens[first : last + 1])}
+            for first, last, kind in found["spans"]
+        ]
+    return found.get("prediction", found.get("similarity"))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_rows_get_the_bits_that_the_run_gave_them_when_it_was_scored(name: str, tmp_path: Path) -> None:
+    kind = TASKS[name]
+    run = trained(kind, tmp_path)
+    rows = unlabelled(kind, 23)
+    write(tmp_path / "new.jsonl", rows)
+    predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.jsonl", "batch_size=5")
+    found, own = read(tmp_path / "out.jsonl"), kept(run)
+    assert [one["prediction"] for one in found] == [said(one, one.get("tokens", [])) for one in own]
+    assert [{key: one[key] for key in row} for one, row in zip(found, rows, strict=True)] == rows
+    for key in ("probability", "similarity"):
+        assert [one.get(key) for one in found if key in found[0] and key in own[0]] == [
+            one[key] for one in own if key in found[0] and key in own[0] and name != "multilabel"
+        ]
+
+
+def test_scores_and_logits_are_those_that_the_probabilities_come_from(run: Path, tmp_path: Path) -> None:
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 23))
+    predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/o.jsonl", "scores=true", "logits=true")
+    for one, own in zip(read(tmp_path / "o.jsonl"), kept(run), strict=True):
+        assert {name: one[f"probability_{name}"] for name in ("bad", "good")} == own["probabilities"]
+        bad, good = one["logits"]
+        assert one["probability_good"] == pytest.approx(1 / (1 + 2.718281828459045 ** (bad - good)), rel=1e-6)
+
+
+def test_a_csv_keeps_every_byte_of_its_rows(run: Path, tmp_path: Path) -> None:
+    lines = [
+        "\ufeffid;x,text,note\r\n", '1,"a b, c","say ""hi"""\r\n', "2,c d,\r\n", '3,"two\nlines, d", spaced \r\n',
+        "4,b,'\r\n",
+    ]  # fmt: skip
+    (tmp_path / "new.csv").write_text("".join(lines), newline="")
+    predict(f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/out.csv")
+    with open(tmp_path / "out.csv", newline="") as file:
+        written = file.read()
+    rest = written
+    for line in lines:
+        assert rest.startswith(line.removesuffix("\r\n") + ",")
+        rest = rest[rest.index("\r\n", len(line) - 1) + 2 :]
+    assert rest == ""
+    with open(tmp_path / "out.csv", newline="", encoding="utf-8-sig") as file:
+        assert [row["prediction"] for row in csv.DictReader(file)] == [
+            one["prediction"] for one in of_texts(run, tmp_path, ["a b, c", "c d", "two\nlines, d", "b"])
+        ]
+
+
+def of_texts(run: Path, folder: Path, texts: list[str]) -> list[dict[str, Any]]:
+    write(folder / "texts.jsonl", [{"text": text} for text in texts])
+    predict(f"run={run}", f"input={folder}/texts.jsonl", f"output={folder}/of_texts.jsonl")
+    return read(folder / "of_texts.jsonl")
+
+
+def test_a_tsv_without_a_header_a_jsonl_and_lines_keep_theirs(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.tsv").write_text('x\ta "b\nc\td e\n')
+    predict(f"run={run}", f"input={tmp_path}/new.tsv", "input.fields={text: 1}", f"output={tmp_path}/out.tsv")
+    rows = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    assert [row[:2] for row in rows] == [["x", 'a "b'], ["c", "d e"]] and {len(row) for row in rows} == {4}
+    (tmp_path / "new.jsonl").write_text('{"text" :"a",  "n": 1.50}\n{"text": "b", "n": {"k": [1e3]}}')
+    predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.jsonl")
+    first, second = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert first.startswith('{"text" :"a",  "n": 1.50, "prediction": ') and second.startswith(
+        '{"text": "b", "n": {"k": [1e3]}, '
+    )
+    (tmp_path / "new.txt").write_text("a b\n\nc\n")
+    predict(f"run={run}", f"input={tmp_path}/new.txt", "input.format=lines", f"output={tmp_path}/out.csv")
+    assert [line.split(",")[0] for line in (tmp_path / "out.csv").read_text().splitlines()] == ["text", "a b", "c"]
+
+
+def test_parquet_keeps_its_types_and_other_tables_become_text(run: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    own = pa.table(
+        {"n": pa.array([1, None], pa.int32()), "text": ["a b", "c"], "t": pa.array([0, 1], pa.timestamp("s"))}
+    )
+    pq.write_table(own, tmp_path / "new.parquet")
+    predict(f"run={run}", f"input={tmp_path}/new.parquet", f"output={tmp_path}/out.parquet", "logits=true")
+    found = pq.read_table(tmp_path / "out.parquet")
+    assert found.select(own.column_names).equals(pq.read_table(tmp_path / "new.parquet"))
+    assert [str(field.type) for field in found.schema][3:] == ["string", "double", "list<element: double>"]
+    (tmp_path / "new.csv").write_text("n,text\n1,a b\n,c\n")
+    predict(f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/other.parquet")
+    other = pq.read_table(tmp_path / "other.parquet")
+    assert other["n"].to_pylist() == ["1", ""] and other["prediction"].equals(found["prediction"])
+
+
+def test_conll_columns_get_a_tag_in_a_last_column(tmp_path: Path) -> None:
+    run = trained(TASKS["tag"], tmp_path)
+    (tmp_path / "new.conll").write_text("a\tNN\nd\tVB\na\tNN\n\nb\tNN\n")
+    predict(f"run={run}", f"input={tmp_path}/new.conll", "input.fields={tokens: 0}", f"output={tmp_path}/out.conll")
+    write(tmp_path / "new.jsonl", [{"tokens": ["a", "d", "a"]}, {"tokens": ["b"]}])
+    predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.jsonl")
+    for block, row in zip(
+        (tmp_path / "out.conll").read_text().strip().split("\n\n"), read(tmp_path / "out.jsonl"), strict=True
+    ):
+        tags = ["O"] * len(row["tokens"])
+        for span in row["prediction"]:
+            for place in range(span["first"], span["last"] + 1):
+                tags[place] = f"{'I' if place > span['first'] else 'B'}-{span['type']}"
+        assert [line.split("\t")[2] for line in block.splitlines()] == tags
+
+
+def test_rows_that_cannot_be_used_stop_it_or_stay_empty(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "new.csv").write_text("text,n\na b,1\n  ,2\nc,3,4\nd,5\n")
+    order = (f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/out.csv")
+    predict(*order, status=2)
+    refusal = capsys.readouterr().err
+    assert "new.csv:3: field text: '  ' is empty" in refusal and "new.csv:4: field (row)" in refusal
+    assert "on_bad_row=skip" in refusal and not list(tmp_path.glob("*out*"))
+    predict(*order, "on_bad_row=skip")
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert lines[2:4] == ["  ,2,,", "c,3,4,,"] and all(len(lines[place].split(",")) == 4 for place in (0, 1, 4))
+    assert "2 rows cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("orders", "words"),
+    [
+        (["output=OUT/out.xyz"], ["'.xyz' tells no format", ".csv"]),
+        (["output=IN"], ["exists; nothing was written"]),
+        (["output=OUT/no/out.csv"], ["there is no folder"]),
+        (["output=OUT/o.csv", "input=OUT/absent.csv"], ["no file here"]),
+        (["output=OUT/o.csv", "input.fields={text: texts}"], ["is 'texts', but the header has", "nearest: text"]),
+        (["output=OUT/o.csv", "input.fields={label: text}"], ["the run reads text"]),
+        (["output=OUT/o.csv", "checkpoint=best-7"], ["no checkpoint best-7", "best-1, best-2, last"]),
+        (["output=OUT/o.csv", "checkpoint=OUT"], ["is no checkpoint"]),
+        (["output=OUT/o.csv", "run=ABOVE"], ["holds no config.yaml", "run: name one"]),
+        (["output=OUT/o.csv", "run=OUT/absent"], ["is no folder here"]),
+        (["output=OUT/o.csv", "input=-"], ["set input.format"]),
+        (["output=OUT/o.conll"], ["the input has none"]),
+        (["output=OUT/o.csv", "devics=2"], ["devics: there is no such key; nearest: devices"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said_and_nothing_is_written(run, tmp_path, capsys, orders, words) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "new.csv").write_text("text,n\na b,1\n")
+    before = sorted(tmp_path.iterdir())
+    given = [order.replace("OUT", str(tmp_path)).replace("IN", f"{tmp_path}/new.csv") for order in orders]
+    given = [order.replace("ABOVE", str(run.parent)) for order in given]
+    own = [f"{key}={value}" for key, value in (("run", run), ("input", tmp_path / "new.csv")) if not any(
+        order.startswith(f"{key}=") for order in given)]  # fmt: skip
+    predict(*own, *given, status=2)
+    refusal = capsys.readouterr().err
+    assert all(word in refusal for word in words), refusal
+    assert "Traceback" not in refusal and sorted(tmp_path.iterdir()) == before
+
+
+def test_a_column_of_the_same_name_is_never_written_over(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "new.csv").write_text("text,prediction\na b,mine\n")
+    order = (f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/out.csv")
+    predict(*order, status=2)
+    assert "has a column prediction already; set prefix" in capsys.readouterr().err
+    predict(*order, "prefix=model_")
+    header, row = (tmp_path / "out.csv").read_text().splitlines()
+    assert header == "text,prediction,model_prediction,model_probability" and row.startswith("a b,mine,")
+
+
+def test_it_goes_on_where_it_was_killed_to_the_same_bytes(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prediction, "CHUNK_ROWS", 4)
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 23))
+    whole, broken = ((f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/{name}.csv") for name in "ab")
+    predict(*whole)
+    made: list[int] = []
+    write_piece = prediction.Pieces.write
+
+    def killed(self: Any, number: int, content: bytes) -> None:
+        if len(made) in (2, 3):
+            made.append(-1)
+            raise KeyboardInterrupt
+        write_piece(self, number, content)
+        made.append(number)
+
+    monkeypatch.setattr(prediction.Pieces, "write", killed)
+    for _ in range(2):
+        predict(*broken, status=130)
+        assert not (tmp_path / "b.csv").exists()
+    predict(*broken)
+    assert [number for number in made if number >= 0] == list(range(6)), "a piece was made twice"
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_another_order_does_not_go_on_with_its_pieces(run: Path, tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 9))
+    order = (f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/b.csv")
+    with monkeypatch.context() as patched:
+        patched.setattr(prediction.Pieces, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        predict(*order, status=130)
+    predict(*order, "checkpoint=best-2", "scores=true", status=2)
+    refusal = capsys.readouterr().err
+    assert "begun otherwise (weights, columns differ)" in refusal and not (tmp_path / "b.csv").exists()
+    predict(*order)
+    assert len((tmp_path / "b.csv").read_text().splitlines()) == 10
+
+
+def test_of_a_search_the_best_trial_predicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search = tmp_path / "search"
+    for number, steps in enumerate((1, 12, 3)):
+        overrides = TASKS["classify"].overrides(tmp_path / "rows")
+        train(*overrides, f"trainer.max_duration={steps}st", f"hydra.run.dir={search / str(number)}")
+    (search / "search.json").write_text("{}")
+    values = [json.loads((search / str(number) / "result.json").read_text())["best"]["value"] for number in range(3)]
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 3))
+    predict(f"run={search}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/a.jsonl")
+    said_first = capsys.readouterr().err
+    assert f"run {search / str(values.index(max(values)))}, checkpoint best-1" in said_first
+
+
+@pytest.mark.thorough
+def test_two_processes_and_a_pipe_write_what_one_process_writes(run: Path, tmp_path: Path) -> None:
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 9000))
+    whole = (f"run={run}", f"input={tmp_path}/new.jsonl")
+    predict(*whole, f"output={tmp_path}/one.jsonl")
+    command = ["-m", "nlu.predict", "device=cpu", *whole]
+    done = warm.run([*command, f"output={tmp_path}/two.jsonl", "devices=2"], cwd=REPOSITORY, env=SAME_THREADS)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+    piped = warm.run([*command, "output=-"], cwd=REPOSITORY, env=SAME_THREADS)
+    assert piped.stdout.encode() == (tmp_path / "one.jsonl").read_bytes()
