@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
-from nlu.config.types import PositiveInt
+from nlu.config.schema import Run
+from nlu.config.types import NonNegativeInt, PositiveInt
 
 STANDARD = "-"
 """stands for standard input or output in the place of a path"""
@@ -64,3 +65,26 @@ class Predict:
     def to_config(self) -> dict[str, Any]:
         """Return plain containers."""
         return asdict(self)
+
+
+@dataclass(kw_only=True)
+class Evaluate(Run):
+    """The validated configuration of `nlu.evaluate`: that of a run, and what is to be known of it."""
+
+    run: str | None = None
+    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken; null = the
+    weights that the configuration starts from."""
+    checkpoint: str = "best"
+    """best | last | best-2 | PATH of a checkpoint."""
+    out: str | None = None
+    """Folder for result.json, predictions/ and plots/; null = only print the scores."""
+    compare: bool = False
+    """Score the run's own sets again, and say whether the scores are equal to the bit and, if not, why."""
+    max_rows: PositiveInt | None = None
+    """Rows of each set that are scored, a sample that the seed draws evenly over labels; null = all."""
+    group_by: str | int | None = None
+    """Column whose equal values are one query: intervals draw whole groups, and classifiers get scores of queries."""
+    classes: list[str] | None = None
+    """Classes over which precision_chosen, recall_chosen and f1_chosen go; null = none."""
+    resamples: NonNegativeInt = 1000
+    """Bootstrap resamples for the 95 % intervals; 0 = none."""

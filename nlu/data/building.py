@@ -45,13 +45,15 @@ class Builder:
         self._max_len = max_len
         self._skips_bad_rows = skips_bad_rows
 
-    def add_set(self, name: str, key: str, sources: Sequence[SourceFile], advance: Callable[[int], None]) -> None:
-        """Write the set that the configuration key `key` names. Raises DataError naming the rows that cannot be used,
-        where they may not be left out, and where none is left."""
+    def add_set(
+        self, name: str, key: str, sources: Sequence[SourceFile], advance: Callable[[int], None], *, with_group: bool
+    ) -> None:
+        """Write the set that the configuration key `key` names, `with_group` where its rows are grouped. Raises
+        DataError naming the rows that cannot be used, where they may not be left out, and where none is left."""
         writer = SetWriter(self._folder / name, self._target.column())
         bad: list[str] = []
         counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
-        for chunk in self._reading.chunks(sources, with_group=name == "train"):
+        for chunk in self._reading.chunks(sources, with_group=with_group):
             good = self._usable(chunk, sources, bad, counts)
             # Once a row has to be mended, the rest is only looked at for others.
             if good and (self._skips_bad_rows or not counts["bad_rows"]):

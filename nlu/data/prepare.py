@@ -143,7 +143,7 @@ def prepare(
 
 def prepare_scoring(
     files: Files, names: Sequence[str], target: Target, layout: str, tokenizer: Tokenizer, *,
-    progress: ProgressBar = quiet,
+    group_by: str | int | None = None, progress: ProgressBar = quiet,
 ) -> Store:  # fmt: skip
     """Open the store of those sets alone, for weights that were trained for this target, layout and tokenizer.
 
@@ -154,7 +154,7 @@ def prepare_scoring(
     roles = type(target).roles
     fields = fields_of(files, next(iter(sets.values())), roles)
     layout_of(fields, [layout], roles, files)
-    reading = Reading(fields, files.format, files.header, files.max_rows, group_by=None)
+    reading = Reading(fields, files.format, files.header, files.max_rows, group_by)
     plan = _Plan(files, sets, reading, LAYOUTS[layout], target, tokenizer, None, is_trained=True)
 
     def open_it(folder: Path) -> Store:
@@ -215,7 +215,9 @@ def _build(folder: Path, plan: _Plan, progress: ProgressBar) -> None:
         )  # fmt: skip
         for name, sources in plan.sets.items():
             with progress(f"tokenizing {name}") as advance:
-                builder.add_set(name, keys[name], sources, advance)
+                # Folds are of training rows; whoever scores groups what is scored.
+                with_group = plan.is_trained or name == "train"
+                builder.add_set(name, keys[name], sources, advance, with_group=with_group)
         tokenizer.save(new)
         meta = {
             "target": plan.target.meta(), "remap": plan.target.remap, "sets": builder.counts,

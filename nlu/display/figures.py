@@ -73,7 +73,7 @@ def draw_run(
     for name, figure in figures.items():
         if figure is not None:
             _finish_run_axes(figure.axes[0], run_dir, end, epoch_examples)
-            written.append(_save(figure, run_dir / "plots" / f"{name}.png"))
+            written.append(save_figure(figure, run_dir / "plots" / f"{name}.png"))
     return written
 
 
@@ -84,7 +84,7 @@ def draw_lengths(path: Path, counts: Mapping[str, Sequence[int]], max_len: int) 
     """
     longest = max([max_len, *(_last_nonzero(split) for split in counts.values())])
     width = math.ceil((longest + 1) / MAX_LENGTH_BINS)
-    figure, axes = _figure()
+    figure, axes = new_figure()
     for index, (split, values) in enumerate(counts.items()):
         lengths = np.asarray(values, dtype=float)
         if lengths.sum() == 0:
@@ -105,21 +105,23 @@ def draw_lengths(path: Path, counts: Mapping[str, Sequence[int]], max_len: int) 
     axes.set_ylim(bottom=0)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="best")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _rows_if_any(path: Path) -> Rows:
     return read_rows(path) if path.exists() else []
 
 
-def _figure() -> tuple[Figure, Axes]:
+def new_figure() -> tuple[Figure, Axes]:
+    """Return a figure of the usual size with one pair of axes."""
     with rc_context(STYLE):
         figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="tight")
         FigureCanvasAgg(figure)
         return figure, figure.subplots()
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure as PNG; returns the path."""
     content = io.BytesIO()
     with rc_context(STYLE):
         figure.savefig(content, format="png")
@@ -167,7 +169,7 @@ def _loss_figure(train: Rows, valid: Rows, colours: Mapping[str, str]) -> Figure
     train_points = _points(train, "loss")
     if not len(train_points[0]) and not any(len(x) for x, _ in curves.values()):
         return None
-    figure, axes = _figure()
+    figure, axes = new_figure()
     if len(train_points[0]):
         _plot(axes, train_points, TRAIN_COLOUR, "train", smooth=True)
     for name, points in curves.items():
@@ -184,7 +186,7 @@ def _metric_figure(
     curves = {name: _set_points(valid, major_metric, name) for name in colours}
     if not any(len(x) for x, _ in curves.values()):
         return None
-    figure, axes = _figure()
+    figure, axes = new_figure()
     for name, points in curves.items():
         if len(points[0]):
             _plot(axes, points, colours[name], name)
@@ -220,7 +222,7 @@ def _column_figure(train: Rows, column: str, label: str) -> Figure | None:
     points = _points(train, column)
     if not len(points[0]):
         return None
-    figure, axes = _figure()
+    figure, axes = new_figure()
     _plot(axes, points, SET_COLOURS[0], None, smooth=column == "gnorm")
     axes.set_ylabel(label)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4), useMathText=True)

@@ -5,23 +5,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nlu.config.checks.validate import RUN
-from nlu.config.defaults import with_defaults
-from nlu.config.errors import CheckpointError, DataError
+from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
-from nlu.inference.locate import Located
+from nlu.inference.locate import Located, saved_config
 from nlu.models.formats.pretrained import current_names, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.runs.checkpoint import SCORE
-from nlu.runs.folder import CONFIG
 from nlu.tasks.task import Task
 from nlu.training.build import assemble
 
@@ -77,12 +73,7 @@ def load_trained(located: Located) -> Trained:
 def config_of(run_dir: Path) -> Run:
     """Return the configuration of a run, whose model takes its sizes from the checkpoint. Raises DataError where it is
     damaged."""
-    path = run_dir / CONFIG
-    try:
-        config = with_defaults(yaml.safe_load(path.read_text(encoding="utf-8")), RUN)
-    except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no configuration of a run ({error}); give another run") from error
-    run = Run.of(config)
+    run = Run.of(saved_config(run_dir))
     # These say how the encoder began, which the checkpoint has left behind.
     begun = {"pretrained": "the run's own checkpoint", "random_weights": False}
     return replace(run, model={key: begun.get(key, value) for key, value in run.model.items()})

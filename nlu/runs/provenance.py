@@ -105,8 +105,7 @@ def _describe_start(config: Mapping[str, Any], devices: Sequence[str], world_siz
         "command": shlex.join(hide_setting(argument) for argument in sys.argv),
         "seed": config.get("seed"),
         "package": {"path": str(package), "version": nlu.__version__},
-        "git": _describe_checkout(package),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in DISTRIBUTIONS},
+        **describe_code(),
         "hostname": socket.gethostname(),
         "platform": platform.platform(),
         "cpu": {
@@ -118,6 +117,14 @@ def _describe_start(config: Mapping[str, Any], devices: Sequence[str], world_siz
         "devices": list(devices),
         "world_size": world_size,
     }
+
+
+def describe_code() -> dict[str, Any]:
+    """Return the state of the checkout that this code lies in, as `git`, and the `versions` of what it stands on."""
+    return {
+        "git": _describe_checkout(_package_folder()),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in DISTRIBUTIONS},
+    }  # fmt: skip
 
 
 def usable_cores() -> int:

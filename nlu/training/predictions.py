@@ -13,8 +13,11 @@ from nlu.training.evaluation import Scored
 from nlu.training.ranks import Ranks
 
 
-def keep_predictions(run_dir: Path, name: str, scored: Scored, task: Task, ranks: Ranks, *, step: int) -> None:
-    """Write the records of a scored set in the order of its rows; all ranks take part, rank 0 writes."""
+def keep_predictions(run_dir: Path, name: str, scored: Scored, task: Task, ranks: Ranks, *, step: int | None) -> None:
+    """Write the records of a scored set in the order of its rows; all ranks take part, rank 0 writes.
+
+    `step` is that of the weights, None where nobody knows.
+    """
     scored.spool.gather(ranks)
     if ranks.is_first:
         scorer = f"{scored.scorer.__module__}.{scored.scorer.__qualname__}"

@@ -30,7 +30,7 @@ def order_key_of(config: Run, store: Store, ranks: Ranks) -> OrderKey:
         "folds": config.folds.count, "fold": config.fold,
         "batch_size": trainer.batch_size, "accumulation": trainer.accumulation,
         "bucket_batches": trainer.bucket_batches, "world_size": ranks.world_size,
-        "machine": asdict(machine_of(ranks)),
+        "machine": machine_as_recorded(ranks),
     }  # fmt: skip
 
 
@@ -51,6 +51,11 @@ def machine_of(ranks: Ranks) -> Machine:
     device = torch.cuda.get_device_name(ranks.device) if cuda else f"cpu {platform.machine()}"
     threads = 0 if cuda else torch.get_num_threads()
     return Machine(device, torch.__version__, threads, torch.backends.cpu.get_cpu_capability())
+
+
+def machine_as_recorded(ranks: Ranks) -> dict[str, Any]:
+    """Return `machine_of` as a state holds it."""
+    return asdict(machine_of(ranks))
 
 
 PASSED_OVER = {"world_size", "store", "machine"}

@@ -11,9 +11,11 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nlu.config.checks.resolve import resolve
-from nlu.config.checks.validate import SCHEMAS, problems
+from nlu.config.checks.validate import EVALUATE, RUN, SCHEMAS, problems
 from nlu.config.choices import conf_dir
+from nlu.config.defaults import with_defaults
 from nlu.config.entry.flags import read_command_line
+from nlu.config.evaluated import on_run, scored_sets
 from tests.composing import composed
 
 
@@ -70,13 +72,21 @@ class Composer:
             elif override.is_sweep_override():
                 values = override.sweep_string_iterator()
             given = [[*before, f"{key}={value}"] for value in values for before in given]
-        return [text for each in given for text in problems(self.plain(*each, config_name=name), SCHEMAS[name])]
+        return [text for each in given for text in problems(self._asked(name, each), SCHEMAS[name])]
+
+    def _asked(self, name: str, overrides: list[str]) -> dict[str, Any]:
+        """Return the configuration of a command; of an evaluation of a run, that of a run on files of one's own."""
+        config = self.plain(*overrides, config_name=name)
+        if name != "evaluate" or config["run"] is None:
+            return config
+        saved = with_defaults(self.choose(data="files"), RUN)
+        return on_run(saved, with_defaults(config, EVALUATE), overrides, scored_sets(overrides), "outputs/mine")
 
 
 @pytest.fixture
 def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a composer in a folder that holds the files which commands in the documentation name."""
-    for name in ("my.csv", "big.jsonl", "pairs.csv", "scores.csv", "topics.jsonl", "vocab.txt"):
+    for name in ("my.csv", "new.csv", "big.jsonl", "pairs.csv", "scores.csv", "topics.jsonl", "vocab.txt"):
         (tmp_path / name).touch()
     (tmp_path / "outputs/mine").mkdir(parents=True)
     (tmp_path / "outputs/mine/overrides").write_text("model=bert_tiny\n")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nlu.config.checks.validate import SCHEMAS
+from nlu.config.checks.validate import RUN, SCHEMAS
 from nlu.config.checks.values import broken_rule, check_value
 from nlu.config.choices import conf_dir
 from nlu.config.defaults import PLAIN_GROUPS
@@ -98,6 +98,9 @@ class Page:
         """What each key may be, read from what it configures; none of a file that configures nothing by itself."""
         if "/" not in self.name and (schema := SCHEMAS.get(Path(self.name).stem)) and self.keys_of_its_own:
             own = {key: each for key, each in _annotations(schema).items() if key not in {*GROUPS, *PLAIN_GROUPS}}
+            if "train" in self.config["defaults"]:
+                # What it takes over is explained there.
+                own = {key: each for key, each in own.items() if key not in _annotations(RUN)}
             inner = [name for name in PLAIN_GROUPS if f"{name}." in " ".join(self.keys)]
             return own | {
                 f"{name}.{key}": each for name in inner for key, each in _annotations(PLAIN_GROUPS[name]).items()

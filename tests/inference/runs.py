@@ -4,9 +4,10 @@ import random
 from pathlib import Path
 from typing import Any
 
+from nlu import evaluate as evaluating
 from nlu import predict as predicting
 from tests.training.in_process import program, train
-from tests.training.kinds import TASKS, Kind, Row, read
+from tests.training.kinds import Kind, Row, read
 
 STEPS = ("trainer.max_duration=4st", "trainer.eval_interval=2st", "trainer.keep_best=2")
 PREDICTED = ("prediction", "probability", "similarity", "probabilities", "spans")
@@ -23,6 +24,11 @@ def predict(*overrides: str, status: int = 0) -> None:
     program(predicting.main, "predict", "device=cpu", *overrides, status=status)
 
 
+def evaluate(*overrides: str, status: int = 0) -> None:
+    """Run `python -m nlu.evaluate` with these overrides, and assert its exit status; its figures stay blank."""
+    program(evaluating.main, "evaluate", "trainer.device=cpu", *overrides, status=status)
+
+
 def kept(run_dir: Path, name: str = "dev") -> list[dict[str, Any]]:
     """Return what the run itself predicted for each example of a set."""
     return read(run_dir / "predictions" / f"{name}.jsonl")[1:]
@@ -33,6 +39,3 @@ def unlabelled(kind: Kind, count: int, seed: int = 1) -> list[Row]:
     rng = random.Random(seed)
     rows = [kind.row(rng) for _ in range(count)]
     return [{key: value for key, value in row.items() if key not in ("label", "tags")} for row in rows]
-
-
-__all__ = ["TASKS"]

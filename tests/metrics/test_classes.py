@@ -5,6 +5,9 @@ import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics
 
 from nlu.metrics.classes import ClassScorer, log_probabilities, only_prediction
 from nlu.metrics.scores import Scores
@@ -105,3 +108,39 @@ def test_the_one_class_that_all_examples_are_given_is_found():
     for predictions, only in (([1, 1, 1, 1], "b"), ([1, 1, 1, 0], None), ([0, 1, 1, 2], None), ([3, 3, 3, 3], None)):
         found = scored(logits_of(np.array(predictions), 4), labels_N, ["a", "b", "c", "d"]).by_label
         assert only_prediction(found) == only
+
+
+@given(
+    seed=st.integers(0, 10_000), count=st.integers(1, 50), classes=st.integers(2, 5), grid=st.sampled_from([3, 1000])
+)
+def test_every_score_is_that_of_scikit_learn(seed: int, count: int, classes: int, grid: int) -> None:
+    names = [f"c{number}" for number in range(classes)]
+    rng = np.random.default_rng(seed)
+    label_N, prediction_N = rng.integers(classes, size=(2, count))
+    margin_N = rng.integers(grid, size=count) / grid
+    scorer = ClassScorer(names)
+    for label, prediction, margin in zip(label_N, prediction_N, margin_N, strict=True):
+        scorer.add({"label": names[label], "prediction": names[prediction], "margin": margin, "loss": 0.0})
+    found, wanted = scorer.result().metrics, scores_of_scikit_learn(label_N, prediction_N, margin_N, classes)
+    assert found == pytest.approx(wanted, abs=1e-12, nan_ok=True)
+
+
+def scores_of_scikit_learn(
+    label_N: np.ndarray, prediction_N: np.ndarray, margin_N: np.ndarray, classes: int
+) -> dict[str, float]:
+    both = {"y_true": label_N, "y_pred": prediction_N}
+    with warnings.catch_warnings():
+        # It warns of a single class, which is what is to be compared too.
+        warnings.simplefilter("ignore")
+        wanted = {"accuracy": metrics.accuracy_score(**both), "mcc": metrics.matthews_corrcoef(**both), "loss": 0.0}
+        for average in ("macro", "weighted"):
+            wanted[f"f1_{average}"] = metrics.f1_score(**both, average=average, zero_division=0)
+        wanted["precision_macro"] = metrics.precision_score(**both, average="macro", zero_division=0)
+        wanted["recall_macro"] = metrics.recall_score(**both, average="macro", zero_division=0)
+        if classes == 2:
+            for name in ("f1", "precision", "recall"):
+                wanted[name] = getattr(metrics, f"{name}_score")(**both, zero_division=0)
+            is_mixed = 0 < label_N.sum() < count
+            wanted["auc"] = metrics.roc_auc_score(label_N, margin_N) if is_mixed else math.nan
+            wanted["average_precision"] = metrics.average_precision_score(label_N, margin_N) if is_mixed else math.nan
+    return wanted

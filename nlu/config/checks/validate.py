@@ -15,7 +15,8 @@ from nlu.config.signature import Parameter, Signature, read_signature
 from nlu.config.targets import TARGET, is_trusted, untrusted
 
 RUN = "nlu.config.schema.Run"
-SCHEMAS = {"train": RUN, "preprocess": RUN, "predict": "nlu.config.inference.Predict"}
+EVALUATE = "nlu.config.inference.Evaluate"
+SCHEMAS = {"train": RUN, "preprocess": RUN, "evaluate": EVALUATE, "predict": "nlu.config.inference.Predict"}
 """Of each command that composes a configuration, the dataclass of the top-level keys."""
 
 
@@ -39,7 +40,7 @@ def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: boo
     """
     own = with_defaults({key: value for key, value in config.items() if key != "hydra"}, schema)
     found = _Checker(_trusted(own)).top(own, read_signature(schema))
-    if schema != RUN or not with_cross_rules:
+    if schema not in (RUN, EVALUATE) or not with_cross_rules:
         return found
     refused = set(map(_key_of, found))
     try:

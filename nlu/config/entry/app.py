@@ -80,8 +80,8 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
 
     An integer that `task` returns is the exit code; of the jobs of a --multirun, the largest. A UserError is printed
     without a traceback and exits with 2, in a --multirun after the other jobs have run; which these were, and where all
-    of them lie, is said at the end. `schema` is the dotted name of the dataclass of the top-level keys, by default that of the
-    command; `config_dir` replaces `conf_dir()`.
+    of them lie, is said at the end. `schema` is the dotted name of the dataclass of the top-level keys, by
+    default that of the command; `config_dir` replaces `conf_dir()`.
     """
     schema = schema or SCHEMAS.get(config_name, RUN)
     # Hydra then raises its errors instead of printing them and exiting with 1.

@@ -1,0 +1,77 @@
+"""Score a trained run, on new rows or its own.
+
+python -m nlu.evaluate run=outputs/mine data.test=new.csv out=scores
+python -m nlu.evaluate run=outputs/mine compare=true             its own sets again: equal to the bit, or why not
+python -m nlu.evaluate model=bert_tiny data=afqmc max_rows=500   a configuration's initial weights
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from nlu.config.checks.resolve import resolve
+from nlu.config.checks.validate import EVALUATE, problems
+from nlu.config.defaults import with_defaults
+from nlu.config.entry.app import run_app
+from nlu.config.errors import UserError
+from nlu.config.evaluated import on_run, scored_sets
+from nlu.config.inference import Evaluate
+
+
+def main(composed: DictConfig) -> int:
+    """Validate, then score in one process for each device."""
+    overrides = list(HydraConfig.get().overrides.task)
+    plain, unresolved = resolve(composed)
+    # Nobody sets it: it is a job's of a search.
+    plain.pop("trial", None)
+    if (reference := plain.get("run")) is None:
+        located, named = None, []
+        config = plain
+    else:
+        from nlu.inference.locate import locate, saved_config
+
+        located, named = locate(str(reference), str(plain.get("checkpoint"))), scored_sets(overrides)
+        config = on_run(
+            saved_config(located.run_dir), with_defaults(plain, EVALUATE), overrides, named, str(located.checkpoint)
+        )
+    if found := [*unresolved, *problems(config, EVALUATE), *_cross(config, named)]:
+        raise UserError(*found)
+    config = with_defaults(config, EVALUATE)
+    if config["dry_run"]:
+        from nlu.config.entry.dry_run import show
+
+        return show(config)
+    from nlu.inference.evaluation import run_evaluation
+    from nlu.launching.local import spread
+
+    work = partial(run_evaluation, Evaluate.of(config), located, named)
+    return spread(work, config["trainer"]["devices"])
+
+
+def _cross(config: Mapping[str, Any], named: Sequence[str]) -> list[str]:
+    """Return the rules that its own keys break beside one another."""
+    found = []
+    if config.get("compare") and config.get("run") is None:
+        found.append("compare is true, but there is no run to compare with; set run, or compare=false")
+    if config.get("compare") and (named or config.get("max_rows") or config.get("group_by") is not None):
+        found.append(
+            "compare is true, which scores the run's own sets as they are; leave out data, max_rows and group_by, or "
+            "set compare=false"
+        )
+    if config.get("group_by") is not None and not named:
+        found.append("group_by is given, but no rows to score; give them as data.test=FILE or data.dev=FILE")
+    if config.get("fold") is None and (config.get("folds") or {}).get("count") and config.get("run") is None:
+        found.append("folds are of training; set fold to the number of one, or folds=none")
+    return found
+
+
+def command() -> NoReturn:
+    """Be the program nlu-evaluate."""
+    run_app(main, "evaluate")
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,207 @@
+"""Scoring a trained run, or the weights that a configuration starts from, on this process's rank.
+
+Axes: N rows of a set.
+"""
+
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlu.config.errors import CheckpointError, UserError
+from nlu.config.inference import Evaluate
+from nlu.config.targets import build
+from nlu.data.dataset import Files
+from nlu.data.examples import Examples
+from nlu.data.prepare import prepare_scoring
+from nlu.display.progress import Progress
+from nlu.display.scores import draw_scores, print_scores
+from nlu.inference.comparison import differences, recorded_scores
+from nlu.inference.findings import Findings, find
+from nlu.inference.locate import Located
+from nlu.inference.trained import load_trained
+from nlu.models.task_model import TaskModel
+from nlu.runs import logs
+from nlu.storage.files import write_json
+from nlu.tasks.task import Task
+from nlu.training.build import bars, build_data, build_model
+from nlu.training.evaluation import Evaluator, score
+from nlu.training.precision import Precision
+from nlu.training.predictions import keep_predictions
+from nlu.training.ranks import Ranks, process_group
+
+log = logging.getLogger(__name__)
+
+EXIT_DIFFERS = 1
+"""with compare=true: a score is another than the run recorded"""
+
+
+@dataclass
+class Subject:
+    """What is scored, and on what."""
+
+    task: Task
+    model: TaskModel
+    sets: dict[str, Examples]
+    digests: dict[str, str]
+    decided: dict[str, float]
+    """from which a task takes its threshold; {}: from the first set"""
+
+
+def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) -> int:
+    """Score, print and, with `out`, keep; returns the exit status.
+
+    `named` are those of dev and test that rows were given for; none: the sets of the configuration. Raises UserError
+    for whatever the user must change, before anything is written.
+    """
+    logs.set_up(None, 0)
+    with process_group(config.trainer.device) as ranks:
+        _require_new(config.out)
+        with Progress(enabled=ranks.is_first) as progress:
+            subject = _subject(config, located, named, ranks, progress)
+            found = _score_all(config, subject, ranks, progress)
+    if not ranks.is_first:
+        return 0
+    result = _result(config, located, found)
+    status = 0
+    if config.compare:
+        assert located is not None, "validated together"
+        status = _compare(config, located, subject, found, result, ranks)
+    if config.out is not None:
+        write_json(Path(config.out) / "result.json", result)
+        draw_scores(Path(config.out) / "plots", found)
+    print_scores(found, config.out)
+    return status
+
+
+def _require_new(out: str | None) -> None:
+    if out is not None and Path(out).exists() and not (Path(out).is_dir() and not any(Path(out).iterdir())):
+        raise UserError(f"out is {out}, which exists; nothing was written; choose another, or remove it")
+
+
+def _subject(config: Evaluate, located: Located | None, named: list[str], ranks: Ranks, progress: Progress) -> Subject:
+    if located is None:
+        data = build_data(config, ranks, progress)
+        trusted, store = config.trusted_packages, data.store
+        loss = build(config.loss, trusted=trusted)
+        loss.bind(store.labels, None, None) if _needs_no_counts(config.loss) else None
+        task: Task = build(config.task, loss, store.target, trusted=trusted)
+        model = build_model(config, data, task).to(ranks.device)
+        return Subject(task, model, _but_train(store.sets), store.digests, {})
+    trained = load_trained(located)
+    model = trained.model.to(ranks.device)
+    if named:
+        files: Files = build(config.data, trusted=config.trusted_packages)
+        names = [name for name in files.sources() if name != "train" and ("test" if name == "test" else "dev") in named]
+        with ranks.first_goes_first():
+            store = prepare_scoring(
+                files, names, trained.target, trained.layout.name, trained.tokenizer, group_by=config.group_by,
+                progress=bars(progress),
+            )  # fmt: skip
+    else:
+        store = build_data(config, ranks, progress).store
+        if store.labels != trained.labels:
+            raise CheckpointError(
+                f"the rows of {located.run_dir} have the labels {store.labels} by now, but it was trained for "
+                f"{trained.labels}; give the rows to score as data.test=FILE"
+            )
+    return Subject(trained.task, model, _but_train(store.sets), store.digests, trained.decided)
+
+
+def _but_train(sets: Mapping[str, Examples]) -> dict[str, Examples]:
+    return {name: part for name, part in sets.items() if name != "train"}
+
+
+def _score_all(config: Evaluate, subject: Subject, ranks: Ranks, progress: Progress) -> dict[str, Findings]:
+    """Score every set; what was found is on rank 0."""
+    precision: Precision = build(config.precision, trusted=config.trusted_packages)
+    batch_size = config.trainer.eval_batch_size or 2 * config.trainer.batch_size
+    found: dict[str, Findings] = {}
+    decided = dict(subject.decided)
+    with _folder(config.out, ranks) as folder:
+        evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, folder / "predictions")
+        for name, whole in subject.sets.items():
+            part = whole if config.max_rows is None else sample(whole, config.max_rows, config.seed)
+            with progress.task(f"scoring {name}", len(part)) as bar:
+                scored = score(evaluator, part, decided, bar.advance)
+            decided = decided or scored.scores.metrics
+            if config.out is not None:
+                keep_predictions(folder, name, scored, subject.task, ranks, step=None)
+            else:
+                scored.spool.gather(ranks)
+            if ranks.is_first:
+                found[name] = find(config, subject.task, part, scored, progress)
+            scored.spool.close()
+    return found
+
+
+@contextmanager
+def _folder(out: str | None, ranks: Ranks) -> Iterator[Path]:
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="nlu-evaluate-") as folder:
+        yield Path(folder)
+
+
+def sample(part: Examples, count: int, seed: int) -> Examples:
+    """Return that many examples of a set, or all: of each label the same share, drawn by the seed.
+
+    Of an example with several labels the first counts.
+    """
+    if count >= len(part):
+        return part
+    strata, counts_N = part.target.strata(part.stored, part.rows_N)
+    has_N = counts_N > 0
+    first_N = np.full(len(part), -1, np.int64)
+    first_N[has_N] = strata[(np.cumsum(counts_N) - counts_N)[has_N]]
+    chance_N = np.random.default_rng(seed).permutation(len(part))
+    by_label_N = np.lexsort((chance_N, first_N))
+    # Every len / count-th of the rows in order of their labels.
+    taken = ((np.arange(count) + 0.5) * len(part) / count).astype(np.int64)
+    return part.some(np.sort(by_label_N[taken]))
+
+
+def _result(config: Evaluate, located: Located | None, found: Mapping[str, Findings]) -> dict[str, Any]:
+    """Return the content of result.json."""
+    return {
+        "run": None if located is None else str(located.run_dir),
+        "checkpoint": None if located is None else located.checkpoint.name,
+        "metrics": {name: one.metrics for name, one in found.items()},
+        "interval": {name: one.intervals for name, one in found.items()},
+        "sets": {name: one.about() for name, one in found.items()},
+        "seed": config.seed, "resamples": config.resamples, "group_by": config.group_by, "max_rows": config.max_rows,
+    }  # fmt: skip
+
+
+def _compare(
+    config: Evaluate, located: Located, subject: Subject, found: Mapping[str, Findings], result: dict[str, Any],
+    ranks: Ranks,
+) -> int:  # fmt: skip
+    """Say whether scores are those that the run recorded; returns the exit status."""
+    recorded = recorded_scores(located)
+    wrong = [
+        f"{name} {metric}: {recorded[name][metric]!r} there, {value!r} here"
+        for name, one in found.items()
+        for metric, value in one.own_metrics.items()
+        if name in recorded and recorded[name].get(metric) is not None and recorded[name][metric] != value
+    ]
+    known = [name for name in found if name in recorded]
+    result["compare"] = {"sets": known, "equal": not wrong, "differences": wrong}
+    if not wrong:
+        log.info("compare: the scores of %s are equal to the bit to those that the run recorded", ", ".join(known))
+        return 0
+    reasons = differences(config, located, subject.digests, ranks)
+    result["compare"]["reasons"] = reasons
+    for line in [*wrong, *(reasons or ["nothing that is recorded differs: tell us"])]:
+        log.warning("compare: %s", line)
+    return EXIT_DIFFERS
+
+
+def _needs_no_counts(loss: Mapping[str, Any]) -> bool:
+    return all(not str(key).endswith("weights") or value is None for key, value in loss.items())

@@ -1,0 +1,114 @@
+"""What is to be known of a scored set beside its metrics: intervals, calibration, confusion, scores of queries."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nlu.config.errors import UserError
+from nlu.config.inference import Evaluate
+from nlu.config.nearest import hint
+from nlu.data.examples import Examples
+from nlu.display.progress import Progress
+from nlu.metrics.bootstrap import Blocks, Together, blocks_of
+from nlu.metrics.calibration import CalibrationScorer, CurveScorer
+from nlu.metrics.queries import ChosenScorer, ConfusionScorer, QueryScorer
+from nlu.metrics.scores import Record, Scorer
+from nlu.tasks.task import Task
+from nlu.training.evaluation import Scored
+
+
+@dataclass
+class Findings:
+    """What was found of one set."""
+
+    rows: int
+    own_metrics: dict[str, float]
+    """those of the task, as a run records them"""
+    metrics: dict[str, float]
+    """these and all others"""
+    by_label: list[dict[str, Any]]
+    intervals: dict[str, list[float]] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    confusion: list[list[int]] | None = None
+    """rows of each class (lines) that each class was predicted for (columns), in the order of `names`"""
+    calibration: list[dict[str, Any]] | None = None
+
+    def about(self) -> dict[str, Any]:
+        """Return what result.json holds beside metrics and intervals."""
+        return {
+            "rows": self.rows, "by_label": self.by_label, "labels": self.names, "confusion": self.confusion,
+            "calibration": self.calibration,
+        }  # fmt: skip
+
+
+def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress: Progress) -> Findings:
+    """Go through the records of a scored set once more. Raises UserError for classes or groups that there are not."""
+    own = scored.scores.metrics
+    names = part.target.names
+    found = Findings(len(part), own, dict(own), scored.scores.by_label, names=names)
+    kinds = _kinds(next(record for _, record in _records(task, part, scored)))
+    _require_classes(config, names, kinds)
+    group_N = _groups(config, part)
+
+    def resampled() -> Together:
+        # The threshold stays: an interval says how much the rows matter, not how it was found.
+        scorers: list[Scorer] = [task.scorer(own)]
+        scorers += [CalibrationScorer(names)] if "probabilities" in kinds else []
+        scorers += [ChosenScorer(config.classes)] if config.classes else []
+        scorers += [QueryScorer(names)] if "probabilities" in kinds and group_N is not None else []
+        return Together(scorers)
+
+    once: list[Any] = [CalibrationScorer(names), CurveScorer(names)] if "probabilities" in kinds else []
+    confusion = ConfusionScorer(names) if "prediction" in kinds else None
+    together = resampled()
+    # Vectors are not kept with records, so that retrieval is not scored again.
+    joins = getattr(scored.scorer, "joins", True)
+    block_N = blocks_of(len(part), config.seed, group_N)
+    blocks = Blocks(resampled, block_N) if joins and config.resamples else None
+    for row, (example, record) in enumerate(_records(task, part, scored)):
+        told = {**record, "row": row, "group": row if group_N is None else int(group_N[example])}
+        if joins:
+            together.add(told)
+        for scorer in (*once, *([confusion] if confusion else [])):
+            scorer.add(told)
+        if blocks is not None:
+            blocks.add(example, told)
+    if joins:
+        found.metrics |= together.result().metrics
+    for scorer in once:
+        # What two of them have is that of the task.
+        found.metrics |= {name: value for name, value in scorer.result().metrics.items() if name not in found.metrics}
+    found.calibration = once[0].bins() if once else None
+    found.confusion = confusion.matrix() if confusion else None
+    if blocks is not None:
+        with progress.task(f"resampling {part.name}", config.resamples) as bar:
+            found.intervals = blocks.intervals(config.resamples, config.seed, bar.advance)
+    return found
+
+
+def _records(task: Task, part: Examples, scored: Scored) -> Iterator[tuple[int, Record]]:
+    for example, record in scored.spool:
+        yield example, task.finished(record, scored.scores.metrics)
+
+
+def _kinds(record: Record) -> set[str]:
+    """Return which of prediction and probabilities a record has, as a classifier's records have them."""
+    if not isinstance(record.get("prediction"), str):
+        return set()
+    return {"prediction"} | ({"probabilities"} if "probabilities" in record else set())
+
+
+def _require_classes(config: Evaluate, names: list[str], kinds: set[str]) -> None:
+    if not config.classes:
+        return
+    if "prediction" not in kinds:
+        raise UserError("classes is given, but this task gives no example a class; leave out classes")
+    if unknown := [name for name in config.classes if name not in names]:
+        raise UserError(f"classes names {unknown[0]}, which is no class; {hint(unknown[0], names)}; name some of these")
+
+
+def _groups(config: Evaluate, part: Examples) -> np.ndarray | None:
+    """Return the group of each example, (N,), or None."""
+    return None if config.group_by is None else part.stored.scalars("group", part.rows_N)

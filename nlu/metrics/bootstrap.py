@@ -1,0 +1,83 @@
+"""Intervals of scores by the bootstrap: what the scores would be on other rows of the same kind.
+
+Efron and Tibshirani 1993, An Introduction to the Bootstrap, sections 13.3 (percentile intervals) and 8.5 (resampling
+whole groups). We differ where there are more than MOST_BLOCKS rows: then blocks of rows that chance put together are
+drawn in the place of single rows, which changes an interval's width by some 5 % and lets a resample be joined from
+scorers that were each told their rows once.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from nlu.metrics.scores import Record, Scorer
+
+LEVEL = 0.95
+MOST_BLOCKS = 200
+
+
+class Blocks:
+    """Scorers of blocks of rows, from which resamples are joined."""
+
+    def __init__(self, make: Callable[[], Scorer], block_N: np.ndarray):
+        """`make` begins a scorer; `block_N` is the block of each row, from `blocks_of`; (N,)."""
+        self._make, self._block_N = make, block_N
+        self._scorers = [make() for _ in range(int(block_N.max()) + 1)]
+
+    def add(self, row: int, record: Record) -> None:
+        """Count a row, by its number."""
+        self._scorers[self._block_N[row]].add(record)
+
+    def intervals(
+        self, resamples: int, seed: int, advance: Callable[[int], None] = lambda done: None
+    ) -> dict[str, list[float]]:
+        """Return for each metric the ends of the interval that holds LEVEL of the resamples; NaN where one is NaN."""
+        rng = np.random.default_rng(seed)
+        drawn: dict[str, list[float]] = {}
+        for _ in range(resamples):
+            for name, value in self._resample(rng).items():
+                drawn.setdefault(name, []).append(value)
+            advance(1)
+        tail = (1 - LEVEL) / 2
+        return {name: np.quantile(values, [tail, 1 - tail]).tolist() for name, values in drawn.items()}
+
+    def _resample(self, rng: np.random.Generator) -> dict[str, float]:
+        joined: Any = self._make()
+        for block in rng.integers(len(self._scorers), size=len(self._scorers)):
+            joined.merge(self._scorers[block])
+        return joined.result().metrics
+
+
+def blocks_of(count: int, seed: int, group_N: np.ndarray | None = None) -> np.ndarray:
+    """Return the block of each of `count` rows: its group, or its own, or one of MOST_BLOCKS that chance gives it.
+
+    Blocks that chance makes differ by one row at most, or one group; (N,), int64, from 0.
+    """
+    unit_N = np.arange(count) if group_N is None else np.unique(group_N, return_inverse=True)[1].reshape(-1)
+    units = int(unit_N.max()) + 1
+    if units <= MOST_BLOCKS:
+        return unit_N
+    shuffled_U = np.random.default_rng(seed).permutation(units)
+    return (shuffled_U % MOST_BLOCKS)[unit_N]
+
+
+class Together:
+    """Several scorers of the same rows as one; a metric that two of them have is that of the first."""
+
+    def __init__(self, scorers: Iterable[Scorer]):
+        self.scorers: list[Any] = list(scorers)
+
+    def add(self, record: Record) -> None:
+        for scorer in self.scorers:
+            scorer.add(record)
+
+    def merge(self, other: "Together") -> None:
+        for own, theirs in zip(self.scorers, other.scorers, strict=True):
+            own.merge(theirs)
+
+    def result(self) -> Any:
+        first, *others = [scorer.result() for scorer in self.scorers]
+        for scores in others:
+            first.metrics = scores.metrics | first.metrics
+        return first

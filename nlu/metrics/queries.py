@@ -1,0 +1,105 @@
+"""Scores of queries that have several candidates, of which the likeliest answers, and scores over chosen classes."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Self
+
+from nlu.metrics.scores import Record, Scores, ratio
+
+
+class QueryScorer:
+    """Precision, recall and F1 of queries: each is answered by the one of its rows that is likeliest not of the first
+    class, with what is predicted for that row.
+
+    A query is found where that row's prediction is right and not the first class; it is wrongly answered where the
+    prediction is wrong and not the first class; it is missed where one of its rows is not of the first class and it is
+    not found. A record holds `group` (the query), `label`, `prediction` and `probabilities`; of rows that are equally
+    likely the one with the smaller `row` counts. All rows of a query must be told to one scorer. Memory: a few numbers
+    a query.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        self._negative = names[0]
+        self._queries: Counter[Any] = Counter()
+        self._best: dict[Any, tuple[float, int, bool, bool]] = {}
+        """of each query: less its probability, the number, and whether the answer is given and right"""
+        self._asked: set[Any] = set()
+
+    def add(self, record: Record) -> None:
+        likely = 1 - record["probabilities"][self._negative]
+        given = record["prediction"] != self._negative
+        entry = (-likely, record["row"], given, given and record["prediction"] == record["label"])
+        query = record["group"]
+        self._best[query] = min(self._best.get(query, entry), entry)
+        if record["label"] != self._negative:
+            self._asked.add(query)
+        self._queries[query] = 1
+
+    def merge(self, other: Self) -> None:
+        # A query that a resample draws twice counts twice.
+        self._queries.update(other._queries)
+        self._asked |= other._asked
+        for query, entry in other._best.items():
+            self._best[query] = min(self._best.get(query, entry), entry)
+
+    def result(self) -> Scores:
+        found = wrong = missed = 0
+        for query, (_, _, given, right) in self._best.items():
+            times = self._queries[query]
+            found += times * right
+            wrong += times * (given and not right)
+            missed += times * (query in self._asked and not right)
+        return Scores(
+            {
+                "query_precision": ratio(found, found + wrong), "query_recall": ratio(found, found + missed),
+                "query_f1": ratio(2 * found, 2 * found + wrong + missed),
+            }
+        )  # fmt: skip
+
+
+class ChosenScorer:
+    """Precision, recall and F1 over some classes: a row counts for the class that is right and the one predicted.
+
+    A record holds `label` and `prediction`.
+    """
+
+    def __init__(self, classes: Sequence[str]):
+        self._classes = frozenset(classes)
+        self._right = self._predicted = self._wanted = 0
+
+    def add(self, record: Record) -> None:
+        is_predicted, is_wanted = record["prediction"] in self._classes, record["label"] in self._classes
+        self._predicted += is_predicted
+        self._wanted += is_wanted
+        self._right += is_predicted and record["prediction"] == record["label"]
+
+    def merge(self, other: Self) -> None:
+        self._right += other._right
+        self._predicted += other._predicted
+        self._wanted += other._wanted
+
+    def result(self) -> Scores:
+        precision, recall = ratio(self._right, self._predicted), ratio(self._right, self._wanted)
+        f1 = ratio(2 * self._right, self._predicted + self._wanted)
+        return Scores({"precision_chosen": precision, "recall_chosen": recall, "f1_chosen": f1})
+
+
+class ConfusionScorer:
+    """How often each class was predicted for rows of each class. A record holds `label` and `prediction`."""
+
+    def __init__(self, names: Sequence[str]):
+        self._names = list(names)
+        self._pairs: Counter[tuple[str, str]] = Counter()
+
+    def add(self, record: Record) -> None:
+        self._pairs[record["label"], record["prediction"]] += 1
+
+    def merge(self, other: Self) -> None:
+        self._pairs.update(other._pairs)
+
+    def result(self) -> Scores:
+        return Scores({})
+
+    def matrix(self) -> list[list[int]]:
+        """Return the rows of each class (lines) that each class was predicted for (columns)."""
+        return [[self._pairs[right, predicted] for predicted in self._names] for right in self._names]

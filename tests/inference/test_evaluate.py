@@ -1,0 +1,137 @@
+"""python -m nlu.evaluate: the scores that the run recorded, to the bit, and what else is to be known of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nlu.data.prepare import prepare_scoring
+from nlu.data.targets import Classes
+from nlu.inference.evaluation import sample
+from tests.inference.runs import evaluate, kept, trained
+from tests.training.kinds import TASKS, read, write
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(TASKS["classify"], tmp_path_factory.mktemp("classify"))
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_kind_scores_new_rows_as_its_own_to_the_bit(name: str, tmp_path: Path, capsys: Any) -> None:
+    run = trained(TASKS[name], tmp_path)
+    recorded = result(run)["metrics"]["dev"]
+    evaluate(f"run={run}", "compare=true", "resamples=0", "trainer.eval_batch_size=3")
+    assert "the scores of dev are equal to the bit" in capsys.readouterr().err
+    (tmp_path / "dev.jsonl").rename(tmp_path / "new.jsonl")
+    (tmp_path / "train.jsonl").unlink()
+    evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", f"out={tmp_path}/out", "resamples=20")
+    found = result(tmp_path / "out")
+    assert {metric: found["metrics"]["test"][metric] for metric in recorded} == recorded
+    assert [{**one, "id": 0} for one in read(tmp_path / "out/predictions/test.jsonl")[1:]] == [
+        {**one, "id": 0} for one in kept(run)
+    ]
+    for metric, (low, high) in found["interval"]["test"].items():
+        assert low is None or low <= high, metric
+    assert bool(found["interval"]["test"]) == (name != "retrieve")
+
+
+def test_a_score_that_is_another_is_told_with_what_has_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(TASKS["classify"], tmp_path)
+    rows = read(tmp_path / "dev.jsonl")
+    write(tmp_path / "dev.jsonl", rows[:-4])
+    evaluate(f"run={run}", "compare=true", "resamples=0", f"out={tmp_path}/out", status=1)
+    said = capsys.readouterr().err
+    assert (
+        "dev accuracy: " in said and "the rows of dev, or what makes tokens and labels of them, are others now" in said
+    )
+    assert result(tmp_path / "out")["compare"]["equal"] is False
+
+
+def test_intervals_are_those_of_rows_drawn_again(run: Path, tmp_path: Path) -> None:
+    write(tmp_path / "new.jsonl", read(run.parent / "dev.jsonl") * 8)
+    evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", f"out={tmp_path}/a", "resamples=400")
+    evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", f"out={tmp_path}/b", "resamples=400", "seed=1")
+    low, high = result(tmp_path / "a")["interval"]["test"]["accuracy"]
+    assert result(tmp_path / "a")["interval"] == result(tmp_path / "b")["interval"], "the seed decides"
+    right_N = np.array([one["label"] == one["prediction"] for one in read(tmp_path / "a/predictions/test.jsonl")[1:]])
+    rng = np.random.default_rng(7)
+    means = [right_N[rng.integers(len(right_N), size=len(right_N))].mean() for _ in range(4000)]
+    assert (low, high) == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.02)
+
+
+def test_groups_are_drawn_whole_and_queries_are_scored(run: Path, tmp_path: Path) -> None:
+    rows = read(run.parent / "dev.jsonl")
+    # Every row eight times under its own number: eight times as many rows tell nothing more.
+    write(tmp_path / "new.jsonl", [{**row, "q": f"q{place}"} for place, row in enumerate(rows) for _ in range(8)])
+    order = (f"run={run}", f"data.test={tmp_path}/new.jsonl", "resamples=300")
+    evaluate(*order, f"out={tmp_path}/rows")
+    evaluate(*order, f"out={tmp_path}/groups", "group_by=q")
+    apart, together = (result(tmp_path / name)["interval"]["test"]["accuracy"] for name in ("rows", "groups"))
+    assert (together[1] - together[0]) == pytest.approx(8**0.5 * (apart[1] - apart[0]), rel=0.35)
+    found = result(tmp_path / "groups")["metrics"]["test"]
+    own = kept(run)
+    hits = sum(one["prediction"] == one["label"] == "good" for one in own)
+    asked = sum(one["label"] == "good" for one in own)
+    given = sum(one["prediction"] == "good" for one in own)
+    assert (found["query_recall"], found["query_precision"]) == (hits / asked, hits / given if given else 0)
+
+
+def test_a_sample_has_the_same_share_of_each_label(tmp_path: Path) -> None:
+    from nlu.data.dataset import Files
+    from nlu.data.layouts import LAYOUTS
+    from nlu.data.tokenizing import SPECIALS, wordpiece
+
+    write(tmp_path / "new.jsonl", [{"text": f"a {n}", "label": "abc"[(n % 10 > 5) + (n % 10 > 8)]} for n in range(500)])
+    files = Files(train="none", test=f"{tmp_path}/new.jsonl", fields={"text": "text", "label": "label"}, max_len=16)
+    target = Classes.from_meta({"names": ["a", "b", "c"], "remap": None})
+    tokenizer = wordpiece([*SPECIALS, "a"], True, "a test")
+    part = prepare_scoring(files, ["test"], target, LAYOUTS["single"].name, tokenizer).sets["test"]
+    drawn = sample(part, 50, seed=1)
+    assert np.bincount(target.numbers(drawn.stored, drawn.rows_N)).tolist() == [30, 15, 5]
+    assert (np.diff(drawn.rows_N) > 0).all() and not np.array_equal(drawn.rows_N, sample(part, 50, seed=2).rows_N)
+    assert len(sample(part, 10_000, seed=1)) == 500
+
+
+def test_the_weights_that_a_configuration_starts_from_are_scored(tmp_path: Path, capsys: Any) -> None:
+    evaluate(*TASKS["classify"].overrides(tmp_path), "resamples=0")
+    assert "dev, 11 examples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("orders", "words"),
+    [
+        (["optimizer.lr=1"], ["optimizer.lr: a run is scored as it was trained"]),
+        (["data.test=IN", "out=DIR"], ["exists; nothing was written"]),
+        (["data.test=IN", "compare=true"], ["leave out data"]),
+        (["group_by=q"], ["group_by is given, but no rows to score"]),
+        (["data.test=IN", "classes=[great]"], ["classes names great", "bad, good"]),
+        (
+            ["data.test=NEW"],
+            ["field label: 'new' is not in the label map ['bad', 'good'] that the run was trained for"],
+        ),
+        (["data.test=IN", "group_by=queries"], ["queries"]),
+        (["data.test=DIR/absent.jsonl"], ["absent.jsonl"]),
+        (["data.test=IN", "data.fields={text: nope, label: label}"], ["lacks this field"]),
+        (["checkpoint=best-9"], ["no checkpoint best-9"]),
+    ],
+)
+def test_what_cannot_be_scored_is_said(
+    run: Path, tmp_path: Path, capsys: Any, orders: list[str], words: list[str]
+) -> None:
+    write(tmp_path / "in.jsonl", read(run.parent / "dev.jsonl"))
+    write(tmp_path / "new.jsonl", [{"text": "a", "label": "new"}])
+    names = {"IN": tmp_path / "in.jsonl", "NEW": tmp_path / "new.jsonl", "DIR": tmp_path}
+    for word, path in names.items():
+        orders = [order.replace(word, str(path)) for order in orders]
+    evaluate(f"run={run}", *orders, status=2)
+    refusal = capsys.readouterr().err
+    assert all(word in refusal for word in words) and "Traceback" not in refusal, refusal

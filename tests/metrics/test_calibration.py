@@ -1,0 +1,141 @@
+"""Calibration, curves, queries and chosen classes against numbers computed otherwise."""
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics
+
+from nlu.metrics.calibration import BINS, CalibrationScorer, CurveScorer
+from nlu.metrics.queries import ChosenScorer, ConfusionScorer, QueryScorer
+
+NAMES = ["no", "a", "b"]
+
+
+def records(seed: int, count: int, names: list[str] = NAMES) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    # Probabilities on a grid, so that some are equal.
+    probability_NC = rng.multinomial(8, [1 / len(names)] * len(names), size=count) / 8
+    return [
+        {
+            "label": names[rng.integers(len(names))], "prediction": names[int(p.argmax())],
+            "probability": float(p.max()),
+            "probabilities": dict(zip(names, p.tolist(), strict=True)), "row": row, "group": row // 3,
+        }
+        for row, p in enumerate(probability_NC)
+    ]  # fmt: skip
+
+
+def told(scorer: Any, rows: list[dict[str, Any]]) -> Any:
+    for row in rows:
+        scorer.add(row)
+    return scorer
+
+
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 60))
+def test_ece_and_brier_are_those_of_numpy(seed: int, count: int) -> None:
+    rows = records(seed, count)
+    probability_NC = np.array([[row["probabilities"][name] for name in NAMES] for row in rows])
+    label_N = np.array([NAMES.index(row["label"]) for row in rows])
+    right_N = np.array([row["label"] == row["prediction"] for row in rows])
+    top_N = probability_NC.max(1)
+    bin_N = np.clip(np.floor(top_N * BINS), 0, BINS - 1)
+    gaps = [abs((right_N[bin_N == k] - top_N[bin_N == k]).sum()) for k in range(BINS)]
+    scores = told(CalibrationScorer(NAMES), rows).result().metrics
+    assert scores["ece"] == pytest.approx(sum(gaps) / count, abs=1e-12)
+    assert scores["brier"] == pytest.approx(((probability_NC - np.eye(3)[label_N]) ** 2).sum(1).mean(), abs=1e-12)
+    half = told(CalibrationScorer(NAMES), rows[::2])
+    half.merge(told(CalibrationScorer(NAMES), rows[1::2]))
+    assert half.result().metrics == scores and half.bins() == told(CalibrationScorer(NAMES), rows).bins()
+
+
+def test_a_probability_is_in_the_bin_of_its_ends() -> None:
+    rows = [{**row, "probability": p} for row, p in zip(records(0, 3), (1.0, 0.5, 1 / BINS), strict=True)]
+    bins = told(CalibrationScorer(NAMES), rows).bins()
+    assert sum(entry["rows"] for entry in bins) == 3 and bins[-1]["to"] == 1
+    assert all(entry["from"] - 1e-9 < entry["probability"] < entry["to"] + 1e-9 for entry in bins)
+
+
+@given(seed=st.integers(0, 10_000), count=st.integers(2, 60))
+def test_the_best_thresholds_are_those_that_trying_all_of_them_finds(seed: int, count: int) -> None:
+    names = ["no", "yes"]
+    rows = records(seed, count, names)
+    label_N = np.array([names.index(row["label"]) for row in rows])
+    yes_N = np.array([row["probabilities"]["yes"] for row in rows])
+    tried = {
+        p: (metrics.f1_score(label_N, yes_N >= p, zero_division=0), (label_N == (yes_N >= p)).mean()) for p in yes_N
+    }
+    found = told(CurveScorer(names), rows).result().metrics
+    assert found["best_f1"] == pytest.approx(max(f1 for f1, _ in tried.values()))
+    assert found["best_accuracy"] == pytest.approx(max(accuracy for _, accuracy in tried.values()))
+    assert tried[found["threshold_f1"]][0] == pytest.approx(found["best_f1"])
+    assert tried[found["threshold_accuracy"]][1] == pytest.approx(found["best_accuracy"])
+    assert not [p for p, (f1, _) in tried.items() if p > found["threshold_f1"] and math.isclose(f1, found["best_f1"])]
+
+
+def test_areas_are_means_over_the_classes_that_occur_beside_others() -> None:
+    rows = records(3, 40)
+    label_N = np.array([NAMES.index(row["label"]) for row in rows])
+    probability_NC = np.array([list(row["probabilities"].values()) for row in rows])
+    found = told(
+        CurveScorer([*NAMES, "never"]), [{**r, "probabilities": {**r["probabilities"], "never": 0.0}} for r in rows]
+    )
+    auc_C = [_pairs_in_order(label_N == c, probability_NC[:, c]) for c in range(3)]
+    assert found.result().metrics["auc_macro"] == pytest.approx(np.mean(auc_C))
+
+
+def _pairs_in_order(is_positive_N: np.ndarray, value_N: np.ndarray) -> float:
+    """The share of pairs of a positive and a negative row in which the positive one is higher; ties count half."""
+    up, down = value_N[is_positive_N][:, None], value_N[~is_positive_N][None]
+    return float(((up > down) + 0.5 * (up == down)).mean())
+
+
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 40))
+def test_queries_are_scored_as_by_hand(seed: int, count: int) -> None:
+    rows = records(seed, count)
+    found = wrong = missed = 0
+    for query in _queries(rows):
+        best = sorted(query, key=lambda row: (row["probabilities"]["no"], row["row"]))[0]
+        hit = best["prediction"] != "no" and best["prediction"] == best["label"]
+        found += hit
+        wrong += best["prediction"] != "no" and not hit
+        missed += any(row["label"] != "no" for row in query) and not hit
+    shuffled = [rows[place] for place in np.random.default_rng(seed).permutation(count)]
+    scores = told(QueryScorer(NAMES), shuffled).result().metrics
+    assert scores["query_f1"] == pytest.approx(2 * found / max(1, 2 * found + wrong + missed))
+    assert scores["query_precision"] == pytest.approx(found / max(1, found + wrong))
+    assert scores["query_recall"] == pytest.approx(found / max(1, found + missed))
+
+
+def _queries(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    bounds = [place for place, row in enumerate(rows) if not place or row["group"] != rows[place - 1]["group"]]
+    for start, end in pairwise([*bounds, len(rows)]):
+        yield rows[start:end]
+
+
+def test_a_query_that_is_drawn_twice_counts_twice() -> None:
+    first, second = told(QueryScorer(NAMES), records(1, 3)), told(QueryScorer(NAMES), records(2, 6)[3:])
+    joined = QueryScorer(NAMES)
+    for scorer in (first, first, second):
+        joined.merge(scorer)
+    again = [{**row, "group": 7} for row in records(1, 3)]
+    assert joined.result() == told(QueryScorer(NAMES), [*records(1, 3), *again, *records(2, 6)[3:]]).result()
+
+
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 40))
+def test_chosen_classes_and_the_confusion_matrix_are_those_of_scikit_learn(seed: int, count: int) -> None:
+    rows = records(seed, count)
+    right, predicted = [row["label"] for row in rows], [row["prediction"] for row in rows]
+    precision, recall, f1, _ = metrics.precision_recall_fscore_support(
+        right, predicted, labels=["a", "b"], average="micro", zero_division=0
+    )
+    scores = told(ChosenScorer(["a", "b"]), rows).result().metrics
+    assert (scores["precision_chosen"], scores["recall_chosen"]) == pytest.approx((precision, recall))
+    assert scores["f1_chosen"] == pytest.approx(f1)
+    matrix = told(ConfusionScorer(NAMES), rows).matrix()
+    assert matrix == metrics.confusion_matrix(right, predicted, labels=NAMES).tolist()
