@@ -140,7 +140,7 @@ def scores_of_scikit_learn(
         if classes == 2:
             for name in ("f1", "precision", "recall"):
                 wanted[name] = getattr(metrics, f"{name}_score")(**both, zero_division=0)
-            is_mixed = 0 < label_N.sum() < count
+            is_mixed = 0 < label_N.sum() < len(label_N)
             wanted["auc"] = metrics.roc_auc_score(label_N, margin_N) if is_mixed else math.nan
             wanted["average_precision"] = metrics.average_precision_score(label_N, margin_N) if is_mixed else math.nan
     return wanted
