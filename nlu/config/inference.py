@@ -88,3 +88,24 @@ class Evaluate(Run):
     """Classes over which precision_chosen, recall_chosen and f1_chosen go; null = none."""
     resamples: NonNegativeInt = 1000
     """Bootstrap resamples for the 95 % intervals; 0 = none."""
+
+
+@dataclass(kw_only=True)
+class Export:
+    """The validated configuration of `nlu.export`."""
+
+    run: str
+    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
+    checkpoint: str = "best"
+    """best | last | best-2 | PATH of a checkpoint."""
+    format: list[Literal["huggingface", "sentence_transformers", "onnx", "onnx-int8", "torch_export", "torchscript"]]
+    """One format or several, each then in a folder of its name."""
+    out: str
+    """A new folder."""
+    rows: PositiveInt = 256
+    """Rows of the run's evaluation set that the export is held against."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Build from a validated configuration with all of its keys."""
+        return cls(**{item.name: config[item.name] for item in fields(cls)})

@@ -15,6 +15,7 @@ from nlu.data.order import evaluation_batches
 from nlu.data.store import Origin, StoredSet, record_batch
 from nlu.data.targets import NoTarget
 from nlu.inference.trained import Trained
+from nlu.models.heads.pairs import unit_vectors
 from nlu.tasks.task import Outputs, to_host
 from nlu.training.precision import Precision
 
@@ -54,6 +55,17 @@ class Predictor:
                 found[example] = one
             advance(len(batch))
         return found
+
+    @torch.inference_mode()
+    def cosines(self, rows: Sequence[dict[str, Any]]) -> list[float]:
+        """Return the cosine of the vectors of both texts of each row, which the run encodes apart."""
+        part = _in_memory(self.encode(rows), self.trained)
+        batch = collate(part, np.arange(len(part)))
+        with self.precision.autocast(self.device):
+            encoded = self.trained.model.encode(batch.to(self.device))
+        first_BD, second_BD = unit_vectors(encoded, batch.to(self.device))
+        found = dict(zip(batch.examples_B.tolist(), to_host((first_BD * second_BD).sum(1)).tolist(), strict=True))
+        return [found[row] for row in range(len(rows))]
 
     @torch.inference_mode()
     def _of_batch(self, batch: Batch, with_logits: bool) -> list[dict[str, Any]]:

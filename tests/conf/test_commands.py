@@ -38,7 +38,9 @@ def test_a_file_begins_with_a_command_that_uses_it(composer, name):
         assert config[group]["_target_"] == target, f"{command} does not use {group}={choice}"
 
 
-@pytest.mark.parametrize(("name", "least"), [("nlu", 10), ("preprocess", 3), ("evaluate", 5), ("predict", 4)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("nlu", 10), ("preprocess", 3), ("evaluate", 5), ("export", 3), ("predict", 4)]
+)
 def test_the_commands_of_the_help_are_right(composer, name, least):
     template = yaml.safe_load((conf_dir() / f"hydra/help/{name}.yaml").read_text(encoding="utf-8"))["template"]
     commands = commands_in(template)
@@ -99,7 +101,7 @@ def test_preprocessing_has_a_help_of_its_own(composer):
 
 def test_the_package_alone_lists_its_commands():
     listed = printed_by("nlu", "--help")
-    assert re.findall(r"-m nlu\.(\w+) ", listed) == ["evaluate", "predict", "preprocess", "report", "train"]
+    assert re.findall(r"-m nlu\.(\w+) ", listed) == ["evaluate", "export", "predict", "preprocess", "report", "train"]
     assert printed_by("nlu", status=2) == listed
 
 

@@ -3,9 +3,12 @@
 import random
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from nlu import evaluate as evaluating
+from nlu import export as exporting_command
 from nlu import predict as predicting
+from nlu.inference import exporting
 from tests.training.in_process import program, train
 from tests.training.kinds import Kind, Row, read
 
@@ -27,6 +30,12 @@ def predict(*overrides: str, status: int = 0) -> None:
 def evaluate(*overrides: str, status: int = 0) -> None:
     """Run `python -m nlu.evaluate` with these overrides, and assert its exit status; its figures stay blank."""
     program(evaluating.main, "evaluate", "trainer.device=cpu", *overrides, status=status)
+
+
+def export(*overrides: str, status: int = 0) -> None:
+    """Run `python -m nlu.export` with these overrides, and assert its exit status; latencies are hardly measured."""
+    with mock.patch.object(exporting, "TIMED_S", 0.0):
+        program(exporting_command.main, "export", *overrides, status=status)
 
 
 def kept(run_dir: Path, name: str = "dev") -> list[dict[str, Any]]:

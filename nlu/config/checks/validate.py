@@ -16,7 +16,10 @@ from nlu.config.targets import TARGET, is_trusted, untrusted
 
 RUN = "nlu.config.schema.Run"
 EVALUATE = "nlu.config.inference.Evaluate"
-SCHEMAS = {"train": RUN, "preprocess": RUN, "evaluate": EVALUATE, "predict": "nlu.config.inference.Predict"}
+SCHEMAS = {
+    "train": RUN, "preprocess": RUN, "evaluate": EVALUATE, "export": "nlu.config.inference.Export",
+    "predict": "nlu.config.inference.Predict",
+}  # fmt: skip
 """Of each command that composes a configuration, the dataclass of the top-level keys."""
 
 

@@ -1,0 +1,33 @@
+"""Export a trained run to a format of others, checked against the run's own logits.
+
+python -m nlu.export run=outputs/mine format=huggingface out=mine-hf
+python -m nlu.export run=outputs/mine 'format=[onnx,onnx-int8]' out=mine-onnx
+python -m nlu.export run=outputs/search format=torch_export out=mine-compiled     of a search, its best trial
+"""
+
+from typing import NoReturn
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from nlu.config.checks.validate import SCHEMAS
+from nlu.config.entry.app import prepare, run_app
+from nlu.config.inference import Export
+
+
+def main(composed: DictConfig) -> int:
+    """Validate, then export."""
+    if isinstance(written := composed.get("format"), str) and not OmegaConf.is_missing(composed, "format"):
+        composed.format = ListConfig([written])
+    config = Export.of(prepare(composed, SCHEMAS["export"]))
+    from nlu.inference.exporting import run_export
+
+    return run_export(config)
+
+
+def command() -> NoReturn:
+    """Be the program nlu-export."""
+    run_app(main, "export")
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,141 @@
+"""Every format: what writes it, what reads it back, and what it needs to be installed. Axes: N texts, C outputs."""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nlu.config.errors import UserError
+from nlu.inference.exports import huggingface, sentences
+from nlu.inference.exports.padded import NAMES, Inputs, Padded
+from nlu.inference.trained import Trained
+
+Compute = Callable[[Inputs], np.ndarray]
+"""logits of padded inputs; of sentence_transformers vectors"""
+EXTRAS = {"transformers": "hf", "onnx": "onnx", "onnxscript": "onnx", "onnxruntime": "onnx"}
+MODEL = {"onnx": "model.onnx", "onnx-int8": "model.int8.onnx", "torchscript": "model.pt", "torch_export": "model.pt2"}
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format."""
+
+    name: str
+    needs: tuple[str, ...]
+    """packages"""
+    write: Callable[[Trained, Path], None]
+    read: Callable[[Path], Compute]
+
+
+def require_packages(chosen: Format) -> None:
+    """Raise UserError naming the command that installs what a format needs and what is not there."""
+    absent = [name for name in chosen.needs if importlib.util.find_spec(name) is None]
+    if absent:
+        extras = ",".join(dict.fromkeys(EXTRAS[name] for name in absent))
+        raise UserError(
+            f"format is {chosen.name}, which needs {', '.join(absent)}; install it with pip install 'nlu[{extras}]'"
+        )
+
+
+def _read_huggingface(folder: Path) -> Compute:
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+    architecture = AutoConfig.from_pretrained(folder).architectures[0]
+    kind = AutoModelForTokenClassification if "Token" in architecture else AutoModelForSequenceClassification
+    model = kind.from_pretrained(folder).eval()
+    return lambda inputs: _computed(lambda **tensors: model(**tensors).logits, inputs)
+
+
+def _write_torchscript(trained: Trained, folder: Path) -> None:
+    model = Padded(trained, "torchscript")
+    traced = torch.jit.trace(model, _example(trained), check_trace=False)
+    traced.save(str(folder / MODEL["torchscript"]))  # type: ignore[no-untyped-call]
+    huggingface.tokenizer_of(trained).save_pretrained(folder)
+
+
+def _read_torchscript(folder: Path) -> Compute:
+    model = torch.jit.load(str(folder / MODEL["torchscript"]))  # type: ignore[no-untyped-call]
+    return lambda inputs: _computed(lambda **tensors: model(*(tensors[name] for name in NAMES)), inputs)
+
+
+def _write_torch_export(trained: Trained, folder: Path) -> None:
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        raise UserError("format is torch_export, which is compiled, but there is no C++ compiler (g++); install one")
+    program = torch.export.export(Padded(trained, "torch_export"), _example(trained), dynamic_shapes=_shapes())
+    torch._inductor.aoti_compile_and_package(program, package_path=str(folder / MODEL["torch_export"]))
+    huggingface.tokenizer_of(trained).save_pretrained(folder)
+
+
+def _read_torch_export(folder: Path) -> Compute:
+    model = torch._inductor.aoti_load_package(str(folder / MODEL["torch_export"]))
+    return lambda inputs: _computed(lambda **tensors: model(*(tensors[name] for name in NAMES)), inputs)
+
+
+def _write_onnx(trained: Trained, folder: Path) -> None:
+    program = torch.onnx.export(
+        Padded(trained, "onnx"), _example(trained), input_names=list(NAMES), output_names=["logits"],
+        dynamic_shapes=_shapes(), dynamo=True, verbose=False,
+    )  # fmt: skip
+    assert program is not None, "the exporter by torch.export returns a program"
+    program.save(str(folder / MODEL["onnx"]))
+    huggingface.tokenizer_of(trained).save_pretrained(folder)
+
+
+def _write_int8(trained: Trained, folder: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    _write_onnx(trained, folder)
+    whole = folder / MODEL["onnx"]
+    quantize_dynamic(whole, folder / MODEL["onnx-int8"], weight_type=QuantType.QInt8)
+    for path in folder.glob(f"{MODEL['onnx']}*"):
+        path.unlink()
+
+
+def _read_onnx(name: str) -> Callable[[Path], Compute]:
+    def read(folder: Path) -> Compute:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        session = onnxruntime.InferenceSession(folder / MODEL[name], options, providers=["CPUExecutionProvider"])
+        return lambda inputs: session.run(["logits"], {key: inputs[key] for key in NAMES})[0]
+
+    return read
+
+
+FORMATS = {
+    one.name: one
+    for one in (
+        Format("huggingface", ("transformers",), huggingface.write, _read_huggingface),
+        Format(sentences.FORMAT, ("transformers",), sentences.write, sentences.read),
+        Format("onnx", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx("onnx")),
+        Format(
+            "onnx-int8", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_int8, _read_onnx("onnx-int8")
+        ),
+        Format("torch_export", ("transformers",), _write_torch_export, _read_torch_export),
+        Format("torchscript", ("transformers",), _write_torchscript, _read_torchscript),
+    )
+}
+
+
+def _example(trained: Trained) -> tuple[torch.Tensor, ...]:
+    """Return inputs that show a format which shapes there are: two texts, the second one shorter."""
+    ids_NT = torch.full((2, 9), trained.tokenizer.unknown_id)
+    mask_NT = torch.ones_like(ids_NT)
+    mask_NT[1, 6:] = 0
+    return ids_NT, mask_NT, torch.zeros_like(ids_NT)
+
+
+def _shapes() -> tuple[dict[int, Any], ...]:
+    return tuple({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for _ in NAMES)
+
+
+@torch.inference_mode()
+def _computed(model: Callable[..., torch.Tensor], inputs: Inputs) -> np.ndarray:
+    return model(**{name: torch.from_numpy(inputs[name]) for name in NAMES}).numpy()

@@ -1,0 +1,141 @@
+"""A folder that AutoModelFor... of transformers loads, with tokenizer and labels, without code of ours.
+
+What a run computes is written as a model that transformers has:
+
+- tags: ElectraForTokenClassification;
+- a text by its first token: ElectraForSequenceClassification. Its head computes gelu(W h + b) before its last layer;
+  since gelu(z) - gelu(-z) = z, the rows z and -z of W give the run's own linear layer back, exactly but for rounding;
+- a text by BERT's pooler: BertForSequenceClassification.
+
+Axes: C outputs, D width.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nlu.config.errors import UserError
+from nlu.inference.exports.padded import (
+    copied_linear,
+    load_exactly,
+    own_unit,
+    require_linear,
+    require_native,
+    transformers_config,
+    transformers_weights,
+)
+from nlu.inference.trained import Trained
+from nlu.models.encoders.bert import Bert
+
+FORMAT = "huggingface"
+SIZES = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
+    "layer_norm_eps", "initializer_range", "pad_token_id",
+)  # fmt: skip
+PROBLEMS = {"classes": "single_label_classification", "label_set": "multi_label_classification", "number": "regression"}
+
+
+def write(trained: Trained, folder: Path) -> None:
+    """Write model, tokenizer and labels. Raises UserError where transformers has no such model."""
+    model_of(trained).save_pretrained(folder)
+    tokenizer_of(trained).save_pretrained(folder)
+
+
+def model_of(trained: Trained) -> Any:
+    """Return the run as a model of transformers."""
+    backbone, head = require_native(trained, FORMAT), require_linear(trained, FORMAT)
+    linear = own_unit(copied_linear(head.linear), trained)
+    names = trained.labels or ["LABEL_0"]
+    labels: dict[str, Any] = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
+    if trained.target.kind == "tags":
+        return _tagger(trained, backbone, linear, labels)
+    labels["problem_type"] = PROBLEMS[trained.target.kind]
+    if backbone.pooling == "first":
+        return _by_first_token(trained, backbone, linear, labels)
+    if backbone.pooling == "pooler" and backbone.embeddings_project is None:
+        return _by_pooler(trained, backbone, linear, labels)
+    what = "a mean over tokens" if backbone.pooling == "mean" else "a pooler over projected embeddings"
+    raise UserError(
+        f"format is {FORMAT}, but this run reads a text by {what}, for which transformers has no classifier; "
+        "export it as onnx, torch_export or torchscript"
+    )
+
+
+def _tagger(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict[str, Any]) -> Any:
+    from transformers import ElectraForTokenClassification
+
+    model = ElectraForTokenClassification(transformers_config(trained, **labels))
+    load_exactly(model, {**_electra(backbone), **_named("classifier", linear)})
+    return model.eval()
+
+
+def _by_first_token(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict[str, Any]) -> Any:
+    from transformers import ElectraForSequenceClassification
+
+    outputs, width = linear.out_features, linear.in_features
+    if 2 * outputs > width:
+        raise UserError(
+            f"format is {FORMAT}, but {outputs} outputs are more than half of the width {width}, which is as many as "
+            "the classifier of transformers can pass on; export it as onnx, torch_export or torchscript"
+        )
+    dense_DD, dense_D, out_CD = torch.zeros(width, width), torch.zeros(width), torch.zeros(outputs, width)
+    dense_DD[:outputs], dense_DD[outputs : 2 * outputs] = linear.weight.detach(), -linear.weight.detach()
+    dense_D[:outputs], dense_D[outputs : 2 * outputs] = linear.bias.detach(), -linear.bias.detach()
+    out_CD[:, :outputs], out_CD[:, outputs : 2 * outputs] = torch.eye(outputs), -torch.eye(outputs)
+    head = {
+        "classifier.dense.weight": dense_DD, "classifier.dense.bias": dense_D, "classifier.out_proj.weight": out_CD,
+        "classifier.out_proj.bias": torch.zeros(outputs),
+    }  # fmt: skip
+    model = ElectraForSequenceClassification(transformers_config(trained, **labels))
+    load_exactly(model, {**_electra(backbone), **head})
+    return model.eval()
+
+
+def _by_pooler(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict[str, Any]) -> Any:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    known = transformers_config(trained)
+    # ELECTRA's sizes have the same names, but for a width of embeddings of their own.
+    shared = {key: getattr(known, key) for key in SIZES}
+    model = BertForSequenceClassification(BertConfig(**shared, **labels))
+    assert backbone.pooler is not None, "it reads a text by its pooler"
+    pooler = _named("bert.pooler.dense", copied_linear(backbone.pooler["dense"]))  # type: ignore[arg-type]
+    encoder = {f"bert.{name}": value for name, value in transformers_weights(backbone).items()}
+    load_exactly(model, {**encoder, **pooler, **_named("classifier", linear)})
+    return model.eval()
+
+
+def _electra(backbone: Bert) -> dict[str, Tensor]:
+    return {f"electra.{name}": value for name, value in transformers_weights(backbone).items()}
+
+
+def _named(prefix: str, linear: nn.Linear) -> dict[str, Tensor]:
+    return {f"{prefix}.weight": linear.weight.detach(), f"{prefix}.bias": linear.bias.detach()}
+
+
+def tokenizer_of(trained: Trained) -> Any:
+    """Return the tokenizer as transformers has it: it adds the special tokens and numbers the texts of a pair."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    own = trained.tokenizer
+    backend = Backend.from_str(own.backend.to_str())
+    if backend.post_processor is None:
+        begin, end = backend.id_to_token(own.single.before[0]), backend.id_to_token(own.single.after[0])
+        backend.post_processor = TemplateProcessing(
+            single=f"{begin}:0 $A:0 {end}:0", pair=f"{begin}:0 $A:0 {end}:0 $B:1 {end}:1",
+            special_tokens=[(begin, own.single.before[0]), (end, own.single.after[0])],
+        )  # fmt: skip
+    kinds = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
+    known = {f"{kind}_token": token for kind, token in kinds.items() if backend.token_to_id(token) is not None}
+    # Something must stand where there is nothing; attention does not see it.
+    known.setdefault("pad_token", str(backend.id_to_token(own.unknown_id)))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_max_length=trained.config.data["max_len"],
+        # Without it the second text of a pair would pass for a part of the first.
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"], **known,
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""The encoder of a siamese run as a folder that sentence-transformers loads. Axes: N texts, D width."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nlu.config.errors import UserError
+from nlu.inference.exports.huggingface import tokenizer_of
+from nlu.inference.exports.padded import (
+    NAMES,
+    load_exactly,
+    require_native,
+    transformers_config,
+    transformers_weights,
+)
+from nlu.inference.trained import Trained
+
+FORMAT = "sentence_transformers"
+POOLING = Path("1_Pooling")
+
+
+def write(trained: Trained, folder: Path) -> None:
+    """Write the encoder, its pooling and the tokenizer. Raises UserError for a run that encodes no text by itself."""
+    from transformers import ElectraModel
+
+    backbone = require_native(trained, FORMAT)
+    if trained.layout.name != "sides":
+        raise UserError(
+            f"format is {FORMAT}, but this run does not encode each text of a pair by itself; export it as "
+            "huggingface, or train task=siamese"
+        )
+    if backbone.pooling == "pooler":
+        raise UserError(f"format is {FORMAT}, which knows no pooler of BERT; train with model.pooling=mean or first")
+    model = ElectraModel(transformers_config(trained))
+    load_exactly(model, transformers_weights(backbone))
+    model.save_pretrained(folder)
+    tokenizer_of(trained).save_pretrained(folder)
+    modules = [("", "Transformer"), (str(POOLING), "Pooling")]
+    _write(
+        folder / "modules.json",
+        [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for number, (path, kind) in enumerate(modules)
+        ],
+    )
+    _write(
+        folder / "sentence_bert_config.json", {"max_seq_length": trained.config.data["max_len"], "do_lower_case": False}
+    )
+    _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    (folder / POOLING).mkdir()
+    _write(
+        folder / POOLING / "config.json",
+        {
+            "word_embedding_dimension": backbone.width, "pooling_mode_cls_token": backbone.pooling == "first",
+            "pooling_mode_mean_tokens": backbone.pooling == "mean", "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False, "include_prompt": True,
+        },
+    )  # fmt: skip
+
+
+def read(folder: Path) -> Any:
+    """Return what computes the vectors of texts, (N, D), as sentence-transformers does from these files."""
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(folder).eval()
+    by_mean = json.loads((folder / POOLING / "config.json").read_text(encoding="utf-8"))["pooling_mode_mean_tokens"]
+
+    @torch.inference_mode()
+    def compute(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        tensors = {name: torch.from_numpy(inputs[name]) for name in NAMES}
+        hidden_NTD = model(**tensors).last_hidden_state
+        if not by_mean:
+            return hidden_NTD[:, 0].numpy()
+        mask_NT1 = tensors["attention_mask"].unsqueeze(-1).float()
+        return ((hidden_NTD * mask_NT1).sum(1) / mask_NT1.sum(1)).numpy()
+
+    return compute
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2), encoding="utf-8")
