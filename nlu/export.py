@@ -7,7 +7,7 @@ python -m nlu.export run=outputs/search format=torch_export out=mine-compiled   
 
 from typing import NoReturn
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig
 
 from nlu.config.checks.validate import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
@@ -16,8 +16,6 @@ from nlu.config.inference import Export
 
 def main(composed: DictConfig) -> int:
     """Validate, then export."""
-    if isinstance(written := composed.get("format"), str) and not OmegaConf.is_missing(composed, "format"):
-        composed.format = ListConfig([written])
     config = Export.of(prepare(composed, SCHEMAS["export"]))
     from nlu.inference.exporting import run_export
 

@@ -98,7 +98,10 @@ class Export:
     """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
-    format: list[Literal["huggingface", "sentence_transformers", "onnx", "onnx-int8", "torch_export", "torchscript"]]
+    format: (
+        Literal["huggingface", "sentence_transformers", "onnx", "onnx-int8", "torch_export", "torchscript"]
+        | list[Literal["huggingface", "sentence_transformers", "onnx", "onnx-int8", "torch_export", "torchscript"]]
+    )
     """One format or several, each then in a folder of its name."""
     out: str
     """A new folder."""

@@ -64,7 +64,8 @@ class Checked:
 def run_export(config: Export) -> int:
     """Export, check and print a table; returns the exit status. Raises UserError for whatever the user must change."""
     logs.set_up(None, 0)
-    formats = [FORMATS[name] for name in config.format]
+    asked = [config.format] if isinstance(config.format, str) else config.format
+    formats = [FORMATS[name] for name in dict.fromkeys(asked)]
     for one in formats:
         require_packages(one)
     place = Path(config.out)
