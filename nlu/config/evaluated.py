@@ -43,18 +43,32 @@ def on_run(
     config = {**deepcopy(dict(saved)), **{key: composed[key] for key in OWN}}
     # How often it was repeated, and which choices were made, is said of training.
     config.pop("choices", None)
+    again = "data.fields" in given
     for key in given:
         if key in OWN:
             continue
-        value = deepcopy(_at(composed, key))
-        _put(config, key, value)
-    # A named data set brings its own.
+        if key.startswith("data.fields.") and not again:
+            # Some columns are named anew: the others are not those of training.
+            config["data"]["fields"], again = {}, True
+        _put(config, key, deepcopy(_at(composed, key)))
+    # A named data set brings its own; how much of a text is read is the model's matter.
     if "data" not in given and {"data.dev", "data.test"} & set(given) and "data.format" not in given:
         config["data"] |= _reading(saved["data"], config["data"], given)
+    if "data.max_len" not in given and "max_len" in saved["data"]:
+        config["data"]["max_len"] = saved["data"]["max_len"]
     if named:
+        sources = [config["data"][name] for name in named if config["data"].get(name) is not None]
+        if not sources:
+            raise UserError(
+                f"{' and '.join(f'data.{name}' for name in named)} is null, so there is nothing to score; give "
+                "data.test=FILE"
+            )
         # A configuration has training rows; here nobody reads them, and they need not be on this machine.
-        config["data"]["train"] = next(config["data"][name] for name in named if config["data"].get(name) is not None)
+        config["data"]["train"] = sources[0]
         config["data"] |= {name: None for name in ("dev", "test") if name not in named}
+        if "data.max_rows" not in given:
+            # What was left out of training is not left out of scoring.
+            config["data"]["max_rows"] = None
         for group, key, value in (("tokenizer", "vocab", None), ("model", "pretrained", checkpoint)):
             if key in config[group]:
                 config[group][key] = value
@@ -77,7 +91,9 @@ def _reading(saved: Mapping[str, Any], data: Mapping[str, Any], given: list[str]
     if new <= known:
         return {}
     changed = {"format": "auto", "header": None, "fields": None}
-    return {key: value for key, value in changed.items() if f"data.{key}" not in given}
+    return {
+        key: value for key, value in changed.items() if not any(f"{one}.".startswith(f"data.{key}.") for one in given)
+    }
 
 
 def _paths(source: Any) -> list[str]:
@@ -89,7 +105,9 @@ def _paths(source: Any) -> list[str]:
 
 def _keys(overrides: Iterable[str]) -> list[str]:
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return [str(one.key_or_group) for one in parsed if not str(one.key_or_group).startswith("hydra")]
+    return [
+        str(one.key_or_group) for one in parsed if not (str(one.key_or_group).startswith("hydra") or one.is_delete())
+    ]
 
 
 def _is_data(key: str) -> bool:
@@ -107,5 +125,7 @@ def _put(config: dict[str, Any], key: str, value: Any) -> None:
     *parents, last = key.split(".")
     node = config
     for part in parents:
-        node = node.setdefault(part, {})
+        if not isinstance(node.get(part), dict):
+            node[part] = {}
+        node = node[part]
     node[last] = value

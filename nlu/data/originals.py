@@ -7,6 +7,7 @@ import csv
 import json
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import Any, TextIO
 from nlu.config.errors import DataError
 from nlu.data.charset import not_utf_8
 from nlu.data.readers import (
+    BLANKS,
+    DOCUMENT_MARK,
     BadRow,
     Fields,
     Mark,
     Row,
     column_names,
-    format_of,
     has_header,
     is_json_list,
     json_items,
@@ -28,9 +30,11 @@ from nlu.data.readers import (
 )
 
 BOM = "\ufeff"
+MOST_FIRST_LINE = 1 << 20
+"""bytes in which the end of the first line is looked for"""
 TABLES = ("csv", "tsv")
 Original = str | dict[str, Any]
-"""the text of a row, or its record"""
+"""the text of a row, or its record; of CoNLL columns also the lines before its sentence that hold no token"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,8 @@ class Originals:
             return ["text"]
         if self.file_format == "conll":
             return ["tokens"]
-        names = column_names(self.path, self.file_format)
+        with _utf_8(self.path):
+            names = column_names(self.path, self.file_format)
         if self.file_format in TABLES and not self.has_header:
             return [f"column_{number}" for number in range(len(names))]
         return names
@@ -65,7 +70,7 @@ class Originals:
         """The text before the first row: the header of a table with its line end and mark of byte order, or ""."""
         if not self.has_header:
             return BOM if self.is_text and self._has_mark() else ""
-        with self._lines() as lines:
+        with self._lines() as lines, _utf_8(self.path):
             taken: list[str] = []
             reader = csv.reader(_Taken(lines, taken), strict=True) if self.file_format == "csv" else lines
             for found in reader:
@@ -77,55 +82,70 @@ class Originals:
 
     @cached_property
     def line_end(self) -> str:
-        return "\r\n" if self.head.endswith("\r\n") else "\n"
+        if not self.is_text:
+            return "\n"
+        with open(self.path, "rb") as file:
+            return "\r\n" if file.readline(MOST_FIRST_LINE).endswith(b"\r\n") else "\n"
 
     @property
     def is_text(self) -> bool:
         """Whether rows are kept as texts."""
-        return self.file_format != "parquet" and not (self.file_format == "json" and is_json_list(self.path))
+        with _utf_8(self.path):
+            return self.file_format != "parquet" and not (self.file_format == "json" and is_json_list(self.path))
 
     def rows(self) -> Iterator[tuple[Row | BadRow, Original]]:
         """Yield each row with what it was read from. Raises DataError as `read_rows` does."""
-        try:
+        with _utf_8(self.path):
             yield from self._of_lines() if self.is_text else self._of_records()
-        except UnicodeDecodeError as error:
-            raise not_utf_8(self.path, error) from None
 
     def record(self, original: Original, place: str) -> dict[str, Any]:
         """Return a row by the names of its columns. Raises DataError, naming `place`, where it is no such row."""
-        if isinstance(original, dict):
-            return original
         if self.file_format in TABLES:
-            text = original.strip("\r\n")
-            cells = next(csv.reader([original], strict=True)) if self.file_format == "csv" else text.split("\t")
-            if len(cells) != len(self.columns):
-                raise DataError(
-                    f"{place} has {len(cells)} columns where the first row of the file has {len(self.columns)}, and "
-                    "cannot be written in another format; give output the suffix of the input"
-                )
-            return dict(zip(self.columns, cells, strict=True))
-        if self.file_format in ("jsonl", "json"):
-            try:
-                found = json.loads(original)
-            except ValueError:
-                found = None
-            if not isinstance(found, dict):
-                raise DataError(
-                    f"{place} is no object with named fields, and cannot be written in another format; give output the "
-                    "suffix .jsonl"
-                )
-            return found
+            assert isinstance(original, str), "rows of a table are kept as texts"
+            return self._record_of_cells(original, place)
         if self.file_format == "conll":
-            column = self.fields["tokens"]
-            lines = [line.split() for line in original.splitlines() if line.strip()]
-            return {"tokens": [cells[int(column)] for cells in lines if len(cells) > int(column)]}
-        return {"text": original.rstrip("\r\n")}
+            assert isinstance(original, str), "lines are kept as texts"
+            return {"tokens": [cells[self.token_column] for cells in token_lines(original) if cells is not None]}
+        if self.file_format == "lines":
+            assert isinstance(original, str), "lines are kept as texts"
+            return {"text": original.strip("\r\n")}
+        found: Any = original
+        if isinstance(original, str):
+            with suppress(ValueError, RecursionError):
+                found = json.loads(original)
+        if not isinstance(found, dict):
+            raise DataError(
+                f"{place} is no object with named fields, and cannot be written in another format; give output the "
+                "suffix .jsonl, or mend the row"
+            )
+        return found
+
+    @property
+    def token_column(self) -> int:
+        """The number of the column of tokens, of CoNLL columns."""
+        return int(self.fields["tokens"])
+
+    def _record_of_cells(self, original: str, place: str) -> dict[str, Any]:
+        if doubled := [name for name in self.columns if self.columns.count(name) > 1]:
+            raise DataError(
+                f"{self.path} has {self.columns.count(doubled[0])} columns called {doubled[0]}, and cannot be written "
+                "in another format; give output the suffix of the input"
+            )
+        text = original.strip("\r\n")
+        cells = next(csv.reader([original], strict=True)) if self.file_format == "csv" else text.split("\t")
+        if len(cells) != len(self.columns):
+            raise DataError(
+                f"{place} has {len(cells)} columns where the first row of the file has {len(self.columns)}, and "
+                "cannot be written in another format; give output the suffix of the input"
+            )
+        return dict(zip(self.columns, cells, strict=True))
 
     def _of_lines(self) -> Iterator[tuple[Row | BadRow, Original]]:
         taken = _Recent()
         for row in read_rows(self.path, self.file_format, self.fields, self.header, watch=taken.of):
             if not isinstance(row, Mark):
-                yield row, taken.since(row.number)
+                # A sentence of CoNLL columns keeps its first lines, also where a later one is bad, and marks before it.
+                yield row, taken.since(0 if self.file_format == "conll" else row.number)
 
     def _of_records(self) -> Iterator[tuple[Row | BadRow, Original]]:
         rows = read_rows(self.path, self.file_format, self.fields, self.header)
@@ -133,9 +153,11 @@ class Originals:
             assert not isinstance(row, Mark), "only CoNLL columns have marks"
             yield row, whole
 
-    def _records(self) -> Iterator[dict[str, Any]]:
+    def _records(self) -> Iterator[Original]:
         if self.file_format == "json":
-            yield from (item if isinstance(item, dict) else {} for item in json_items(self.path))
+            # What is no object is kept as the text of it, which no record is made of.
+            items = json_items(self.path)
+            yield from (item if isinstance(item, dict) else json.dumps(item, ensure_ascii=False) for item in items)
             return
         import pyarrow.parquet
 
@@ -148,6 +170,24 @@ class Originals:
     def _has_mark(self) -> bool:
         with open(self.path, "rb") as file:
             return file.read(3) == BOM.encode()
+
+
+def token_lines(original: str) -> list[list[str] | None]:
+    """Return the cells of each line of a sentence in CoNLL columns, as the reader splits them.
+
+    None stands for a line without a token: an empty one, or one that marks where a document begins.
+    """
+    lines = [line.strip(" \t\r\n") for line in original.removesuffix("\n").split("\n")]
+    cells = [BLANKS.split(line) for line in lines]
+    return [own if line and own[0] != DOCUMENT_MARK else None for line, own in zip(lines, cells, strict=True)]
+
+
+@contextmanager
+def _utf_8(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise not_utf_8(path, error) from None
 
 
 class _Taken:
@@ -179,8 +219,3 @@ class _Recent:
         text = "".join(line for own, line in self._lines if own >= number)
         self._lines.clear()
         return text
-
-
-def originals_of(path: Path, file_format: str, fields: Fields, header: bool | None) -> Originals:
-    """Return the rows of a file; `file_format` auto goes by its suffix. Raises DataError where that tells none."""
-    return Originals(path, format_of(path, file_format), fields, header)

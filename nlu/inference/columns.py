@@ -9,6 +9,7 @@ from nlu.config.errors import UserError
 from nlu.data.layouts import Values
 from nlu.inference.predictor import LOGITS
 from nlu.inference.trained import Trained
+from nlu.tasks.siamese import Retrieve, Siamese
 
 PREDICTION, PROBABILITY, SIMILARITY = "prediction", "probability", "similarity"
 Kind = Literal["class", "label_set", "number", "spans", "similarity", "class_by_similarity"]
@@ -83,9 +84,10 @@ def columns_of(trained: Trained, *, prefix: str, scores: bool, logits: bool) -> 
 def kind_of(trained: Trained) -> Kind:
     """Return what a run predicts."""
     kinds: dict[str, Kind] = {"label_set": "label_set", "number": "number", "tags": "spans", "classes": "class"}
-    if getattr(trained.task, "over_cosines", False):
-        # Retrieval knows no threshold, as it ranks.
-        return "class_by_similarity" if "threshold" in trained.decided else "similarity"
+    if isinstance(trained.task, Retrieve):
+        return "similarity"
+    if isinstance(trained.task, Siamese) and trained.task.over_cosines:
+        return "class_by_similarity"
     if trained.target.kind not in kinds:
         raise UserError(
             f"targets of kind {trained.target.kind} cannot be written as columns; use a run of another task"
@@ -93,14 +95,14 @@ def kind_of(trained: Trained) -> Kind:
     return kinds[trained.target.kind]
 
 
-def text_of(cell: Cell, separator: str) -> str:
+def text_of(cell: Cell, separator: str, holds: Holds) -> str:
     """Return a cell of a table: a list of labels with the separator between them, any other list as JSON."""
     if cell is None:
         return ""
     if isinstance(cell, str):
         return cell
     if isinstance(cell, list):
-        if all(isinstance(item, str) and separator not in item for item in cell):
+        if holds == "texts" and not any(separator in item for item in cell):
             return separator.join(cell)
         return json.dumps(cell, ensure_ascii=False)
     return repr(cell)

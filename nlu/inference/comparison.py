@@ -21,7 +21,9 @@ def recorded_scores(located: Located) -> Metrics:
     if (checkpoint / SCORE).is_file():
         metrics: Metrics = json.loads((checkpoint / SCORE).read_text(encoding="utf-8"))["metrics"]
     else:
-        metrics = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]["last_metrics"] or {}
+        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]
+        # Weights that were trained on since are others than those that were scored.
+        metrics = state["last_metrics"] or {} if state["evaluated_at"] == state["step"] else {}
     result = located.run_dir / "result.json"
     if checkpoint.name == "best-1" and result.is_file():
         kept = json.loads(result.read_text(encoding="utf-8"))["metrics"]

@@ -22,12 +22,14 @@ from nlu.data.prepare import prepare_scoring
 from nlu.display.progress import Progress
 from nlu.display.scores import draw_scores, print_scores
 from nlu.inference.comparison import differences, recorded_scores
-from nlu.inference.findings import Findings, find
+from nlu.inference.findings import Findings, find, require_classes
 from nlu.inference.locate import Located
+from nlu.inference.source import keys_called
 from nlu.inference.trained import load_trained
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
 from nlu.storage.files import write_json
+from nlu.storage.settle import remove
 from nlu.tasks.task import Task
 from nlu.training.build import bars, build_data, build_model
 from nlu.training.evaluation import Evaluator, score
@@ -60,22 +62,37 @@ def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) 
     for whatever the user must change, before anything is written.
     """
     logs.set_up(None, 0)
-    with process_group(config.trainer.device) as ranks:
+    with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
         _require_new(config.out)
         with Progress(enabled=ranks.is_first) as progress:
             subject = _subject(config, located, named, ranks, progress)
-            found = _score_all(config, subject, ranks, progress)
-    if not ranks.is_first:
-        return 0
+            require_classes(config.classes, subject.task)
+            with _folder(config.out, ranks) as folder:
+                found = _score_all(config, subject, folder, ranks, progress)
+                if not ranks.is_first:
+                    return 0
+                status = _tell(config, located, subject, found, folder, ranks)
+    print_scores(found, config.out)
+    return status
+
+
+def _tell(
+    config: Evaluate, located: Located | None, subject: Subject, found: Mapping[str, Findings], folder: Path,
+    ranks: Ranks,
+) -> int:  # fmt: skip
+    """Compare where that is asked for, and write what is to be kept; returns the exit status."""
     result = _result(config, located, found)
     status = 0
     if config.compare:
         assert located is not None, "validated together"
         status = _compare(config, located, subject, found, result, ranks)
     if config.out is not None:
-        write_json(Path(config.out) / "result.json", result)
-        draw_scores(Path(config.out) / "plots", found)
-    print_scores(found, config.out)
+        write_json(folder / "result.json", result)
+        draw_scores(folder / "plots", found)
+        # What was there is empty.
+        if Path(config.out).is_dir():
+            Path(config.out).rmdir()
+        folder.rename(config.out)
     return status
 
 
@@ -117,36 +134,46 @@ def _but_train(sets: Mapping[str, Examples]) -> dict[str, Examples]:
     return {name: part for name, part in sets.items() if name != "train"}
 
 
-def _score_all(config: Evaluate, subject: Subject, ranks: Ranks, progress: Progress) -> dict[str, Findings]:
+def _score_all(
+    config: Evaluate, subject: Subject, folder: Path, ranks: Ranks, progress: Progress
+) -> dict[str, Findings]:  # fmt: skip
     """Score every set; what was found is on rank 0."""
     precision: Precision = build(config.precision, trusted=config.trusted_packages)
     batch_size = config.trainer.eval_batch_size or 2 * config.trainer.batch_size
     found: dict[str, Findings] = {}
     decided = dict(subject.decided)
-    with _folder(config.out, ranks) as folder:
-        evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, folder / "predictions")
-        for name, whole in subject.sets.items():
-            part = whole if config.max_rows is None else sample(whole, config.max_rows, config.seed)
-            with progress.task(f"scoring {name}", len(part)) as bar:
-                scored = score(evaluator, part, decided, bar.advance)
-            decided = decided or scored.scores.metrics
-            if config.out is not None:
-                keep_predictions(folder, name, scored, subject.task, ranks, step=None)
-            else:
-                scored.spool.gather(ranks)
-            if ranks.is_first:
-                found[name] = find(config, subject.task, part, scored, progress)
-            scored.spool.close()
+    evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, folder / "predictions")
+    for name, whole in subject.sets.items():
+        part = whole if config.max_rows is None else sample(whole, config.max_rows, config.seed)
+        with progress.task(f"scoring {name}", len(part)) as bar:
+            scored = score(evaluator, part, decided, bar.advance)
+        decided = decided or scored.scores.metrics
+        if config.out is not None:
+            keep_predictions(folder, name, scored, subject.task, ranks, step=None)
+        else:
+            scored.spool.gather(ranks)
+        if ranks.is_first:
+            found[name] = find(config, subject.task, part, scored, progress)
+        scored.spool.close()
     return found
 
 
 @contextmanager
 def _folder(out: str | None, ranks: Ranks) -> Iterator[Path]:
-    if out is not None:
-        yield Path(out)
-        return
-    with tempfile.TemporaryDirectory(prefix="nlu-evaluate-") as folder:
-        yield Path(folder)
+    """Give the folder in which to write until all is there, the same on all ranks; what is left of it goes."""
+    place = None
+    if ranks.is_first:
+        beside = None if out is None else Path(out).absolute().parent
+        if beside is not None:
+            beside.mkdir(parents=True, exist_ok=True)
+        place = tempfile.mkdtemp(prefix=".nlu-evaluate-", dir=beside)
+        Path(place).chmod(0o755)
+    folder = Path(ranks.from_first(place))
+    try:
+        yield folder
+    finally:
+        if ranks.is_first and folder.exists():
+            remove(folder)
 
 
 def sample(part: Examples, count: int, seed: int) -> Examples:
@@ -185,6 +212,11 @@ def _compare(
 ) -> int:  # fmt: skip
     """Say whether scores are those that the run recorded; returns the exit status."""
     recorded = recorded_scores(located)
+    if not set(recorded) & set(found):
+        raise UserError(
+            f"compare is true, but {located.run_dir} recorded no scores of its checkpoint {located.checkpoint.name}; "
+            "choose checkpoint=best"
+        )
     wrong = [
         f"{name} {metric}: {recorded[name][metric]!r} there, {value!r} here"
         for name, one in found.items()

@@ -65,6 +65,8 @@ def run_export(config: Export) -> int:
     """Export, check and print a table; returns the exit status. Raises UserError for whatever the user must change."""
     logs.set_up(None, 0)
     asked = [config.format] if isinstance(config.format, str) else config.format
+    if not asked:
+        raise UserError(f"format is [], so there is nothing to export; set it to some of {', '.join(FORMATS)}")
     formats = [FORMATS[name] for name in dict.fromkeys(asked)]
     for one in formats:
         require_packages(one)
@@ -73,9 +75,10 @@ def run_export(config: Export) -> int:
         raise UserError(f"out is {place}, which exists; nothing was written; choose another, or remove it")
     trained = load_trained(locate(config.run, config.checkpoint))
     rows = rows_to_check(trained, config.rows)
-    place.parent.mkdir(parents=True, exist_ok=True)
     found = []
-    staging = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    # Folders above the place are made once there is something to put there.
+    there = next(folder for folder in place.absolute().parents if folder.is_dir())
+    staging = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=there))
     try:
         with Progress() as progress, progress.task("exporting", len(formats)) as bar:
             for one in formats:
@@ -88,6 +91,7 @@ def run_export(config: Export) -> int:
         own = _of_run(trained, rows)
         write_json(staging / "export.json", _about(trained, [own, *found]))
         staging.chmod(0o755)
+        place.parent.mkdir(parents=True, exist_ok=True)
         staging.rename(place)
     finally:
         if staging.exists():
@@ -145,7 +149,8 @@ def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[dict[st
         own = _own_logits(trained, predictor, batch)
         theirs = _rows_of_logits(compute(inputs), own, trained, predictor, batch)
         for mine, other in zip(own, theirs, strict=True):
-            largest = max(largest, float(np.abs(mine - other).max(initial=0.0)))
+            # NaN stays NaN.
+            largest = float(np.maximum(largest, np.abs(mine - other).max(initial=0.0)))
             same += _decided(mine, trained) == _decided(other, trained)
         right += sum(_decided(other, trained) == row.get("label") for other, row in zip(theirs, batch, strict=True))
     _require_same_tokens(trained, folder, rows)

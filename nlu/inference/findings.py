@@ -1,6 +1,6 @@
 """What is to be known of a scored set beside its metrics: intervals, calibration, confusion, scores of queries."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,14 +49,13 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
     names = part.target.names
     found = Findings(len(part), own, dict(own), scored.scores.by_label, names=names)
     kinds = _kinds(next(record for _, record in _records(task, part, scored)))
-    _require_classes(config, names, kinds)
     group_N = _groups(config, part)
 
     def resampled() -> Together:
         # The threshold stays: an interval says how much the rows matter, not how it was found.
         scorers: list[Scorer] = [task.scorer(own)]
         scorers += [CalibrationScorer(names)] if "probabilities" in kinds else []
-        scorers += [ChosenScorer(config.classes)] if config.classes else []
+        scorers += [ChosenScorer(config.classes)] if config.classes and "prediction" in kinds else []
         scorers += [QueryScorer(names)] if "probabilities" in kinds and group_N is not None else []
         return Together(scorers)
 
@@ -100,13 +99,17 @@ def _kinds(record: Record) -> set[str]:
     return {"prediction"} | ({"probabilities"} if "probabilities" in record else set())
 
 
-def _require_classes(config: Evaluate, names: list[str], kinds: set[str]) -> None:
-    if not config.classes:
+def require_classes(classes: Sequence[str] | None, task: Task) -> None:
+    """Raise UserError for chosen classes that the task has not."""
+    if not classes:
         return
-    if "prediction" not in kinds:
-        raise UserError("classes is given, but this task gives no example a class; leave out classes")
-    if unknown := [name for name in config.classes if name not in names]:
-        raise UserError(f"classes names {unknown[0]}, which is no class; {hint(unknown[0], names)}; name some of these")
+    target: Any = task.known  # type: ignore[attr-defined]
+    if target.kind != "classes":
+        raise UserError("classes is given, but this task gives no example one class; leave out classes")
+    if unknown := [name for name in classes if name not in target.names]:
+        raise UserError(
+            f"classes names {unknown[0]}, which is no class; {hint(unknown[0], target.names)}; name some of these"
+        )
 
 
 def _groups(config: Evaluate, part: Examples) -> np.ndarray | None:

@@ -8,16 +8,18 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
-from nlu.data.originals import BOM, Original, Originals
+from nlu.data.originals import BOM, Original, Originals, token_lines
 from nlu.inference.columns import PREDICTION, Cell, Columns, Holds, text_of
 
+BLANK = " \t\r\n"
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".conll": "conll"}
 
 
@@ -35,6 +37,9 @@ class Output(Protocol):
 
     def head(self) -> bytes:
         """Return what stands before the first row."""
+
+    def require_writable(self, original: Original, place: str) -> None:
+        """Raise DataError where a row cannot be written, before anything is predicted."""
 
     def piece(self, rows: Sequence[Written]) -> bytes:
         """Return some rows as a piece of the output."""
@@ -116,13 +121,24 @@ class _Table(_Joined):
         return "".join(map(self._row, rows)).encode()
 
     def _row(self, row: Written) -> str:
-        added = [text_of(cell, self._separator) for cell in row.cells.values()]
+        added = [text_of(cell, self._separator, self._columns.holds[name]) for name, cell in row.cells.items()]
         if self._is_kept:
             assert isinstance(row.original, str), "rows of a table are kept as texts"
             return row.original.rstrip("\r\n") + self._behind(added, row.place) + self._line_end
-        record = self._source.record(row.original, row.place)
-        cells = [_cell_text(record.get(name)) for name in self._source.columns]
-        return self._line([*cells, *added], row.place)
+        return self._line([*self._cells(row.original, row.place), *added], row.place)
+
+    def require_writable(self, original: Original, place: str) -> None:
+        if not self._is_kept:
+            self._line(self._cells(original, place), place)
+
+    def _cells(self, original: Original, place: str) -> list[str]:
+        record = self._source.record(original, place)
+        if more := [name for name in record if name not in self._source.columns]:
+            raise DataError(
+                f"{place} has a field {more[0]}, which the first record has not, so that a table would lose it; give "
+                "output the suffix .jsonl"
+            )
+        return [_cell_text(record.get(name)) for name in self._source.columns]
 
     def _behind(self, cells: list[str], place: str) -> str:
         """What is put behind the last cell of a row."""
@@ -158,6 +174,18 @@ class _Jsonl(_Joined):
         record = self._source.record(row.original, row.place)
         return json.dumps({**record, **row.cells}, ensure_ascii=False, default=str) + "\n"
 
+    def require_writable(self, original: Original, place: str) -> None:
+        if self._is_kept:
+            assert isinstance(original, str), "lines are kept as texts"
+            with suppress(ValueError, RecursionError):
+                self._require_no_clash(json.loads(original), place)
+        else:
+            self._require_no_clash(self._source.record(original, place), place)
+
+    def _require_no_clash(self, record: Any, place: str) -> None:
+        if isinstance(record, dict) and (clash := [name for name in self._columns.holds if name in record]):
+            raise DataError(f"{place} has a field {clash[0]} already; set prefix, such as prefix=model_")
+
     def _kept(self, text: str, row: Written) -> str:
         try:
             record = json.loads(text)
@@ -166,8 +194,6 @@ class _Jsonl(_Joined):
         if not isinstance(record, dict):
             # Nothing can be added to what is no object; it stays as it is.
             return f"{text}\n"
-        if clash := [name for name in row.cells if name in record]:
-            raise UserError(f"{row.place} has a field {clash[0]} already; set prefix, such as prefix=model_")
         added = json.dumps(row.cells, ensure_ascii=False)
         inside = text[1:-1].strip()
         return f"{{{inside}{', ' if inside else ''}{added[1:]}\n"
@@ -186,16 +212,30 @@ class _Conll(_Joined):
 
     def _row(self, row: Written) -> str:
         assert isinstance(row.original, str), "lines are kept as texts"
-        lines = [line for line in row.original.splitlines() if line.strip()]
-        tags, spans = ["O"] * len(lines), row.cells[self._prediction]
+        lines = row.original.removesuffix("\n").split("\n")
+        spans = row.cells[self._prediction]
         if not isinstance(spans, list):
-            return "\n".join([*lines, "", ""])
-        for span in spans:
-            tags[span["first"]] = f"B-{span['type']}"
-            for place in range(span["first"] + 1, span["last"] + 1):
-                tags[place] = f"I-{span['type']}"
-        gap = "\t" if "\t" in lines[0] else " "
-        return "\n".join([*(f"{line.rstrip()}{gap}{tag}" for line, tag in zip(lines, tags, strict=True)), "", ""])
+            return "\n".join([*lines, ""])
+        is_token = [cells is not None for cells in token_lines(row.original)]
+        tags = _tags(spans, sum(is_token))
+        gap = "\t" if "\t" in lines[is_token.index(True)] else " "
+        written = [
+            f"{line.rstrip(BLANK)}{gap}{next(tags)}" if own else line.removesuffix("\r")
+            for line, own in zip(lines, is_token, strict=True)
+        ]
+        # The last sentence of a file may end without an empty line.
+        return "\n".join([*written, *([""] if is_token[-1] else []), ""])
+
+    def require_writable(self, original: Original, place: str) -> None:
+        """Every row has a place for its tags."""
+
+
+def _tags(spans: Sequence[Any], count: int) -> Iterator[str]:
+    tags = ["O"] * count
+    for span in spans:
+        for place in range(span["first"], span["last"] + 1):
+            tags[place] = f"{'I' if place > span['first'] else 'B'}-{span['type']}"
+    return iter(tags)
 
 
 class _Parquet:
@@ -215,6 +255,9 @@ class _Parquet:
 
     def head(self) -> bytes:
         return b""
+
+    def require_writable(self, original: Original, place: str) -> None:
+        self._source.record(original, place)
 
     def piece(self, rows: Sequence[Written]) -> bytes:
         import pyarrow as pa
@@ -246,4 +289,6 @@ def _arrow_type(holds: Holds) -> Any:
 def _cell_text(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, bool | int | float | list | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)

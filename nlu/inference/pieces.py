@@ -5,18 +5,21 @@ that is done is to put them together, under the file's name, and to remove the f
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from nlu.config.errors import UserError
-from nlu.storage.files import replacing, write_bytes, write_json
+from nlu.storage.files import replacing, sync_folder, write_bytes, write_json
 from nlu.storage.locks import Locked, hold_folder
 from nlu.storage.settle import remove
 
 PLAN = "plan.json"
 LOCK = ".lock"
+JOINED, DONE = "joined", "done"
+"""the whole file before it gets its name, and the mark that from now on it may have it"""
 
 
 class Joins(Protocol):
@@ -47,7 +50,7 @@ class Pieces:
                     self._require(plan)
                     yield len(list(self.folder.glob("*.piece")))
                 finally:
-                    if self.folder.is_dir() and not (self.folder / PLAN).is_file():
+                    if self.folder.is_dir() and not any(self.folder.glob("*.piece")):
                         remove(self.folder)
         except Locked:
             raise UserError(
@@ -55,7 +58,9 @@ class Pieces:
             ) from None
 
     def require_place(self) -> None:
-        """Raise UserError where the file is there, or its folder is not."""
+        """Raise UserError where the file is there, or its folder is not; clear away what a kill left behind it."""
+        if self.place.exists() and (self.folder / DONE).is_file() and not (self.folder / JOINED).exists():
+            remove(self.folder)
         if self.place.exists():
             raise UserError(f"output is {self.place}, which exists; nothing was written; choose another, or remove it")
         if not self.place.parent.is_dir():
@@ -66,6 +71,9 @@ class Pieces:
     def _require(self, plan: Mapping[str, Any]) -> None:
         known = self.folder / PLAN
         if not known.is_file():
+            # Without their plan nobody knows what pieces are of.
+            for path in self.folder.glob("*.piece"):
+                path.unlink()
             write_json(known, plan)
             return
         before = json.loads(known.read_text(encoding="utf-8"))
@@ -86,8 +94,11 @@ class Pieces:
     def finish(self, count: int, output: Joins) -> None:
         """Put the pieces together as the file, and remove them. Raises UserError where the file is there by now."""
         self.require_place()
-        with replacing(self.place) as file:
+        with replacing(self.folder / JOINED) as file:
             output.join([self._path(number) for number in range(count)], file)
+        write_bytes(self.folder / DONE, b"")
+        os.rename(self.folder / JOINED, self.place)
+        sync_folder(self.place.parent)
         remove(self.folder)
 
     def _path(self, number: int) -> Path:

@@ -6,6 +6,7 @@ again.
 """
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from nlu.inference.locate import locate
 from nlu.inference.output import Output, Written, output_of
 from nlu.inference.pieces import Pieces
 from nlu.inference.predictor import Predictor
-from nlu.inference.source import bad_row, found, originals_for, require_usable
+from nlu.inference.source import bad_row, found, keys_called, originals_for, require_usable
 from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs
 from nlu.storage.cache import file_digest
@@ -34,6 +35,10 @@ from nlu.training.ranks import Ranks, process_group
 log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 4096
+KEYS = {f"data.{key}": f"input.{key}" for key in ("fields", "format", "header")}
+"""what readers of training rows call a key, and what it is called here"""
+USED = ("average.safetensors", "labels.json", "model.safetensors", "tokenizer.json")
+"""files of a checkpoint"""
 Chunk = list[tuple[Row | BadRow, Original]]
 
 
@@ -46,17 +51,21 @@ def run_prediction(config: Predict) -> int:
         if config.output != STANDARD:
             Pieces(Path(config.output)).require_place()
         trained = load_trained(locate(config.run, config.checkpoint))
-        with found(config.input.path, config.input.format) as path:
-            _predict(config, trained, originals_for(trained, config.input, path), ranks)
+        with found(config.input.path, config.input.format) as path, keys_called(KEYS):
+            predict_file(config, trained, path, ranks)
     return 0
 
 
-def _predict(config: Predict, trained: Trained, source: Originals, ranks: Ranks) -> None:
+def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks) -> None:
+    """Predict the rows of one file with a run that is loaded; all ranks take part."""
+    source = originals_for(trained, config.input, path)
     columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits)
     output = output_of(config.output, source, columns, trained.config.data.get("label_separator", "|"))
     predictor = Predictor(trained, ranks.device, batch_size=config.batch_size)
     may_skip = config.on_bad_row == "skip"
-    rows = require_usable(source, predictor.problem, may_skip=may_skip, max_rows=config.max_rows)
+    rows = require_usable(
+        source, predictor.problem, output.require_writable, may_skip=may_skip, max_rows=config.max_rows
+    )
     log.info("run %s, checkpoint %s; %s rows on %s x %s", trained.located.run_dir, trained.located.checkpoint.name,
              f"{rows:,}", ranks.world_size, ranks.device.type)  # fmt: skip
     with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", rows) as bar:
@@ -105,10 +114,14 @@ class _Work:
             ranks.barrier()
 
     def to_standard_output(self, ranks: Ranks) -> None:
-        sys.stdout.buffer.write(self.output.head())
-        for chunk in self._chunks():
-            sys.stdout.buffer.write(self._piece(chunk))
-            sys.stdout.buffer.flush()
+        try:
+            sys.stdout.buffer.write(self.output.head())
+            for chunk in self._chunks():
+                sys.stdout.buffer.write(self._piece(chunk))
+                sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # Whoever reads has seen enough; nothing more can be flushed to it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def tell(self, rows: int) -> None:
         """Log what came of it."""
@@ -151,8 +164,12 @@ class _Work:
     def _plan(self) -> dict[str, Any]:
         """All that the bytes of the output hang on."""
         trained, config = self.predictor.trained, self.config
+        checkpoint = trained.located.checkpoint
         return {
-            "weights": file_digest(trained.located.checkpoint / "model.safetensors"),
+            # Weights, their average where there is one, labels and tokenizer.
+            "checkpoint": [file_digest(path) for path in sorted(checkpoint.iterdir()) if path.name in USED],
+            "decided": trained.decided, "device": self.predictor.device.type,
+            "max_len": trained.config.data["max_len"], "separator": trained.config.data.get("label_separator"),
             "input": file_digest(self.source.path),
             "reading": [self.source.file_format, self.source.fields, self.source.header],
             "columns": list(self.columns.holds), "on_bad_row": config.on_bad_row, "max_rows": config.max_rows,

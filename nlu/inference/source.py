@@ -3,7 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files
 from nlu.data.layouts import Values
-from nlu.data.originals import Originals
-from nlu.data.readers import BadRow, Fields, Mark, Row, column_names, format_of, read_rows
+from nlu.data.originals import Original, Originals
+from nlu.data.readers import BadRow, Fields, Row, column_names, format_of
 from nlu.inference.trained import Trained
 
 Problem = Callable[[Values], tuple[str, str] | None]
@@ -106,28 +106,27 @@ def _either(alternatives: tuple[tuple[str, ...], ...]) -> str:
     return " or ".join(" and ".join(roles) for roles in alternatives)
 
 
-def require_usable(source: Originals, problem: Problem, *, may_skip: bool, max_rows: int | None) -> int:
+def require_usable(
+    source: Originals, problem: Problem, require_writable: Callable[[Original, str], None], *, may_skip: bool,
+    max_rows: int | None,
+) -> int:  # fmt: skip
     """Look at every row once and return how many there are.
 
-    Raises DataError naming the rows that cannot be used, unless they may be left without a prediction, and for a file
-    without any.
+    Raises DataError naming the rows that cannot be used, unless they may be left without a prediction, for a row that
+    the output cannot hold, and for a file without any.
     """
-    rows = read_rows(source.path, source.file_format, source.fields, source.header)
     count, wrong = 0, 0
     listed: list[str] = []
-    try:
-        for row in rows:
-            if isinstance(row, Mark):
-                continue
-            count += 1
-            if (bad := bad_row(row, source, problem)) is not None:
-                wrong += 1
-                if len(listed) < LISTED_BAD_ROWS:
-                    listed.append(bad.describe(source.path))
-            if count == max_rows:
-                break
-    except UnicodeDecodeError as error:
-        raise not_utf_8(source.path, error) from None
+    for row, original in source.rows():
+        count += 1
+        if (bad := bad_row(row, source, problem)) is not None:
+            wrong += 1
+            if len(listed) < LISTED_BAD_ROWS:
+                listed.append(bad.describe(source.path))
+        if bad is None or may_skip:
+            require_writable(original, f"{source.path}:{row.number}")
+        if count == max_rows:
+            break
     if not count:
         raise DataError(f"{source.path} holds no row; give a file with rows")
     if wrong and not may_skip:
@@ -147,3 +146,19 @@ def bad_row(row: Row | BadRow, source: Originals, problem: Problem) -> BadRow | 
         return None
     role, rule = wrong
     return BadRow.of(row.number, str(source.fields.get(role, role)), row.values.get(role), rule)
+
+
+@contextmanager
+def keys_called(names: Mapping[str, str]) -> Iterator[None]:
+    """Have errors call keys of a configuration as this command calls them: each of `names` by what it stands for."""
+
+    def renamed(text: str) -> str:
+        for own, here in names.items():
+            text = text.replace(own, here)
+        return text
+
+    try:
+        yield
+    except DataError as error:
+        problems = map(renamed, error.problems)
+        raise type(error)(*problems, summary=renamed(error.summary), remedy=renamed(error.remedy)) from None

@@ -1,6 +1,9 @@
 """A trained run as something to use: its task, weights, labels and tokenizer, without its data."""
 
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from nlu.inference.locate import Located, saved_config
 from nlu.models.formats.pretrained import current_names, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.runs.checkpoint import SCORE
+from nlu.storage.settle import copy_whole
 from nlu.tasks.task import Task
 from nlu.training.build import assemble
 
@@ -47,11 +51,30 @@ class Trained:
 
 def load_trained(located: Located) -> Trained:
     """Load a checkpoint. Raises CheckpointError where something of it is missing or fits no model of its run."""
-    config, checkpoint = config_of(located.run_dir), located.checkpoint
+    config = config_of(located.run_dir)
+    with _standing_still(located) as checkpoint:
+        return _loaded(located, config, checkpoint)
+
+
+@contextmanager
+def _standing_still(located: Located) -> Iterator[Path]:
+    """Give a checkpoint that nothing changes: of a run that goes on a copy, since it may rename what it keeps."""
+    if (located.run_dir / "result.json").is_file():
+        yield located.checkpoint
+        return
+    with tempfile.TemporaryDirectory(prefix="nlu-checkpoint-") as folder:
+        copy = Path(folder) / located.checkpoint.name
+        if not copy_whole(located.checkpoint, copy):
+            raise CheckpointError(f"{located.checkpoint} is gone by now; name a checkpoint that is there")
+        yield copy
+
+
+def _loaded(located: Located, config: Run, checkpoint: Path) -> Trained:
     known = json.loads((checkpoint / "labels.json").read_text(encoding="utf-8"))
     if "target" not in known:
         raise CheckpointError(
-            f"{checkpoint} was saved by an earlier version, which did not keep what its labels mean; train it again"
+            f"{located.checkpoint} was saved by an earlier version, which did not keep what its labels mean; train it "
+            "again"
         )
     trusted = config.trusted_packages
     target_class: Any = import_target(known["target"][TARGET], trusted)
@@ -60,14 +83,18 @@ def load_trained(located: Located) -> Trained:
     task: Task = build(config.task, build(config.loss, trusted=trusted), target, trusted=trusted)
     tokenizer = load_tokenizer(checkpoint, None)
     if tokenizer is None:
-        raise CheckpointError(f"{checkpoint} has lost its tokenizer; give another checkpoint of the run")
+        raise CheckpointError(f"{located.checkpoint} has lost its tokenizer; give another checkpoint of the run")
     source = open_pretrained(str(checkpoint))
     model = assemble(config, task, target, known["layout"], tokenizer.vocab_size, source)
-    _load(model, {**current_names(source.tensors()), **_average(checkpoint)}, checkpoint)
+    _load(model, {**current_names(source.tensors()), **_average(checkpoint)}, located.checkpoint)
     model.eval()
-    return Trained(
-        located, config, task, model, target, LAYOUTS[known["layout"]], tokenizer, decided_at(checkpoint)
-    )  # fmt: skip
+    decided = decided_at(checkpoint)
+    if "threshold" in task.metrics and decided.get("threshold") is None:
+        raise CheckpointError(
+            f"{located.checkpoint} was saved before the run had evaluated once, so that its threshold is not known; "
+            "wait for an evaluation, or name another checkpoint"
+        )
+    return Trained(located, config, task, model, target, LAYOUTS[known["layout"]], tokenizer, decided)
 
 
 def config_of(run_dir: Path) -> Run:

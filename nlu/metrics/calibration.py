@@ -99,14 +99,16 @@ def best_thresholds(label_N: np.ndarray, probability_N: np.ndarray) -> dict[str,
     """Return the highest F1 and accuracy of predicting the second class from a probability on, and where they are."""
     order_N = np.argsort(-probability_N, kind="stable")
     value_N, label_N = probability_N[order_N], label_N[order_N]
-    # With the first k predicted as positive; k may not part equal probabilities.
-    may_end_N = np.append(value_N[1:] != value_N[:-1], True)
-    right_N, chosen_N = np.cumsum(label_N), np.arange(1, len(label_N) + 1)
-    positive = int(label_N.sum())
-    f1_N = np.where(may_end_N, 2 * right_N / np.maximum(chosen_N + positive, 1), -1.0)
-    accuracy_N = np.where(may_end_N, (right_N + (len(label_N) - positive) - (chosen_N - right_N)) / len(label_N), -1.0)
-    f1, accuracy = int(f1_N.argmax()), int(accuracy_N.argmax())
+    # With the first k predicted as positive, k from 0 on; k may not part equal probabilities.
+    may_end_K = np.concatenate([[True], value_N[1:] != value_N[:-1], [True]])
+    right_K, chosen_K = np.append(0, np.cumsum(label_N)), np.arange(len(label_N) + 1)
+    positive, count = int(label_N.sum()), len(label_N)
+    f1_K = np.where(may_end_K, 2 * right_K / np.maximum(chosen_K + positive, 1), -1.0)
+    accuracy_K = np.where(may_end_K, (right_K + (count - positive) - (chosen_K - right_K)) / count, -1.0)
+    f1, accuracy = int(f1_K.argmax()), int(accuracy_K.argmax())
+    # Above all of them nothing is positive.
+    value_K = np.append(np.nextafter(value_N[0], np.inf), value_N)
     return {
-        "best_f1": float(f1_N[f1]), "threshold_f1": float(value_N[f1]),
-        "best_accuracy": float(accuracy_N[accuracy]), "threshold_accuracy": float(value_N[accuracy]),
+        "best_f1": float(f1_K[f1]), "threshold_f1": float(value_K[f1]),
+        "best_accuracy": float(accuracy_K[accuracy]), "threshold_accuracy": float(value_K[accuracy]),
     }  # fmt: skip

@@ -118,17 +118,29 @@ def areas(value_N: np.ndarray, is_positive_N: np.ndarray) -> tuple[float, float]
     positive = int(is_positive_N.sum())
     if not 0 < positive < len(is_positive_N) or not np.isfinite(value_N).all():
         return math.nan, math.nan
-    order_N = np.argsort(-value_N, kind="stable")
-    value_N, is_positive_N = value_N[order_N], is_positive_N[order_N].astype(np.int64)
-    ends_V = np.flatnonzero(np.append(value_N[1:] != value_N[:-1], True))
-    found_V, rows_V = np.cumsum(is_positive_N)[ends_V], ends_V + 1
+    found_V, rows_V = _by_threshold(value_N, is_positive_N)
     gained_V = np.diff(found_V, prepend=0)
     others_V = np.diff(rows_V, prepend=0) - gained_V
     below_V = (len(value_N) - positive) - np.cumsum(others_V)
     # Twice the pairs, so that halves stay whole numbers.
     won = int((gained_V * (2 * below_V + others_V)).sum())
     auc = won / (2 * positive * (len(value_N) - positive))
-    return auc, math.fsum((gained_V * (found_V / rows_V)).tolist()) / positive
+    return auc, average_precision(value_N, is_positive_N)
+
+
+def average_precision(value_N: np.ndarray, is_positive_N: np.ndarray) -> float:
+    """Return the sum over thresholds of precision times the recall that is gained there; at least one is positive."""
+    found_V, rows_V = _by_threshold(value_N, is_positive_N)
+    gained_V = np.diff(found_V, prepend=0)
+    return math.fsum((gained_V * (found_V / rows_V)).tolist()) / int(found_V[-1])
+
+
+def _by_threshold(value_N: np.ndarray, is_positive_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many positive and how many examples have at least each value that occurs, the highest first; (V,)."""
+    order_N = np.argsort(-value_N, kind="stable")
+    value_N = value_N[order_N]
+    ends_V = np.flatnonzero(np.append(value_N[1:] != value_N[:-1], True))
+    return np.cumsum(is_positive_N[order_N].astype(np.int64))[ends_V], ends_V + 1
 
 
 def only_prediction(by_label: Sequence[Mapping[str, Any]]) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from nlu.metrics.classes import average_precision
 from nlu.metrics.scores import ExactSum, Record, Scores, ratio
 
 METRICS = (
@@ -44,8 +45,6 @@ class LabelSetScorer:
         self._loss.merge(other._loss)
 
     def result(self) -> Scores:
-        from sklearn import metrics
-
         label_NC = np.frombuffer(bytes(self._is_label), np.uint8).reshape(-1, len(self.names)).astype(bool)
         probability_NC = np.frombuffer(self._probabilities.tobytes(), np.float32).reshape(label_NC.shape)
         threshold = best_threshold(label_NC, probability_NC) if self.threshold is None else self.threshold
@@ -59,7 +58,7 @@ class LabelSetScorer:
         right_N = (label_NC & predicted_NC).sum(1)
         f1_N = np.where(sizes_N > 0, 2 * right_N / np.maximum(sizes_N, 1), 1.0)
         occurs_C = np.flatnonzero(wanted_C)
-        precisions = [metrics.average_precision_score(label_NC[:, c], probability_NC[:, c]) for c in occurs_C]
+        precisions = [average_precision(probability_NC[:, c], label_NC[:, c]) for c in occurs_C]
         scores = {
             "f1_micro": ratio(2 * right_C.sum(), predicted_C.sum() + wanted_C.sum()),
             "f1_macro": float(np.mean(np.array(f1_C)[takes_part_C])) if takes_part_C.any() else 0.0,

@@ -122,6 +122,9 @@ def test_the_weights_that_a_configuration_starts_from_are_scored(tmp_path: Path,
         (["data.test=DIR/absent.jsonl"], ["absent.jsonl"]),
         (["data.test=IN", "data.fields={text: nope, label: label}"], ["lacks this field"]),
         (["checkpoint=best-9"], ["no checkpoint best-9"]),
+        (["data.test=null"], ["nothing to score"]),
+        (["data.test=IN", "classes=[great]", "out=DIR/out"], ["classes names great"]),
+        (["data.test=IN", "group_by=queries", "out=DIR/out"], ["group_by"]),
     ],
 )
 def test_what_cannot_be_scored_is_said(
@@ -135,3 +138,40 @@ def test_what_cannot_be_scored_is_said(
     evaluate(f"run={run}", *orders, status=2)
     refusal = capsys.readouterr().err
     assert all(word in refusal for word in words) and "Traceback" not in refusal, refusal
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "new.jsonl"]
+
+
+def test_what_was_left_out_of_training_is_scored_with_the_length_that_was_trained(tmp_path: Path) -> None:
+    run = trained(TASKS["classify"], tmp_path, "data.max_rows=12", "data.max_len=8")
+    rows = read(tmp_path / "dev.jsonl")
+    evaluate(f"run={run}", f"data.test={tmp_path}/dev.jsonl", f"out={tmp_path}/a", "resamples=0")
+    named = ("data=files", "data.train=none", f"data.test={tmp_path}/dev.jsonl")
+    evaluate(f"run={run}", *named, f"out={tmp_path}/b", "resamples=0")
+    first, second = (result(tmp_path / name) for name in "ab")
+    assert first["sets"]["test"]["rows"] == len(rows) == 23 and first["metrics"] == second["metrics"]
+    evaluate(f"run={run}", f"data.test={tmp_path}/dev.jsonl", f"out={tmp_path}/c", "resamples=0", "data.max_rows=5")
+    assert result(tmp_path / "c")["sets"]["test"]["rows"] == 5
+
+
+@pytest.mark.parametrize(
+    "way", [("data.fields={text: review, label: y}",), ("+data.fields.text=review", "+data.fields.label=y")]
+)
+def test_columns_that_are_named_are_those_that_are_scored(run: Path, tmp_path: Path, way: tuple[str, ...]) -> None:
+    own = kept(run)
+    lines = [f"a,{one['text']},{one['prediction']},{one['label']}" for one in own]
+    (tmp_path / "new.csv").write_text("\n".join(["text,review,label,y", *lines]) + "\n")
+    evaluate(f"run={run}", f"data.test={tmp_path}/new.csv", *way, f"out={tmp_path}/out", "resamples=0")
+    wanted = sum(one["label"] == one["prediction"] for one in own) / len(own)
+    assert result(tmp_path / "out")["metrics"]["test"]["accuracy"] == wanted
+
+
+def test_scores_are_compared_only_where_the_weights_are_those_that_were_scored(tmp_path: Path, capsys: Any) -> None:
+    run = trained(TASKS["classify"], tmp_path)
+    evaluate(f"run={run}", "compare=true", "checkpoint=last", "resamples=0")
+    path = run / "checkpoints/last/state.json"
+    saved = json.loads(path.read_text())
+    saved["state"]["evaluated_at"] -= 1
+    path.write_text(json.dumps(saved))
+    capsys.readouterr()
+    evaluate(f"run={run}", "compare=true", "checkpoint=last", "resamples=0", status=2)
+    assert "recorded no scores of its checkpoint last" in capsys.readouterr().err

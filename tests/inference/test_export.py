@@ -134,3 +134,11 @@ def test_a_mistyped_format_and_a_folder_that_exists_are_refused(tmp_path: Path, 
     assert "huggingface" in capsys.readouterr().err
     export(f"run={tmp_path}/run", "format=huggingface", f"out={tmp_path}/run", status=2)
     assert "exists; nothing was written" in capsys.readouterr().err
+
+
+def test_no_format_and_a_refusal_leave_no_folder(tmp_path: Path, capsys: Any) -> None:
+    run = trained(TASKS["tag with a CRF"], tmp_path)
+    export(f"run={run}", "format=[]", f"out={tmp_path}/deep/er/out", status=2)
+    assert "nothing to export" in capsys.readouterr().err
+    export(f"run={run}", "format=huggingface", f"out={tmp_path}/deep/er/out", status=2)
+    assert not (tmp_path / "deep").exists()

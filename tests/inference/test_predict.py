@@ -132,6 +132,82 @@ def test_conll_columns_get_a_tag_in_a_last_column(tmp_path: Path) -> None:
         assert [line.split("\t")[2] for line in block.splitlines()] == tags
 
 
+def test_conll_lines_come_back_with_marks_wide_spaces_and_bad_ones(tmp_path: Path) -> None:
+    run = trained(TASKS["tag"], tmp_path)
+    lines = "-DOCSTART- O\n\na O\n\u3000 O\nb\u2028c O\n\nx\n\nd O\n-DOCSTART- O\n\na O"
+    (tmp_path / "new.conll").write_text(lines)
+    predict(
+        f"run={run}", f"input={tmp_path}/new.conll", "input.fields={tokens: 0}", f"output={tmp_path}/out.conll",
+        "on_bad_row=skip",
+    )  # fmt: skip
+    written = (tmp_path / "out.conll").read_text().split("\n")
+    wanted = lines.split("\n")
+    assert len(written) >= len(wanted)
+    for line, own in zip(written, wanted, strict=False):
+        is_token = bool(own) and not own.startswith("-DOCSTART-")
+        assert line.startswith(own) and (line != own) == is_token, (line, own)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "output", "words"),
+    [
+        ("a.jsonl", '{"text": "a"}\n{"text": "b", "extra": 1}\n', "o.csv", "has a field extra"),
+        ("a.jsonl", '{"text": "a"}\n{"text": "b", "prediction": 1}\n', "o.jsonl", "has a field prediction already"),
+        ("a.json", '[{"text": "a"}, {"text": "b", "prediction": 1}]', "o.jsonl", "has a field prediction already"),
+        ("a.json", '[{"text": "a"}, "b"]', "o.jsonl", "is no object"),
+        ("a.csv", "id,text,id\n1,a,2\n", "o.jsonl", "columns called id"),
+        ("a.csv", "id,text\n1\t,a\n", "o.tsv", "which a tsv cannot"),
+        ("a.csv", "id,text\n1,a\n2\n", "o.jsonl", "has 1 columns"),
+    ],
+)
+def test_what_the_output_cannot_hold_is_said_before_anything_is_predicted(
+    run: Path, tmp_path: Path, capsys: Any, name: str, content: str, output: str, words: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    predict(f"run={run}", f"input={tmp_path}/{name}", f"output={tmp_path}/{output}", "on_bad_row=skip", status=2)
+    assert words in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_bytes_that_are_not_utf_8_are_told(run: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "new.csv").write_bytes(b"text,n\ncaf\xe9,1\n")
+    for fields in ([], ["input.fields={text: text}"]):
+        predict(f"run={run}", f"input={tmp_path}/new.csv", *fields, f"output={tmp_path}/o.csv", status=2)
+        assert "UTF-8" in capsys.readouterr().err
+
+
+def test_a_table_without_a_header_keeps_its_line_ends(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_bytes(b"a b,1\r\nc,2\r\n")
+    predict(f"run={run}", f"input={tmp_path}/new.csv", "input.fields={text: 0}", f"output={tmp_path}/o.csv")
+    assert [line[-1:] for line in (tmp_path / "o.csv").read_bytes().split(b"\n")[:2]] == [b"\r", b"\r"]
+
+
+def test_pieces_without_their_plan_are_never_used(run: Path, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", unlabelled(TASKS["classify"], 5))
+    write(tmp_path / "b.jsonl", unlabelled(TASKS["classify"], 5, seed=2))
+    pieces = tmp_path / ".o.jsonl.pieces"
+    pieces.mkdir()
+    (pieces / "000000.piece").write_bytes(b'{"text": "of another input"}\n')
+    predict(f"run={run}", f"input={tmp_path}/b.jsonl", f"output={tmp_path}/o.jsonl")
+    assert [row["text"] for row in read(tmp_path / "o.jsonl")] == [row["text"] for row in read(tmp_path / "b.jsonl")]
+    # Killed once the file had its name, before the pieces were gone.
+    pieces.mkdir()
+    (pieces / "done").touch()
+    predict(f"run={run}", f"input={tmp_path}/b.jsonl", f"output={tmp_path}/o.jsonl", status=2)
+    assert not pieces.exists()
+
+
+def test_a_threshold_that_is_not_known_yet_is_told(tmp_path: Path, capsys: Any) -> None:
+    run = trained(TASKS["multilabel"], tmp_path)
+    path = run / "checkpoints/last/state.json"
+    saved = json.loads(path.read_text())
+    saved["state"]["last_metrics"] = {}
+    path.write_text(json.dumps(saved))
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["multilabel"], 3))
+    predict(f"run={run}/last", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/o.jsonl", status=2)
+    assert "its threshold is not known" in capsys.readouterr().err
+
+
 def test_rows_that_cannot_be_used_stop_it_or_stay_empty(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,7 +301,7 @@ def test_another_order_does_not_go_on_with_its_pieces(run: Path, tmp_path: Path,
         predict(*order, status=130)
     predict(*order, "checkpoint=best-2", "scores=true", status=2)
     refusal = capsys.readouterr().err
-    assert "begun otherwise (weights, columns differ)" in refusal and not (tmp_path / "b.csv").exists()
+    assert "begun otherwise (checkpoint, decided, columns differ)" in refusal and not (tmp_path / "b.csv").exists()
     predict(*order)
     assert len((tmp_path / "b.csv").read_text().splitlines()) == 10
 

@@ -68,7 +68,8 @@ def test_the_best_thresholds_are_those_that_trying_all_of_them_finds(seed: int, 
     label_N = np.array([names.index(row["label"]) for row in rows])
     yes_N = np.array([row["probabilities"]["yes"] for row in rows])
     tried = {
-        p: (metrics.f1_score(label_N, yes_N >= p, zero_division=0), (label_N == (yes_N >= p)).mean()) for p in yes_N
+        p: (metrics.f1_score(label_N, yes_N >= p, zero_division=0), (label_N == (yes_N >= p)).mean())
+        for p in [*yes_N, np.nextafter(yes_N.max(), 2)]
     }
     found = told(CurveScorer(names), rows).result().metrics
     assert found["best_f1"] == pytest.approx(max(f1 for f1, _ in tried.values()))
