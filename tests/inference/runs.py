@@ -13,7 +13,8 @@ from tests.training.in_process import program, train
 from tests.training.kinds import Kind, Row, read
 
 STEPS = ("trainer.max_duration=4st", "trainer.eval_interval=2st", "trainer.keep_best=2")
-PREDICTED = ("prediction", "probability", "similarity", "probabilities", "spans")
+FEW = ("classify", "multilabel", "tag with a CRF", "siamese with contrastive loss")
+"""kinds that `make test` tries"""
 
 
 def trained(kind: Kind, folder: Path, *overrides: str) -> Path:
