@@ -218,7 +218,12 @@ def _decided(logits: np.ndarray, trained: Trained) -> Any:
         return class_predictions(loss, trained.labels, logits[None].astype(np.float32))[0]["prediction"]
     if kind == "label_set":
         return ((1 / (1 + np.exp(-logits))) >= trained.decided["threshold"]).tolist()
-    return logits.argmax(-1).tolist() if kind == "tags" else np.round(logits, 3).tolist()
+    if kind == "tags":
+        return logits.argmax(-1).tolist()
+    if trained.layout.name == "sides" and "threshold" in trained.decided:
+        return bool(logits[0] >= trained.decided["threshold"])
+    # A number, or a similarity by which is ranked.
+    return np.round(logits.astype(np.float64), 3).tolist()
 
 
 def _cosines(vectors: Compute) -> Compute:

@@ -76,7 +76,7 @@ def test_the_encoder_of_a_siamese_run_gives_its_similarities(name: str, tmp_path
     run = trained(TASKS[name], tmp_path)
     export(f"run={run}", "format=sentence_transformers", f"out={tmp_path}/st")
     about = json.loads((tmp_path / "st/export.json").read_text())["checked"]
-    assert about[1]["largest_difference"] < 2e-6 and about[1]["rows"] == len(kept(run))
+    assert about[1]["largest_difference"] < 2e-6 and about[1]["same"] > 0.9 and about[1]["rows"] == len(kept(run))
     assert [one["type"].rpartition(".")[2] for one in json.loads((tmp_path / "st/modules.json").read_text())] == [
         "Transformer", "Pooling",
     ]  # fmt: skip
