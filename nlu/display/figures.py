@@ -3,6 +3,7 @@
 Every curve is over examples seen, the clock that stays comparable between batch sizes.
 """
 
+import functools
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +35,10 @@ FEW_POINTS = 40
 TRAIN_COLOUR = "#4c566a"
 BEST_COLOUR = "#c1121f"
 SET_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d1f")
+WITH_CHINESE = (
+    "Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Microsoft YaHei", "SimHei",
+    "PingFang SC", "Hiragino Sans GB", "Arial Unicode MS", "Droid Sans Fallback",
+)  # fmt: skip
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -112,9 +117,18 @@ def _rows_if_any(path: Path) -> Rows:
     return read_rows(path) if path.exists() else []
 
 
+@functools.cache
+def families() -> list[str]:
+    """Return the fonts of figures: the library's own, then those of this machine that have Chinese letters."""
+    from matplotlib import font_manager
+
+    there = {font.name for font in font_manager.fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in WITH_CHINESE if name in there)]
+
+
 def new_figure() -> tuple[Figure, Axes]:
     """Return a figure of the usual size with one pair of axes."""
-    with rc_context(STYLE):
+    with rc_context({**STYLE, "font.family": families()}):
         figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="tight")
         FigureCanvasAgg(figure)
         return figure, figure.subplots()
@@ -123,7 +137,7 @@ def new_figure() -> tuple[Figure, Axes]:
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write a figure as PNG; returns the path."""
     content = io.BytesIO()
-    with rc_context(STYLE):
+    with rc_context({**STYLE, "font.family": families()}):
         figure.savefig(content, format="png")
     write_bytes(path, content.getvalue())
     return path
@@ -244,7 +258,7 @@ def _gradient_figure(train: Rows) -> Figure | None:
 
 
 def _finish_run_axes(axes: Axes, run_dir: Path, end: int, epoch_examples: int) -> None:
-    with rc_context(STYLE):
+    with rc_context({**STYLE, "font.family": families()}):
         axes.set_title(run_dir.resolve().name, **_title_place())
         axes.set_xlabel("examples seen")
         axes.set_xlim(0, max(end, 1) * 1.03)
@@ -266,7 +280,7 @@ def _draw_epochs(axes: Axes, end: int, epoch_examples: int) -> None:
 def _draw_legend(axes: Axes) -> None:
     """Names of the curves beside the title, where they hide nothing."""
     _, labels = axes.get_legend_handles_labels()
-    with rc_context(STYLE):
+    with rc_context({**STYLE, "font.family": families()}):
         if sum(len(label) + 4 for label in labels) > MAX_LEGEND_CHARACTERS:
             axes.legend(loc="best")
         else:

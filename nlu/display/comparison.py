@@ -1,0 +1,236 @@
+"""Several runs in one figure each, as files and as one page that needs no other file."""
+
+import html
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any, Protocol
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from nlu.display.figures import DOTS_PER_INCH, STYLE, families
+from nlu.display.scores import draw_calibration, draw_confusion
+from nlu.display.search import svg_of
+from nlu.storage.files import write_bytes, write_text
+
+COLOURS = (
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d1f", "#332288", "#117733", "#882255",
+)  # fmt: skip
+LINES = ("-", "--", ":", "-.")
+"""after each round of colours"""
+MOST_MARKED = 6
+"""curves up to which each has a mark at its best point"""
+MOST_SHOWN_CLASSES = 60
+FEW_POINTS = 40
+PAGE = Template("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title><style>
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
+figure { margin: 2rem 0; } figure svg { background: #fff; border-radius: 6px; height: auto; max-width: 100%; }
+table { border-collapse: collapse; } th, td { padding: .2rem .8rem .2rem 0; text-align: left; }
+td.number { font-variant-numeric: tabular-nums; text-align: right; } .wide { overflow-x: auto; }
+</style></head><body><h1>$title</h1><div class="wide">$table</div>$figures</body></html>
+""")
+
+
+class Curve(Protocol):
+    """`nlu.reports.curves.Curve`."""
+
+    label: str
+    x_P: np.ndarray
+    mean_P: np.ndarray
+    sd_P: np.ndarray | None
+    runs: int
+    best: tuple[float, float] | None
+
+
+class Drawing(Protocol):
+    """`nlu.reports.curves.Drawing`."""
+
+    name: str
+    title: str
+    across: str
+    epochs: float | None
+
+    @property
+    def curves(self) -> Sequence[Curve]:
+        """Its curves."""
+
+
+class Kept(Protocol):
+    """`nlu.reports.kept_scores.KeptScores`."""
+
+    set_name: str
+    names: list[str]
+    by_label: list[dict[str, Any]]
+    confusion: list[list[int]]
+    calibration: list[dict[str, Any]]
+    ece: float
+    right_by_length: list[tuple[float, float, int]]
+
+
+def figure_of(width: float = 10.0, height: float = 6.0) -> tuple[Figure, Axes]:
+    """Return a figure with one pair of axes."""
+    with rc_context({**STYLE, "font.family": families()}):
+        figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
+        FigureCanvasAgg(figure)
+        return figure, figure.subplots()
+
+
+def draw(drawing: Drawing) -> Figure:
+    """Draw the curves over each other, deviations as bands, best points and epochs marked."""
+    # What stands beside the axes takes room of its own.
+    figure, axes = figure_of(width=10.0 if len(drawing.curves) <= MOST_MARKED else 13.0)
+    for number, curve in enumerate(drawing.curves):
+        colour, line = _look(number)
+        label = curve.label if curve.runs == 1 else f"{curve.label} (mean of {curve.runs}, band 1 sd)"
+        marker = "o" if len(curve.x_P) <= FEW_POINTS and len(drawing.curves) <= MOST_MARKED else None
+        axes.plot(curve.x_P, curve.mean_P, color=colour, linestyle=line, label=label, marker=marker, markersize=3.5)
+        if curve.sd_P is not None:
+            low_P, high_P = curve.mean_P - curve.sd_P, curve.mean_P + curve.sd_P
+            axes.fill_between(curve.x_P, low_P, high_P, color=colour, alpha=0.15, linewidth=0)
+        if curve.best is not None:
+            axes.plot(*curve.best, marker="*", markersize=12, color=colour, markeredgecolor="white", zorder=5)
+            if len(drawing.curves) <= MOST_MARKED:
+                axes.annotate(
+                    f"{curve.best[1]:.4g}", curve.best, textcoords="offset points", xytext=(6, 6), color=colour
+                )
+    _mark_epochs(axes, drawing)
+    axes.set_xlabel(drawing.across)
+    axes.set_title(drawing.title)
+    if drawing.name == "lr":
+        axes.set_ylim(bottom=0)
+    _legend(axes, len(drawing.curves))
+    return figure
+
+
+def draw_by_class(kept: Mapping[str, Kept]) -> dict[str, Figure]:
+    """Draw the F1 of each class, configurations beside one another; a figure, by name, for those of the same classes."""
+    alike: dict[tuple[str, ...], dict[str, Kept]] = {}
+    for label, one in kept.items():
+        alike.setdefault(tuple(one.names), {})[label] = one
+    return {
+        f"by_class_{number}" if number else "by_class": _by_class(some) for number, some in enumerate(alike.values())
+    }
+
+
+def _by_class(kept: Mapping[str, Kept]) -> Figure:
+    first = next(iter(kept.values()))
+    names = first.names[:MOST_SHOWN_CLASSES]
+    figure, axes = figure_of(height=max(4.0, 1.2 + 0.28 * len(names)))
+    for number, (label, one) in enumerate(kept.items()):
+        f1 = {entry["label"]: entry["f1"] for entry in one.by_label}
+        spread = (number - (len(kept) - 1) / 2) * min(0.12, 0.7 / len(kept))
+        places = np.arange(len(names)) + spread
+        colour, _ = _look(number)
+        axes.plot([f1.get(name, np.nan) for name in names], places, "o", color=colour, label=label, markersize=5)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xlabel("F1")
+    axes.set_title(f"{first.set_name}: by class")
+    _legend(axes, len(kept))
+    return figure
+
+
+def draw_by_length(kept: Mapping[str, Kept]) -> Figure:
+    """Draw the share of right predictions over the length of texts."""
+    figure, axes = figure_of()
+    for number, (label, one) in enumerate(kept.items()):
+        colour, line = _look(number)
+        lengths, right = [part[0] for part in one.right_by_length], [part[1] for part in one.right_by_length]
+        axes.plot(lengths, right, color=colour, linestyle=line, marker="o", label=label)
+    axes.set_xlabel("characters of the text (equally many rows a point)")
+    axes.set_ylabel("share that is right")
+    axes.set_title(f"{next(iter(kept.values())).set_name}: by length")
+    _legend(axes, len(kept))
+    return figure
+
+
+def draw_confusion_of(label: str, one: Kept) -> Figure:
+    """Draw the confusion matrix of one configuration."""
+    side = max(6.0, min(16.0, 2.0 + 0.24 * len(one.names)))
+    figure, axes = figure_of(width=side * 1.15, height=side)
+    draw_confusion(axes, one.names, np.array(one.confusion))
+    axes.set_title(f"{one.set_name}: {label}")
+    return figure
+
+
+def draw_calibration_of(label: str, one: Kept) -> Figure:
+    """Draw the calibration of one configuration."""
+    figure, axes = figure_of(width=7.0, height=6.0)
+    draw_calibration(axes, one.calibration)
+    axes.set_title(f"{one.set_name}: {label}, ECE {one.ece:.4f}")
+    return figure
+
+
+def write_figures(folder: Path, figures: Mapping[str, Figure], suffixes: Sequence[str]) -> list[Path]:
+    """Write each figure in each format; returns the files."""
+    written = []
+    for name, figure in figures.items():
+        for suffix in suffixes:
+            path = folder / f"{name}.{suffix}"
+            write_bytes(path, _content(figure, suffix))
+            written.append(path)
+    return written
+
+
+def write_comparison(
+    path: Path, title: str, header: Sequence[str], lines: Sequence[Sequence[str]], figures: Mapping[str, Figure]
+) -> None:
+    """Write a page with a table and all figures inside it; its texts are texts, so the reader's fonts show them."""
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    rows = "".join(
+        "<tr>" + "".join(f"<td{' class=number' if number else ''}>{html.escape(cell)}</td>"
+                         for number, cell in enumerate(line)) + "</tr>"
+        for line in lines
+    )  # fmt: skip
+    drawn = "".join(
+        f"<figure id={html.escape(name, quote=True)!r}>{svg_of(name, figure)}</figure>"
+        for name, figure in figures.items()
+    )
+    write_text(
+        path, PAGE.substitute(title=html.escape(title), table=f"<table><tr>{head}</tr>{rows}</table>", figures=drawn)
+    )
+
+
+def _content(figure: Figure, suffix: str) -> bytes:
+    content = io.BytesIO()
+    with rc_context({**STYLE, "font.family": families(), "svg.fonttype": "none", "svg.hashsalt": "nlu"}):
+        figure.savefig(content, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
+    return content.getvalue()
+
+
+def _look(number: int) -> tuple[str, str]:
+    return COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
+
+
+def _mark_epochs(axes: Axes, drawing: Drawing) -> None:
+    end = max(float(curve.x_P[-1]) for curve in drawing.curves)
+    if not drawing.epochs or end / drawing.epochs > 20:
+        return
+    for number in range(1, int(end / drawing.epochs) + 1):
+        axes.axvline(number * drawing.epochs, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
+
+
+def _legend(axes: Axes, count: int) -> None:
+    if count <= MOST_MARKED:
+        axes.legend(loc="best", fontsize=9)
+    else:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=7.5)
+
+
+def missing_glyphs(texts: Sequence[str]) -> str:
+    """Return the characters that no font of this machine's figures has."""
+    from matplotlib import font_manager
+    from matplotlib.ft2font import FT2Font
+
+    paths = [font_manager.findfont(font_manager.FontProperties(family=[name])) for name in families()]
+    known = {code for path in paths for code in FT2Font(path).get_charmap()}
+    return "".join(sorted({letter for text in texts for letter in text if ord(letter) not in known}))
