@@ -111,7 +111,7 @@ def draw(drawing: Drawing) -> Figure:
 
 
 def draw_by_class(kept: Mapping[str, Kept]) -> dict[str, Figure]:
-    """Draw the F1 of each class, configurations beside one another; a figure, by name, for those of the same classes."""
+    """Draw the F1 of each class, configurations beside one another; a figure for those of the same classes."""
     alike: dict[tuple[str, ...], dict[str, Kept]] = {}
     for label, one in kept.items():
         alike.setdefault(tuple(one.names), {})[label] = one
