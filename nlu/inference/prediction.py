@@ -18,6 +18,7 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.inference import STANDARD, Predict
+from nlu.config.words import counted
 from nlu.data.originals import Original, Originals
 from nlu.data.readers import BadRow, Row
 from nlu.display.progress import Bar, Progress
@@ -126,13 +127,13 @@ class _Work:
     def tell(self, rows: int) -> None:
         """Log what came of it."""
         if self.empty:
-            log.warning("%s rows cannot be used, and have no prediction", f"{self.empty:,}")
+            log.warning("no prediction for %s that cannot be used", counted(self.empty, "row"))
         if self.cut:
-            log.info("%s rows are longer than data.max_len, and were cut to %d tokens", f"{self.cut:,}",
-                     self.predictor.trained.config.data["max_len"])  # fmt: skip
+            log.info("cut to data.max_len, %d tokens: %s", self.predictor.trained.config.data["max_len"],
+                     counted(self.cut, "row"))  # fmt: skip
         speed = self.predicted / (time.monotonic() - self.began_s)
-        log.info("%s: %s rows, %s predicted by this process (%s a second)", self.config.output, f"{rows:,}",
-                 f"{self.predicted:,}", f"{speed:,.0f}")  # fmt: skip
+        log.info("%s: %s, %s predicted by this process, %.3g a second", self.config.output, counted(rows, "row"),
+                 f"{self.predicted:,}", speed)  # fmt: skip
 
     def _chunks(self) -> Iterator[Chunk]:
         rows = islice(self.source.rows(), self.config.max_rows)

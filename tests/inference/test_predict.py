@@ -220,7 +220,7 @@ def test_rows_that_cannot_be_used_stop_it_or_stay_empty(
     predict(*order, "on_bad_row=skip")
     lines = (tmp_path / "out.csv").read_text().splitlines()
     assert lines[2:4] == ["  ,2,,", "c,3,4,,"] and all(len(lines[place].split(",")) == 4 for place in (0, 1, 4))
-    assert "2 rows cannot be used" in capsys.readouterr().err
+    assert "no prediction for 2 rows" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
