@@ -34,7 +34,7 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
     return [{key: one[key] for key in names if key in one} for one in kept(run)]
 
 
-@pytest.mark.parametrize("name", few_first(LINEAR, "match"))
+@pytest.mark.parametrize("name", few_first(LINEAR, "match", "regress"))
 def test_transformers_alone_computes_the_logits_of_the_run(name: str, tmp_path: Path) -> None:
     run = trained(TASKS[name], tmp_path)
     export(f"run={run}", "format=huggingface", f"out={tmp_path}/hub")

@@ -319,9 +319,8 @@ def test_of_a_search_the_best_trial_predicts(tmp_path: Path, capsys: pytest.Capt
     assert f"run {search / str(values.index(max(values)))}, checkpoint best-1" in said_first
 
 
-@pytest.mark.thorough
 def test_two_processes_and_a_pipe_write_what_one_process_writes(run: Path, tmp_path: Path) -> None:
-    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 9000))
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 4200))
     whole = (f"run={run}", f"input={tmp_path}/new.jsonl")
     predict(*whole, f"output={tmp_path}/one.jsonl")
     command = ["-m", "nlu.predict", "device=cpu", *whole]
