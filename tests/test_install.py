@@ -216,7 +216,7 @@ def test_every_package_that_is_imported_is_declared():
     settings = configparser.ConfigParser()
     settings.read(REPOSITORY / "setup.cfg")
     required = declared(settings["options"], "install_requires")
-    extras = set().union(*(declared(settings["options.extras_require"], key) for key in ("hf", "oss")))
+    extras = set().union(*(declared(settings["options.extras_require"], key) for key in ("hf", "onnx", "oss")))
     imported: dict[str, str] = {}
     for path in [*(REPOSITORY / "nlu").rglob("*.py"), *(REPOSITORY / "launchers").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -227,6 +227,6 @@ def test_every_package_that_is_imported_is_declared():
     names = {DISTRIBUTIONS.get(name, name) for name in foreign}
     assert names - required - extras == set()
     # What others import for us: fsspec, optuna and Hydra by name of a protocol, sampler or launcher; the configurations
-    # of samplers (hydra/sweeper/sampler=tpe) are hydra-optuna-sweeper's.
-    by_name = {"s3fs", "cmaes", "hydra-submitit-launcher", "hydra-optuna-sweeper"}
+    # of samplers (hydra/sweeper/sampler=tpe) are hydra-optuna-sweeper's; optuna's importances are scikit-learn's.
+    by_name = {"s3fs", "scikit-learn", "cmaes", "hydra-submitit-launcher", "hydra-optuna-sweeper"}
     assert required - names <= by_name, "declared, but never imported"

@@ -58,8 +58,8 @@ def test_a_score_that_is_another_is_told_with_what_has_changed(
 
 def test_intervals_are_those_of_rows_drawn_again(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "new.jsonl", read(run.parent / "dev.jsonl") * 8)
-    evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", f"out={tmp_path}/a", "resamples=400")
-    evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", f"out={tmp_path}/b", "resamples=400", "seed=1")
+    evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", f"out={tmp_path}/a", "resamples=250")
+    evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", f"out={tmp_path}/b", "resamples=250", "seed=1")
     low, high = result(tmp_path / "a")["interval"]["test"]["accuracy"]
     assert result(tmp_path / "a")["interval"] == result(tmp_path / "b")["interval"], "the seed decides"
     right_N = np.array([one["label"] == one["prediction"] for one in read(tmp_path / "a/predictions/test.jsonl")[1:]])

@@ -319,7 +319,7 @@ def test_of_a_search_the_best_trial_predicts(tmp_path: Path, capsys: pytest.Capt
     assert f"run {search / str(values.index(max(values)))}, checkpoint best-1" in said_first
 
 
-def test_two_processes_and_a_pipe_write_what_one_process_writes(run: Path, tmp_path: Path) -> None:
+def test_two_processes_write_what_one_process_writes(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 4200))
     whole = (f"run={run}", f"input={tmp_path}/new.jsonl")
     predict(*whole, f"output={tmp_path}/one.jsonl")
@@ -327,5 +327,12 @@ def test_two_processes_and_a_pipe_write_what_one_process_writes(run: Path, tmp_p
     done = warm.run([*command, f"output={tmp_path}/two.jsonl", "devices=2"], cwd=REPOSITORY, env=SAME_THREADS)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-    piped = warm.run([*command, "output=-"], cwd=REPOSITORY, env=SAME_THREADS)
+
+
+@pytest.mark.thorough
+def test_a_pipe_gets_what_a_file_gets(run: Path, tmp_path: Path) -> None:
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 30))
+    whole = (f"run={run}", f"input={tmp_path}/new.jsonl")
+    predict(*whole, f"output={tmp_path}/one.jsonl")
+    piped = warm.run(["-m", "nlu.predict", "device=cpu", *whole, "output=-"], cwd=REPOSITORY, env=SAME_THREADS)
     assert piped.stdout.encode() == (tmp_path / "one.jsonl").read_bytes()
