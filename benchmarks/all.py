@@ -16,6 +16,7 @@ from pathlib import Path
 
 import memory
 import predict
+import predict_files
 import preprocess
 import resume
 import start
@@ -29,7 +30,7 @@ from nlu.config.errors import DataError
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "train": train.measure, "predict": predict.measure, "preprocess": preprocess.measure, "start": start.measure,
-    "resume": resume.measure, "memory": memory.measure,
+    "resume": resume.measure, "memory": memory.measure, "predict_files": predict_files.measure,
 }  # fmt: skip
 QUICK = (
     ("train", "--sizes", "4 x 312", "--turns", "2", "--steps", "10", "--no-weaker"),
