@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from nlu.config.entry.command import Parser, run_command
 from nlu.config.errors import UserError
+from nlu.storage.settle import require_new
 
 MOST_ROWS = 40
 MOST_CONFUSIONS = 8
@@ -38,8 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         "--format", action="append", choices=("png", "svg", "pdf"), default=[], help="of the figures; default png"
     )
     given = parser.parse(arguments)
-    if given.out.exists() and (not given.out.is_dir() or any(given.out.iterdir())):
-        raise UserError(f"--out is {given.out}, which exists; nothing was written; choose another, or remove it")
+    require_new(given.out, "--out")
 
     from nlu.reports.aggregate import rows_of
     from nlu.reports.curves import drawings_of, labels_of

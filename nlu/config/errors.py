@@ -1,6 +1,8 @@
 """Errors that a user can mend. Commands print them without a traceback and exit with status 2."""
 
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from nlu.storage.redaction import hide
 
@@ -40,6 +42,22 @@ class DataError(UserError):
 
 class CheckpointError(UserError):
     """Weights or a training state that cannot be read, written or fitted to this model."""
+
+
+@contextmanager
+def keys_called(names: Mapping[str, str]) -> Iterator[None]:
+    """Have errors call keys of a configuration as this command calls them: each of `names` by what it stands for."""
+
+    def renamed(text: str) -> str:
+        for own, here in names.items():
+            text = text.replace(own, here)
+        return text
+
+    try:
+        yield
+    except DataError as error:
+        problems = map(renamed, error.problems)
+        raise type(error)(*problems, summary=renamed(error.summary), remedy=renamed(error.remedy)) from None
 
 
 def print_error(error: UserError, of_job: str = "") -> None:

@@ -4,7 +4,7 @@ This module imports nothing heavy, as `nlu.config.schema` does not.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
 from nlu.config.schema import Run
@@ -61,10 +61,6 @@ class Predict:
         """Build from a validated configuration with all of its keys."""
         known = {item.name: config[item.name] for item in fields(cls)}
         return cls(**known | {"input": Input(**config["input"])})
-
-    def to_config(self) -> dict[str, Any]:
-        """Return plain containers."""
-        return asdict(self)
 
 
 @dataclass(kw_only=True)

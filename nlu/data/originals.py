@@ -5,7 +5,7 @@ A row of a file of lines is kept as the text it was read from, with quotes and l
 
 import csv
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -71,23 +71,24 @@ class Originals:
         if not self.has_header:
             return BOM if self.is_text and self._has_mark() else ""
         with self._lines() as lines, _utf_8(self.path):
-            taken: list[str] = []
-            reader = csv.reader(_Taken(lines, taken), strict=True) if self.file_format == "csv" else lines
-            for found in reader:
-                text = "".join(taken) if self.file_format == "csv" else str(found)
+            recent = _Recent()
+            taken = recent.of(lines)
+            for _ in csv.reader(taken, strict=True) if self.file_format == "csv" else taken:
+                text = recent.since(0)
                 if text.strip("\r\n"):
                     return text if text.endswith("\n") else f"{text}\n"
-                taken.clear()
         return ""
 
     @cached_property
     def line_end(self) -> str:
         if not self.is_text:
             return "\n"
+        if self.has_header:
+            return "\r\n" if self.head.endswith("\r\n") else "\n"
         with open(self.path, "rb") as file:
             return "\r\n" if file.readline(MOST_FIRST_LINE).endswith(b"\r\n") else "\n"
 
-    @property
+    @cached_property
     def is_text(self) -> bool:
         """Whether rows are kept as texts."""
         with _utf_8(self.path):
@@ -125,10 +126,15 @@ class Originals:
         """The number of the column of tokens, of CoNLL columns."""
         return int(self.fields["tokens"])
 
+    @cached_property
+    def _doubled(self) -> tuple[str, int] | None:
+        """A name that several columns have, and how many."""
+        return next(((name, count) for name, count in Counter(self.columns).items() if count > 1), None)
+
     def _record_of_cells(self, original: str, place: str) -> dict[str, Any]:
-        if doubled := [name for name in self.columns if self.columns.count(name) > 1]:
+        if self._doubled:
             raise DataError(
-                f"{self.path} has {self.columns.count(doubled[0])} columns called {doubled[0]}, and cannot be written "
+                f"{self.path} has {self._doubled[1]} columns called {self._doubled[0]}, and cannot be written "
                 "in another format; give output the suffix of the input"
             )
         text = original.strip("\r\n")
@@ -188,18 +194,6 @@ def _utf_8(path: Path) -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         raise not_utf_8(path, error) from None
-
-
-class _Taken:
-    """Lines, each of which is added to a list when it is taken."""
-
-    def __init__(self, lines: TextIO, taken: list[str]):
-        self._lines, self._taken = lines, taken
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self._lines:
-            self._taken.append(line)
-            yield line
 
 
 class _Recent:

@@ -5,28 +5,24 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import Any, Protocol
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from nlu.display.figures import DOTS_PER_INCH, STYLE, families
+from nlu.display.curves import Drawing, KeptScores
+from nlu.display.figures import FEW_POINTS, SET_COLOURS, STYLE, families, new_figure
 from nlu.display.scores import draw_calibration, draw_confusion
 from nlu.display.search import svg_of
 from nlu.storage.files import write_bytes, write_text
 
-COLOURS = (
-    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d1f", "#332288", "#117733", "#882255",
-)  # fmt: skip
+COLOURS = (*SET_COLOURS, "#332288", "#117733", "#882255")
 LINES = ("-", "--", ":", "-.")
 """after each round of colours"""
 MOST_MARKED = 6
 """curves up to which each has a mark at its best point"""
 MOST_SHOWN_CLASSES = 60
-FEW_POINTS = 40
 PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$title</title><style>
@@ -39,48 +35,9 @@ td.number { font-variant-numeric: tabular-nums; text-align: right; } .wide { ove
 """)
 
 
-class Curve(Protocol):
-    """`nlu.reports.curves.Curve`."""
-
-    label: str
-    x_P: np.ndarray
-    mean_P: np.ndarray
-    sd_P: np.ndarray | None
-    runs: int
-    best: tuple[float, float] | None
-
-
-class Drawing(Protocol):
-    """`nlu.reports.curves.Drawing`."""
-
-    name: str
-    title: str
-    across: str
-    epochs: float | None
-
-    @property
-    def curves(self) -> Sequence[Curve]:
-        """Its curves."""
-
-
-class Kept(Protocol):
-    """`nlu.reports.kept_scores.KeptScores`."""
-
-    set_name: str
-    names: list[str]
-    by_label: list[dict[str, Any]]
-    confusion: list[list[int]]
-    calibration: list[dict[str, Any]]
-    ece: float
-    right_by_length: list[tuple[float, float, int]]
-
-
 def figure_of(width: float = 10.0, height: float = 6.0) -> tuple[Figure, Axes]:
-    """Return a figure with one pair of axes."""
-    with rc_context({**STYLE, "font.family": families()}):
-        figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
-        FigureCanvasAgg(figure)
-        return figure, figure.subplots()
+    """Return a figure with one pair of axes, beside which a legend has room."""
+    return new_figure((width, height), layout="constrained")
 
 
 def draw(drawing: Drawing) -> Figure:
@@ -110,9 +67,9 @@ def draw(drawing: Drawing) -> Figure:
     return figure
 
 
-def draw_by_class(kept: Mapping[str, Kept]) -> dict[str, Figure]:
+def draw_by_class(kept: Mapping[str, KeptScores]) -> dict[str, Figure]:
     """Draw the F1 of each class, configurations beside one another; a figure for those of the same classes."""
-    alike: dict[tuple[str, ...], dict[str, Kept]] = {}
+    alike: dict[tuple[str, ...], dict[str, KeptScores]] = {}
     for label, one in kept.items():
         alike.setdefault(tuple(one.names), {})[label] = one
     return {
@@ -120,7 +77,7 @@ def draw_by_class(kept: Mapping[str, Kept]) -> dict[str, Figure]:
     }
 
 
-def _by_class(kept: Mapping[str, Kept]) -> Figure:
+def _by_class(kept: Mapping[str, KeptScores]) -> Figure:
     first = next(iter(kept.values()))
     names = first.names[:MOST_SHOWN_CLASSES]
     figure, axes = figure_of(height=max(4.0, 1.2 + 0.28 * len(names)))
@@ -139,7 +96,7 @@ def _by_class(kept: Mapping[str, Kept]) -> Figure:
     return figure
 
 
-def draw_by_length(kept: Mapping[str, Kept]) -> Figure:
+def draw_by_length(kept: Mapping[str, KeptScores]) -> Figure:
     """Draw the share of right predictions over the length of texts."""
     figure, axes = figure_of()
     for number, (label, one) in enumerate(kept.items()):
@@ -153,7 +110,7 @@ def draw_by_length(kept: Mapping[str, Kept]) -> Figure:
     return figure
 
 
-def draw_confusion_of(label: str, one: Kept) -> Figure:
+def draw_confusion_of(label: str, one: KeptScores) -> Figure:
     """Draw the confusion matrix of one configuration."""
     side = max(6.0, min(16.0, 2.0 + 0.24 * len(one.names)))
     figure, axes = figure_of(width=side * 1.15, height=side)
@@ -162,7 +119,7 @@ def draw_confusion_of(label: str, one: Kept) -> Figure:
     return figure
 
 
-def draw_calibration_of(label: str, one: Kept) -> Figure:
+def draw_calibration_of(label: str, one: KeptScores) -> Figure:
     """Draw the calibration of one configuration."""
     figure, axes = figure_of(width=7.0, height=6.0)
     draw_calibration(axes, one.calibration)

@@ -8,7 +8,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context
@@ -126,10 +126,12 @@ def families() -> list[str]:
     return ["DejaVu Sans", *(name for name in WITH_CHINESE if name in there)]
 
 
-def new_figure() -> tuple[Figure, Axes]:
-    """Return a figure of the usual size with one pair of axes."""
+def new_figure(
+    size_inches: tuple[float, float] = SIZE_INCHES, *, layout: Literal["tight", "constrained"] = "tight"
+) -> tuple[Figure, Axes]:
+    """Return a figure, of the usual size unless another is given, with one pair of axes."""
     with rc_context({**STYLE, "font.family": families()}):
-        figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="tight")
+        figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH, layout=layout)
         FigureCanvasAgg(figure)
         return figure, figure.subplots()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from nlu.config.inference import Evaluate
 from nlu.inference.locate import Located
-from nlu.inference.trained import config_of
-from nlu.runs.checkpoint import SCORE, read_order
+from nlu.inference.trained import config_of, scores_at
+from nlu.runs.checkpoint import read_order
 from nlu.runs.provenance import describe_code
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import changes, machine_as_recorded
@@ -18,12 +18,8 @@ Metrics = dict[str, dict[str, float | None]]
 def recorded_scores(located: Located) -> Metrics:
     """Return the scores that the run wrote down for a checkpoint, by set and name; with those of test for its best."""
     checkpoint = located.checkpoint
-    if (checkpoint / SCORE).is_file():
-        metrics: Metrics = json.loads((checkpoint / SCORE).read_text(encoding="utf-8"))["metrics"]
-    else:
-        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]
-        # Weights that were trained on since are others than those that were scored.
-        metrics = state["last_metrics"] or {} if state["evaluated_at"] == state["step"] else {}
+    scores, are_its_own = scores_at(checkpoint)
+    metrics: Metrics = {name: dict(values) for name, values in scores.items()} if are_its_own else {}
     result = located.run_dir / "result.json"
     if checkpoint.name == "best-1" and result.is_file():
         kept = json.loads(result.read_text(encoding="utf-8"))["metrics"]

@@ -4,16 +4,16 @@ Axes: N rows of a set.
 """
 
 import logging
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from nlu.config.errors import CheckpointError, UserError
+from nlu.config.errors import CheckpointError, UserError, keys_called
 from nlu.config.inference import Evaluate
 from nlu.config.targets import build
 from nlu.data.dataset import Files
@@ -24,14 +24,13 @@ from nlu.display.scores import draw_scores, print_scores
 from nlu.inference.comparison import differences, recorded_scores
 from nlu.inference.findings import Findings, find, require_classes
 from nlu.inference.locate import Located
-from nlu.inference.source import keys_called
 from nlu.inference.trained import load_trained
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
 from nlu.storage.files import write_json
-from nlu.storage.settle import remove
+from nlu.storage.settle import new_folder, require_new
 from nlu.tasks.task import Task
-from nlu.training.build import bars, build_data, build_model
+from nlu.training.build import bars, build_data, build_model, build_task
 from nlu.training.evaluation import Evaluator, score
 from nlu.training.precision import Precision
 from nlu.training.predictions import keep_predictions
@@ -63,7 +62,8 @@ def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) 
     """
     logs.set_up(None, 0)
     with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
-        _require_new(config.out)
+        if config.out is not None:
+            require_new(Path(config.out), "out")
         with Progress(enabled=ranks.is_first) as progress:
             subject = _subject(config, located, named, ranks, progress)
             require_classes(config.classes, subject.task)
@@ -89,27 +89,15 @@ def _tell(
     if config.out is not None:
         write_json(folder / "result.json", result)
         draw_scores(folder / "plots", found)
-        # What was there is empty.
-        if Path(config.out).is_dir():
-            Path(config.out).rmdir()
-        folder.rename(config.out)
     return status
-
-
-def _require_new(out: str | None) -> None:
-    if out is not None and Path(out).exists() and not (Path(out).is_dir() and not any(Path(out).iterdir())):
-        raise UserError(f"out is {out}, which exists; nothing was written; choose another, or remove it")
 
 
 def _subject(config: Evaluate, located: Located | None, named: list[str], ranks: Ranks, progress: Progress) -> Subject:
     if located is None:
         data = build_data(config, ranks, progress)
-        trusted, store = config.trusted_packages, data.store
-        loss = build(config.loss, trusted=trusted)
-        loss.bind(store.labels, None, None) if _needs_no_counts(config.loss) else None
-        task: Task = build(config.task, loss, store.target, trusted=trusted)
+        task = build_task(config, data.store)
         model = build_model(config, data, task).to(ranks.device)
-        return Subject(task, model, _but_train(store.sets), store.digests, {})
+        return Subject(task, model, _but_train(data.store.sets), data.store.digests, {})
     trained = load_trained(located)
     model = trained.model.to(ranks.device)
     if named:
@@ -160,20 +148,13 @@ def _score_all(
 
 @contextmanager
 def _folder(out: str | None, ranks: Ranks) -> Iterator[Path]:
-    """Give the folder in which to write until all is there, the same on all ranks; what is left of it goes."""
-    place = None
-    if ranks.is_first:
-        beside = None if out is None else Path(out).absolute().parent
-        if beside is not None:
-            beside.mkdir(parents=True, exist_ok=True)
-        place = tempfile.mkdtemp(prefix=".nlu-evaluate-", dir=beside)
-        Path(place).chmod(0o755)
-    folder = Path(ranks.from_first(place))
-    try:
-        yield folder
-    finally:
-        if ranks.is_first and folder.exists():
-            remove(folder)
+    """Give the folder in which to write until all is there, the same on all ranks; without `out` it goes at the end."""
+    with ExitStack() as held:
+        own = None
+        if ranks.is_first:
+            place = TemporaryDirectory(prefix="nlu-evaluate-") if out is None else new_folder(Path(out))
+            own = str(held.enter_context(place))
+        yield Path(ranks.from_first(own))
 
 
 def sample(part: Examples, count: int, seed: int) -> Examples:
@@ -233,7 +214,3 @@ def _compare(
     for line in [*wrong, *(reasons or ["nothing that is recorded differs: tell us"])]:
         log.warning("compare: %s", line)
     return EXIT_DIFFERS
-
-
-def _needs_no_counts(loss: Mapping[str, Any]) -> bool:
-    return all(not str(key).endswith("weights") or value is None for key, value in loss.items())

@@ -5,7 +5,6 @@ Axes: N texts, T tokens of the longest, C outputs, D width.
 
 import logging
 import statistics
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +32,7 @@ from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
-from nlu.storage.settle import remove
+from nlu.storage.settle import new_folder, require_new
 from nlu.tasks.classify import class_predictions
 
 log = logging.getLogger(__name__)
@@ -71,31 +70,20 @@ def run_export(config: Export) -> int:
     for one in formats:
         require_packages(one)
     place = Path(config.out)
-    if place.exists():
-        raise UserError(f"out is {place}, which exists; nothing was written; choose another, or remove it")
+    require_new(place, "out")
     trained = load_trained(locate(config.run, config.checkpoint))
     rows = rows_to_check(trained, config.rows)
     found = []
-    # Folders above the place are made once there is something to put there.
-    there = next(folder for folder in place.absolute().parents if folder.is_dir())
-    staging = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=there))
-    try:
-        with Progress() as progress, progress.task("exporting", len(formats)) as bar:
-            for one in formats:
-                folder = staging if len(formats) == 1 else staging / one.name
-                folder.mkdir(exist_ok=True)
-                with _quiet():
-                    one.write(trained, folder)
-                    found.append(check(one, trained, folder, rows))
-                bar.advance()
+    with new_folder(place) as staging, Progress() as progress, progress.task("exporting", len(formats)) as bar:
+        for one in formats:
+            folder = staging if len(formats) == 1 else staging / one.name
+            folder.mkdir(exist_ok=True)
+            with _quiet():
+                one.write(trained, folder)
+                found.append(check(one, trained, folder, rows))
+            bar.advance()
         own = _of_run(trained, rows)
         write_json(staging / "export.json", _about(trained, [own, *found]))
-        staging.chmod(0o755)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        staging.rename(place)
-    finally:
-        if staging.exists():
-            remove(staging)
     _print([own, *found])
     print(f"\n{place}")
     return 0
@@ -147,7 +135,7 @@ def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[dict[st
     for batch in _batches(rows, CHECK_BATCH):
         inputs = inputs_of(trained, predictor, batch)
         own = _own_logits(trained, predictor, batch)
-        theirs = _rows_of_logits(compute(inputs), own, trained, predictor, batch)
+        theirs = _rows_of_logits(compute(inputs), trained, predictor, batch)
         for mine, other in zip(own, theirs, strict=True):
             # NaN stays NaN.
             largest = float(np.maximum(largest, np.abs(mine - other).max(initial=0.0)))
@@ -199,7 +187,7 @@ def _own_logits(trained: Trained, predictor: Predictor, rows: Sequence[dict[str,
 
 
 def _rows_of_logits(
-    found: np.ndarray, own: Sequence[np.ndarray], trained: Trained, predictor: Predictor, rows: Sequence[dict[str, Any]]
+    found: np.ndarray, trained: Trained, predictor: Predictor, rows: Sequence[dict[str, Any]]
 ) -> list[np.ndarray]:
     """Return the logits of each row; of a tagger those of the first token of each unit."""
     if trained.target.kind != "tags":

@@ -59,29 +59,29 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
         scorers += [QueryScorer(names)] if "probabilities" in kinds and group_N is not None else []
         return Together(scorers)
 
-    once: list[Any] = [CalibrationScorer(names), CurveScorer(names)] if "probabilities" in kinds else []
-    confusion = ConfusionScorer(names) if "prediction" in kinds else None
-    together = resampled()
     # Vectors are not kept with records, so that retrieval is not scored again.
     joins = getattr(scored.scorer, "joins", True)
-    block_N = blocks_of(len(part), config.seed, group_N)
-    blocks = Blocks(resampled, block_N) if joins and config.resamples else None
+    block_N = blocks_of(len(part), config.seed, group_N) if config.resamples else np.zeros(len(part), np.int64)
+    blocks = Blocks(resampled, block_N) if joins else None
+    curves = CurveScorer(names) if "probabilities" in kinds else None
+    confusion = ConfusionScorer(names) if "prediction" in kinds else None
     for row, (example, record) in enumerate(_records(task, part, scored)):
         told = {**record, "row": row, "group": row if group_N is None else int(group_N[example])}
-        if joins:
-            together.add(told)
-        for scorer in (*once, *([confusion] if confusion else [])):
-            scorer.add(told)
         if blocks is not None:
             blocks.add(example, told)
-    if joins:
-        found.metrics |= together.result().metrics
-    for scorer in once:
-        # What two of them have is that of the task.
-        found.metrics |= {name: value for name, value in scorer.result().metrics.items() if name not in found.metrics}
-    found.calibration = once[0].bins() if once else None
-    found.confusion = confusion.matrix() if confusion else None
-    if blocks is not None:
+        for scorer in (curves, confusion):
+            if scorer is not None:
+                scorer.add(told)
+    if confusion is not None:
+        found.confusion = confusion.matrix()
+    if blocks is None:
+        return found
+    whole = blocks.whole()
+    # What two of them have is that of the task, and that of the task stands first.
+    more = (curves.result().metrics if curves is not None else {}) | whole.result().metrics
+    found.metrics |= {name: value for name, value in more.items() if name not in own}
+    found.calibration = next((one.bins() for one in whole.scorers if isinstance(one, CalibrationScorer)), None)
+    if config.resamples:
         with progress.task(f"resampling {part.name}", config.resamples) as bar:
             found.intervals = blocks.intervals(config.resamples, config.seed, bar.advance)
     return found

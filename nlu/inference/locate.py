@@ -11,7 +11,7 @@ import yaml
 from nlu.config.checks.validate import RUN
 from nlu.config.defaults import with_defaults
 from nlu.config.errors import DataError, UserError
-from nlu.reports.runs import CONFIG, Run, find_runs, is_run, parts
+from nlu.reports.runs import CONFIG, Run, find_runs, is_run, metric_of, parts
 from nlu.storage.resources import fetch
 
 SEARCH = "search.json"
@@ -71,7 +71,8 @@ def _best_trial(path: Path) -> Path:
     ranked = [run for run in found if run.state == "complete" and _value(run) is not None]
     if not ranked:
         raise UserError(f"run is {path}, a search of which no trial is complete; wait for one, or name a run")
-    sign = -1 if lower_is_better(ranked[0]) else 1
+    _, lower_is_better = metric_of(ranked[0].config)
+    sign = -1 if lower_is_better else 1
     # Of equal ones the one that the search began first.
     best = max(ranked, key=lambda run: sign * (_value(run) or 0.0))
     if is_run(best.folder.parent):
@@ -83,13 +84,6 @@ def _best_trial(path: Path) -> Path:
 
 def _value(run: Run) -> float | None:
     return run.value(run.set_name, run.metric)
-
-
-def lower_is_better(run: Run) -> bool:
-    """Whether a run's metric is one of which less is better."""
-    from nlu.config.signature import read_constants
-
-    return run.metric in read_constants(str(run.config["task._target_"])).get("lower_is_better", ())
 
 
 def _checkpoint_of(run_dir: Path, name: str) -> Path:

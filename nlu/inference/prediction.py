@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from nlu.config.errors import UserError
+from nlu.config.errors import UserError, keys_called
 from nlu.config.inference import STANDARD, Predict
 from nlu.config.words import counted
 from nlu.data.originals import Original, Originals
@@ -27,7 +27,7 @@ from nlu.inference.locate import locate
 from nlu.inference.output import Output, Written, output_of
 from nlu.inference.pieces import Pieces
 from nlu.inference.predictor import Predictor
-from nlu.inference.source import bad_row, found, keys_called, originals_for, require_usable
+from nlu.inference.source import bad_row, found, originals_for, require_usable
 from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs
 from nlu.storage.cache import file_digest
@@ -49,7 +49,7 @@ def run_prediction(config: Predict) -> int:
     with process_group(config.device, keys="") as ranks:
         if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
             raise UserError("input or output is -, which one process alone can use; set devices=1, or name files")
-        if config.output != STANDARD:
+        if config.output != STANDARD and ranks.is_first:
             Pieces(Path(config.output)).require_place()
         trained = load_trained(locate(config.run, config.checkpoint))
         with found(config.input.path, config.input.format) as path, keys_called(KEYS):
@@ -72,7 +72,7 @@ def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks) ->
     with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", rows) as bar:
         work = _Work(predictor, source, columns, output, config, bar)
         if config.output == STANDARD:
-            work.to_standard_output(ranks)
+            work.to_standard_output()
         else:
             work.to_file(Pieces(Path(config.output)), ranks)
     if ranks.is_first:
@@ -114,7 +114,7 @@ class _Work:
                 pieces.finish(count, self.output)
             ranks.barrier()
 
-    def to_standard_output(self, ranks: Ranks) -> None:
+    def to_standard_output(self) -> None:
         try:
             sys.stdout.buffer.write(self.output.head())
             for chunk in self._chunks():

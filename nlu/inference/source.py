@@ -3,7 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -146,19 +146,3 @@ def bad_row(row: Row | BadRow, source: Originals, problem: Problem) -> BadRow | 
         return None
     role, rule = wrong
     return BadRow.of(row.number, str(source.fields.get(role, role)), row.values.get(role), rule)
-
-
-@contextmanager
-def keys_called(names: Mapping[str, str]) -> Iterator[None]:
-    """Have errors call keys of a configuration as this command calls them: each of `names` by what it stands for."""
-
-    def renamed(text: str) -> str:
-        for own, here in names.items():
-            text = text.replace(own, here)
-        return text
-
-    try:
-        yield
-    except DataError as error:
-        problems = map(renamed, error.problems)
-        raise type(error)(*problems, summary=renamed(error.summary), remedy=renamed(error.remedy)) from None

@@ -17,7 +17,7 @@ from nlu.config.targets import TARGET, build, import_target
 from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
-from nlu.inference.locate import Located, saved_config
+from nlu.inference.locate import LABELS, Located, saved_config
 from nlu.models.formats.pretrained import current_names, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.runs.checkpoint import SCORE
@@ -70,7 +70,7 @@ def _standing_still(located: Located) -> Iterator[Path]:
 
 
 def _loaded(located: Located, config: Run, checkpoint: Path) -> Trained:
-    known = json.loads((checkpoint / "labels.json").read_text(encoding="utf-8"))
+    known = json.loads((checkpoint / LABELS).read_text(encoding="utf-8"))
     if "target" not in known:
         raise CheckpointError(
             f"{located.checkpoint} was saved by an earlier version, which did not keep what its labels mean; train it "
@@ -108,12 +108,17 @@ def config_of(run_dir: Path) -> Run:
 
 def decided_at(checkpoint: Path) -> dict[str, float]:
     """Return the metrics of the run's first evaluation set at the evaluation that a checkpoint was saved at."""
-    if (checkpoint / SCORE).is_file():
-        metrics = json.loads((checkpoint / SCORE).read_text(encoding="utf-8"))["metrics"]
-    else:
-        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]
-        metrics = state.get("last_metrics") or {}
+    metrics, _ = scores_at(checkpoint)
     return next(iter(metrics.values()), {})
+
+
+def scores_at(checkpoint: Path) -> tuple[dict[str, dict[str, float]], bool]:
+    """Return the scores that a checkpoint was saved with, by set and name, and whether they are of its own weights:
+    those of `last` may have been trained on since."""
+    if (checkpoint / SCORE).is_file():
+        return json.loads((checkpoint / SCORE).read_text(encoding="utf-8"))["metrics"], True
+    state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]
+    return state["last_metrics"] or {}, state["evaluated_at"] == state["step"]
 
 
 def _average(checkpoint: Path) -> dict[str, Tensor]:

@@ -29,6 +29,10 @@ class Blocks:
         """Count a row, by its number."""
         self._scorers[self._block_N[row]].add(record)
 
+    def whole(self) -> Any:
+        """Return the scorer of all rows."""
+        return self._joined(range(len(self._scorers)))
+
     def intervals(
         self, resamples: int, seed: int, advance: Callable[[int], None] = lambda done: None
     ) -> dict[str, list[float]]:
@@ -36,17 +40,18 @@ class Blocks:
         rng = np.random.default_rng(seed)
         drawn: dict[str, list[float]] = {}
         for _ in range(resamples):
-            for name, value in self._resample(rng).items():
+            blocks = rng.integers(len(self._scorers), size=len(self._scorers))
+            for name, value in self._joined(blocks).result().metrics.items():
                 drawn.setdefault(name, []).append(value)
             advance(1)
         tail = (1 - LEVEL) / 2
         return {name: np.quantile(values, [tail, 1 - tail]).tolist() for name, values in drawn.items()}
 
-    def _resample(self, rng: np.random.Generator) -> dict[str, float]:
+    def _joined(self, blocks: Iterable[int]) -> Any:
         joined: Any = self._make()
-        for block in rng.integers(len(self._scorers), size=len(self._scorers)):
+        for block in blocks:
             joined.merge(self._scorers[block])
-        return joined.result().metrics
+        return joined
 
 
 def blocks_of(count: int, seed: int, group_N: np.ndarray | None = None) -> np.ndarray:

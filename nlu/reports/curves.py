@@ -5,7 +5,6 @@ Axes: P points of a curve.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +12,10 @@ import numpy as np
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+from nlu.display.curves import Curve, Drawing
 from nlu.reports.aggregate import Row
 from nlu.reports.columns import differing_columns
-from nlu.reports.runs import Run, metric_of
+from nlu.reports.runs import Run, metric_of, task_constants
 from nlu.runs.records import Cell, read_rows
 
 Across = Literal["examples", "steps", "epochs", "time"]
@@ -26,33 +26,6 @@ TITLES: dict[Across, str] = {
 OF_STEPS = {"loss": "training loss", "lr": "learning rate", "gnorm": "gradient norm"}
 """columns of train.tsv that are drawn"""
 Points = tuple[np.ndarray, np.ndarray]
-
-
-@dataclass
-class Curve:
-    """One quantity of one configuration."""
-
-    label: str
-    x_P: np.ndarray
-    mean_P: np.ndarray
-    sd_P: np.ndarray | None = None
-    """sample standard deviation over its runs; None of a single one"""
-    runs: int = 1
-    best: tuple[float, float] | None = None
-    """where the value of its best evaluation lies, of the metric that decides"""
-
-
-@dataclass
-class Drawing:
-    """Curves of one quantity."""
-
-    name: str
-    """of the file"""
-    title: str
-    across: str
-    curves: list[Curve] = field(default_factory=list)
-    epochs: float | None = None
-    """the length of an epoch on the x axis, where all runs agree"""
 
 
 def labels_of(rows: Sequence[Row]) -> list[str]:
@@ -170,7 +143,7 @@ def _of_metric(
 
 def _best(runs: Sequence[Run], curve: Curve, metric: str) -> tuple[float, float]:
     """Where the curve is best."""
-    lower = metric in ("loss", "mae", "rmse") or (metric_of(runs[0].config) == (metric, True))
+    lower = metric in task_constants(runs[0].config).get("lower_is_better", ())
     place = int(curve.mean_P.argmin() if lower else curve.mean_P.argmax())
     return float(curve.x_P[place]), float(curve.mean_P[place])
 

@@ -1,31 +1,16 @@
 """What a run's kept predictions say beyond their metrics: by length, by class, confusion and calibration."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from nlu.display.curves import KeptScores
 from nlu.metrics.calibration import CalibrationScorer
 from nlu.metrics.queries import ConfusionScorer
 from nlu.runs.predictions import Record, kept_sets, predictions_of
 
 LENGTH_BINS = 8
 TEXTS = ("text", "text_a", "text_b")
-
-
-@dataclass
-class KeptScores:
-    """Of one set of one run."""
-
-    set_name: str
-    names: list[str]
-    by_label: list[dict[str, Any]]
-    confusion: list[list[int]]
-    calibration: list[dict[str, Any]]
-    ece: float
-    right_by_length: list[tuple[float, float, int]] = field(default_factory=list)
-    """of tenths and the like of the rows by their number of characters: their mean length, share right, rows"""
 
 
 def kept_scores(run_dir: Path, set_name: str | None) -> KeptScores | None:

@@ -6,7 +6,6 @@ stands in for the other.
 
 import json
 import logging
-import os
 import shutil
 from copy import copy
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from nlu.config.errors import CheckpointError
 from nlu.runs.state import Best, State
 from nlu.storage.cache import read_json
-from nlu.storage.files import sync_folder, write_json
+from nlu.storage.files import sync_folder, umask, write_json
 from nlu.storage.settle import MARKER, aside, candidates, find_whole, is_whole, remove, replace
 
 log = logging.getLogger(__name__)
@@ -102,7 +101,7 @@ class Checkpoints:
             for part, values in tensors.items():
                 save_file(_separate(values), new / f"{part}.safetensors", metadata)
                 # The library makes files for their owner alone; a run folder may be shared.
-                (new / f"{part}.safetensors").chmod(0o666 & ~_umask())
+                (new / f"{part}.safetensors").chmod(0o666 & ~umask())
             for document, content in {"config.json": self._config, "labels.json": self._labels, **documents}.items():
                 (new / document).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
             self._tokenizer.save(new)
@@ -120,12 +119,6 @@ class Checkpoints:
             f"{final} could not be saved: {error}; {free_mb:.0f} MB are free there and {stands}; free some space, "
             f"then run the same command {again}"
         )
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def find_last(run_dir: Path) -> Path | None:

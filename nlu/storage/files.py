@@ -75,3 +75,10 @@ def plain(value: Any) -> Any:
         return {str(key): plain(entry) for key, entry in value.items()}
     assert isinstance(value, (list, tuple)), f"{type(value).__name__} has no form in JSON"
     return [plain(entry) for entry in value]
+
+
+def umask() -> int:
+    """Return which rights new files of this process lack."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

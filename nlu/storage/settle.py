@@ -16,12 +16,14 @@ import math
 import os
 import secrets
 import shutil
+import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from nlu.storage.files import sync_folder
+from nlu.config.errors import UserError
+from nlu.storage.files import sync_folder, umask
 from nlu.storage.locks import hold_lock
 
 log = logging.getLogger(__name__)
@@ -170,6 +172,29 @@ def copy_files(folder: Path, target: Path) -> bool:
         shutil.rmtree(target, ignore_errors=True)
         return False
     return True
+
+
+def require_new(place: Path, key: str) -> None:
+    """Raise UserError, calling it `key`, where a command that writes a new folder would find something there."""
+    if place.exists() and not (place.is_dir() and not any(place.iterdir())):
+        raise UserError(f"{key} is {place}, which exists; nothing was written; choose another, or remove it")
+
+
+@contextmanager
+def new_folder(place: Path) -> Iterator[Path]:
+    """Give a folder in which to write what is to lie at the place; it gets there when the block ends well, else it
+    goes. At the place there is nothing, or an empty folder; folders above it are made at the end."""
+    place = place.absolute()
+    there = next(folder for folder in place.parents if folder.is_dir())
+    new = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=there))
+    try:
+        yield new
+        new.chmod(0o777 & ~umask())
+        place.parent.mkdir(parents=True, exist_ok=True)
+        new.rename(place)
+    finally:
+        if new.exists():
+            remove(new)
 
 
 def remove(path: Path) -> None:

@@ -50,10 +50,7 @@ def build_run(config: Run, run_dir: Path, ranks: Ranks, progress: Progress, chec
     data = build_data(config, ranks, progress)
     store = data.store
     order_key = order_key_of(config, store, ranks)
-    loss = build(config.loss, trusted=trusted)
-    train = store.sets["train"]
-    loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"), len(train))
-    task = build(config.task, loss, store.target, trusted=trusted)
+    task = build_task(config, store)
     require_metric(config, task, store)
     model = build_model(config, data, task)
     stepper = build_stepper(config, model, task, ranks)
@@ -68,7 +65,16 @@ def build_run(config: Run, run_dir: Path, ranks: Ranks, progress: Progress, chec
     )
 
 
-def labels_of(data: "Data") -> dict[str, Any]:
+def build_task(config: Run, store: Store) -> Task:
+    """Build the task and its loss, which learns from the training rows how often each label occurs."""
+    trusted, train = config.trusted_packages, store.sets["train"]
+    loss = build(config.loss, trusted=trusted)
+    loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"), len(train))
+    task: Task = build(config.task, loss, store.target, trusted=trusted)
+    return task
+
+
+def labels_of(data: Data) -> dict[str, Any]:
     """Return what a checkpoint says of what its outputs mean: enough to score and to predict without the store."""
     store, target = data.store, data.store.target
     task_class: Any = data.task_class

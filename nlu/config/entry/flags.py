@@ -21,6 +21,8 @@ _SWITCHES = {
 }  # fmt: skip
 _VALUES = {"--cfg": "-c", "--package": "-p", "--config-path": "-cp", "--config-name": "-cn", "--config-dir": "-cd"}
 _INFO = ("all", "aliases", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+SHORT = {"folds": "folds.count", "input": "input.path"}
+"""groups that are written by one of their keys"""
 FLAGS = frozenset((*_SWITCHES, *_VALUES, "--info"))
 """Hydra's flags, by their long names"""
 
@@ -73,11 +75,9 @@ def short_form(argument: str) -> str:
     Hydra itself would put the number in the place of the whole mapping, and takes no numbers for choices of a group.
     """
     key, equals, value = argument.partition("=")
-    if key not in ("folds", "input") or not equals or value.startswith("{"):
+    if key not in SHORT or not equals or value.startswith("{"):
         return argument
-    if key == "input":
-        return f"input.path={value}"
-    return f"folds.count={'null' if value == 'none' else value}"
+    return f"{SHORT[key]}={'null' if (key, value) == ('folds', 'none') else value}"
 
 
 def read_overrides(path: Path) -> list[str]:

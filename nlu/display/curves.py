@@ -1,0 +1,50 @@
+"""What is drawn of several runs: their curves, and what the best weights of a classifier predict.
+
+Axes: P points of a curve.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Curve:
+    """One quantity of one configuration."""
+
+    label: str
+    x_P: np.ndarray
+    mean_P: np.ndarray
+    sd_P: np.ndarray | None = None
+    """sample standard deviation over its runs; None of a single one"""
+    runs: int = 1
+    best: tuple[float, float] | None = None
+    """where the value of its best evaluation lies, of the metric that decides"""
+
+
+@dataclass
+class Drawing:
+    """Curves of one quantity."""
+
+    name: str
+    """of the file"""
+    title: str
+    across: str
+    curves: list[Curve] = field(default_factory=list)
+    epochs: float | None = None
+    """the length of an epoch on the x axis, where all runs agree"""
+
+
+@dataclass
+class KeptScores:
+    """Of one set of one run."""
+
+    set_name: str
+    names: list[str]
+    by_label: list[dict[str, Any]]
+    confusion: list[list[int]]
+    calibration: list[dict[str, Any]]
+    ece: float
+    right_by_length: list[tuple[float, float, int]] = field(default_factory=list)
+    """of tenths and the like of the rows by their number of characters: their mean length, share right, rows"""
