@@ -7,6 +7,7 @@ process and, when it has ended, its status.
 import atexit
 import gc
 import importlib
+import io
 import json
 import multiprocessing
 import os
@@ -145,7 +146,8 @@ def _run_warm(command: list[str], *, stdout: int, text: bool, env: dict[str, str
 
 
 def _leave_blank(figure: Any, file: Any, **named: Any) -> None:
-    file.write('<svg viewBox="0 0 1 1"></svg>' if named.get("format") == "svg" else b"not drawn")
+    content = '<svg viewBox="0 0 1 1"></svg>' if named.get("format") == "svg" else "not drawn"
+    file.write(content if isinstance(file, io.StringIO) else content.encode())
 
 
 def import_all() -> None:
