@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
 from nlu.config.schema import Run
-from nlu.config.types import NonNegativeInt, PositiveInt
+from nlu.config.types import NonNegativeFloat, NonNegativeInt, Port, PositiveFloat, PositiveInt
 
 STANDARD = "-"
 """stands for standard input or output in the place of a path"""
@@ -103,6 +103,45 @@ class Export:
     """A new folder."""
     rows: PositiveInt = 256
     """Rows of the run's evaluation set that the export is held against."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Build from a validated configuration with all of its keys."""
+        return cls(**{item.name: config[item.name] for item in fields(cls)})
+
+
+@dataclass(kw_only=True)
+class Serve:
+    """The validated configuration of `nlu.serve`."""
+
+    run: str
+    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
+    checkpoint: str = "best"
+    """best | last | best-2 | PATH of a checkpoint."""
+    host: str = "127.0.0.1"
+    """Address to listen at; another than this machine's own needs a token in the environment, as NLU_SERVE_TOKEN."""
+    port: Port = 8000
+    """0 = one that is free."""
+    batch_size: PositiveInt = 64
+    """Rows that are computed at once; no prediction depends on it."""
+    max_body_kb: PositiveInt = 1024
+    """Size of a request."""
+    max_rows: PositiveInt = 256
+    """Rows of a request."""
+    max_characters: PositiveInt = 20_000
+    """Characters of a row's texts; what exceeds data.max_len tokens is cut, as in training."""
+    max_waiting_rows: PositiveInt = 4096
+    """Rows that may wait to be computed; further requests are refused with 429."""
+    requests_per_s: PositiveFloat | None = None
+    """Requests a second of one client, with as many at once; null = any."""
+    timeout_s: PositiveFloat = 30.0
+    """After which a request is given up, and how long requests under way may take once the server is to stop."""
+    reload_s: NonNegativeFloat = 5.0
+    """How often a new best checkpoint is looked for; 0 = never."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto = cuda where there is one."""
+    interactive: bool = False
+    """A prompt in this terminal in place of a server."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:

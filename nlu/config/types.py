@@ -37,6 +37,7 @@ RowLength = Annotated[int, Range(min=8)]
 NonNegativeInt = Annotated[int, Range(min=0)]
 PositiveFloat = Annotated[float, Range(min=0, open_min=True)]
 NonNegativeFloat = Annotated[float, Range(min=0)]
+Port = Annotated[int, Range(min=0, max=65535)]
 Probability = Annotated[float, Range(min=0, max=1, open_max=True)]
 """A dropout rate or similar: 0 is off, 1 would leave nothing."""
 Fraction = Annotated[float, Range(min=0, max=1)]

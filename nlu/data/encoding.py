@@ -104,16 +104,22 @@ def cut_pair(counts_a_N: np.ndarray, counts_b_N: np.ndarray, room: int) -> tuple
     return keep_a_N, keep_b_N
 
 
-def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_len: int, *, spaced: bool) -> Encoded:
+def encode_units(
+    tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_len: int, *, spaced: Sequence[bool]
+) -> Encoded:  # fmt: skip
     """Encode rows of units (words or characters) each of which carries a tag on its first token.
 
-    `spaced`: the units are words that a space stands between, which is encoded with the word after it where the
-    tokenizer tells words by it. A unit that the tokenizer drops (a space, say) stands as the unknown token, so that
-    every unit has a place; units that do not fit wholly in `max_len` are cut off.
+    `spaced`, of each row: its units are words that a space stands between, which is encoded with the word after it
+    where the tokenizer tells words by it. A unit that the tokenizer drops (a space, say) stands as the unknown token,
+    so that every unit has a place; units that do not fit wholly in `max_len` are cut off.
     """
     units_N = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    if spaced and tokenizer.needs_spaces:
-        units = [f" {unit}" if place else unit for row in rows for place, unit in enumerate(row)]
+    if tokenizer.needs_spaces and any(spaced):
+        units = [
+            f" {unit}" if place and own else unit
+            for row, own in zip(rows, spaced, strict=True)
+            for place, unit in enumerate(row)
+        ]
     else:
         units = [unit for row in rows for unit in row]
     flat, pieces_U = tokenizer.ids(units)

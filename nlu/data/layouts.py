@@ -159,7 +159,8 @@ class Units:
         return {"tokens": values["tokens"]} if "tokens" in values else {"text": values["text"]}
 
     def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> Encoded:
-        return encode_units(tokenizer, [units_of(row) for row in rows], max_len, spaced="tokens" in rows[0])
+        spaced = ["tokens" in row for row in rows]
+        return encode_units(tokenizer, [units_of(row) for row in rows], max_len, spaced=spaced)
 
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:
         packed = _whole_rows(stored, rows_B)

@@ -63,8 +63,13 @@ class BadRow:
 
     def describe(self, path: Path) -> str:
         """Return `file:row: field ...`, the form of every data error."""
+        return f"{path}:{self.number}: {self.told}"
+
+    @property
+    def told(self) -> str:
+        """The field, what it holds and the rule, without the place."""
         shown = self.value if len(self.value) <= 80 else self.value[:77] + "..."
-        return f"{path}:{self.number}: field {self.field}: {repr(shown) if self.is_text else shown} {self.rule}"
+        return f"field {self.field}: {repr(shown) if self.is_text else shown} {self.rule}"
 
 
 @dataclass(slots=True)

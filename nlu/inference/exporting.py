@@ -30,7 +30,7 @@ from nlu.inference.locate import locate
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs
-from nlu.runs.predictions import kept_sets, predictions_of
+from nlu.runs.predictions import evaluation_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.storage.settle import new_folder, require_new
 from nlu.tasks.classify import class_predictions
@@ -110,9 +110,8 @@ def rows_to_check(trained: Trained, count: int) -> list[dict[str, Any]]:
     Raises UserError where it kept none.
     """
     run_dir = trained.located.run_dir
-    names = [name for name in kept_sets(run_dir) if name != "test"] or kept_sets(run_dir)
     found: list[dict[str, Any]] = []
-    for name in names:
+    for name in evaluation_sets(run_dir):
         with_text = (
             {key: one[key] for key in (*TEXTS, "label") if key in one} for one in predictions_of(run_dir, name)
         )

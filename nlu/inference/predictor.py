@@ -1,20 +1,23 @@
-"""Rows of texts to predictions, in memory. Axes: B rows of a batch, N rows handed over."""
+"""Rows of texts to predictions and vectors, in memory. Axes: B rows of a batch, N rows handed over, S sequences of a
+batch, D width."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nlu.config.targets import build
 from nlu.data.collate import Batch, collate
 from nlu.data.encoding import Encoded
 from nlu.data.examples import Examples
-from nlu.data.layouts import Values
+from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
 from nlu.data.store import Origin, StoredSet, record_batch
 from nlu.data.targets import NoTarget
 from nlu.inference.trained import Trained
+from nlu.models.encoders.bert import mean_of_sequences
 from nlu.models.heads.pairs import unit_vectors
 from nlu.tasks.task import Outputs, to_host
 from nlu.training.precision import Precision
@@ -47,7 +50,7 @@ class Predictor:
 
         With `with_logits` also its `logits`: a list, or one for each unit of a tagged row.
         """
-        part = _in_memory(encoded, self.trained)
+        part = in_memory(encoded, self.trained.layout)
         found: list[dict[str, Any]] = [{}] * len(part)
         for examples_B in evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1):
             batch = collate(part, examples_B)
@@ -57,9 +60,40 @@ class Predictor:
         return found
 
     @torch.inference_mode()
+    def vectors(self, encoded: Encoded, layout: Layout | None = None) -> np.ndarray:
+        """Return the vector of each row that the run's head would read, (N, D), float32.
+
+        Of a pair in two sequences both stand side by side; of tagged units it is their mean. `layout`: how the rows
+        were encoded, by default as the run's own.
+        """
+        layout = layout or self.trained.layout
+        part = in_memory(encoded, layout)
+        found_ND: np.ndarray | None = None
+        for examples_B in evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1):
+            batch = collate(part, examples_B)
+            with self.precision.autocast(self.device):
+                vectors_BD = to_host(self._vectors_of(batch.to(self.device)))
+            if found_ND is None:
+                found_ND = np.empty((len(part), vectors_BD.shape[1]), np.float32)
+            found_ND[batch.examples_B] = vectors_BD
+        return np.zeros((0, 0), np.float32) if found_ND is None else found_ND
+
+    def _vectors_of(self, batch: Batch) -> Tensor:
+        model = self.trained.model
+        if model.head.wants == "pooled":
+            encoded = model.encode(batch)
+            assert encoded.pooled_SD is not None
+            return torch.cat([encoded.pooled_SD.index_select(0, sequences_B) for sequences_B in batch.sequences_KB], 1)
+        # What was trained for tags has no vector of a sequence that anybody trained.
+        hidden_TD = model.backbone.encode(model.backbone.embed(batch), batch, tokens=True).tokens_TD
+        assert hidden_TD is not None
+        means_SD = mean_of_sequences(hidden_TD, batch.lengths)
+        return means_SD.index_select(0, batch.sequences_KB[0])
+
+    @torch.inference_mode()
     def cosines(self, rows: Sequence[dict[str, Any]]) -> list[float]:
         """Return the cosine of the vectors of both texts of each row, which the run encodes apart."""
-        part = _in_memory(self.encode(rows), self.trained)
+        part = in_memory(self.encode(rows), self.trained.layout)
         batch = collate(part, np.arange(len(part)))
         with self.precision.autocast(self.device):
             encoded = self.trained.model.encode(batch.to(self.device))
@@ -79,11 +113,12 @@ class Predictor:
         return found
 
 
-def _in_memory(encoded: Encoded, trained: Trained) -> Examples:
+def in_memory(encoded: Encoded, layout: Layout) -> Examples:
+    """Return encoded rows as a set that gives nothing to learn."""
     count = len(encoded.lengths_N)
     nowhere = Origin(*(np.zeros(count, np.int64) for _ in range(4)))
     stored = StoredSet([record_batch(encoded, [], None, nowhere)])
-    return Examples("rows", stored, np.arange(count), NoTarget.from_meta({}), trained.layout)
+    return Examples("rows", stored, np.arange(count), NoTarget.from_meta({}), layout)
 
 
 def _logits(batch: Batch, outputs: Outputs) -> list[Any]:

@@ -52,6 +52,12 @@ def kept_sets(run_dir: Path) -> list[str]:
     return sorted({path.stem for suffix in (LINES, WHOLE) for path in (run_dir / FOLDER).glob(f"*{suffix}")})
 
 
+def evaluation_sets(run_dir: Path) -> list[str]:
+    """Return the same without `test`, or `test` alone where there is no other."""
+    names = kept_sets(run_dir)
+    return [name for name in names if name != "test"] or names
+
+
 def predictions_of(run_dir: Path, set_name: str) -> "Predictions":
     """Return the predictions of a set, in whichever form they were kept. Raises DataError where there are none."""
     paths = [run_dir / FOLDER / f"{set_name}{suffix}" for suffix in (LINES, WHOLE)]

@@ -107,6 +107,7 @@ def test_the_package_alone_lists_its_commands():
         "predict",
         "preprocess",
         "report",
+        "serve",
         "train",
         "visualize",
     ]

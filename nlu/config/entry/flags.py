@@ -23,6 +23,8 @@ _VALUES = {"--cfg": "-c", "--package": "-p", "--config-path": "-cp", "--config-n
 _INFO = ("all", "aliases", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 SHORT = {"folds": "folds.count", "input": "input.path"}
 """groups that are written by one of their keys"""
+OURS = {"--interactive": "interactive=true"}
+"""flags of our own, each a key written short"""
 FLAGS = frozenset((*_SWITCHES, *_VALUES, "--info"))
 """Hydra's flags, by their long names"""
 
@@ -51,7 +53,7 @@ class CommandLine:
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
     """Return the command line with its files read. Raises UserError for what neither Hydra nor we can read."""
-    given = _parser().parse_intermixed_args(list(_with_files(arguments)))
+    given = _parser().parse_intermixed_args([OURS.get(text, text) for text in _with_files(arguments)])
     overrides = [quoted(short_form(text)) for text in given.overrides]
     if given.rerun is not None:
         saved = _parser().parse_intermixed_args(_saved(Path(given.rerun)))

@@ -1,0 +1,249 @@
+"""Which tokens of a row its prediction hangs on: integrated gradients.
+
+Sundararajan, Taly and Yan 2017 (https://arxiv.org/abs/1703.01365), over the word vectors that the encoder looks up. The
+baseline is the paper's for text, vectors of zeros; the special tokens stand on both ends of the path, so they get
+nothing. The integral is taken by Gauss-Legendre quadrature instead of a Riemann sum, with twice the points until the
+attributions add up to the difference of the scores.
+
+Axes: B points on the path, each a copy of the row in a packed batch, T tokens of a batch, P tokens of the row, D width.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlu.config.errors import DataError
+from nlu.config.nearest import hint
+from nlu.data.collate import Batch, collate
+from nlu.data.encoding import Encoded
+from nlu.data.examples import Examples
+from nlu.data.layouts import Values
+from nlu.inference.columns import kind_of
+from nlu.inference.predictor import Predictor, in_memory
+from nlu.inference.trained import Trained
+from nlu.tasks.classify import Deciding
+from nlu.tasks.task import Outputs
+
+POINTS = (16, 32, 64, 128, 256)
+"""on the path, until it is exact enough"""
+EXACT_ENOUGH = 0.005
+"""of the difference of the scores, by which the sum of the attributions may miss it"""
+MOST_TOKENS = 8192
+"""of the copies of the row that are computed at once"""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A token or unit of the row, and what the score owes to it."""
+
+    field: str
+    start: int
+    end: int
+    """place in the field's text, in characters, or in its list of tokens"""
+    attribution: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a score owes to each token of a row."""
+
+    score_of: str
+    """what the score is, in words"""
+    score: float
+    """of the row"""
+    baseline: float
+    """of the row without its words"""
+    marks: list[Mark]
+    """their attributions add up to score - baseline, but for `gap`"""
+    gap: float
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a mark lies: in its field, and among the row's tokens."""
+
+    field: str
+    start: int
+    end: int
+    tokens: range
+
+
+def explain(predictor: Predictor, values: Values, label: str | None, span: tuple[int, int] | None) -> Explanation:
+    """Return the attributions of one row that has no problem.
+
+    The score is the log-odds of `label` (null: of what is predicted), of a tagger those of the tags of `span` (first
+    and last unit) added up, of a number the number, of texts encoded apart their cosine. Raises DataError for a label
+    that the run does not know, and where a tagger predicts no such span.
+    """
+    encoded = predictor.encode([dict(values)])
+    part = in_memory(encoded, predictor.trained.layout)
+    score_of = _Score.of(predictor, encoded, label, span)
+    places = list(_places(predictor.trained, values, encoded))
+    for count in POINTS:
+        by_token_P, score, baseline = _integrated(predictor, part, score_of, places, count)
+        gap = float(by_token_P.sum() - (score - baseline))
+        if abs(gap) <= EXACT_ENOUGH * abs(score - baseline):
+            break
+    marks = [
+        Mark(place.field, place.start, place.end, float(by_token_P[place.tokens.start : place.tokens.stop].sum()))
+        for place in places
+    ]
+    return Explanation(score_of.words, score, baseline, marks, gap)
+
+
+@dataclass(frozen=True)
+class _Score:
+    """The number of a row that is explained."""
+
+    trained: Trained
+    kind: str
+    number: int = 0
+    """of the label"""
+    tags: tuple[tuple[int, int], ...] = ()
+    """unit and tag of each unit of a span"""
+
+    @classmethod
+    def of(cls, predictor: Predictor, encoded: Encoded, label: str | None, span: tuple[int, int] | None) -> "_Score":
+        trained = predictor.trained
+        kind, names = kind_of(trained), trained.labels
+        if kind == "spans":
+            found = predictor.predict(encoded)[0]["spans"]
+            wanted = [one for one in found if span is None or (one[0], one[1]) == span]
+            if not wanted:
+                raise DataError(f"no span is predicted {'here' if span is None else f'from {span[0]} to {span[1]}'}")
+            first, last, name = wanted[0]
+            return cls(trained, kind, tags=tuple(
+                (unit, names.index(f"{'B' if unit == first else 'I'}-{name}")) for unit in range(first, last + 1)
+            ))  # fmt: skip
+        if kind not in ("class", "label_set"):
+            return cls(trained, kind)
+        if label is None:
+            found = predictor.predict(encoded)[0]
+            chosen = found["prediction"] if kind == "class" else max(found["probabilities"].items(), key=_second)[0]
+            return cls(trained, kind, names.index(chosen))
+        if label not in names:
+            raise DataError(f"label is {label}, which the run does not know; {hint(label, names)}")
+        return cls(trained, kind, names.index(label))
+
+    @property
+    def words(self) -> str:
+        """What the score is."""
+        names = self.trained.labels
+        if self.kind == "spans":
+            return f"log-odds of {', '.join(names[tag] for _, tag in self.tags)}"
+        if self.kind in ("class", "label_set"):
+            return f"log-odds of {names[self.number]}"
+        return "the number" if self.kind == "number" else "the cosine of both texts"
+
+    def __call__(self, batch: Batch, outputs: Outputs) -> Tensor:
+        """Return the score of each copy, (B,), float32."""
+        logits = outputs["logits"].float()
+        if self.kind == "spans":
+            units = int(batch.unit_counts_B[0]) if batch.unit_counts_B is not None else 0
+            odds_BUC = _log_odds(logits).reshape(len(batch), units, -1)
+            return torch.stack([odds_BUC[:, unit, tag] for unit, tag in self.tags]).sum(0)
+        if self.kind == "class":
+            loss = getattr(self.trained.task, "loss", None)
+            if isinstance(loss, Deciding):
+                return torch.logit(loss.probabilities(logits)[:, self.number], eps=1e-7)
+            return _log_odds(logits)[:, self.number]
+        if self.kind == "number":
+            target: Any = self.trained.target
+            return logits[:, 0] * target.sd + target.mean
+        # A label of its own has one logit, its log-odds; of texts apart it is their cosine.
+        return logits[:, self.number]
+
+
+def _second(pair: tuple[str, float]) -> float:
+    return pair[1]
+
+
+def _log_odds(logits_NC: Tensor) -> Tensor:
+    """Return log p - log(1 - p) of each class, p being its softmax; (N, C)."""
+    others = [torch.cat([logits_NC[:, :c], logits_NC[:, c + 1 :]], 1).logsumexp(1) for c in range(logits_NC.shape[1])]
+    return logits_NC - torch.stack(others, 1)
+
+
+def _integrated(
+    predictor: Predictor, part: Examples, score_of: _Score, places: list[_Place], count: int
+) -> tuple[np.ndarray, float, float]:
+    """Return what the score owes to each token of the row, (P,), and the scores at the end and the start of the path,
+    with this many points on it."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    # The two ends are computed along with the points, where they weigh nothing.
+    alpha_B = torch.tensor([*(nodes + 1) / 2, 0.0, 1.0], dtype=torch.float32)
+    weight_B = torch.tensor([*weights / 2, 0.0, 0.0], dtype=torch.float32)
+    length = int(part.lengths_N[0])
+    is_text_P = torch.zeros(length, dtype=torch.bool)
+    for place in places:
+        is_text_P[place.tokens.start : place.tokens.stop] = True
+    by_token_P = torch.zeros(length, dtype=torch.float64)
+    scores = []
+    for copies in torch.arange(count + 2).split(max(1, MOST_TOKENS // length)):
+        batch = collate(part.some(np.zeros(len(copies), np.int64)), np.arange(len(copies)))
+        own_P, scores_B = _of_copies(predictor, batch, score_of, is_text_P, alpha_B[copies], weight_B[copies])
+        by_token_P += own_P
+        scores += scores_B.tolist()
+    return by_token_P.numpy(), scores[-1], scores[-2]
+
+
+def _of_copies(
+    predictor: Predictor, batch: Batch, score_of: _Score, is_text_P: Tensor, alpha_B: Tensor, weight_B: Tensor
+) -> tuple[Tensor, Tensor]:
+    model, device = predictor.trained.model, predictor.device
+    copy_T, place_T = _places_in_batch(batch)
+    batch = batch.to(device)
+    with torch.enable_grad(), predictor.precision.autocast(device):
+        x_TD = model.backbone.embed(batch).detach()
+        words_TD = x_TD * is_text_P[place_T].to(device)[:, None]
+        missing_T = (1 - alpha_B)[copy_T].to(device)
+        path_TD = (x_TD - missing_T[:, None] * words_TD).requires_grad_()
+        scores_B = score_of(batch, predictor.trained.task.forward(model, batch, path_TD))
+        (gradient_TD,) = torch.autograd.grad((scores_B * weight_B.to(device)).sum(), path_TD)
+    own_T = (gradient_TD.double() * words_TD.double()).sum(1).cpu()
+    return torch.zeros(len(is_text_P), dtype=torch.float64).index_add(0, place_T, own_T), scores_B.detach().cpu()
+
+
+def _places_in_batch(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return of each token of a batch of copies which copy it is of, and its place in the row, (T,) each."""
+    copy_T = torch.empty(batch.num_tokens, dtype=torch.int64)
+    place_T = torch.empty(batch.num_tokens, dtype=torch.int64)
+    for copy in range(len(batch)):
+        before = 0
+        for sequence in batch.sequences_KB[:, copy].tolist():
+            start, length = int(batch.starts_S[sequence]), batch.lengths[sequence]
+            copy_T[start : start + length] = copy
+            place_T[start : start + length] = torch.arange(before, before + length)
+            before += length
+    return copy_T, place_T
+
+
+def _places(trained: Trained, values: Values, encoded: Encoded) -> Iterator[_Place]:
+    """Yield the tokens of a row's texts, or of its units, that max_len left."""
+    tokenizer, length, name = trained.tokenizer, int(encoded.lengths_N[0]), trained.layout.name
+    boundary = int(encoded.boundary_N[0])
+    single, pair = tokenizer.single, tokenizer.pair
+    if name == "units":
+        role = "tokens" if "tokens" in values else "text"
+        assert encoded.words is not None
+        starts = [*encoded.words.tolist(), length - len(single.after)]
+        for unit, (first, end) in enumerate(zip(starts, starts[1:], strict=False)):
+            yield _Place(role, unit, unit + 1, range(first, end))
+    elif name == "single":
+        yield from _of_text(trained, values, "text", len(single.before), length - len(single.after))
+    elif name == "sides":
+        yield from _of_text(trained, values, "text_a", len(single.before), boundary - len(single.after))
+        yield from _of_text(trained, values, "text_b", boundary + len(single.before), length - len(single.after))
+    else:
+        yield from _of_text(trained, values, "text_a", len(pair.before), boundary - len(pair.between))
+        yield from _of_text(trained, values, "text_b", boundary, length - len(pair.after))
+
+
+def _of_text(trained: Trained, values: Values, role: str, first: int, end: int) -> Iterator[_Place]:
+    offsets = trained.tokenizer.backend.encode(values[role], add_special_tokens=False).offsets
+    for number, (start, stop) in enumerate(offsets[: end - first]):
+        yield _Place(role, start, stop, range(first + number, first + number + 1))

@@ -1,0 +1,121 @@
+"""A trained run for programs: what `nlu.load` returns. Axes: N rows, D width."""
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlu.config.errors import DataError
+from nlu.data.dataset import Files
+from nlu.data.examples import Examples
+from nlu.data.layouts import LAYOUTS, Values
+from nlu.data.seeds import text_hash
+from nlu.data.store import Origin, StoredSet, record_batch
+from nlu.data.targets import Target
+from nlu.inference.columns import Cell, columns_of
+from nlu.inference.locate import locate
+from nlu.inference.predictor import Predictor
+from nlu.inference.rows import Row, require_none, values_of
+from nlu.inference.trained import Trained, load_trained
+from nlu.training.evaluation import Evaluator, score
+from nlu.training.ranks import Ranks, choose_device
+
+
+class Loaded:
+    """A trained run that predicts, scores and encodes what it is given, on one device.
+
+    What it says of a row hangs on nothing but that row: not on its neighbours, their number or their order. It is for
+    one thread at a time.
+    """
+
+    def __init__(self, predictor: Predictor):
+        self.predictor = predictor
+
+    @classmethod
+    def of(cls, run: str | Path, *, checkpoint: str = "best", device: str = "auto", batch_size: int = 64) -> "Loaded":
+        """Load a run as `nlu.load` says."""
+        trained = load_trained(locate(str(run), checkpoint))
+        return cls(Predictor(trained, choose_device(device, 0, keys=""), batch_size=batch_size))
+
+    @property
+    def trained(self) -> Trained:
+        return self.predictor.trained
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels or tags in the order of their numbers; none where the run predicts a number."""
+        return self.trained.labels
+
+    def predict(self, rows: Iterable[Row], *, scores: bool = False, logits: bool = False) -> list[dict[str, Cell]]:
+        """Return for each row, in order, what `python -m nlu.predict` would write beside it.
+
+        That is `prediction`, and by the kind of task `probability` or `similarity`; `scores` adds `probability_LABEL`
+        for each label, `logits` the logits. Raises DataError where a row cannot be used, naming it by its place, and
+        UserError where `scores` asks for what the run does not give.
+        """
+        columns = columns_of(self.trained, prefix="", scores=scores, logits=logits)
+        values = self._values(rows)
+        if not values:
+            return []
+        found = self.predictor.predict(self.predictor.encode(values), with_logits=logits)
+        return [columns.cells(row, one) for row, one in zip(values, found, strict=True)]
+
+    def evaluate(self, rows: Iterable[Row]) -> dict[str, float]:
+        """Return the metrics of the run's task over rows that say what is right, by name.
+
+        A row is a mapping, with `label`, `tags` or `spans` beside its texts, or what the run's own columns call them.
+        Thresholds are those of the run. Raises DataError where a row cannot be used, naming it by its place.
+        """
+        trained = self.trained
+        target: Target = type(trained.target).from_meta(trained.target.meta())
+        separator = trained.config.data.get("label_separator", "|")
+        target.read_as(Files(train="rows", label_separator=separator))
+        values = self._values(rows, type(target).roles or ("label",))
+        if not values:
+            raise DataError("there is no row to score; give some")
+        part = self._examples(values, target)
+        ranks = Ranks(0, 1, self.predictor.device)
+        with tempfile.TemporaryDirectory(prefix="nlu-evaluate-") as folder:
+            evaluator = Evaluator(
+                trained.model, trained.task, ranks, self.predictor.precision, self.predictor.batch_size, Path(folder)
+            )
+            scored = score(evaluator, part, trained.decided, lambda count: None)
+            scored.spool.close()
+        return scored.scores.metrics
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return a vector for each text by itself, (N, D), float32, for search and clustering.
+
+        It is what the run's head reads of a sequence: the encoder's own pooling, or of a tagger the mean of its
+        tokens. A text is cut to the run's `data.max_len`. Raises DataError for a text that cannot be used.
+        """
+        single, values = LAYOUTS["single"], []
+        for number, text in enumerate(texts, 1):
+            values.append({"text": text})
+            require_none(single.problem(values[-1]), values[-1], f"text {number}")
+        encoded = single.encode(self.trained.tokenizer, values, self.trained.config.data["max_len"])
+        return self.predictor.vectors(encoded, single)
+
+    def _values(self, rows: Iterable[Row], others: Sequence[str] = ()) -> list[dict[str, Any]]:
+        if isinstance(rows, str):
+            raise DataError("rows is one text; give a list of rows, such as [text]")
+        return [dict(values_of(self.trained, row, f"row {number}", others)) for number, row in enumerate(rows, 1)]
+
+    def _examples(self, values: Sequence[Values], target: Target) -> Examples:
+        stored = [_target_of(target, row, number) for number, row in enumerate(values, 1)]
+        count, layout = len(values), self.trained.layout
+        origin = Origin(
+            np.array([text_hash(layout.identity(row)) for row in values], np.int64), np.zeros(count, np.int64),
+            np.zeros(count, np.int64), np.arange(1, count + 1),
+        )  # fmt: skip
+        encoded = self.predictor.encode([dict(row) for row in values])
+        rows = StoredSet([record_batch(encoded, stored, target.column(), origin)])
+        return Examples("rows", rows, np.arange(count), target, layout)
+
+
+def _target_of(target: Target, values: Values, number: int) -> Any:
+    stored, problem = target.read(values)
+    require_none(problem, values, f"row {number}")
+    return stored

@@ -1,0 +1,90 @@
+"""The mistakes that a run made on its evaluation set, and which of them lie nearest to a row.
+
+Axes: M mistakes, D width.
+"""
+
+import heapq
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from nlu.data.layouts import Values
+from nlu.inference.columns import kind_of
+from nlu.inference.predictor import Predictor
+from nlu.inference.rows import alternatives_of
+from nlu.runs.predictions import Record, evaluation_sets, predictions_of
+
+MOST = 2000
+"""mistakes that are looked at, those with the largest loss"""
+FAR_OFF = 0.1
+"""share of rows whose numbers are called mistakes: those that are furthest from what is right"""
+
+
+class Mistakes:
+    """What a run predicted wrong on its first evaluation set, as it kept it with its texts; encoded once."""
+
+    def __init__(self, predictor: Predictor):
+        self._predictor = predictor
+        found = heapq.nlargest(MOST, _wrong(predictor), key=_badness)
+        self._values = [_texts(predictor, record) for record in found]
+        self._records = found
+        self._vectors_MD = _unit(predictor.vectors(predictor.encode(self._values))) if found else None
+
+    def nearest(self, values: Values, count: int) -> list[dict[str, Any]]:
+        """Return the mistakes whose vectors have the largest cosine with that of a row, the nearest first.
+
+        Each has its texts by role, `label`, `prediction` and the `cosine`.
+        """
+        if self._vectors_MD is None:
+            return []
+        (own_D,) = _unit(self._predictor.vectors(self._predictor.encode([dict(values)])))
+        cosines_M = self._vectors_MD @ own_D
+        order = np.argsort(-cosines_M, kind="stable")[:count]
+        return [
+            {
+                **self._values[place], "label": self._records[place]["label"],
+                "prediction": _predicted(self._records[place]), "cosine": float(cosines_M[place]),
+            }
+            for place in order
+        ]  # fmt: skip
+
+
+def _wrong(predictor: Predictor) -> Iterator[Record]:
+    """Yield the records of the set whose prediction is wrong and whose text was kept."""
+    trained = predictor.trained
+    run_dir, kind = trained.located.run_dir, kind_of(trained)
+    names = evaluation_sets(run_dir)
+    # By rank alone nothing is wrong of a pair.
+    if not names or kind == "similarity":
+        return
+    limit = _far_off(predictions_of(run_dir, names[0])) if kind == "number" else 0.0
+    for record in predictions_of(run_dir, names[0]):
+        is_wrong = _badness(record) > limit if kind == "number" else _predicted(record) != record["label"]
+        if is_wrong and any(all(role in record for role in roles) for roles in alternatives_of(trained)):
+            yield record
+
+
+def _far_off(records: Any) -> float:
+    """Return the loss that FAR_OFF of the rows exceed."""
+    losses = [_badness(record) for record in records]
+    return float(np.quantile(losses, 1 - FAR_OFF)) if losses else 0.0
+
+
+def _badness(record: Record) -> float:
+    # Of cosines there is no loss.
+    return float(record.get("loss") or 0.0)
+
+
+def _predicted(record: Record) -> Any:
+    return record["spans"] if "spans" in record else record.get("prediction")
+
+
+def _texts(predictor: Predictor, record: Record) -> dict[str, Any]:
+    roles = next(roles for roles in alternatives_of(predictor.trained) if all(role in record for role in roles))
+    return {role: record[role] for role in roles}
+
+
+def _unit(vectors_ND: np.ndarray) -> np.ndarray:
+    norms_N = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    return vectors_ND / np.maximum(norms_N, np.finfo(np.float32).tiny)

@@ -1,0 +1,191 @@
+"""Rows of concurrent requests to packed batches that they share.
+
+One thread owns the model. It takes what waits, as many rows as a batch holds, and never waits for more: a lone request
+is computed at once, and under load batches fill by themselves. What is said of a row hangs on nothing but that row, so
+sharing changes no answer.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from nlu.data.layouts import Values
+from nlu.inference.predictor import Predictor
+
+log = logging.getLogger(__name__)
+
+Found = dict[str, Any]
+
+
+class Busy(Exception):
+    """As many rows wait as may wait."""
+
+
+@dataclass
+class _Request:
+    """Rows that are answered together."""
+
+    predictor: Predictor
+    values: Sequence[Values]
+    with_logits: bool
+    answer: "Future[list[Found]]" = field(default_factory=Future)
+    found: list[Found] = field(default_factory=list)
+
+    def fail(self, error: BaseException) -> None:
+        # Whoever asked may have given up meanwhile.
+        with suppress(InvalidStateError):
+            self.answer.set_exception(error)
+
+    def take(self, found: list[Found]) -> None:
+        """Keep the answers of the next rows; with the last ones all are handed over."""
+        self.found += found
+        if len(self.found) == len(self.values):
+            with suppress(InvalidStateError):
+                self.answer.set_result(self.found)
+
+
+@dataclass
+class _Piece:
+    """Some rows of a request, at most a batch."""
+
+    request: _Request
+    values: Sequence[Values]
+
+
+@dataclass
+class _Call:
+    """Other work that the model's thread does, such as an explanation."""
+
+    work: Callable[[], Any]
+    answer: "Future[Any]" = field(default_factory=Future)
+
+
+class Batcher:
+    """Computes rows in one thread, those of several requests together."""
+
+    def __init__(
+        self, *, batch_size: int, most_waiting: int, on_batch: Callable[[int], None] = lambda rows: None
+    ):  # fmt: skip
+        """`batch_size` and `most_waiting` count rows; `on_batch` is told the rows of each batch."""
+        self._batch_size, self._most_waiting, self._on_batch = batch_size, most_waiting, on_batch
+        self._waiting: deque[_Piece | _Call] = deque()
+        self._rows = 0
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows that wait to be computed."""
+        return self._rows
+
+    def submit(
+        self, predictor: Predictor, values: Sequence[Values], *, with_logits: bool = False
+    ) -> "Future[list[Found]]":  # fmt: skip
+        """Have rows predicted by a predictor; the answers come in the order of the rows.
+
+        Cancelling the future leaves out what is not computed yet. Raises Busy where too many rows wait.
+        """
+        request = _Request(predictor, values, with_logits)
+        if not values:
+            request.answer.set_result([])
+            return request.answer
+        pieces = [
+            _Piece(request, values[start : start + self._batch_size])
+            for start in range(0, len(values), self._batch_size)
+        ]
+        with self._changed:
+            # A request that is larger than all that may wait is let in alone.
+            if self._rows and self._rows + len(values) > self._most_waiting:
+                raise Busy(f"{self._rows:,} rows wait, of {self._most_waiting:,} that may")
+            self._waiting += pieces
+            self._rows += len(values)
+            self._changed.notify()
+        return request.answer
+
+    def call(self, work: Callable[[], Any]) -> "Future[Any]":
+        """Have something else done by the model's thread, in its turn. Raises Busy where too much waits."""
+        call = _Call(work)
+        with self._changed:
+            if len(self._waiting) >= self._most_waiting:
+                raise Busy(f"{len(self._waiting):,} requests wait")
+            self._waiting.append(call)
+            self._changed.notify()
+        return call.answer
+
+    def close(self) -> None:
+        """Finish what waits and end the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (taken := self._next()) is not None:
+            if isinstance(taken, _Call):
+                _answer(taken)
+                continue
+            live = [piece for piece in taken if not piece.request.answer.done()]
+            if live:
+                self._on_batch(sum(len(piece.values) for piece in live))
+                _predict(live)
+
+    def _next(self) -> list[_Piece] | _Call | None:
+        """Wait for work; None once the batcher is closed and nothing waits."""
+        with self._changed:
+            while not self._waiting:
+                if self._is_closed:
+                    return None
+                self._changed.wait()
+            first = self._waiting.popleft()
+            if isinstance(first, _Call):
+                return first
+            taken, rows = [first], len(first.values)
+            # Rows of another predictor, as after a reload, wait for a batch of their own.
+            while self._waiting and isinstance(piece := self._waiting[0], _Piece):
+                if (
+                    rows + len(piece.values) > self._batch_size
+                    or piece.request.predictor is not first.request.predictor
+                ):
+                    break
+                self._waiting.popleft()
+                taken.append(piece)
+                rows += len(piece.values)
+            self._rows -= rows
+            return taken
+
+
+def _predict(pieces: list[_Piece]) -> None:
+    predictor = pieces[0].request.predictor
+    values = [dict(row) for piece in pieces for row in piece.values]
+    try:
+        with_logits = any(piece.request.with_logits for piece in pieces)
+        found = predictor.predict(predictor.encode(values), with_logits=with_logits)
+    except Exception as error:
+        if len(pieces) == 1:
+            log.exception("a request could not be computed")
+            pieces[0].request.fail(error)
+            return
+        # One of them is to blame; the others are not to suffer for it.
+        for piece in pieces:
+            _predict([piece])
+        return
+    start = 0
+    for piece in pieces:
+        piece.request.take(found[start : start + len(piece.values)])
+        start += len(piece.values)
+
+
+def _answer(call: _Call) -> None:
+    if not call.answer.set_running_or_notify_cancel():
+        return
+    try:
+        call.answer.set_result(call.work())
+    except Exception as error:
+        call.answer.set_exception(error)

@@ -1,0 +1,39 @@
+"""What a server counts, as Prometheus reads it."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
+
+__all__ = ["CONTENT_TYPE", "Measures"]
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Measures:
+    """The counts of one server."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "nlu_requests", "Requests answered", ["path", "status"], registry=self._registry
+        )  # fmt: skip
+        self.seconds = Histogram(
+            "nlu_request_seconds", "Time from a request to its answer", ["path"], buckets=SECONDS,
+            registry=self._registry,
+        )  # fmt: skip
+        self.rows = Counter("nlu_rows", "Rows predicted", registry=self._registry)
+        self.batch_rows = Histogram(
+            "nlu_batch_rows", "Rows computed together", buckets=ROWS, registry=self._registry
+        )  # fmt: skip
+        self.reloads = Counter("nlu_reloads", "Newer checkpoints loaded", registry=self._registry)
+
+    def watch_waiting(self, waiting_rows: Callable[[], int]) -> None:
+        """Have the rows that wait asked for by this."""
+        gauge = Gauge("nlu_waiting_rows", "Rows that wait to be computed", registry=self._registry)
+        gauge.set_function(waiting_rows)
+
+    def text(self) -> bytes:
+        """Return all counts."""
+        return generate_latest(self._registry)

@@ -1,0 +1,119 @@
+"""A prompt in the terminal: type a text, read what the run predicts."""
+
+import readline
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from nlu.config.errors import UserError
+from nlu.config.inference import Serve
+from nlu.inference.columns import PREDICTION, SIMILARITY, kind_of, text_of
+from nlu.inference.loaded import Loaded
+from nlu.inference.rows import alternatives_of
+from nlu.runs import logs
+from nlu.storage.cache import cache_dir
+
+MOST_LINES = 1000
+"""of the history"""
+BAR_CELLS = 30
+SHOWN_LABELS = 10
+SPAN_STYLES = (
+    "black on cyan",
+    "black on yellow",
+    "black on green",
+    "black on magenta",
+    "white on blue",
+    "white on red",
+)
+
+
+def run_prompt(config: Serve) -> int:
+    """Ask for rows until the input ends; returns the exit status."""
+    logs.set_up(None, 0)
+    loaded = Loaded.of(
+        config.run, checkpoint=config.checkpoint, device=config.device, batch_size=config.batch_size
+    )  # fmt: skip
+    console = Console(highlight=False, markup=False, emoji=False)
+    roles = next(roles for roles in alternatives_of(loaded.trained) if roles != ("tokens",))
+    if sys.stdin.isatty():
+        run_dir = loaded.trained.located.run_dir
+        console.print(f"{run_dir}: type {' and '.join(roles)}; the arrows give earlier lines, Ctrl-D ends")
+    has_scores = kind_of(loaded.trained) in ("class", "label_set")
+    for row in _rows(roles):
+        try:
+            (found,) = loaded.predict([row], scores=has_scores)
+        except UserError as error:
+            console.print(" ".join(error.problems), style="red")
+            continue
+        for line in _shown(loaded, row, found):
+            console.print(line)
+    return 0
+
+
+def _rows(roles: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Yield what is typed, field by field; an empty line begins the row anew."""
+    history = cache_dir() / "history"
+    is_asked = sys.stdin.isatty()
+    if is_asked:
+        with suppress(OSError):
+            readline.read_history_file(history)
+        readline.set_history_length(MOST_LINES)
+    try:
+        while True:
+            row = {}
+            for role in roles:
+                line = input(f"{role}> " if is_asked else "")
+                if not line.strip():
+                    break
+                row[role] = line
+            if len(row) == len(roles):
+                yield row
+    except EOFError:
+        # The prompt's line has no end yet.
+        print(end="\n" if is_asked else "")
+    finally:
+        if is_asked:
+            _keep(history)
+
+
+def _keep(history: Path) -> None:
+    # Texts may be private.
+    with suppress(OSError):
+        history.parent.mkdir(parents=True, exist_ok=True)
+        history.touch(mode=0o600)
+        readline.write_history_file(history)
+
+
+def _shown(loaded: Loaded, row: dict[str, str], found: dict[str, Any]) -> Iterator[Text]:
+    """Yield the lines that tell what was predicted."""
+    kind, prediction = kind_of(loaded.trained), found[PREDICTION]
+    if kind == "spans":
+        yield _coloured(row["text"], prediction, [tag[2:] for tag in loaded.labels if tag.startswith("B-")])
+        for span in prediction:
+            yield Text(f"  {span['type']:<16}{span['text']}")
+        if not prediction:
+            yield Text("  no span", style="dim")
+        return
+    shown = text_of(prediction, "|", "texts") or "no label"
+    similarity = f"  cosine {found[SIMILARITY]:.4f}" if SIMILARITY in found else ""
+    yield Text(f"{shown}{similarity}", style="bold")
+    scores = {label: found[f"probability_{label}"] for label in loaded.labels if f"probability_{label}" in found}
+    ranked = sorted(scores.items(), key=lambda pair: -pair[1])
+    for label, probability in ranked[:SHOWN_LABELS]:
+        bar = "█" * round(probability * BAR_CELLS)
+        yield Text(f"  {bar:<{BAR_CELLS}} {probability:.4f} {label}", style="" if label == ranked[0][0] else "dim")
+    if len(ranked) > SHOWN_LABELS:
+        yield Text(f"  and {len(ranked) - SHOWN_LABELS} more labels", style="dim")
+
+
+def _coloured(text: str, spans: list[dict[str, Any]], types: list[str]) -> Text:
+    shown = Text(text)
+    for span in spans:
+        style = SPAN_STYLES[types.index(span["type"]) % len(SPAN_STYLES)]
+        shown.stylize(style, span["first"], span["last"] + 1)
+    return shown

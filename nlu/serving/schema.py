@@ -1,0 +1,72 @@
+"""What /openapi.json says of bodies and answers. Bodies are read by `requests`, whose sentences are plainer."""
+
+from typing import Any
+
+_TEXT = {"type": "string"}
+_ROW = {
+    "description": "Texts by field, as GET /labels names them, or by the run's own columns; also a text, or a list of "
+    "two texts or of tokens, by itself",
+    "oneOf": [
+        {"type": "object", "properties": dict.fromkeys(("text", "text_a", "text_b"), _TEXT)
+         | {"tokens": {"type": "array", "items": _TEXT}}},
+        _TEXT,
+        {"type": "array", "items": _TEXT},
+    ],
+}  # fmt: skip
+_PREDICTED = {
+    "type": "object",
+    "description": "Columns as nlu.predict writes them",
+    "properties": {
+        "prediction": {"description": "a label, a list of labels, a number, or spans by type, first, last and text"},
+        "probability": {"description": "of the prediction; where several labels apply, of each of them"},
+        "similarity": {"type": "number", "description": "the cosine of both texts, of a run that compares them by it"},
+        "logits": {"type": "array"},
+    },
+    "additionalProperties": {"type": "number", "description": "with scores: probability_LABEL"},
+}
+_REFUSALS = {
+    status: {"description": text, "content": {"application/json": {"schema": {
+        "type": "object", "properties": {"detail": _TEXT}}}}}
+    for status, text in {
+        401: "The token is missing or wrong", 413: "The body is too large", 422: "A row or a key cannot be used",
+        429: "Too many requests, or too many rows wait", 504: "No answer in time",
+    }.items()
+}  # fmt: skip
+
+
+def _route(summary: str, body: dict[str, Any], needed: str, answer: dict[str, Any]) -> dict[str, Any]:
+    asked = {"type": "object", "properties": body, "required": [needed], "additionalProperties": False}
+    answered = {"type": "object", "properties": answer}
+    return {
+        "summary": summary,
+        "responses": {
+            200: {"description": "Found", "content": {"application/json": {"schema": answered}}},
+            **_REFUSALS,
+        },
+        "openapi_extra": {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}},
+    }
+
+
+PREDICT_ROUTE = _route(
+    "Predict rows; what is said of a row does not depend on the others",
+    {"rows": {"type": "array", "items": _ROW}, "scores": {"type": "boolean"}, "logits": {"type": "boolean"}},
+    "rows",
+    {"rows": {"type": "array", "items": _PREDICTED}},
+)
+EXPLAIN_ROUTE = _route(
+    "What the score of a row owes to each of its tokens, and the nearest mistakes on the evaluation set",
+    {
+        "row": _ROW,
+        "label": {"type": "string", "description": "default: what is predicted"},
+        "span": {"type": "array", "items": {"type": "integer"}, "description": "first and last unit, of a tagger"},
+        "mistakes": {"type": "integer", "description": "how many; default 0"},
+    },
+    "row",
+    {
+        "score_of": _TEXT, "score": {"type": "number"}, "baseline": {"type": "number"}, "gap": {"type": "number"},
+        "marks": {"type": "array", "items": {"type": "object", "properties": {
+            "field": _TEXT, "start": {"type": "integer"}, "end": {"type": "integer"},
+            "attribution": {"type": "number"}}}},
+        "mistakes": {"type": "array", "items": {"type": "object"}},
+    },
+)  # fmt: skip

@@ -1,0 +1,84 @@
+"""The process that serves a run: its socket, its signals, its end."""
+
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from nlu.config.errors import UserError
+from nlu.config.inference import Serve
+from nlu.runs import logs
+from nlu.serving.application import LOOPBACK, TOKEN, Application
+from nlu.serving.served import Newest
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096
+"""connections that wait to be taken"""
+
+
+def run_server(config: Serve) -> int:
+    """Serve until a signal ends it; returns the exit status.
+
+    Raises UserError where the run cannot be loaded, the address is another's, or the port is in use.
+    """
+    logs.set_up(None, 0)
+    with _listening(config) as listener:
+        newest = Newest(config)
+        _allow_files()
+        app = Application(config, newest)
+        host, port = listener.getsockname()[:2]
+        address = f"[{host}]" if ":" in host else host
+        located = newest.served.trained.located
+        log.info("run %s, checkpoint %s, %s", located.run_dir, located.checkpoint.name, newest.served.predictor.device)
+        log.info(
+            "http://%s:%d/ takes a text; POST /predict, GET /labels, /health, /metrics, /openapi.json", address, port
+        )
+        # Named here, uvicorn raises the signal again once it has ended; by then nobody else is to end by it.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        settings = uvicorn.Config(
+            app.routes(), log_config=None, access_log=False, server_header=False, backlog=BACKLOG, ws="none",
+            timeout_graceful_shutdown=max(1, round(config.timeout_s)),
+        )  # fmt: skip
+        uvicorn.Server(settings).run(sockets=[listener])
+    log.info("stopped")
+    return 0
+
+
+@contextmanager
+def _listening(config: Serve) -> Iterator[socket.socket]:
+    """Give the socket of the address, taken before anything is loaded."""
+    if config.host not in LOOPBACK and not os.environ.get(TOKEN):
+        raise UserError(
+            f"host is {config.host}, which others can reach, but the environment has no {TOKEN}; set it to a secret "
+            "that clients send, or leave out host"
+        )
+    try:
+        family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise UserError(f"host is {config.host}, which is no address here ({error.strerror}); set host") from None
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise UserError(
+                f"port is {config.port}, which cannot be used at {config.host} ({error.strerror}); set port to "
+                "another, or to 0 for one that is free"
+            ) from None
+        listener.setblocking(False)
+        yield listener
+
+
+def _allow_files() -> None:
+    """Let as many connections be open as the system allows this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

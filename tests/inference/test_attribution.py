@@ -1,0 +1,115 @@
+"""Integrated gradients of a row, against differences of scores and a linear model, whose attributions are known."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import nlu
+from nlu.config.errors import DataError
+from nlu.data.layouts import Values
+from nlu.inference.attribution import EXACT_ENOUGH, explain
+from nlu.inference.loaded import Loaded
+from nlu.inference.mistakes import Mistakes
+from tests.inference.runs import kept, trained
+from tests.training.kinds import LOSSES, TASKS, few_first
+
+ROWS: dict[str, Values] = {
+    "classify": {"text": "a b, c"}, "match": {"text_a": "a b", "text_b": "c d e"}, "regress": {"text": "a b c"},
+    "multilabel": {"text": "a b c"}, "siamese": {"text_a": "a b", "text_b": "c d e"},
+    "siamese with contrastive loss": {"text_a": "a b", "text_b": "c d e"},
+    "retrieve": {"text_a": "a b", "text_b": "c d e"}, "bce": {"text": "a b"},
+}  # fmt: skip
+
+
+def run_of(name: str, folder: Path) -> Loaded:
+    return nlu.load(trained({**TASKS, **LOSSES}[name], folder), device="cpu")
+
+
+@pytest.mark.parametrize("name", few_first(list(ROWS), "classify", "siamese with contrastive loss"))
+def test_attributions_add_up_to_the_difference_of_the_scores(name: str, tmp_path: Path) -> None:
+    loaded, row = run_of(name, tmp_path), ROWS[name]
+    found = explain(loaded.predictor, row, None, None)
+    total = sum(mark.attribution for mark in found.marks)
+    assert total == pytest.approx(found.score - found.baseline + found.gap, abs=1e-5)
+    assert abs(found.gap) <= EXACT_ENOUGH * abs(found.score - found.baseline) + 1e-6
+    assert [row[mark.field][mark.start : mark.end] for mark in found.marks] == [
+        character for text in row.values() for character in text if character != " "
+    ]
+    assert any(mark.attribution for mark in found.marks)
+    (own,) = loaded.predict([row])
+    if name in ("classify", "match", "siamese"):
+        p = own["probability"]
+        assert found.score == pytest.approx(np.log(p / (1 - p)), abs=1e-4)
+        assert found.score_of == f"log-odds of {own['prediction']}"
+    elif name in ("regress", "retrieve"):
+        assert found.score == pytest.approx(own["prediction"], rel=1e-5)
+    elif name == "siamese with contrastive loss":
+        assert found.score == pytest.approx(own["similarity"], rel=1e-5)
+
+
+def test_of_a_model_that_is_linear_in_its_words_each_gets_its_own_share(tmp_path: Path) -> None:
+    loaded = run_of("regress", tmp_path)
+    model: Any = loaded.trained.model
+    weights_D = torch.linspace(-1, 1, 8)
+
+    def forward(own_model: Any, batch: Any, x_TD: Any = None) -> dict[str, torch.Tensor]:
+        x_TD = own_model.backbone.embed(batch) if x_TD is None else x_TD
+        ends = [*batch.starts_S.tolist()[1:], batch.num_tokens]
+        sums = [(x_TD[start:end] @ weights_D).sum() for start, end in zip(batch.starts_S.tolist(), ends, strict=True)]
+        return {"logits": torch.stack(sums).index_select(0, batch.sequences_KB[0])[:, None]}
+
+    loaded.trained.task.forward = forward  # type: ignore[method-assign]
+    found = explain(loaded.predictor, {"text": "a b"}, None, None)
+    ids = loaded.trained.tokenizer.ids(["a b"])[0].tolist()
+    words = model.backbone.state_dict()
+    table = next(value for name, value in words.items() if "word" in name)
+    target: Any = loaded.trained.target
+    expected = (table[ids] @ weights_D).double().numpy() * target.sd
+    np.testing.assert_allclose([mark.attribution for mark in found.marks], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_span_is_explained_by_the_odds_of_its_tags(tmp_path: Path) -> None:
+    loaded = run_of("tag", tmp_path)
+    rows = [record["tokens"] for record in kept(tmp_path / "run") if record["spans"]]
+    assert rows, "the small run found no span; train it longer"
+    row = {"tokens": rows[0]}
+    (span, *_) = loaded.predict([row])[0]["prediction"]
+    found = explain(loaded.predictor, row, None, (span["first"], span["last"]))
+    (logits_UC,) = (np.array(one["logits"]) for one in loaded.predict([row], logits=True))
+    probs_UC = np.exp(logits_UC) / np.exp(logits_UC).sum(1, keepdims=True)
+    names = [
+        f"{'B' if unit == span['first'] else 'I'}-{span['type']}" for unit in range(span["first"], span["last"] + 1)
+    ]
+    odds = [
+        np.log(p / (1 - p))
+        for unit, name in enumerate(names, span["first"])
+        for p in [probs_UC[unit, loaded.labels.index(name)]]
+    ]
+    assert found.score == pytest.approx(sum(odds), abs=1e-4)
+    assert [(mark.start, mark.end) for mark in found.marks] == [(unit, unit + 1) for unit in range(len(rows[0]))]
+    with pytest.raises(DataError, match="no span is predicted from 90 to 91"):
+        explain(loaded.predictor, row, None, (90, 91))
+
+
+def test_another_label_may_be_asked_for_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
+    loaded = run_of("classify", tmp_path)
+    bad, good = (explain(loaded.predictor, {"text": "a b"}, label, None) for label in ("bad", "good"))
+    assert bad.score == pytest.approx(-good.score, abs=1e-5)
+    with pytest.raises(DataError, match="label is goood, which the run does not know; nearest: good"):
+        explain(loaded.predictor, {"text": "a b"}, "goood", None)
+
+
+def test_the_nearest_mistakes_are_those_with_the_largest_cosine(tmp_path: Path) -> None:
+    loaded = run_of("classify", tmp_path)
+    wrong = [record for record in kept(tmp_path / "run") if record["prediction"] != record["label"]]
+    assert len(wrong) > 3
+    (own_D,) = loaded.encode(["a b"])
+    vectors_MD = loaded.encode([record["text"] for record in wrong])
+    cosines_M = vectors_MD @ own_D / np.linalg.norm(vectors_MD, axis=1) / np.linalg.norm(own_D)
+    found = Mistakes(loaded.predictor).nearest({"text": "a b"}, 3)
+    np.testing.assert_allclose([one["cosine"] for one in found], np.sort(cosines_M)[::-1][:3], rtol=1e-5)
+    assert {one["text"] for one in found} <= {record["text"] for record in wrong}
+    assert all(one["label"] != one["prediction"] for one in found)

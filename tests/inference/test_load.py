@@ -1,0 +1,123 @@
+"""nlu.load: a trained run in Python, whose answers are those of the commands."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nlu
+from nlu.config.errors import DataError, UserError
+from nlu.inference.loaded import Loaded
+from tests.inference.runs import FEW, evaluate, kept, trained, unlabelled
+from tests.inference.test_predict import said
+from tests.training.kinds import TASKS, few_first, read
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    return nlu.load(trained(TASKS["classify"], tmp_path_factory.mktemp("classify")), device="cpu")
+
+
+def labelled(folder: Path) -> list[dict[str, Any]]:
+    """The dev rows of a run of `trained`, with what is right."""
+    return read(folder / "dev.jsonl")
+
+
+@pytest.mark.parametrize("name", few_first(list(TASKS), *FEW))
+def test_predictions_and_scores_are_those_of_the_run(name: str, tmp_path: Path) -> None:
+    run = trained(TASKS[name], tmp_path)
+    loaded, own = nlu.load(run, device="cpu", batch_size=5), kept(run)
+    rows = unlabelled(TASKS[name], 23)
+    found = loaded.predict(rows)
+    assert [one["prediction"] for one in found] == [said(one, one.get("tokens", [])) for one in own]
+    # One row at a time gives the same bits.
+    assert [loaded.predict([row])[0] for row in rows] == found
+    separator = loaded.trained.config.data["label_separator"]
+    scores = loaded.evaluate(labelled(tmp_path))
+    evaluate(f"run={run}", f"data.test={tmp_path}/dev.jsonl", f"out={tmp_path}/out", "resamples=0",
+             f"data.label_separator='{separator}'")  # fmt: skip
+    result = json.loads((tmp_path / "out" / "result.json").read_text())["metrics"]["test"]
+    assert scores == {metric: result[metric] for metric in scores}
+
+
+def test_a_row_may_be_a_text_or_have_fields_by_role_beside_others(loaded: Loaded) -> None:
+    expected = loaded.predict([{"text": "a b"}])
+    assert loaded.predict(["a b"]) == expected
+    assert loaded.predict([{"text": "a b", "id": 3, "label": "nobody reads it"}]) == expected
+    assert loaded.predict([]) == []
+
+
+def test_a_row_may_have_the_names_of_the_runs_own_columns(tmp_path: Path) -> None:
+    kind = TASKS["match"]
+    run = trained(kind, tmp_path)
+    loaded = nlu.load(run, device="cpu")
+    loaded.trained.config.data["fields"] = {"text_a": "first", "text_b": "second", "label": "is"}
+    pair = {"text_a": "a b", "text_b": "c"}
+    expected = loaded.predict([pair])
+    assert loaded.predict([("a b", "c")]) == loaded.predict([{"first": "a b", "second": "c"}]) == expected
+    label = loaded.labels[0]
+    named = {"first": "a b", "second": "c", "is": label}
+    assert loaded.evaluate([named]) == loaded.evaluate([{**pair, "label": label}])
+    with pytest.raises(DataError, match="row 1 is one text, but the run reads text_a and text_b"):
+        loaded.predict(["a"])
+
+
+def test_a_tagger_takes_texts_and_lists_of_tokens_side_by_side(tmp_path: Path) -> None:
+    loaded = nlu.load(trained(TASKS["tag"], tmp_path), device="cpu")
+    rows: list[Any] = ["abca", ["a", "b", "c", "a"], {"tokens": ["b"]}]
+    assert loaded.predict(rows) == [loaded.predict([row])[0] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "rule"),
+    [
+        (["a", 3], "row 2 is 3, but the run reads text; give it these"),
+        ([("a", "b")], "row 1 is a list of 2, but the run reads text"),
+        ([{"txt": "a"}], "row 1 lacks text; it has txt, and the run reads text"),
+        ([{}], "row 1 lacks text; it has nothing"),
+        (["a", " "], "row 2: field text: ' ' is empty"),
+        (["\ud800"], "row 1: field text: '\\ud800' holds half of a surrogate pair"),
+        ("abc", "rows is one text; give a list of rows"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named_with_its_rule(loaded: Loaded, rows: Any, rule: str) -> None:
+    with pytest.raises(DataError) as raised:
+        loaded.predict(rows)
+    assert rule in str(raised.value)
+
+
+def test_labels_that_the_run_does_not_know_and_no_rows_are_refused(loaded: Loaded) -> None:
+    with pytest.raises(DataError, match="row 2: field label: 'ugly' is not in the label map"):
+        loaded.evaluate([{"text": "a", "label": "good"}, {"text": "a", "label": "ugly"}])
+    with pytest.raises(DataError, match="no row to score"):
+        loaded.evaluate([])
+    with pytest.raises(UserError, match="no folder here"):
+        nlu.load("not/there")
+
+
+@pytest.mark.parametrize("name", ["classify", "match", "tag", "siamese"])
+def test_vectors_of_texts_hang_on_nothing_but_the_text(name: str, tmp_path: Path) -> None:
+    loaded = nlu.load(trained(TASKS[name], tmp_path), device="cpu", batch_size=2)
+    texts = ["a b", "c", "d e a b", "c a"]
+    vectors_ND = loaded.encode(texts)
+    assert vectors_ND.shape[0] == 4 and vectors_ND.dtype == np.float32
+    assert np.array_equal(vectors_ND, np.concatenate([loaded.encode([text]) for text in texts]))
+    assert len({vector.tobytes() for vector in vectors_ND}) == 4
+    with pytest.raises(DataError, match="text 2: field text: '' is empty"):
+        loaded.encode(["a", ""])
+
+
+def test_vectors_are_what_the_head_turns_into_logits(loaded: Loaded) -> None:
+    head: Any = loaded.trained.model.head
+    logits_NC = [one["logits"] for one in loaded.predict(["a b", "c d"], logits=True)]
+    own_NC = loaded.encode(["a b", "c d"]) @ head.linear.weight.detach().numpy().T + head.linear.bias.detach().numpy()
+    np.testing.assert_allclose(own_NC, np.array(logits_NC), rtol=1e-5, atol=1e-6)
+
+
+def test_importing_nlu_alone_imports_nothing_heavy() -> None:
+    seen = "import sys, nlu; print([name for name in ('torch', 'numpy', 'hydra') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,147 @@
+"""What the model's thread does with what waits. The predictors count what they are asked, and are no models."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from nlu.serving.batching import Batcher, Busy
+from nlu.serving.limits import Rates, Refused
+
+
+class Doubling:
+    """Answers a number by its double, and waits before each batch until it may go on."""
+
+    def __init__(self, *, is_open: bool = True):
+        self.batches: list[list[int]] = []
+        self.begun, self.may_go = threading.Semaphore(0), threading.Event()
+        if is_open:
+            self.may_go.set()
+
+    def encode(self, values: Any) -> list[int]:
+        return [row["n"] for row in values]
+
+    def predict(self, numbers: list[int], with_logits: bool) -> list[dict[str, Any]]:
+        self.begun.release()
+        self.may_go.wait()
+        self.batches.append(numbers)
+        if 13 in numbers:
+            raise ValueError("13")
+        return [{"double": 2 * n, "logits": with_logits} for n in numbers]
+
+
+def rows(*numbers: int) -> list[dict[str, int]]:
+    return [{"n": number} for number in numbers]
+
+
+def doubles(answer: Any) -> list[int]:
+    return [one["double"] for one in answer.result(20)]
+
+
+@contextmanager
+def batcher(batch_size: int = 4, most_waiting: int = 100) -> Iterator[Batcher]:
+    made = Batcher(batch_size=batch_size, most_waiting=most_waiting)
+    yield made
+    made.close()
+
+
+def test_what_waits_shares_batches_in_the_order_in_which_it_came() -> None:
+    predictor: Any = Doubling(is_open=False)
+    with batcher() as waiting:
+        first = waiting.submit(predictor, rows(1))
+        predictor.begun.acquire()
+        others = [waiting.submit(predictor, rows(*some)) for some in ((2, 3), (4,), (5, 6, 7, 8, 9), (10,))]
+        assert waiting.waiting_rows == 9
+        predictor.may_go.set()
+        assert [doubles(one) for one in (first, *others)] == [[2], [4, 6], [8], [10, 12, 14, 16, 18], [20]]
+    assert predictor.batches == [[1], [2, 3, 4], [5, 6, 7, 8], [9, 10]]
+
+
+def test_rows_of_another_predictor_are_never_in_the_same_batch() -> None:
+    old: Any = Doubling(is_open=False)
+    new: Any = Doubling()
+    with batcher() as waiting:
+        answers = [waiting.submit(one, rows(number)) for number, one in enumerate((old, old, new, old))]
+        old.may_go.set()
+        assert [doubles(one) for one in answers] == [[0], [2], [4], [6]]
+    assert new.batches == [[2]] and sorted(sum(old.batches, [])) == [0, 1, 3]
+
+
+def test_more_than_may_wait_is_refused_and_a_lone_large_request_is_not() -> None:
+    predictor: Any = Doubling(is_open=False)
+    with batcher(most_waiting=3) as waiting:
+        first = waiting.submit(predictor, rows(1))
+        predictor.begun.acquire()
+        large = waiting.submit(predictor, rows(2, 3, 4, 5, 6))
+        with pytest.raises(Busy, match="5 rows wait, of 3 that may"):
+            waiting.submit(predictor, rows(7))
+        predictor.may_go.set()
+        assert doubles(first) == [2] and doubles(large) == [4, 6, 8, 10, 12]
+
+
+def test_rows_that_nobody_waits_for_any_more_are_not_computed() -> None:
+    predictor: Any = Doubling(is_open=False)
+    with batcher() as waiting:
+        first = waiting.submit(predictor, rows(1))
+        predictor.begun.acquire()
+        left, kept = waiting.submit(predictor, rows(2)), waiting.submit(predictor, rows(3))
+        left.cancel()
+        predictor.may_go.set()
+        assert doubles(first) == [2] and doubles(kept) == [6]
+        with pytest.raises(CancelledError):
+            left.result()
+    assert predictor.batches == [[1], [3]]
+
+
+def test_a_row_that_cannot_be_computed_costs_its_own_request_alone() -> None:
+    predictor: Any = Doubling(is_open=False)
+    with batcher() as waiting:
+        first = waiting.submit(predictor, rows(1))
+        predictor.begun.acquire()
+        good, bad, last = (waiting.submit(predictor, rows(number)) for number in (2, 13, 3))
+        predictor.may_go.set()
+        assert doubles(first) == [2] and doubles(good) == [4] and doubles(last) == [6]
+        with pytest.raises(ValueError, match="13"):
+            bad.result(20)
+
+
+def test_other_work_takes_its_turn_and_its_failure_is_its_askers() -> None:
+    predictor: Any = Doubling()
+    with batcher() as waiting:
+        assert waiting.call(lambda: threading.current_thread().name).result(20) == "model"
+        with pytest.raises(ZeroDivisionError):
+            waiting.call(lambda: 1 // 0).result(20)
+        assert doubles(waiting.submit(predictor, rows(1))) == [2]
+        assert waiting.submit(predictor, []).result(20) == []
+
+
+def test_closing_finishes_what_waits() -> None:
+    predictor: Any = Doubling(is_open=False)
+    waiting = Batcher(batch_size=1, most_waiting=100)
+    answer = waiting.submit(predictor, rows(1, 2, 3))
+    predictor.may_go.set()
+    waiting.close()
+    assert answer.done() and doubles(answer) == [2, 4, 6]
+
+
+def test_a_client_has_so_many_requests_a_second_and_as_many_at_once() -> None:
+    now_s = 0.0
+    rates = Rates(2.0, clock=lambda: now_s)
+    for _ in range(2):
+        rates.require("one")
+    with pytest.raises(Refused) as refused:
+        rates.require("one")
+    assert refused.value.status == 429 and refused.value.headers == {"Retry-After": "1"}
+    rates.require("another")
+    now_s = 0.5
+    rates.require("one")
+    with pytest.raises(Refused):
+        rates.require("one")
+    now_s = 100.0
+    for _ in range(2):
+        rates.require("one")
+    with pytest.raises(Refused):
+        rates.require("one")

@@ -1,0 +1,279 @@
+"""python -m nlu.serve: a server in a process of its own, asked as clients ask it."""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nlu
+from nlu.inference.loaded import Loaded
+from tests import warm
+from tests.inference.runs import predict, trained, unlabelled
+from tests.training.kinds import TASKS, few_first, read, write
+from tests.training.runs import REPOSITORY, SAME_THREADS
+
+Answer = tuple[int, Any]
+
+
+class Server:
+    """A server that listens, and what it said so far."""
+
+    def __init__(self, process: warm.Process):
+        self.process = process
+        self.said: list[str] = []
+        assert process.stderr is not None
+        for line in _lines(process.stderr):
+            self.said.append(line)
+            if "takes a text" in line:
+                self.port = int(line.partition("127.0.0.1:")[2].partition("/")[0])
+                break
+        else:
+            raise AssertionError("".join(self.said))
+        # What nobody reads would block the server.
+        threading.Thread(target=lambda: self.said.extend(_lines(process.stderr)), daemon=True).start()
+
+    def ask(self, path: str, body: Any = None, **headers: str) -> Answer:
+        """Return status and body of an answer; a body of bytes is sent as it is."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            if body is None:
+                connection.request("GET", path, headers=headers)
+            else:
+                sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+                connection.request("POST", path, body=sent, headers=headers)
+            response = connection.getresponse()
+            text = response.read().decode()
+            is_json = "json" in (response.getheader("content-type") or "")
+            return response.status, json.loads(text) if is_json else text
+        finally:
+            connection.close()
+
+
+def _lines(stream: Any) -> Iterator[str]:
+    rest = b""
+    while piece := os.read(stream.fileno(), 1 << 16):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from (f"{line.decode()}\n" for line in lines)
+    yield rest.decode()
+
+
+@contextmanager
+def serving(run: Path, *overrides: str, **environment: str) -> Iterator[Server]:
+    """Give a server of a run; afterwards it is asked to end, and must do so without a complaint."""
+    arguments = ["-m", "nlu.serve", f"run={run}", "port=0", "device=cpu", *overrides]
+    process = warm.start(arguments, cwd=run.parent, env={**SAME_THREADS, **environment}, stderr=subprocess.PIPE)
+    server = None
+    try:
+        server = Server(process)
+        yield server
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        status = process.wait(60)
+    assert status == 0 and "Traceback" not in "".join(server.said)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(TASKS["classify"], tmp_path_factory.mktemp("classify"))
+
+
+@pytest.fixture(scope="module")
+def server(run: Path) -> Iterator[Server]:
+    limits = ("max_body_kb=8", "max_rows=50", "max_characters=300")
+    with serving(run, *limits) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def loaded(run: Path) -> Loaded:
+    return nlu.load(run, device="cpu")
+
+
+@pytest.mark.parametrize("name", few_first(list(TASKS), "tag with a CRF"))
+def test_answers_are_what_predict_writes(name: str, tmp_path: Path) -> None:
+    run = trained(TASKS[name], tmp_path)
+    rows = unlabelled(TASKS[name], 23)
+    write(tmp_path / "new.jsonl", rows)
+    predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.jsonl", "logits=true")
+    expected = [{key: one[key] for key in one if key not in row} for one, row in zip(
+        read(tmp_path / "out.jsonl"), rows, strict=True)]  # fmt: skip
+    with serving(run, "batch_size=7") as server:
+        assert server.ask("/predict", {"rows": rows, "logits": True}) == (200, {"rows": expected})
+
+
+def test_many_clients_at_once_each_get_the_answers_to_their_own_rows(server: Server, loaded: Loaded) -> None:
+    rows = [row["text"] for row in unlabelled(TASKS["classify"], 400)]
+    requests = [rows[start : start + 1 + start % 5] for start in range(0, 390, 3)]
+    with ThreadPoolExecutor(24) as pool:
+        answers = list(pool.map(lambda some: server.ask("/predict", {"rows": some, "scores": True}), requests))
+    expected = [loaded.predict(some, scores=True) for some in requests]
+    assert [(status, body["rows"]) for status, body in answers] == [(200, one) for one in expected]
+
+
+def test_a_row_may_be_a_text_or_have_the_names_of_roles(server: Server, loaded: Loaded) -> None:
+    rows = ["a b", {"text": "a b"}, {"text": "a b", "more": 1}]
+    expected = loaded.predict(["a b"]) * 3
+    assert server.ask("/predict", {"rows": rows}) == (200, {"rows": expected})
+    assert server.ask("/predict", {"rows": []}) == (200, {"rows": []})
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        (b"{", 422, "the body is no JSON"),
+        (b"\xff\xfe", 422, "the body is not UTF-8: byte 0"),
+        (b"[" * 4000, 422, "the body is no JSON"),
+        ([], 422, "the body is no object; send one with rows, scores, logits"),
+        ({}, 422, "the body lacks rows, a list of rows"),
+        ({"row": ["a"]}, 422, "row: there is no such key; nearest: rows"),
+        ({"rows": "a"}, 422, "rows is no list"),
+        ({"rows": [{"txt": "a"}]}, 422, "row 1 lacks text; it has txt"),
+        ({"rows": ["a", 7]}, 422, "row 2 is 7, but the run reads text"),
+        ({"rows": ["a", ""]}, 422, "row 2: field text: '' is empty"),
+        ({"rows": ["\ud800"]}, 422, "holds half of a surrogate pair"),
+        ({"rows": ["a"], "scores": 1}, 422, "scores is 1 but must be true or false"),
+        ({"rows": ["a"] * 51}, 422, "rows has 51 rows, but max_rows of this server is 50"),
+        ({"rows": ["a" * 301]}, 422, "row 1 has 301 characters, but max_characters of this server is 300"),
+        (b" " * 8193, 413, "the body is larger than 8 KB, max_body_kb of this server"),
+        (b" " * 10_000_000, 413, "the body is larger than 8 KB"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered_is_refused_in_a_sentence(
+    server: Server, body: Any, status: int, sentence: str
+) -> None:
+    found, answer = server.ask("/predict", body)
+    assert (found, sentence in answer["detail"]) == (status, True), answer
+    assert server.ask("/predict", {"rows": ["a"]})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"row": "a", "label": "goood"}, "label is goood, which the run does not know; nearest: good"),
+        ({"row": "a", "label": 3}, "label is 3 but must be a text"),
+        ({"row": "a", "span": [1]}, "span is [1] but must be the first and the last unit"),
+        ({"row": "a", "mistakes": 21}, "mistakes is 21 but must be a whole number from 0 to 20"),
+    ],
+)
+def test_a_wrong_question_for_reasons_is_refused(server: Server, body: Any, sentence: str) -> None:
+    status, answer = server.ask("/explain", body)
+    assert (status, sentence in answer["detail"]) == (422, True), answer
+
+
+def test_reasons_add_up_and_near_mistakes_come_with_them(server: Server) -> None:
+    status, found = server.ask("/explain", {"row": "a b", "mistakes": 2})
+    total = sum(mark["attribution"] for mark in found["marks"])
+    assert status == 200 and total == pytest.approx(found["score"] - found["baseline"] + found["gap"], abs=1e-5)
+    assert len(found["mistakes"]) == 2 and all(one["label"] != one["prediction"] for one in found["mistakes"])
+
+
+def test_a_server_says_what_it_serves_and_how_it_fares(server: Server) -> None:
+    status, about = server.ask("/labels")
+    assert status == 200 and about["labels"] == ["bad", "good"] and about["fields"] == [["text"]]
+    assert server.ask("/health") == (200, {"status": "ok", "checkpoint": "best-1", "waiting_rows": 0})
+    server.ask("/predict", {"rows": ["a", "b"]})
+    counted = server.ask("/metrics")[1]
+    assert 'nlu_requests_total{path="/predict",status="200"}' in counted and "nlu_batch_rows_sum" in counted
+    described = server.ask("/openapi.json")[1]
+    assert set(described["paths"]) == {"/predict", "/explain", "/labels", "/health", "/metrics"}
+    assert server.ask("/nothing")[0] == 404
+
+
+def test_the_page_loads_nothing_from_elsewhere(server: Server) -> None:
+    for path in ("/", "/page.css", "/page.js"):
+        status, text = server.ask(path)
+        assert status == 200 and "://" not in text
+    # A page of another site, under whose name this machine was made known to a browser.
+    assert server.ask("/labels", Host="elsewhere.example")[0] == 400
+
+
+def test_a_host_that_others_can_reach_needs_a_token_which_clients_send(run: Path) -> None:
+    refused = command(run, "host=0.0.0.0")
+    assert refused.returncode == 2 and "the environment has no NLU_SERVE_TOKEN" in refused.stderr
+    with serving(run, NLU_SERVE_TOKEN="s3cret") as server:
+        assert server.ask("/predict", {"rows": ["a"]})[0] == 401
+        assert server.ask("/labels", Authorization="Bearer wrong")[0] == 401
+        assert server.ask("/labels", Authorization="Bearer s3cret")[0] == 200
+        assert server.ask("/health")[0] == server.ask("/")[0] == 200
+        assert not any("s3cret" in line for line in server.said)
+
+
+def test_a_port_in_use_and_a_folder_that_is_no_run_are_refused(run: Path, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        refused = command(run, f"port={other.getsockname()[1]}")
+    assert refused.returncode == 2 and "cannot be used at 127.0.0.1 (Address already in use)" in refused.stderr
+    refused = command(tmp_path)
+    assert refused.returncode == 2 and "which holds no config.yaml of a run" in refused.stderr
+
+
+def command(run: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    arguments = ["-m", "nlu.serve", f"run={run}", "device=cpu", *(overrides or ("port=0",))]
+    return warm.run(arguments, cwd=REPOSITORY, env=SAME_THREADS)
+
+
+def test_a_client_that_asks_too_often_is_told_when_to_come_back(run: Path) -> None:
+    with serving(run, "requests_per_s=0.01") as server:
+        assert server.ask("/predict", {"rows": ["a"]})[0] == 200
+        status, answer = server.ask("/predict", {"rows": ["a"]})
+        assert status == 429 and "more than 0.01 requests a second" in answer["detail"]
+
+
+def test_a_changed_best_is_taken_up_and_no_request_is_dropped(run: Path, tmp_path: Path) -> None:
+    copy, other = tmp_path / "run", trained(TASKS["classify"], tmp_path / "other", "seed=7")
+    shutil.copytree(run, copy)
+    rows = [row["text"] for row in unlabelled(TASKS["classify"], 20)]
+    before, after = ({"rows": nlu.load(one, device="cpu").predict(rows)} for one in (run, other))
+    assert before != after
+    with serving(copy, "reload_s=0.05") as server:
+        assert server.ask("/predict", {"rows": rows}) == (200, before)
+        os.rename(copy / "checkpoints" / "best-1", tmp_path / "old")
+        os.rename(other / "checkpoints" / "best-1", copy / "checkpoints" / "best-1")
+        found, deadline_s = before, time.monotonic() + 60
+        while found != after:
+            status, found = server.ask("/predict", {"rows": rows})
+            assert status == 200 and found in (before, after) and time.monotonic() < deadline_s
+        assert "nlu_reloads_total 1.0" in server.ask("/metrics")[1]
+
+
+def test_a_server_that_is_ended_answers_what_it_has_taken(run: Path, loaded: Loaded) -> None:
+    rows = [row["text"] for row in unlabelled(TASKS["classify"], 3000)]
+    with serving(run, "max_rows=3000", "batch_size=16") as server, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.ask, "/predict", {"rows": rows})
+        while server.ask("/health")[1]["waiting_rows"] == 0:
+            assert not answer.done(), "it was computed before it could be seen"
+        server.process.send_signal(signal.SIGTERM)
+        status, found = answer.result()
+    assert status == 200 and found["rows"] == loaded.predict(rows)
+
+
+def test_the_prompt_answers_line_by_line(run: Path, loaded: Loaded, tmp_path: Path) -> None:
+    arguments = ["-m", "nlu.serve", f"run={run}", "device=cpu", "--interactive"]
+    said = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=REPOSITORY,
+        env=SAME_THREADS,
+        input="a b\n\nc\x00\nc\n",
+        capture_output=True,
+        text=True,
+    )
+    lines = [line for line in said.stdout.splitlines() if not line.startswith(" ")]
+    (first,), (second,) = loaded.predict(["a b"]), loaded.predict(["c"])
+    assert said.returncode == 0 and lines[0] == first["prediction"] and lines[-1] == second["prediction"]
+    assert "holds a NUL character" in lines[1]
+    assert f"{first['probability']:.4f} {first['prediction']}" in said.stdout
