@@ -32,21 +32,14 @@ def run_server(config: Serve) -> int:
         newest = Newest(config)
         _allow_files()
         app = Application(config, newest)
-        host, port = listener.getsockname()[:2]
-        address = f"[{host}]" if ":" in host else host
-        located = newest.served.trained.located
-        log.info("run %s, checkpoint %s, %s", located.run_dir, located.checkpoint.name, newest.served.predictor.device)
-        log.info(
-            "http://%s:%d/ takes a text; POST /predict, GET /labels, /health, /metrics, /openapi.json", address, port
-        )
-        # Named here, uvicorn raises the signal again once it has ended; by then nobody else is to end by it.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
         settings = uvicorn.Config(
             app.routes(), log_config=None, access_log=False, server_header=False, backlog=BACKLOG, ws="none",
             timeout_graceful_shutdown=max(1, round(config.timeout_s)),
         )  # fmt: skip
-        uvicorn.Server(settings).run(sockets=[listener])
+        server = uvicorn.Server(settings)
+        _end_by_signals(server)
+        _tell(newest, listener)
+        server.run(sockets=[listener])
     log.info("stopped")
     return 0
 
@@ -75,6 +68,24 @@ def _listening(config: Serve) -> Iterator[socket.socket]:
             ) from None
         listener.setblocking(False)
         yield listener
+
+
+def _tell(newest: Newest, listener: socket.socket) -> None:
+    host, port = listener.getsockname()[:2]
+    address = f"[{host}]" if ":" in host else host
+    located = newest.served.trained.located
+    log.info("run %s, checkpoint %s, %s", located.run_dir, located.checkpoint.name, newest.served.predictor.device)
+    log.info("http://%s:%d/ takes a text; POST /predict, GET /labels, /health, /metrics, /openapi.json", address, port)
+
+
+def _end_by_signals(server: uvicorn.Server) -> None:
+    """Have a signal end the server also before and after it minds signals itself, when it raises them once more."""
+
+    def end(*_: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
 
 
 def _allow_files() -> None:

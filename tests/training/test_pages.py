@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests import warm
-from tests.conf.pages import PAGES, commands_of, commands_on_runs_of, write_files
+from tests.conf.pages import PAGES, ROOT, commands_of, commands_on_runs_of, write_files
+from tests.serving.servers import serving
 
 pytestmark = pytest.mark.thorough
 
@@ -42,7 +43,10 @@ COMMANDS = [(page, command) for command, page in every_command().items()]
 
 
 def run(folder: Path, *arguments: str, module: str = "nlu.train") -> None:
-    """Run a command in a folder, and assert that it ends well."""
+    """Run a command in a folder, and assert that it ends well; a server is ended once it listens."""
+    if module == "nlu.serve" and "--interactive" not in arguments:
+        with serving(folder / arguments[0].removeprefix("run="), *arguments[1:]):
+            return
     done = warm.run(["-m", module, *arguments], cwd=folder, env={**os.environ, "NLU_DATA": "nowhere"})
     assert done.returncode == 0, done.stderr
 
@@ -103,6 +107,14 @@ def test_the_command_runs(page: str, command: str, prepared: Path, tmp_path: Pat
     for place in re.findall(r"hydra\.(?:run|sweep)\.dir=(\S+)", command):
         shutil.rmtree(folder / place, ignore_errors=True)
     run(folder, *arguments, module=module)
+
+
+def test_the_program_of_a_page_runs(prepared: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path / "folder")
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    done = warm.run(["-c", program], cwd=tmp_path / "folder", env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
 
 
 def test_each_reason_not_to_run_a_command_is_still_needed() -> None:

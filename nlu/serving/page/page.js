@@ -186,21 +186,32 @@ function drawWhy(row, why) {
         + `the highlights add up to ${sum.toFixed(3)}`)));
 }
 
-function written(value) {
-  if (Array.isArray(value)) {
-    return value.map((one) => (Array.isArray(one) ? `${one[2]} ${one[0]}-${one[1]}` : one)).join(", ") || "none";
-  }
-  return String(value);
+function written(value, units) {
+  if (!Array.isArray(value)) return String(value);
+  const said = value.map((one) => {
+    if (!Array.isArray(one)) return one;
+    const [first, last, type] = one;
+    return `${type} ${units.slice(first, last + 1).join("")}`;
+  });
+  return said.join(", ") || "nothing";
+}
+
+function textsOf(mistake) {
+  return served.fields.find((names) => names.every((name) => name in mistake)).map((name) => mistake[name]);
+}
+
+function told(mistake) {
+  const units = Array.from(textsOf(mistake)[0]);
+  const [label, prediction] = [mistake.label, mistake.prediction].map((value) => written(value, units));
+  return `is ${label}, predicted ${prediction}; cosine ${mistake.cosine.toFixed(3)}`;
 }
 
 function drawMistakes(mistakes) {
   if (!mistakes.length) return show("mistakes");
   return show("mistakes", element("h2", {}, "Nearest mistakes on the evaluation set"),
     element("ol", { className: "rows" }, ...mistakes.map((one) => element("li", {},
-      ...served.fields.find((names) => names.every((name) => name in one)).map((name) =>
-        element("p", {}, Array.isArray(one[name]) ? one[name].join(" ") : one[name])),
-      element("p", { className: "soft" },
-        `is ${written(one.label)}, predicted ${written(one.prediction)}; cosine ${one.cosine.toFixed(3)}`)))));
+      ...textsOf(one).map((text) => element("p", {}, Array.isArray(text) ? text.join(" ") : text)),
+      element("p", { className: "soft" }, told(one))))));
 }
 
 async function explain(row, what, button) {

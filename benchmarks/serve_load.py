@@ -1,0 +1,204 @@
+"""Throughput of nlu.serve under 64 clients, against one request at a time and against a plain FastAPI + transformers
+server with the same weights.
+
+    python benchmarks/serve_load.py
+    python benchmarks/serve_load.py --requests 100000 --no-peer
+
+A request holds one pair of texts; lengths are mixed, from a few tokens to 128. Clients keep their connections and send
+the next request when the last one is answered; they run on the same cores as the server. Every answer of ours must be
+what `nlu.load(...).predict` gives that row by itself, to the bit. The peer answers each request in a thread of its
+pool, and is measured with one thread a product and with as many as ours has; the better one counts.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import options
+from inputs import announce
+from predict_files import prepare, rows_of
+from table import Row, show
+
+CLIENTS = 64
+HEAD = (
+    "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+)
+TARGETS = {"one request at a time": 3.0, "FastAPI + transformers": 1.5}
+DISTINCT = 1000
+MOST_JOINED = 4
+"""texts of the data that one text of a row is made of, so that lengths are mixed"""
+
+
+def texts_of(path: Path, count: int) -> list[dict[str, str]]:
+    """Return rows of mixed lengths, from the pairs of a file."""
+    rng = random.Random(0)
+    pairs = [list(row.values()) for row in rows_of(str(path))]
+
+    def joined(side: int) -> str:
+        return "".join(rng.choice(pairs)[side] for _ in range(rng.randint(1, MOST_JOINED)))
+
+    return [{"text_a": joined(0), "text_b": joined(1)} for _ in range(count)]
+
+
+class Client:
+    """One connection that is kept."""
+
+    def __init__(self, port: int):
+        self._port = port
+
+    async def begin(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+
+    async def ask(self, body: bytes) -> Any:
+        self._writer.write(HEAD.format(len(body)).encode() + body)
+        answer = await self._reader.readuntil(b"\r\n\r\n")
+        status, length = int(answer[9:12]), 0
+        for line in answer.lower().split(b"\r\n"):
+            if line.startswith(b"content-length:"):
+                length = int(line.partition(b":")[2])
+        found = json.loads(await self._reader.readexactly(length))
+        assert status == 200, (status, found)
+        return found["rows"][0]
+
+    def end(self) -> None:
+        self._writer.close()
+
+
+def load(
+    port: int, bodies: Sequence[bytes], expected: Sequence[Any] | None, clients: int, count: int
+) -> dict[str, float]:
+    """Send that many requests from so many clients; returns requests a second and percentiles of their times in ms."""
+    times_s: list[float] = []
+
+    async def work(numbers: Iterator[int]) -> None:
+        client = Client(port)
+        await client.begin()
+        for number in numbers:
+            place = number * 7919 % len(bodies)
+            began_s = time.perf_counter()
+            answer = await client.ask(bodies[place])
+            times_s.append(time.perf_counter() - began_s)
+            assert expected is None or answer == expected[place], (place, answer, expected[place])
+        client.end()
+
+    async def all_of_them() -> None:
+        numbers = iter(range(count))
+        await asyncio.gather(*(work(numbers) for _ in range(clients)))
+
+    began_s = time.perf_counter()
+    asyncio.run(all_of_them())
+    assert len(times_s) == count, f"{count - len(times_s)} answers were lost"
+    points = statistics.quantiles(times_s, n=100)
+    return {"per_s": count / (time.perf_counter() - began_s), "p50_ms": points[49] * 1e3, "p99_ms": points[98] * 1e3}
+
+
+@contextmanager
+def started(*command: str, port: int) -> Iterator[int]:
+    """Start a server, wait until it answers, and end it."""
+    with subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline_s = time.monotonic() + 120
+            while not _answers(port):
+                assert process.poll() is None and time.monotonic() < deadline_s, f"{command} does not answer"
+                time.sleep(0.2)
+            yield port
+        finally:
+            process.terminate()
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def expected_of(run: Path, rows: Sequence[dict[str, str]], threads: int) -> list[Any]:
+    """What the run says of each row by itself, as predict would write it."""
+    import torch
+
+    import nlu
+
+    torch.set_num_threads(threads)
+    loaded = nlu.load(run, device="cpu")
+    return [loaded.predict([row])[0] for row in rows]
+
+
+def measure(*words: str) -> list[Row]:
+    """Measure; `words` are as on the command line."""
+    arguments = parser().parse_args(words)
+    announce()
+    run, export, path = prepare(arguments.size, 600, "fp32")
+    rows = texts_of(path, DISTINCT)
+    bodies = [json.dumps({"rows": [row]}, ensure_ascii=False).encode() for row in rows]
+    expected = expected_of(run, rows, arguments.threads)
+    count = arguments.requests
+    ours_port, peer_ports = free_port(), [] if arguments.no_peer else [free_port(), free_port()]
+    with ExitStack() as stack:
+        ours = ("-m", "nlu.serve", f"run={run}", f"port={ours_port}", "device=cpu")
+        stack.enter_context(started(*ours, port=ours_port))
+        for port, threads in zip(peer_ports, (1, arguments.threads), strict=False):
+            peer = (str(Path(__file__).with_name("serve_peer.py")), str(export), str(port), str(threads))
+            stack.enter_context(started(*peer, port=port))
+        ports = (ours_port, *peer_ports)
+        for port in ports:
+            load(port, bodies, None, 8, 64)
+        alone, together, peers = [], [], []
+        for _ in range(arguments.turns):
+            alone.append(load(ours_port, bodies, expected, 1, max(50, count // 10)))
+            together.append(load(ours_port, bodies, expected, CLIENTS, count))
+            peers.append([load(port, bodies, None, CLIENTS, max(200, count // 4)) for port in peer_ports])
+    claim = f"serve {CLIENTS} clients, {arguments.size}"
+    ours_per_s = _median(together, "per_s")
+    found = [
+        Row(claim, "one request at a time", "requests/s", _median(alone, "per_s"), ours_per_s,
+            TARGETS["one request at a time"]),
+        Row(f"{claim}, p99", "p50, of ours", "ms", _median(together, "p50_ms"), _median(together, "p99_ms"),
+            compared=False),
+    ]  # fmt: skip
+    if peer_ports:
+        best = max(([turn[number] for turn in peers] for number in range(2)), key=lambda turns: _median(turns, "per_s"))
+        found += [
+            Row(claim, "FastAPI + transformers", "requests/s", _median(best, "per_s"), ours_per_s,
+                TARGETS["FastAPI + transformers"]),
+            Row(f"{claim}, p99", "FastAPI + transformers", "ms", _median(best, "p99_ms"), _median(together, "p99_ms"),
+                lower_is_better=True),
+        ]  # fmt: skip
+    show(found)
+    print(f"{count * arguments.turns:,} requests of {CLIENTS} clients: no answer was lost or another's")
+    return found
+
+
+def _median(turns: list[dict[str, float]], key: str) -> float:
+    return statistics.median(turn[key] for turn in turns)
+
+
+def parser() -> argparse.ArgumentParser:
+    out = options.parser(__doc__)
+    out.add_argument("--size", default="4 x 312")
+    out.add_argument("--requests", type=int, default=3000, help="of 64 clients, each turn")
+    out.add_argument("--no-peer", action="store_true")
+    out.set_defaults(turns=3)
+    return out
+
+
+if __name__ == "__main__":
+    measure(*sys.argv[1:])
