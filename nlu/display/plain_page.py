@@ -1,4 +1,4 @@
-"""A page of HTML with tables and figures that needs no other file. Its texts are texts: fonts of the reader show them."""
+"""A page of HTML with tables and figures that needs no other file. Its texts are texts, shown in the reader's fonts."""
 
 import html
 from collections.abc import Sequence

@@ -9,7 +9,6 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -99,20 +98,24 @@ class _Pass:
         self._subject, self._options, self._remarks = subject, options, list(subject.remarks)
         self._judge = judge_of(first, subject.threshold_of)
         layout = self._layout = layout_named((read_json(subject.run.folder / "data.json") or {}).get("layout"))
-        self._counter: TokenCounter | None = None
         if layout is None:
             self._remarks.append("by length, unknown tokens and overlap: the run's data.json does not tell its layout")
-        elif (counter := token_counter(subject.run.folder, layout.name)) is None:
-            self._remarks.append(
-                "by length and unknown tokens: no checkpoint of the run is left, which held its tokenizer"
-            )
-        else:
-            self._counter = counter
+        self._counter = self._token_counter()
         self._texts = Texts(layout, options.near) if layout is not None and "overlap" in options.by else None
         self._known = Probabilities(first) if subject.joined is not None and "probabilities" in first else None
         self._value, self._right = array("d"), array("d")
         self._tokens, self._unknown = array("q"), array("q")
         self._mistakes: list[tuple[float, int, Shown]] = []
+
+    def _token_counter(self) -> TokenCounter | None:
+        if self._layout is None or not {"length", "unknown"} & set(self._options.by):
+            return None
+        counter = token_counter(self._subject.run.folder, self._layout.name)
+        if counter is None:
+            self._remarks.append(
+                "by length and unknown tokens: no checkpoint of the run is left, which held its tokenizer"
+            )
+        return counter
 
     def report(self) -> Report:
         records = self._subject.records()
@@ -121,8 +124,12 @@ class _Pass:
         judge, value_N = self._judge, np.array(self._value)
         shown = [one for _, _, one in sorted(self._mistakes, key=lambda entry: entry[:2], reverse=True)]
         found = Report(self._subject, judge, slice_of("all", value_N, judge.is_rate), shown, remarks=self._remarks)
+        tables = {
+            "class": self._by_class, "length": self._by_length, "unknown": self._by_unknown,
+            "overlap": self._by_overlap,
+        }  # fmt: skip
         for name in self._options.by:
-            getattr(self, f"_by_{name}")(found, value_N)
+            tables[name](found, value_N)
         found.sources = self._sources()
         self._label_errors(found)
         return found
@@ -244,8 +251,8 @@ class _Pass:
     def _label_errors(self, found: Report) -> None:
         if self._subject.joined is None:
             found.remarks.append(
-                "suspected label errors: they need predictions of every training row by a model that did not see it: "
-                f"{_folds_command(self._subject.run)}, then report errors on its folder"
+                "suspected label errors: they need predictions of every training row by a model that did not see it; "
+                + _how_to_fold(self._subject.run)
             )
             return
         if self._known is None:
@@ -273,11 +280,10 @@ _NOT_FOR = {
 }
 
 
-def _folds_command(run: Run) -> str:
-    """The command that trains the same in folds."""
+def _how_to_fold(run: Run) -> str:
+    """Say where the out-of-fold predictions are, or which command makes them."""
     if run.fold is not None:
-        return f"all folds of {path_text(run.folder.parent)}"
-    kept: dict[str, Any] = {
-        key: value for key, value in run.overrides.items() if key not in ("folds", "fold", "resume", "data.dev")
-    }
-    return shlex.join(["python", "-m", "nlu.train", *(f"{key}={value}" for key, value in kept.items()), "folds=5"])
+        return f"give the folder of all folds, {path_text(run.folder.parent)}"
+    kept = {key: value for key, value in run.overrides.items() if key not in ("folds", "fold", "resume", "data.dev")}
+    command = ["python", "-m", "nlu.train", *(f"{key}={value}" for key, value in kept.items()), "folds=5"]
+    return f"run {shlex.join(command)}, then report errors on its folder"

@@ -101,7 +101,9 @@ def _require_cleanlab() -> None:
         import cleanlab.count
         import cleanlab.filter  # noqa: F401
     except ImportError as error:
-        raise UserError(f"this needs {error.name}; install it with pip install 'nlu[errors]'") from None
+        raise UserError(
+            f"this needs {(error.name or 'cleanlab').partition('.')[0]}; install it with pip install 'nlu[errors]'"
+        ) from None
 
 
 def _of_classes(known: Probabilities, values_NC: np.ndarray, rank_by: RankBy) -> LabelErrors:
