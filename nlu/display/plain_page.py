@@ -11,16 +11,18 @@ PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$title</title><style>
 :root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
 h2 { font-size: 1.1rem; margin-top: 2rem; }
 figure { margin: 2rem 0; } figure svg { background: #fff; border-radius: 6px; height: auto; max-width: 100%; }
 table { border-collapse: collapse; } th, td { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }
-th.number, td.number { font-variant-numeric: tabular-nums; text-align: right; white-space: nowrap; }
-td { overflow-wrap: anywhere; } td.long { min-width: 24rem; } .wide { overflow-x: auto; }
+th { vertical-align: bottom; }
+th.number, td.number { font-variant-numeric: tabular-nums; text-align: right; }
+td { white-space: nowrap; } td.long { min-width: 18rem; overflow-wrap: anywhere; white-space: normal; }
+.wide { margin: 1.2rem 0; overflow-x: auto; }
 </style></head><body><h1>$title</h1>$content</body></html>
 """)
-LONG_CELL = 60
-"""characters from which on a column is given room"""
+LONG_CELL = 30
+"""characters from which on the lines of a column are broken"""
 
 
 def html_table(header: Sequence[tuple[str, bool]], lines: Sequence[Sequence[str]]) -> str:

@@ -77,7 +77,7 @@ class LabelSetJudge:
     """Any number of labels: a row is wrong unless the whole set is right."""
 
     kind, is_rate = "label sets", True
-    ranked_by, by_class = "the surest wrong label", "by label, of the rows that have it"
+    ranked_by, by_class = "the surest wrong label", "by label of the rows that have it"
 
     def __init__(self, first: Record, threshold: Threshold):
         self._has: Counter[str] = Counter()

@@ -20,6 +20,8 @@ MAX_TEXT = 100
 MOST_PARTS = 20
 """lines of a table by class in a terminal; a page and JSON have all"""
 MOST_CONFUSED = 10
+NUMBERS = frozenset({"probability", "similarity", "distance", "loss"})
+"""headers of what is told of a mistake in numbers"""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def _mistakes(found: Report) -> Section:
          *[place] * with_trained, text_of(one.record)]
         for one, cells, place in zip(found.mistakes, told, trained, strict=True)
     ]  # fmt: skip
-    header = [("row", False), *((name, False) for name in headers), *[("in train", False)] * with_trained,
+    header = [("row", False), *((name, name in NUMBERS) for name in headers), *[("in train", False)] * with_trained,
               ("text", False)]  # fmt: skip
     return Section(f"mistakes, the largest {found.judge.ranked_by} first", header, lines)
 

@@ -42,7 +42,7 @@ class SpanJudge:
     """Spans: a row is wrong unless all its spans are right and there is no other."""
 
     kind, is_rate = "spans", True
-    ranked_by, by_class = "loss of the right tags", "by type, of the spans that are wanted"
+    ranked_by, by_class = "loss of the right tags", "by type of wanted spans"
 
     def __init__(self, first: Record, threshold: Callable[[Record], float]):
         self._wanted: Counter[str] = Counter()

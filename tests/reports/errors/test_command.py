@@ -11,6 +11,7 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.report import main
 from tests.inference.runs import kept, trained
+from tests.reports.folders import begin_run, end_run, predict
 from tests.training.in_process import TINY, train, write_rows
 from tests.training.kinds import TASKS, few_first
 
@@ -149,3 +150,33 @@ def test_folds_that_are_not_all_complete_are_refused(folds, tmp_path):
     shutil.rmtree(tmp_path / "run" / "fold-2")
     with pytest.raises(UserError, match="of 3 folds are missing 2"):
         main(["errors", str(tmp_path / "run")])
+
+
+def test_of_several_seeds_one_is_taken_and_the_others_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed, right in ((1, 3), (2, 1)):
+        rows = [(number, "good", "good" if number < right else "bad") for number in range(4)]
+        predict(end_run(begin_run(tmp_path / "run" / f"seed-{seed}", seed=seed), 0.5), rows)
+    out = errors(capsys, tmp_path / "run", "--by", "class")
+    assert "dev: 1 of 4 rows wrong" in out and "of several seeds this is 1; --seed takes one of 2" in out
+    out = errors(capsys, tmp_path / "run", "--by", "class", "--seed", "2")
+    assert "dev: 3 of 4 rows wrong" in out and "several seeds" not in out
+
+
+@pytest.mark.thorough
+def test_sets_of_labels_are_suspected_as_well(tmp_path, capsys):
+    pytest.importorskip("cleanlab")
+    kind = TASKS["multilabel"]
+    options = [one for one in kind.overrides(tmp_path, train_rows=40) if not one.startswith("data.dev=")]
+    train(*options, "folds.count=2", "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/run")
+    found = json.loads(errors(capsys, tmp_path / "run", "--json"))["label_errors"]
+    assert found["method"] == "confident joint of each label" and found["rows"] == 40
+    assert all(0 <= one["self_confidence"] <= 1 for one in found["suspects"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "words"), [("tag", "probability of each tag"), ("regress", "largest distances")])
+def test_where_no_label_can_be_suspected_a_sentence_says_why(name, words, tmp_path, capsys):
+    options = [one for one in TASKS[name].overrides(tmp_path, train_rows=20) if not one.startswith("data.dev=")]
+    train(*options, "folds.count=2", "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
+    assert words in errors(capsys, tmp_path / "run", "--by", "class")
