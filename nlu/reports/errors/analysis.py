@@ -225,6 +225,7 @@ class _Pass:
             is_near_N = (overlap.similarity_N > 0) & ~overlap.is_exact_N
             parts += [
                 ("the same text in train", overlap.is_exact_N),
+                *[("the same text in train, with another label", overlap.is_contrary_N)] * bool(overlap.label_of),
                 (f"a near one in train ({self._options.near:g} or more)", is_near_N),
                 ("neither", overlap.similarity_N == 0),
             ]

@@ -6,6 +6,7 @@ Axes: N records.
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,11 +37,15 @@ class Overlap:
     """number of the training file; -1 where there is none"""
     row_N: np.ndarray
     is_exact_N: np.ndarray
+    is_contrary_N: np.ndarray
+    """whether the same text stands in train with another label; false where labels are no single names"""
     is_repeated_N: np.ndarray
     conflicts: int
     """normalised texts that stand in the set with several labels"""
     sources: list[SourceFile] = field(default_factory=list)
     """training files"""
+    label_of: dict[int, str] = field(default_factory=dict)
+    """by record the label of its likest training text, where it is a single name"""
 
     def place_of(self, number: int) -> str | None:
         """Return file:row of the likest training text of a record."""
@@ -57,6 +62,7 @@ class Texts:
         self._text_N: list[int] = []
         """number of each record's text; -1 where it kept none"""
         self._part_N: list[int] = []
+        self._label_N: list[str | None] = []
         self._labels: dict[int, set[str]] = defaultdict(set)
 
     def add(self, record: Record) -> None:
@@ -67,6 +73,7 @@ class Texts:
             self._labels[number].add(repr(record["label"]))
         self._text_N.append(number)
         self._part_N.append(record.get("fold", NOWHERE))
+        self._label_N.append(record["label"] if isinstance(record["label"], str) else None)
 
     @property
     def are_kept(self) -> bool:
@@ -78,8 +85,8 @@ class Texts:
         times = np.bincount(text_N[text_N != NOWHERE], minlength=1)
         is_repeated_N = np.where(text_N == NOWHERE, False, times[text_N] > 1)
         found = Overlap(
-            np.zeros(count), np.full(count, NOWHERE), np.full(count, NOWHERE), np.zeros(count, bool), is_repeated_N,
-            sum(len(labels) > 1 for labels in self._labels.values()),
+            np.zeros(count), np.full(count, NOWHERE), np.full(count, NOWHERE), np.zeros(count, bool),
+            np.zeros(count, bool), is_repeated_N, sum(len(labels) > 1 for labels in self._labels.values()),
         )  # fmt: skip
         if training is None:
             return found
@@ -88,16 +95,35 @@ class Texts:
         for row, text in enumerate(self._text_N):
             rows_of[text].append(row)
         self.near.build()
-        for file, number, normal, part in training.texts():
-            for text, similarity, is_same in self.near.near(normal):
+        for one in training.texts():
+            for text, similarity, is_same in self.near.near(one.normal):
                 for row in rows_of[text]:
                     # The fold that holds a text out was not trained on it; it is no training text of that fold.
-                    is_trained_on = part == NOWHERE or part != self._part_N[row]
-                    # Another text may have the same trigrams in another order.
-                    if is_trained_on and (is_same, similarity) > (found.is_exact_N[row], found.similarity_N[row]):
-                        found.is_exact_N[row], found.similarity_N[row] = is_same, similarity
-                        found.file_N[row], found.row_N[row] = file, number
+                    if one.part == NOWHERE or one.part != self._part_N[row]:
+                        self._compare(found, row, one, similarity, is_same)
         return found
+
+    def _compare(self, found: Overlap, row: int, one: "TrainingText", similarity: float, is_same: bool) -> None:
+        own = self._label_N[row]
+        found.is_contrary_N[row] |= is_same and own is not None and one.label not in (None, own)
+        # Another text may have the same trigrams in another order.
+        if (is_same, similarity) > (found.is_exact_N[row], found.similarity_N[row]):
+            found.is_exact_N[row], found.similarity_N[row] = is_same, similarity
+            found.file_N[row], found.row_N[row] = one.file, one.row
+            if own is not None and one.label is not None:
+                found.label_of[row] = one.label
+
+
+class TrainingText(NamedTuple):
+    """A text that was trained on."""
+
+    file: int
+    row: int
+    normal: str
+    part: int
+    """the fold that holds it out; -1 for none"""
+    label: str | None
+    """where it is a single name"""
 
 
 @dataclass
@@ -112,8 +138,8 @@ class TrainingTexts:
     seen: set[int] = field(default_factory=set)
     """of those the ones that still stand in the files, once `texts` has ended"""
 
-    def texts(self) -> Iterator[tuple[int, int, str, int]]:
-        """Yield file, row, normalised text, and the fold that holds it out, -1 for none."""
+    def texts(self) -> Iterator[TrainingText]:
+        """Yield all of them, in the order of the files."""
         for file, source in enumerate(self.sources):
             for row in self.reading.rows(source):
                 if not isinstance(row, Row) or self.layout.problem(row.values) is not None:
@@ -123,7 +149,10 @@ class TrainingTexts:
                 if part is not None:
                     self.seen.add(hashed)
                 if part is None or part != NOWHERE:
-                    yield file, row.number, _normal(self.layout, row.values), NOWHERE if part is None else part
+                    value = row.values.get("label")
+                    label = str(value).strip() if isinstance(value, (str, int)) else None
+                    normal = _normal(self.layout, row.values)
+                    yield TrainingText(file, row.number, normal, NOWHERE if part is None else part, label)
 
 
 def _normal(layout: Layout, values: Record) -> str:

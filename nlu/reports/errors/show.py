@@ -151,7 +151,8 @@ def _training_place(found: Report, number: int) -> str:
         return ""
     path, _, row = place.rpartition(":")
     like = "same" if found.overlap.is_exact_N[number] else f"{found.overlap.similarity_N[number]:.2f}"
-    return f"{like}: {Path(path).name}:{row}"
+    label = f" {label}" if (label := found.overlap.label_of.get(number)) else ""
+    return f"{like}: {Path(path).name}:{row}{label}"
 
 
 def _cut(text: str) -> str:
@@ -192,4 +193,5 @@ def _training(found: Report, number: int) -> dict[str, object]:
     if found.overlap is None or (place := found.overlap.place_of(number)) is None:
         return {"in_train": None}
     same = bool(found.overlap.is_exact_N[number])
-    return {"in_train": {"place": place, "similarity": float(found.overlap.similarity_N[number]), "same": same}}
+    similarity, label = float(found.overlap.similarity_N[number]), found.overlap.label_of.get(number)
+    return {"in_train": {"place": place, "similarity": similarity, "same": same, "label": label}}

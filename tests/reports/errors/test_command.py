@@ -63,7 +63,9 @@ def test_counts_are_those_of_the_predictions(kind, tmp_path, capsys):
         assert len(content["mistakes"]) == min(3, len(wrong))
     for name in ("length", "unknown"):
         assert sum(part["rows"] for part in content["by"][name]) == len(records)
-    assert sum(part["rows"] for part in content["by"]["overlap"][:3]) == len(records)
+    overlap = {part["name"]: part["rows"] for part in content["by"]["overlap"]}
+    near = "a near one in train (0.7 or more)"
+    assert sum(overlap[name] for name in ("the same text in train", near, "neither")) == len(records)
     assert "folds=5, then report errors" in content["remarks"][-1] and content["label_errors"] is None
     place = content["mistakes"][0]["place"]
     assert place == f"{tmp_path}/dev.jsonl:{content['mistakes'][0]['row']}"

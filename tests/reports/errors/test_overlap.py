@@ -47,12 +47,21 @@ def test_the_same_text_and_a_near_one_are_told_apart_and_placed(here):
     run = kept_run(here / "run", [(0, "good day!"), (1, LONG), (2, "neither"), (3, "NEITHER")], data__dev="dev.tsv")
     found = found_in(run)
     title, slices = found.tables["overlap"]
-    assert [(one.rows, one.wrong) for one in slices] == [(1, 0), (1, 1), (2, 2), (2, 2)]
+    assert [(one.rows, one.wrong) for one in slices] == [(1, 0), (0, 0), (1, 1), (2, 2), (2, 2)]
     assert found.overlap.place_of(0).endswith("train.tsv:3") and found.overlap.is_exact_N.tolist()[0]
     assert found.overlap.place_of(1).endswith("train.tsv:2") and found.overlap.place_of(2) is None
     # The kept text has 33 trigrams, "the" twice; the other has one more.
     assert found.overlap.similarity_N[1] == pytest.approx(32 / 33)
-    assert found_in(run, near=0.99).tables["overlap"][1][1].rows == 0
+    assert found.overlap.label_of == {0: "x", 1: "y"}
+    assert found_in(run, near=0.99).tables["overlap"][1][2].rows == 0
+
+
+def test_the_same_text_with_another_label_in_train_is_told(here):
+    (here / "train.tsv").write_text("first\tx\nFirst\ty\nsecond\tx\nthird\ty\n")
+    found = found_in(kept_run(here / "run", [(0, "first"), (1, "second"), (2, "third")], data__dev="dev.tsv"))
+    assert found.overlap.is_contrary_N.tolist() == [True, False, True]
+    (contrary,) = (one for one in found.tables["overlap"][1] if "another label" in one.name)
+    assert (contrary.rows, contrary.wrong) == (2, 1)
 
 
 def test_rows_held_out_of_the_training_files_are_no_training_texts(here):
