@@ -74,9 +74,9 @@ $(VENV)/.run: setup.cfg pyproject.toml
 
 # What each marker stands for: the extras of setup.cfg that its targets need.
 EXTRAS_dev := dev,hf,onnx,serve
-EXTRAS_bench := bench
+EXTRAS_bench := bench,serve
 EXTRAS_cuda := dev,hf,onnx,serve,bench
-EXTRAS_services := dev,docs,hf,onnx,serve,services
+EXTRAS_services := dev,docs,hf,onnx,errors,serve,services
 EXTRAS_dist := dist
 EXTRAS_docs := docs
 

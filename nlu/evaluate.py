@@ -31,7 +31,8 @@ def main(composed: DictConfig) -> int:
         located, named = None, []
         config = plain
     else:
-        from nlu.inference.locate import locate, saved_config
+        from nlu.inference.locate import locate
+        from nlu.reports.runs import saved_config
 
         located, named = locate(str(reference), str(plain.get("checkpoint"))), scored_sets(overrides)
         config = on_run(

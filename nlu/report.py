@@ -1,15 +1,19 @@
-"""Read runs back: a table over many, the difference of two, what can be freed.
+"""Read runs back: a table over many, the difference of some, the errors of one, what can be freed.
 
 python -m nlu.report outputs                one row a configuration, best first; mean and sd over seeds and folds
 python -m nlu.report outputs --metric f1_macro --metric test/accuracy
 python -m nlu.report outputs/sweep --csv > table.csv
 python -m nlu.report diff outputs/a outputs/b
                                             configuration, metrics, and the rows that flipped
+python -m nlu.report diff outputs/a outputs/b outputs/c
+                                            the same side by side, with McNemar's test of every pair
+python -m nlu.report errors outputs/a       surest mistakes, where they gather; of folds also labels that may be wrong
 python -m nlu.report clean outputs          what could be freed; --yes frees it
 """
 
+import math
 import sys
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -41,8 +45,8 @@ def table(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="python -m nlu.report",
         description="One row a configuration, best first, with the keys that differ; mean and standard deviation over "
-        "seeds and folds. Sub-commands, each with its own --help: diff A B, clean DIR. A folder of such a name is "
-        "written ./diff.",
+        "seeds and folds. Sub-commands, each with its own --help: diff A B, errors RUN, clean DIR. A folder of such a "
+        "name is written ./diff.",
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a run, a sweep, or what holds such")
     parser.add_argument(
@@ -84,27 +88,91 @@ def table(arguments: Sequence[str]) -> int:
 
 
 def diff(arguments: Sequence[str]) -> int:
-    """Print what two runs, or two configurations with their seeds and folds, differ in."""
+    """Print what runs, or configurations with their seeds and folds, differ in."""
     parser = Parser(
         prog="python -m nlu.report diff",
-        description="Configuration, code and versions, metrics side by side, and the rows that the two predict "
-        "differently.",
+        description="Of two: configuration, code and versions, metrics side by side, and the rows that the two predict "
+        "differently. Of three or more: configuration and metrics side by side, and McNemar's test of every pair.",
     )
     parser.add_argument("first", type=Path, metavar="A", help="a run, or a folder with the runs of one configuration")
     parser.add_argument("second", type=Path, metavar="B", help="another")
+    parser.add_argument("others", type=Path, nargs="*", metavar="C", help="further ones")
     parser.add_argument(
-        "--examples", type=_at_least(0), default=5, metavar="N", help="flipped rows shown each way; default 5"
+        "--examples", type=_at_least(0), metavar="N", help="flipped rows of two runs shown each way; default 5"
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     given = parser.parse(arguments)
+    if given.others:
+        return _diff_many(given)
 
     from nlu.reports.compare import difference_as_json, difference_of, print_difference
 
-    found = difference_of(given.first, given.second, given.examples)
+    found = difference_of(given.first, given.second, 5 if given.examples is None else given.examples)
     if given.json:
         print(difference_as_json(found))
     else:
         print_difference(found)
+    return 0
+
+
+def _diff_many(given: Namespace) -> int:
+    from nlu.reports.many import differences_as_json, differences_of, print_differences
+
+    if given.examples is not None:
+        raise UserError(f"--examples is {given.examples}, but flipped rows are shown of two runs alone; leave it out")
+    found = differences_of([given.first, given.second, *given.others])
+    if given.json:
+        print(differences_as_json(found))
+    else:
+        print_differences(found)
+    return 0
+
+
+def errors(arguments: Sequence[str]) -> int:
+    """Print the surest mistakes of a run, of what rows they are, and labels that may be wrong."""
+    parser = Parser(
+        prog="python -m nlu.report errors",
+        description="The surest mistakes of a run with their text, and the error rate by class, length, share of "
+        "unknown tokens, and overlap with training texts. Given the folder of all folds, it looks at their out-of-fold "
+        "predictions, and at labels that may be wrong, by confident learning (needs cleanlab: pip install "
+        "'nlu[errors]').",
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN", help="a run, or a folder with all folds of one")
+    parser.add_argument("--set", metavar="NAME", help="which predictions; default: of the set that decides")
+    parser.add_argument("--seed", type=_at_least(0), metavar="N", help="of several seeds the one that is taken")
+    parser.add_argument("--rows", type=_at_least(0), default=20, metavar="N", help="rows shown of a kind; default 20")
+    parser.add_argument(
+        "--by", action="append", choices=("class", "length", "unknown", "overlap"), default=[],
+        help="a table to make, may be repeated; default: all",
+    )  # fmt: skip
+    parser.add_argument(
+        "--near", type=_share, default=0.7, metavar="SHARE",
+        help="similarity of the trigrams of two texts from which on they are near, above 0, at most 1; default 0.7",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rank-by", choices=("self-confidence", "normalized-margin"), default="self-confidence",
+        help="what suspected labels are ranked by; default self-confidence, the probability of the label",
+    )  # fmt: skip
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print everything, each suspected label too, as JSON")
+    form.add_argument("--html", type=Path, metavar="FILE", help="write a page instead, with whole texts")
+    given = parser.parse(arguments)
+    if given.html and given.html.exists():
+        raise UserError(f"--html is {given.html}, which exists; give another file")
+
+    from nlu.reports.errors.analysis import BY, Options, analyse
+    from nlu.reports.errors.show import print_report, report_as_json, write_page
+    from nlu.reports.errors.subject import subject_of
+
+    options = Options(given.rows, tuple(name for name in BY if name in (given.by or BY)), given.near, given.rank_by)
+    found = analyse(subject_of(given.folder, given.set, given.seed), options)
+    if given.json:
+        print(report_as_json(found))
+    elif given.html:
+        write_page(given.html, found, given.rows)
+        print(given.html)
+    else:
+        print_report(found, given.rows)
     return 0
 
 
@@ -140,7 +208,7 @@ def clean(arguments: Sequence[str]) -> int:
     return 0
 
 
-SUBCOMMANDS = {"diff": diff, "clean": clean}
+SUBCOMMANDS = {"diff": diff, "errors": errors, "clean": clean}
 
 
 def _at_least(lowest: int) -> Callable[[str], int]:
@@ -150,6 +218,16 @@ def _at_least(lowest: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1:
+        raise ArgumentTypeError(f"is {text!r} but must be a number above 0, at most 1")
+    return value
 
 
 def _refuse_mistyped(folders: Sequence[Path]) -> None:

@@ -4,7 +4,6 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
 
 import numpy as np
 from matplotlib import rc_context
@@ -13,9 +12,10 @@ from matplotlib.figure import Figure
 
 from nlu.display.curves import Drawing, KeptScores
 from nlu.display.figures import FEW_POINTS, SET_COLOURS, STYLE, families, new_figure
+from nlu.display.plain_page import html_table, write_plain_page
 from nlu.display.scores import draw_calibration, draw_confusion
 from nlu.display.search import svg_of
-from nlu.storage.files import write_bytes, write_text
+from nlu.storage.files import write_bytes
 
 COLOURS = (*SET_COLOURS, "#332288", "#117733", "#882255")
 LINES = ("-", "--", ":", "-.")
@@ -23,16 +23,6 @@ LINES = ("-", "--", ":", "-.")
 MOST_MARKED = 6
 """curves up to which each has a mark at its best point"""
 MOST_SHOWN_CLASSES = 60
-PAGE = Template("""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title><style>
-:root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
-figure { margin: 2rem 0; } figure svg { background: #fff; border-radius: 6px; height: auto; max-width: 100%; }
-table { border-collapse: collapse; } th, td { padding: .2rem .8rem .2rem 0; text-align: left; }
-td.number { font-variant-numeric: tabular-nums; text-align: right; } .wide { overflow-x: auto; }
-</style></head><body><h1>$title</h1><div class="wide">$table</div>$figures</body></html>
-""")
 
 
 def figure_of(width: float = 10.0, height: float = 6.0) -> tuple[Figure, Axes]:
@@ -142,19 +132,12 @@ def write_comparison(
     path: Path, title: str, header: Sequence[str], lines: Sequence[Sequence[str]], figures: Mapping[str, Figure]
 ) -> None:
     """Write a page with a table and all figures inside it; its texts are texts, so the reader's fonts show them."""
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    rows = "".join(
-        "<tr>" + "".join(f"<td{' class=number' if number else ''}>{html.escape(cell)}</td>"
-                         for number, cell in enumerate(line)) + "</tr>"
-        for line in lines
-    )  # fmt: skip
     drawn = "".join(
         f"<figure id={html.escape(name, quote=True)!r}>{svg_of(name, figure)}</figure>"
         for name, figure in figures.items()
     )
-    write_text(
-        path, PAGE.substitute(title=html.escape(title), table=f"<table><tr>{head}</tr>{rows}</table>", figures=drawn)
-    )
+    table = html_table([(name, number > 0) for number, name in enumerate(header)], lines)
+    write_plain_page(path, title, table + drawn)
 
 
 def _content(figure: Figure, suffix: str) -> bytes:

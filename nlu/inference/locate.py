@@ -4,13 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from nlu.config.checks.validate import RUN
-from nlu.config.defaults import with_defaults
-from nlu.config.errors import DataError, UserError
+from nlu.config.errors import UserError
 from nlu.reports.runs import CONFIG, Run, find_runs, is_run, metric_of, parts
 from nlu.storage.resources import fetch
 
@@ -107,12 +102,3 @@ def _of_checkpoint(path: Path, said: str) -> Located:
 def _listed(folders: Sequence[Path], within: Path) -> str:
     names = [str(folder.relative_to(within)) for folder in folders]
     return ", ".join([*names[:5], "..."] if len(names) > 5 else names)
-
-
-def saved_config(run_dir: Path) -> dict[str, Any]:
-    """Return the configuration of a run as it was saved, with all keys. Raises DataError where it is damaged."""
-    path = run_dir / CONFIG
-    try:
-        return with_defaults(yaml.safe_load(path.read_text(encoding="utf-8")), RUN)
-    except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no configuration of a run ({error}); give another run") from error

@@ -17,9 +17,10 @@ from nlu.config.targets import TARGET, build, import_target
 from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
-from nlu.inference.locate import LABELS, Located, saved_config
+from nlu.inference.locate import LABELS, Located
 from nlu.models.formats.pretrained import current_names, open_pretrained
 from nlu.models.task_model import TaskModel
+from nlu.reports.runs import saved_config
 from nlu.runs.checkpoint import SCORE
 from nlu.storage.settle import copy_whole
 from nlu.tasks.task import Task

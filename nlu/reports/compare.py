@@ -1,7 +1,7 @@
 """Two configurations side by side: what was set differently, what came out, which rows flipped."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from nlu.runs.predictions import kept_sets
 from nlu.storage.files import plain
 
 MAX_TEXT = 100
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""by which the configurations are called, in the order in which they were given"""
 
 
 @dataclass
@@ -25,12 +27,12 @@ class Difference:
 
     first: Row
     second: Row
-    runs: tuple[list[Run], list[Run]] = ([], [])
+    runs: list[list[Run]] = field(default_factory=list)
     """those of each that are compared"""
-    config: dict[str, tuple[object, object]] = field(default_factory=dict)
-    provenance: dict[str, tuple[object, object]] = field(default_factory=dict)
+    config: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    provenance: dict[str, tuple[object, ...]] = field(default_factory=dict)
     """code, versions and devices"""
-    metrics: dict[str, tuple[Spread | None, Spread | None]] = field(default_factory=dict)
+    metrics: dict[str, tuple[Spread | None, ...]] = field(default_factory=dict)
     """by SET/NAME"""
     flips: dict[str, Flips] = field(default_factory=dict)
     """by set"""
@@ -45,16 +47,18 @@ def difference_of(first: Path, second: Path, examples: int = 5) -> Difference:
 
     Raises UserError where a folder holds no run, or several configurations.
     """
-    found = Difference(_one_row(first), _one_row(second))
-    found.config = _differences([_config(row) for row in (found.first, found.second)])
-    found.runs = _comparable(found)
+    found = Difference(one_row(first), one_row(second))
+    rows = [found.first, found.second]
+    found.config = config_differences(rows)
+    found.runs, found.remarks = comparable(rows)
     found.provenance = _differences([_provenance(runs[0]) for runs in found.runs])
-    found.metrics = dict(_metrics(*found.runs))
+    found.metrics = metrics_of(found.runs)
     _compare_predictions(found, examples)
     return found
 
 
-def _one_row(folder: Path) -> Row:
+def one_row(folder: Path) -> Row:
+    """Return the one configuration of a folder. Raises UserError where it holds no run, or several configurations."""
     runs, unread = find_runs([folder])
     if not runs:
         raise UserError(*(unread or [f"{folder} holds no run; give the folder of one"]))
@@ -66,22 +70,29 @@ def _one_row(folder: Path) -> Row:
     return rows[0]
 
 
-def _comparable(found: Difference) -> tuple[list[Run], list[Run]]:
-    """The runs whose mean is shown: where one side lacks folds, those with seed and fold of a run of the other."""
-    sides = found.first.counted, found.second.counted
-    lacking = {name: missing_folds(row) for name, row in (("A", found.first), ("B", found.second))}
+def comparable(rows: Sequence[Row]) -> tuple[list[list[Run]], list[str]]:
+    """Return the runs of each configuration whose mean is shown, and remarks.
+
+    Where one lacks folds, they are those with seed and fold of a run of every other.
+    """
+    sides = [row.counted for row in rows]
+    lacking = {letter: missing_folds(row) for letter, row in zip(LETTERS, rows, strict=False)}
     places = [{(run.seed, run.fold) for run in side} for side in sides]
-    if not any(lacking.values()) or places[0] == places[1]:
-        return sides
-    found.remarks += [f"{name}: {sentence}" for name, sentences in lacking.items() for sentence in sentences]
-    if not places[0] & places[1]:
-        found.remarks.append(
-            "metrics: no run of one has seed and fold of a run of the other, so the means are of other rows"
-        )
-        return sides
-    found.remarks.append("metrics: the means are over the folds that both have")
-    first, second = ([run for run in side if (run.seed, run.fold) in places[0] & places[1]] for side in sides)
-    return first, second
+    shared = set.intersection(*places)
+    if not any(lacking.values()) or all(place == shared for place in places):
+        return sides, []
+    remarks = [f"{letter}: {sentence}" for letter, sentences in lacking.items() for sentence in sentences]
+    others = "the other" if len(rows) == 2 else "every other"
+    if not shared:
+        remarks.append(f"metrics: no run of one has seed and fold of a run of {others}, so the means are of other rows")
+        return sides, remarks
+    remarks.append(f"metrics: the means are over the folds that {'both' if len(rows) == 2 else 'all'} have")
+    return [[run for run in side if (run.seed, run.fold) in shared] for side in sides], remarks
+
+
+def config_differences(rows: Sequence[Row]) -> dict[str, tuple[object, ...]]:
+    """Return the keys whose values are not the same in all configurations, with the value of each."""
+    return _differences([_config(row) for row in rows])
 
 
 def _config(row: Row) -> dict[str, Any]:
@@ -102,40 +113,46 @@ def _provenance(run: Run) -> dict[str, Any]:
     return facts | {"devices": ", ".join(start.get("devices") or []), "processes": start.get("world_size")}
 
 
-def _differences(sides: Sequence[dict[str, Any]]) -> dict[str, tuple[object, object]]:
-    first, second = sides
-    keys = dict.fromkeys([*first, *second])
-    return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
+def _differences(sides: Sequence[dict[str, Any]]) -> dict[str, tuple[object, ...]]:
+    keys = dict.fromkeys(key for side in sides for key in side)
+    values = {key: tuple(side.get(key) for side in sides) for key in keys}
+    return {key: held for key, held in values.items() if any(value != held[0] for value in held)}
 
 
-def _metrics(first: Sequence[Run], second: Sequence[Run]) -> Iterator[tuple[str, tuple[Spread | None, Spread | None]]]:
+def metrics_of(sides: Sequence[Sequence[Run]]) -> dict[str, tuple[Spread | None, ...]]:
+    """Return mean and deviation of each metric over the runs of each side, by SET/NAME."""
     names: dict[tuple[str, str], None] = {}
-    for side in (first, second):
+    for side in sides:
         for run in side:
             names |= {(set_name, metric): None for set_name, held in run.metrics.items() for metric in held}
-    for set_name, metric in names:
-        first_spread, second_spread = (
-            spread_of(run.value(set_name, metric) for run in side) for side in (first, second)
-        )
-        yield f"{set_name}/{metric}", (first_spread, second_spread)
+    return {
+        f"{set_name}/{metric}": tuple(spread_of(run.value(set_name, metric) for run in side) for side in sides)
+        for set_name, metric in names
+    }
 
 
 def _compare_predictions(found: Difference, examples: int) -> None:
-    pairs = _pairs(*found.runs)
+    pairs = pairs_of(*found.runs)
     if not pairs:
         found.remarks.append("predictions: no run of one has seed and fold of a run of the other, so none are compared")
         return
-    shared = set.intersection(*(set(kept_sets(run.folder)) for pair in pairs for run in pair))
+    shared = shared_sets(pairs)
     if not shared:
         found.remarks.append("predictions: they kept none of the same set")
-    for name in sorted(shared):
+    for name in shared:
         try:
             found.flips[name] = compare(pairs, name, examples)
         except DataError as error:
             found.remarks += [f"predictions: {problem}" for problem in error.problems]
 
 
-def _pairs(first: Sequence[Run], second: Sequence[Run]) -> list[tuple[Run, Run]]:
+def shared_sets(pairs: Sequence[tuple[Run, Run]]) -> list[str]:
+    """Return the names of the sets of which all these runs kept their predictions."""
+    return sorted(set.intersection(*(set(kept_sets(run.folder)) for pair in pairs for run in pair)))
+
+
+def pairs_of(first: Sequence[Run], second: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Return the runs of two configurations that have the same seed and fold; single runs are a pair in any case."""
     if len(first) == len(second) == 1:
         return [(first[0], second[0])]
     others = {(run.seed, run.fold): run for run in second}
@@ -144,16 +161,21 @@ def _pairs(first: Sequence[Run], second: Sequence[Run]) -> list[tuple[Run, Run]]
 
 def print_difference(found: Difference) -> None:
     """Print the differences, with the flipped rows that were kept."""
-    names = [path_text(_place(row)) for row in (found.first, found.second)]
-    states = [_runs(row, runs) for row, runs in zip((found.first, found.second), found.runs, strict=True)]
-    print_table(f"A  {names[0]}  {states[0]}", f"B  {names[1]}  {states[1]}", "")
-    _print_pairs("config", found.config, "no key of the configuration differs")
-    _print_pairs("made with", found.provenance, "")
+    print_sides((found.first, found.second), found.runs)
+    print_values("config", found.config, "no key of the configuration differs")
+    print_values("made with", found.provenance, "")
     _print_metrics(found)
     for set_name, flips in found.flips.items():
         _print_flips(set_name, flips)
     for remark in found.remarks:
         print_table(remark)
+
+
+def print_sides(rows: Sequence[Row], runs: Sequence[Sequence[Run]]) -> None:
+    """Print the letter by which each configuration is called from here on, its folder and its state."""
+    for letter, row, compared in zip(LETTERS, rows, runs, strict=False):
+        print_table(f"{letter}  {path_text(_place(row))}  {_runs(row, compared)}")
+    print_table("")
 
 
 def _place(row: Row) -> Path:
@@ -167,11 +189,13 @@ def _runs(row: Row, compared: Sequence[Run]) -> str:
     return f"mean of {len(compared)} {'run' if len(compared) == 1 else 'runs'}, {row.state}"
 
 
-def _print_pairs(title: str, pairs: dict[str, tuple[object, object]], otherwise: str) -> None:
-    if pairs:
-        table = table_of([(title, False), ("A", False), ("B", False)])
-        for key, (first, second) in pairs.items():
-            table.add_row(key, value_text(first), value_text(second))
+def print_values(title: str, values: dict[str, tuple[object, ...]], otherwise: str) -> None:
+    """Print a line a key with its value on each side, or where there is none what is said `otherwise`."""
+    if values:
+        letters = LETTERS[: len(next(iter(values.values())))]
+        table = table_of([(title, False), *((letter, False) for letter in letters)])
+        for key, held in values.items():
+            table.add_row(key, *map(value_text, held))
         print_table(table, "")
     elif otherwise:
         print_table(otherwise, "")
@@ -182,15 +206,21 @@ def _print_metrics(found: Difference) -> None:
     table = table_of([("metric", False), ("A", True), *[("sd", True)] * with_sd, ("B", True), *[("sd", True)] * with_sd,
                       ("B - A", True), ("better", False)])  # fmt: skip
     for name, (first, second) in found.metrics.items():
-        cells = [name]
-        for side in (first, second):
-            cells.append(metric_text(side.mean if side else None))
-            cells += [metric_text(side.sd) if side and side.sd is not None else ""] * with_sd
+        cells = [name, *spread_cells((first, second), with_sd)]
         change = second.mean - first.mean if first and second else None
         cells.append("-" if change is None else f"{change:+.4f}")
         better = 0.0 if _is_setting(name) else (change or 0.0) * (-1 if lower_is_better(found.first, name) else 1)
         table.add_row(*cells, "B" if better > 0 else "A" if better < 0 else "")
     print_table(table, "")
+
+
+def spread_cells(sides: Sequence[Spread | None], with_sd: bool) -> list[str]:
+    """Return the mean of each side and, with `with_sd`, behind it the standard deviation."""
+    cells = []
+    for side in sides:
+        cells.append(metric_text(side.mean if side else None))
+        cells += [metric_text(side.sd) if side and side.sd is not None else ""] * with_sd
+    return cells
 
 
 def _is_setting(name: str) -> bool:
@@ -199,7 +229,7 @@ def _is_setting(name: str) -> bool:
 
 
 def _print_flips(set_name: str, flips: Flips) -> None:
-    chance = f"by chance alone: p = {flips.p_value:.2g}"
+    chance = f"by chance alone: p = {flips.test.p_value:.2g}, McNemar, {flips.test.method}"
     several = flips.pairs > 1
     print_table(
         f"{set_name}: {flips.rows:,} {f'predictions by {flips.pairs} pairs of runs' if several else 'rows'}, "
@@ -264,7 +294,7 @@ def difference_as_json(found: Difference) -> str:
                 "rows": flips.rows, "pairs": flips.pairs, "both_right": flips.both_right,
                 "both_wrong": flips.both_wrong, "only_a_right": flips.lost, "only_b_right": flips.won,
                 "oftener_a_right": flips.examples_lost, "oftener_b_right": flips.examples_won,
-                "p_value": flips.p_value,
+                "p_value": flips.test.p_value, "test": flips.test.method,
                 "examples": [{"seed": flip.run.seed, "fold": flip.run.fold, "a": flip.row, "b": flip.other}
                              for flip in [*flips.first_won, *flips.first_lost]],
             }

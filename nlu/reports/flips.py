@@ -10,6 +10,7 @@ from nlu.config.checks.rules import DATA_TARGET, data_folder
 from nlu.config.errors import DataError, UserError
 from nlu.data.readers import Row as DataRow
 from nlu.data.readers import read_rows
+from nlu.reports.mcnemar import McNemar, mcnemar
 from nlu.reports.runs import Run
 from nlu.runs.predictions import Predictions, Record, predictions_of
 
@@ -63,17 +64,12 @@ class Flips:
         return sum(count < 0 for count in self.leaning.values())
 
     @property
-    def p_value(self) -> float:
-        """Probability of a difference at least this large if each example went either way by chance.
+    def test(self) -> McNemar:
+        """McNemar's test over the examples that lean, with one vote each however many seeds scored them.
 
-        The exact two-sided sign test over the examples that lean, with one vote each however many seeds scored them:
-        seeds of one example depend on one another. With a single pair of runs this is the exact form of McNemar's test
-        (Psychometrika 12, 1947).
+        Seeds of one example depend on one another. The exact form is then the sign test over examples.
         """
-        from scipy.stats import binomtest
-
-        votes = len(self.leaning)
-        return float(binomtest(self.examples_won, votes).pvalue) if votes else 1.0
+        return mcnemar(self.examples_lost, self.examples_won)
 
     def count(self, flip: Flip) -> None:
         """Add one row."""
@@ -172,7 +168,7 @@ def texts_of(flips: Sequence[Flip], set_name: str) -> dict[int, str]:
     It stands in the record. Of a run that kept none it is looked up in its file, as far as that is on this machine and
     still says the same.
     """
-    found = {place: text for place, flip in enumerate(flips) if (text := _text(flip.row) or _text(flip.other))}
+    found = {place: text for place, flip in enumerate(flips) if (text := text_of(flip.row) or text_of(flip.other))}
     wanted: dict[Path, dict[int, list[int]]] = {}
     for place, flip in enumerate(flips):
         path = None if place in found else _file_of(flip.run, set_name)
@@ -183,7 +179,7 @@ def texts_of(flips: Sequence[Flip], set_name: str) -> dict[int, str]:
         for row in _rows(run, path, set(places)):
             for place in places[row.number]:
                 if str(row.values.get("label", flips[place].row["label"])).strip() == str(flips[place].row["label"]):
-                    found[place] = _text(row.values)
+                    found[place] = text_of(row.values)
     return found
 
 
@@ -213,6 +209,7 @@ def _rows(run: Run, path: Path, numbers: set[int]) -> Iterator[DataRow]:
         return
 
 
-def _text(values: Mapping[str, Any]) -> str:
+def text_of(values: Mapping[str, Any]) -> str:
+    """Return the texts of a row in a line; empty where it keeps none."""
     texts = [values[role] for role in TEXT_ROLES if values.get(role) is not None]
     return " / ".join(" ".join(map(str, text)) if isinstance(text, list) else str(text) for text in texts)

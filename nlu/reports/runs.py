@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import yaml
 
+from nlu.config.checks.validate import RUN
+from nlu.config.defaults import with_defaults
 from nlu.config.errors import DataError, UserError
 from nlu.config.flat import flat
 from nlu.config.signature import read_constants
@@ -202,6 +204,15 @@ def _named(path: Path) -> Iterator[None]:
         raise DataError(
             f"{path} cannot be read ({what or str(error).partition(chr(10))[0]}); the run is left out"
         ) from error
+
+
+def saved_config(run_dir: Path) -> dict[str, Any]:
+    """Return the configuration of a run as it was saved, with all keys. Raises DataError where it is damaged."""
+    path = run_dir / CONFIG
+    try:
+        return with_defaults(yaml.safe_load(path.read_text(encoding="utf-8")), RUN)
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is no configuration of a run ({error}); give another run") from error
 
 
 def read_overrides(folder: Path) -> dict[str, str]:

@@ -67,7 +67,7 @@ def test_a_cleaned_run_is_still_finished_and_usable_but_trains_no_longer(grid):
 
 
 def test_help_tells_the_sub_commands_and_each_has_its_own():
-    assert "diff A B, clean DIR" in report("--help")
+    assert "diff A B, errors RUN, clean DIR" in report("--help")
     assert "--examples" in report("diff", "--help") and "--yes" in report("clean", "--help")
 
 
@@ -81,6 +81,8 @@ def test_help_tells_the_sub_commands_and_each_has_its_own():
         ([], "required: DIR"),
         (["clean", ".", "--keep-best", "0"], "must be a whole number >= 1"),
         (["diff", "."], "required: B"),
+        (["diff", "a", "b", "c", "--examples", "3"], "two runs alone"),
+        (["diff", "a", "a", "b"], "a is named twice"),
     ],
 )
 def test_mistakes_cost_a_sentence_and_exit_2(tmp_path, arguments, words):

@@ -46,14 +46,14 @@ def test_the_order_of_the_rows_does_not_matter(tmp_path):
 
 def test_the_chance_of_as_many_flips_is_that_of_a_fair_coin():
     leaning = {(number, 0, number): -1 if number == 4 else 1 for number in range(10)}
-    assert Flips(leaning=leaning).p_value == pytest.approx(2 * (1 + 10) / 2**10)
-    assert Flips(leaning={(0, 0, 0): 1, (1, 0, 1): -1}).p_value == Flips().p_value == 1.0
+    assert Flips(leaning=leaning).test.p_value == pytest.approx(2 * (1 + 10) / 2**10)
+    assert Flips(leaning={(0, 0, 0): 1, (1, 0, 1): -1}).test.p_value == Flips().test.p_value == 1.0
 
 
 def test_the_chance_of_very_many_flips_is_found_at_once():
     flips = Flips(leaning={(number, 0, number): 1 if number % 2 else -1 for number in range(200_000)})
     began_s = time.process_time()
-    assert flips.p_value == pytest.approx(1.0)
+    assert flips.test.p_value == pytest.approx(1.0)
     assert time.process_time() - began_s < 5
 
 
@@ -72,11 +72,12 @@ def test_two_seeds_of_a_row_are_one_row_to_the_sign_test(tmp_path, capsys):
     found = difference_of(tmp_path / "a", tmp_path / "b")
     flips = found.flips["dev"]
     assert (flips.rows, flips.won, flips.lost, flips.examples_won, flips.examples_lost) == (16, 13, 1, 6, 0)
-    assert flips.p_value == pytest.approx(2 / 2**6)
+    assert flips.test.p_value == pytest.approx(2 / 2**6)
     print_difference(found)
     out = capsys.readouterr().out.splitlines()
     assert any(line.startswith("dev: 16 predictions by 2 pairs of runs, ") for line in out)
-    assert "rows, each counted once: 6 oftener right in B, 0 oftener right in A (by chance alone: p = 0.031)" in out
+    chance = "by chance alone: p = 0.031, McNemar, exact"
+    assert f"rows, each counted once: 6 oftener right in B, 0 oftener right in A ({chance})" in out
     tables = [line.split() for line in out]
     assert ["seed", "fold", "row", "label", "A", "B", "text"] in tables
     assert ["1", "-", "8", "good", "good", "0.75", "bad", "0.75"] in tables

@@ -1,0 +1,184 @@
+"""Three or more configurations side by side, and McNemar's test of every pair of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+from nlu.config.errors import DataError, UserError
+from nlu.config.words import counted
+from nlu.display.tables import print_table, table_of
+from nlu.reports.aggregate import Row, Spread
+from nlu.reports.compare import (
+    LETTERS,
+    comparable,
+    config_differences,
+    metrics_of,
+    one_row,
+    pairs_of,
+    print_sides,
+    print_values,
+    shared_sets,
+    spread_cells,
+)
+from nlu.reports.flips import Flips, compare
+from nlu.reports.mcnemar import FEW_DISCORDANT, McNemar, holm
+from nlu.reports.runs import Run
+from nlu.storage.files import plain
+
+LEVEL = 0.05
+"""of Holm's p below which one of a pair is called better"""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What McNemar's test says of two configurations on one set."""
+
+    first: str
+    second: str
+    """their letters"""
+    flips: Flips
+    test: McNemar
+    holm_p: float
+    """corrected for all pairs of the set"""
+
+    @property
+    def better(self) -> str:
+        """The letter of the better one; empty where chance alone may have made the difference."""
+        if self.holm_p >= LEVEL:
+            return ""
+        return self.first if self.flips.examples_lost > self.flips.examples_won else self.second
+
+
+@dataclass
+class Differences:
+    """What several configurations and their results differ in."""
+
+    rows: list[Row]
+    runs: list[list[Run]]
+    """those of each that metrics are the means of"""
+    config: dict[str, tuple[object, ...]]
+    metrics: dict[str, tuple[Spread | None, ...]]
+    remarks: list[str]
+    pairs: dict[str, list[Pair]] = field(default_factory=dict)
+    """by set"""
+
+
+def differences_of(folders: Sequence[Path]) -> Differences:
+    """Read and compare three or more runs, or folders with the seeds and folds of one configuration each.
+
+    Runs of two configurations are compared seed by seed and fold by fold, and an example has one vote in each pair of
+    configurations however many seeds scored it. Raises UserError where a folder is named twice, holds no run, or
+    several configurations.
+    """
+    if len(folders) > len(LETTERS):
+        raise UserError(f"{len(folders)} folders are named, but at most {len(LETTERS)} can be compared; name fewer")
+    resolved = [folder.resolve() for folder in folders]
+    if twice := [str(folder) for place, folder in enumerate(folders) if resolved[place] in resolved[:place]]:
+        raise UserError(*(f"{folder} is named twice; name each once" for folder in twice))
+    rows = [one_row(folder) for folder in folders]
+    runs, remarks = comparable(rows)
+    found = Differences(rows, runs, config_differences(rows), metrics_of(runs), remarks)
+    flips: dict[str, dict[tuple[str, str], Flips]] = {}
+    for (first, a), (second, b) in combinations(zip(LETTERS, rows, strict=False), 2):
+        for name, counted_flips in _flips_of(found, f"{first} and {second}", a, b).items():
+            flips.setdefault(name, {})[first, second] = counted_flips
+    for name, of_set in sorted(flips.items()):
+        tests = [one.test for one in of_set.values()]
+        adjusted = holm([test.p_value for test in tests])
+        found.pairs[name] = [
+            Pair(*letters, one, test, holm_p)
+            for (letters, one), test, holm_p in zip(of_set.items(), tests, adjusted, strict=True)
+        ]
+    return found
+
+
+def _flips_of(found: Differences, who: str, first: Row, second: Row) -> dict[str, Flips]:
+    """Count by set; a remark is added for what cannot be compared."""
+    pairs = pairs_of(first.counted, second.counted)
+    if not pairs:
+        found.remarks.append(
+            f"{who}: no run of one has seed and fold of a run of the other, so no predictions are compared"
+        )
+        return {}
+    names = shared_sets(pairs)
+    if not names:
+        found.remarks.append(f"{who}: they kept predictions of none of the same set")
+    flips = {}
+    for name in names:
+        try:
+            flips[name] = compare(pairs, name)
+        except DataError as error:
+            found.remarks += [f"{who}: {problem}" for problem in error.problems]
+    return flips
+
+
+def print_differences(found: Differences) -> None:
+    """Print keys and metrics with a column a configuration, then a table of pairs for each set."""
+    print_sides(found.rows, found.runs)
+    print_values("config", found.config, "no key of the configuration differs")
+    letters = LETTERS[: len(found.rows)]
+    with_sd = any(side and side.sd is not None for sides in found.metrics.values() for side in sides)
+    columns = [column for letter in letters for column in ((letter, True), *[("sd", True)] * with_sd)]
+    table = table_of([("metric", False), *columns])
+    for name, sides in found.metrics.items():
+        table.add_row(name, *spread_cells(sides, with_sd))
+    print_table(table, "")
+    for name, pairs in found.pairs.items():
+        _print_pairs(name, pairs)
+    for remark in found.remarks:
+        print_table(remark)
+
+
+def _print_pairs(set_name: str, pairs: Sequence[Pair]) -> None:
+    several = any(pair.flips.pairs > 1 for pair in pairs)
+    only = "oftener right" if several else "only right"
+    table = table_of(
+        [("pair", False), ("predictions", True), (f"{only} in the first", True), (f"{only} in the second", True),
+         ("test", False), ("p", True), ("p by Holm", True), (f"better (p < {LEVEL})", False)]
+    )  # fmt: skip
+    for pair in pairs:
+        flips, test = pair.flips, pair.test
+        method = "exact" if test.statistic is None else f"{test.method} = {test.statistic:.2f}"
+        table.add_row(
+            f"{pair.first} {pair.second}", f"{flips.rows:,}", f"{flips.examples_lost:,}", f"{flips.examples_won:,}",
+            method, f"{test.p_value:.2g}", f"{pair.holm_p:.2g}", pair.better,
+        )  # fmt: skip
+    print_table(
+        f"{set_name}: McNemar's test, exact where fewer than {FEW_DISCORDANT} rows are right in one alone, else with "
+        f"the correction for continuity; p by Holm is corrected for {counted(len(pairs), 'pair')}",
+        table, "",
+    )  # fmt: skip
+    if several:
+        print_table("rows of several seeds are each counted once: by which of the two was right with more of them", "")
+
+
+def differences_as_json(found: Differences) -> str:
+    """Return the same in full."""
+    letters = LETTERS[: len(found.rows)]
+    content = {
+        "runs": {
+            letter: {"state": row.state, "folders": [run.folder for run in row.runs]}
+            for letter, row in zip(letters, found.rows, strict=True)
+        },
+        "config": {key: dict(zip(letters, held, strict=True)) for key, held in found.config.items()},
+        "metrics": {
+            name: {letter: vars(side) if side else None for letter, side in zip(letters, sides, strict=True)}
+            for name, sides in found.metrics.items()
+        },
+        "mcnemar": {name: [_pair_fields(pair) for pair in pairs] for name, pairs in found.pairs.items()},
+        "remarks": found.remarks,
+    }
+    return json.dumps(plain(content), indent=2, ensure_ascii=False)
+
+
+def _pair_fields(pair: Pair) -> dict[str, object]:
+    flips, test = pair.flips, pair.test
+    return {
+        "first": pair.first, "second": pair.second, "pairs_of_runs": flips.pairs, "predictions": flips.rows,
+        "only_first_right": flips.lost, "only_second_right": flips.won,
+        "oftener_first_right": flips.examples_lost, "oftener_second_right": flips.examples_won,
+        "test": test.method, "statistic": test.statistic, "p_value": test.p_value, "p_holm": pair.holm_p,
+        "better": pair.better or None,
+    }  # fmt: skip
