@@ -73,10 +73,10 @@ $(VENV)/.run: setup.cfg pyproject.toml
 	touch $@
 
 # What each marker stands for: the extras of setup.cfg that its targets need.
-EXTRAS_dev := dev,hf,onnx,serve
+EXTRAS_dev := dev,excel,hf,onnx,serve
 EXTRAS_bench := bench,serve
 EXTRAS_cuda := dev,hf,onnx,serve,bench
-EXTRAS_services := dev,docs,hf,onnx,errors,serve,services
+EXTRAS_services := dev,docs,errors,excel,hf,onnx,serve,services
 EXTRAS_dist := dist
 EXTRAS_docs := docs
 

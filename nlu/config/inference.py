@@ -22,7 +22,7 @@ class Input:
     """A file or URL; - is standard input."""
     fields: dict[str, str | int] | None = None
     """Column of each text, by name or number from 0; null = as in training, or columns called like the fields."""
-    format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "conll", "lines"] = "auto"
+    format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines"] = "auto"
     """How the file is read; auto = by its suffix, or as the run's own file of the same suffix was."""
     header: bool | None = None
     """Whether the first row of a table names its columns; null = where a field is given by name."""

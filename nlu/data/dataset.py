@@ -31,7 +31,7 @@ class Files:
         dev: str | list[str] | dict[str, str] | None = None,
         test: str | list[str] | dict[str, str] | None = None,
         fields: dict[str, str | int] | None = None,
-        format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "conll", "lines"] = "auto",
+        format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines"] = "auto",
         header: bool | None = None,
         labels: list[str] | None = None,
         label_separator: str = "|",

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,6 +19,7 @@ from nlu.data.charset import not_utf_8
 from nlu.data.readers import (
     BLANKS,
     DOCUMENT_MARK,
+    TABLES,
     BadRow,
     Fields,
     Mark,
@@ -28,13 +30,14 @@ from nlu.data.readers import (
     json_items,
     read_rows,
 )
+from nlu.data.workbook import sheet_rows
 
 BOM = "\ufeff"
 MOST_FIRST_LINE = 1 << 20
 """bytes in which the end of the first line is looked for"""
-TABLES = ("csv", "tsv")
-Original = str | dict[str, Any]
-"""the text of a row, or its record; of CoNLL columns also the lines before its sentence that hold no token"""
+Original = str | dict[str, Any] | list[Any]
+"""the text of a row, its record, or the cells of a sheet; of CoNLL columns also the lines before its sentence that hold
+no token"""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Originals:
     @cached_property
     def head(self) -> str:
         """The text before the first row: the header of a table with its line end and mark of byte order, or ""."""
-        if not self.has_header:
+        if not self.has_header or not self.is_text:
             return BOM if self.is_text and self._has_mark() else ""
         with self._lines() as lines, _utf_8(self.path):
             recent = _Recent()
@@ -91,8 +94,10 @@ class Originals:
     @cached_property
     def is_text(self) -> bool:
         """Whether rows are kept as texts."""
+        if self.file_format in ("parquet", "xlsx"):
+            return False
         with _utf_8(self.path):
-            return self.file_format != "parquet" and not (self.file_format == "json" and is_json_list(self.path))
+            return not (self.file_format == "json" and is_json_list(self.path))
 
     def rows(self) -> Iterator[tuple[Row | BadRow, Original]]:
         """Yield each row with what it was read from. Raises DataError as `read_rows` does."""
@@ -101,9 +106,14 @@ class Originals:
 
     def record(self, original: Original, place: str) -> dict[str, Any]:
         """Return a row by the names of its columns. Raises DataError, naming `place`, where it is no such row."""
+        if self.file_format == "xlsx":
+            return self._record_of(original, place)
         if self.file_format in TABLES:
             assert isinstance(original, str), "rows of a table are kept as texts"
-            return self._record_of_cells(original, place)
+            text = original.strip("\r\n")
+            return self._record_of(
+                next(csv.reader([original], strict=True)) if self.file_format == "csv" else text.split("\t"), place
+            )
         if self.file_format == "conll":
             assert isinstance(original, str), "lines are kept as texts"
             return {"tokens": [cells[self.token_column] for cells in token_lines(original) if cells is not None]}
@@ -131,14 +141,13 @@ class Originals:
         """A name that several columns have, and how many."""
         return next(((name, count) for name, count in Counter(self.columns).items() if count > 1), None)
 
-    def _record_of_cells(self, original: str, place: str) -> dict[str, Any]:
+    def _record_of(self, cells: Any, place: str) -> dict[str, Any]:
+        """Return cells by the names of their columns. Raises DataError where these do not fit each other."""
         if self._doubled:
             raise DataError(
                 f"{self.path} has {self._doubled[1]} columns called {self._doubled[0]}, and cannot be written "
                 "in another format; give output the suffix of the input"
             )
-        text = original.strip("\r\n")
-        cells = next(csv.reader([original], strict=True)) if self.file_format == "csv" else text.split("\t")
         if len(cells) != len(self.columns):
             raise DataError(
                 f"{place} has {len(cells)} columns where the first row of the file has {len(self.columns)}, and "
@@ -160,6 +169,11 @@ class Originals:
             yield row, whole
 
     def _records(self) -> Iterator[Original]:
+        if self.file_format == "xlsx":
+            rows = iter(sheet_rows(self.path))
+            for _, cells in islice(rows, int(self.has_header), None):
+                yield cells
+            return
         if self.file_format == "json":
             # What is no object is kept as the text of it, which no record is made of.
             items = json_items(self.path)

@@ -1,4 +1,4 @@
-"""Files of rows, streamed: csv, tsv, jsonl, json, parquet, CoNLL columns, plain lines.
+"""Files of rows, streamed: csv, tsv, jsonl, json, parquet, Excel, CoNLL columns, plain lines.
 
 A reader yields `Row` for each usable row and `BadRow` for each one that is not; what to do about the bad ones is the
 caller's decision. Memory does not grow with the number of rows, except for one `.json` array, which is read whole.
@@ -9,25 +9,27 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TextIO
 
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
 from nlu.config.words import counted
+from nlu.data.workbook import text_rows
 
 SUFFIX_FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet",
-    ".conll": "conll",
+    ".conll": "conll", ".xlsx": "xlsx",
 }  # fmt: skip
 
-UNREADABLE = {
-    **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "is a spreadsheet; export it as csv"),
-    **dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "is compressed; unpack it"),
-}
+UNREADABLE = dict.fromkeys((".xls", ".ods", ".numbers"), "is a spreadsheet; export it as xlsx or csv")
+UNREADABLE |= dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "is compressed; unpack it")
 """What to do about files of which no format can be read."""
 LIST_ROLES = ("tokens", "tags", "spans")
 """Fields that the cell of a table cannot hold."""
+TABLES = ("csv", "tsv", "xlsx")
+"""formats whose rows are cells, and whose first row may name them"""
 SEPARATORS = {"\t": "tsv", ",": "csv", ";": None, "|": None}
 """What tables are separated by, and the format that reads them so."""
 BLANKS = re.compile("[ \t]+")
@@ -109,7 +111,7 @@ def read_rows(
             f"{path}: folds.group_by is {fields[GROUP]!r}, but data.format={chosen} has no column to group by; "
             "set folds.group_by=null, or give the rows as a table or jsonl"
         )
-    if chosen in ("csv", "tsv") and (lists := [role for role in LIST_ROLES if role in fields]):
+    if chosen in TABLES and (lists := [role for role in LIST_ROLES if role in fields]):
         read_as = f"{chosen} (by its suffix {path.suffix})" if file_format == "auto" else f"data.format={chosen}"
         raise DataError(
             f"{path}: data.fields names {', '.join(lists)}, but the file is read as {read_as}, a table, of which no "
@@ -151,7 +153,9 @@ def column_names(path: Path, file_format: str) -> list[str]:
     chosen = format_of(path, file_format)
     if chosen == "parquet":
         return list(_parquet(path).schema_arrow.names)
-    if chosen in ("csv", "tsv"):
+    if chosen == "xlsx":
+        return next((cells for _, cells in text_rows(path)), [])
+    if chosen in TABLES:
         with open(path, encoding="utf-8-sig", newline="\n" if chosen == "tsv" else "") as lines:
             if chosen == "csv":
                 return next((cells for _, cells in _numbered_csv(path, csv.reader(lines, strict=True))), [])
@@ -177,6 +181,10 @@ def _read_csv(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterato
     with open(path, encoding="utf-8-sig", newline="") as lines:
         reader = csv.reader(watch(lines), strict=True)
         yield from _table(path, _numbered_csv(path, reader), fields, header)
+
+
+def _read_xlsx(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
+    yield from _table(path, text_rows(path), fields, header)
 
 
 def _numbered_csv(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -258,13 +266,8 @@ def _other_separator(first: list[str]) -> str | None:
     return f"the separator of this file seems to be {found[0]!r}: {remedy}"
 
 
-def _read_jsonl(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
-    for number, record in _records(path, "jsonl", watch):
-        yield record if isinstance(record, BadRow) else _record(number, record, fields)
-
-
-def _read_json(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
-    for number, record in _records(path, "json", watch):
+def _read_json(kind: str, path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
+    for number, record in _records(path, kind, watch):
         yield record if isinstance(record, BadRow) else _record(number, record, fields)
 
 
@@ -392,7 +395,7 @@ def _lines(lines: Any, end_with: str | None = None) -> Iterator[tuple[int, str]]
         yield number + 1, end_with
 
 
-READERS = {
-    "tsv": _read_tsv, "csv": _read_csv, "jsonl": _read_jsonl, "json": _read_json, "parquet": _read_parquet,
-    "lines": _read_lines, "conll": _read_conll,
+READERS: dict[str, Callable[[Path, Fields, bool, Watch], Iterator[Any]]] = {
+    "tsv": _read_tsv, "csv": _read_csv, "jsonl": partial(_read_json, "jsonl"), "json": partial(_read_json, "json"),
+    "parquet": _read_parquet, "lines": _read_lines, "conll": _read_conll, "xlsx": _read_xlsx,
 }  # fmt: skip

@@ -17,10 +17,14 @@ from typing import Any, BinaryIO, Protocol
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.data.originals import BOM, Original, Originals, token_lines
+from nlu.data.workbook import MOST_ROWS, cell_text, require_openpyxl, rule_of_cell, sheet_rows, write_workbook
 from nlu.inference.columns import PREDICTION, Cell, Columns, Holds, text_of
 
 BLANK = " \t\r\n"
-FORMATS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".conll": "conll"}
+FORMATS = {
+    ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".xlsx": "xlsx",
+    ".conll": "conll",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ def output_of(path: str, source: Originals, columns: Columns, separator: str) ->
         return _Conll(source, columns)
     if chosen == "parquet":
         return _Parquet(source, columns)
+    if chosen == "xlsx":
+        return _Workbook(source, columns, separator)
     if chosen == "jsonl":
         return _Jsonl(source, columns, separator)
     return _Table(source, columns, separator, chosen)
@@ -133,11 +139,7 @@ class _Table(_Joined):
 
     def _cells(self, original: Original, place: str) -> list[str]:
         record = self._source.record(original, place)
-        if more := [name for name in record if name not in self._source.columns]:
-            raise DataError(
-                f"{place} has a field {more[0]}, which the first record has not, so that a table would lose it; give "
-                "output the suffix .jsonl"
-            )
+        _require_no_more(record, self._source, place)
         return [_cell_text(record.get(name)) for name in self._source.columns]
 
     def _behind(self, cells: list[str], place: str) -> str:
@@ -263,10 +265,16 @@ class _Parquet:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        records = [{**self._source.record(row.original, row.place), **row.cells} for row in rows]
+        records = [{**self._own(row), **row.cells} for row in rows]
         file = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(records, schema=self._schema), file)
         return file.getvalue()
+
+    def _own(self, row: Written) -> dict[str, Any]:
+        record = self._source.record(row.original, row.place)
+        # The cells of one column of a sheet may be of several types, those of a parquet file may not.
+        is_mixed = self._source.file_format == "xlsx"
+        return {name: _cell_text(cell) for name, cell in record.items()} if is_mixed else record
 
     def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
         import pyarrow.parquet as pq
@@ -274,6 +282,51 @@ class _Parquet:
         with pq.ParquetWriter(file, self._schema) as writer:
             for path in pieces:
                 writer.write_table(pq.read_table(path, schema=self._schema))
+
+
+class _Workbook:
+    """A sheet of Excel; its pieces are such files too, without the header."""
+
+    def __init__(self, source: Originals, columns: Columns, separator: str):
+        require_openpyxl(source.path)
+        self._source, self._columns, self._separator = source, columns, separator
+        self._written = 0
+
+    def head(self) -> bytes:
+        raise UserError("output is -, standard output, which is no place for a workbook; give it a path")
+
+    def require_writable(self, original: Original, place: str) -> None:
+        self._written += 1
+        if self._written >= MOST_ROWS:
+            raise DataError(f"{place}: a sheet of Excel holds {MOST_ROWS - 1:,} rows; give output the suffix .csv")
+        for name, cell in zip(self._source.columns, self._own(original, place), strict=True):
+            if rule := rule_of_cell(cell):
+                raise DataError(f"{place}: {name} {rule}; give output the suffix .csv")
+
+    def piece(self, rows: Sequence[Written]) -> bytes:
+        file = io.BytesIO()
+        write_workbook(file, ([*self._own(row.original, row.place), *self._added(row)] for row in rows))
+        return file.getvalue()
+
+    def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
+        write_workbook(file, self._rows(pieces))
+
+    def _rows(self, pieces: Sequence[Path]) -> Iterator[list[Any]]:
+        names = [*self._source.columns, *self._columns.holds]
+        yield names
+        for path in pieces:
+            yield from (cells for _, cells in sheet_rows(path, len(names)))
+
+    def _own(self, original: Original, place: str) -> list[Any]:
+        record = self._source.record(original, place)
+        _require_no_more(record, self._source, place)
+        return [record.get(name) for name in self._source.columns]
+
+    def _added(self, row: Written) -> list[Any]:
+        return [
+            text_of(cell, self._separator, self._columns.holds[name]) if isinstance(cell, list) else cell
+            for name, cell in row.cells.items()
+        ]
 
 
 def _arrow_type(holds: Holds) -> Any:
@@ -286,9 +339,16 @@ def _arrow_type(holds: Holds) -> Any:
     }[holds]  # fmt: skip
 
 
+def _require_no_more(record: dict[str, Any], source: Originals, place: str) -> None:
+    """Raise DataError where a record has a field that no column of the table takes."""
+    if more := [name for name in record if name not in source.columns]:
+        raise DataError(
+            f"{place} has a field {more[0]}, which the first record has not, so that a table would lose it; give "
+            "output the suffix .jsonl"
+        )
+
+
 def _cell_text(value: Any) -> str:
-    if value is None:
-        return ""
     if isinstance(value, bool | int | float | list | dict):
         return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
+    return cell_text(value)

@@ -90,7 +90,7 @@ def test_lists_cannot_be_read_from_a_table(write, name, how):
         read(write(name, "my O\nand O\n"), {"tokens": 0, "tags": 1})
 
 
-@pytest.mark.parametrize(("name", "remedy"), [("a.xlsx", "export it as csv"), ("a.csv.gz", "unpack it")])
+@pytest.mark.parametrize(("name", "remedy"), [("a.ods", "export it as xlsx or csv"), ("a.csv.gz", "unpack it")])
 def test_a_file_that_no_format_can_read_is_refused_with_what_makes_it_one(write, name, remedy):
     with pytest.raises(DataError, match=remedy):
         read(write(name, b"PK"))

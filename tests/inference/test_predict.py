@@ -2,6 +2,7 @@
 
 import csv
 import json
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from nlu.inference import prediction
 from tests import warm
-from tests.inference.runs import FEW, kept, predict, trained, unlabelled
+from tests.inference.runs import FEW, STEPS, kept, predict, trained, unlabelled
 from tests.training.in_process import train
 from tests.training.kinds import TASKS, few_first, read, write
 from tests.training.runs import REPOSITORY, SAME_THREADS
@@ -336,3 +337,67 @@ def test_a_pipe_gets_what_a_file_gets(run: Path, tmp_path: Path) -> None:
     predict(*whole, f"output={tmp_path}/one.jsonl")
     piped = warm.run(["-m", "nlu.predict", "device=cpu", *whole, "output=-"], cwd=REPOSITORY, env=SAME_THREADS)
     assert piped.stdout.encode() == (tmp_path / "one.jsonl").read_bytes()
+
+
+def test_a_workbook_keeps_its_cells_and_gets_the_predictions(run: Path, tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    rows: list[list[Any]] = [
+        ["id", "text", "on", "share", "note"], [1, "a b", date(2026, 1, 2), 0.25, "=1+1"], [2, "c", None, 3, None],
+        [None] * 5, [3, "d e", date(2026, 1, 3), True, "x"],
+    ]  # fmt: skip
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    # A text, which Excel would take for a formula.
+    book.active["E2"].data_type = "s"
+    book.save(tmp_path / "new.xlsx")
+    for name in ("out.xlsx", "again.xlsx", "out.csv", "out.jsonl", "out.parquet"):
+        predict(f"run={run}", f"input={tmp_path}/new.xlsx", f"output={tmp_path}/{name}")
+    texts = ["a b", "c", "d e"]
+    expected = of_texts(run, tmp_path, texts)
+    sheet = openpyxl.load_workbook(tmp_path / "out.xlsx").active
+    found = [list(cells) for cells in sheet.iter_rows(values_only=True)]
+    assert found[0] == [*rows[0], "prediction", "probability"]
+    own = [row for row in rows[1:] if row[1] is not None]
+    assert [
+        [cell.date() if isinstance(cell, datetime) else cell for cell in cells[:5]] for cells in found[1:]
+    ] == own  # fmt: skip
+    assert [cells[5:] for cells in found[1:]] == [[one["prediction"], one["probability"]] for one in expected]
+    assert (tmp_path / "out.xlsx").read_bytes() == (tmp_path / "again.xlsx").read_bytes()
+    with open(tmp_path / "out.csv", newline="") as file:
+        assert [row["share"] for row in csv.DictReader(file)] == ["0.25", "3", "true"]
+    assert [row["id"] for row in read(tmp_path / "out.jsonl")] == [1, 2, 3]
+    assert pq.read_table(tmp_path / "out.parquet").column("text").to_pylist() == texts
+
+
+def test_a_workbook_that_is_none_and_a_text_too_long_for_a_cell_are_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openpyxl")
+    (tmp_path / "new.xlsx").write_text("text\na\n")
+    predict(f"run={run}", f"input={tmp_path}/new.xlsx", f"output={tmp_path}/out.csv", status=2)
+    assert "not an Excel workbook" in capsys.readouterr().err
+    write(tmp_path / "long.jsonl", [{"text": "a", "more": "b" * 32768}])
+    predict(f"run={run}", f"input={tmp_path}/long.jsonl", f"output={tmp_path}/out.xlsx", status=2)
+    assert "long.jsonl:1: more has 32,768 characters, but a cell of Excel holds 32,767" in capsys.readouterr().err
+    write(tmp_path / "bell.jsonl", [{"text": "a", "more": "\a"}])
+    predict(f"run={run}", f"input={tmp_path}/bell.jsonl", f"output={tmp_path}/out.xlsx", status=2)
+    assert "holds a control character" in capsys.readouterr().err
+
+
+def test_a_run_may_be_trained_on_a_workbook(run: Path, tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    rows = [*read(run.parent / "train.jsonl")]
+    for name in ("train", "dev"):
+        book = openpyxl.Workbook()
+        book.active.append(["text", "label"])
+        for row in read(run.parent / f"{name}.jsonl"):
+            book.active.append([row["text"], row["label"]])
+        book.save(tmp_path / f"{name}.xlsx")
+    kind = TASKS["classify"]
+    overrides = [one for one in kind.overrides(tmp_path, dev_rows=23) if "data." not in one]
+    train(
+        *overrides, *STEPS, f"data.train={tmp_path}/train.xlsx", f"data.dev={tmp_path}/dev.xlsx", "data.max_len=32",
+        f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    assert rows and [one["loss"] for one in kept(tmp_path / "run")] == [one["loss"] for one in kept(run)]
