@@ -11,7 +11,7 @@ from nlu.config.inference import Evaluate
 from nlu.config.nearest import hint
 from nlu.data.examples import Examples
 from nlu.display.progress import Progress
-from nlu.metrics.bootstrap import Blocks, Together, blocks_of
+from nlu.metrics.bootstrap import Blocks, Together, blocks_of, intervals_of_means
 from nlu.metrics.calibration import CalibrationScorer, CurveScorer
 from nlu.metrics.queries import ChosenScorer, ConfusionScorer, QueryScorer
 from nlu.metrics.scores import Record, Scorer
@@ -75,6 +75,10 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
     if confusion is not None:
         found.confusion = confusion.matrix()
     if blocks is None:
+        by_query = scored.scores.by_query
+        if by_query and config.resamples:
+            with progress.task(f"resampling {part.name}", config.resamples) as bar:
+                found.intervals = intervals_of_means(by_query, config.resamples, config.seed, bar.advance)
         return found
     whole = blocks.whole()
     # What two of them have is that of the task, and that of the task stands first.

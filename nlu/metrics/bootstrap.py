@@ -3,10 +3,10 @@
 Efron and Tibshirani 1993, An Introduction to the Bootstrap, sections 13.3 (percentile intervals) and 8.5 (resampling
 whole groups). We differ where there are more than MOST_BLOCKS rows: then blocks of rows that chance put together are
 drawn in the place of single rows, which changes an interval's width by some 5 % and lets a resample be joined from
-scorers that were each told their rows once.
+scorers that were each told their rows once. Axes: N rows, M metrics, Q queries, R resamples.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,14 +44,31 @@ class Blocks:
             for name, value in self._joined(blocks).result().metrics.items():
                 drawn.setdefault(name, []).append(value)
             advance(1)
-        tail = (1 - LEVEL) / 2
-        return {name: np.quantile(values, [tail, 1 - tail]).tolist() for name, values in drawn.items()}
+        return {name: _ends(values) for name, values in drawn.items()}
 
     def _joined(self, blocks: Iterable[int]) -> Any:
         joined: Any = self._make()
         for block in blocks:
             joined.merge(self._scorers[block])
         return joined
+
+
+def intervals_of_means(
+    by_query: Mapping[str, Sequence[float]], resamples: int, seed: int, advance: Callable[[int], None]
+) -> dict[str, list[float]]:  # fmt: skip
+    """Return the same of metrics that are means over queries: queries are drawn, each with the candidates it has."""
+    rng = np.random.default_rng(seed)
+    values_MQ = np.array(list(by_query.values()))
+    drawn_MR = np.empty((len(by_query), resamples))
+    for resample in range(resamples):
+        drawn_MR[:, resample] = values_MQ[:, rng.integers(values_MQ.shape[1], size=values_MQ.shape[1])].mean(1)
+        advance(1)
+    return {name: _ends(values_R) for name, values_R in zip(by_query, drawn_MR, strict=True)}
+
+
+def _ends(drawn: Any) -> list[float]:
+    tail = (1 - LEVEL) / 2
+    return [float(end) for end in np.quantile(drawn, [tail, 1 - tail])]
 
 
 def blocks_of(count: int, seed: int, group_N: np.ndarray | None = None) -> np.ndarray:

@@ -46,13 +46,13 @@ class RankingScorer:
         ranks_of = list(self._ranks(queries))
         if not ranks_of:
             return Scores(dict.fromkeys(METRICS, math.nan))
-        metrics = {
-            "mrr": _mean(1 / ranks[0] for ranks in ranks_of),
-            "ndcg_10": _mean(_ndcg(ranks, 10) for ranks in ranks_of),
+        by_query = {
+            "mrr": [1 / ranks[0] for ranks in ranks_of],
+            "ndcg_10": [_ndcg(ranks, 10) for ranks in ranks_of],
         }
         for k in (1, 5, 10):
-            metrics[f"recall_{k}"] = _mean(sum(rank <= k for rank in ranks) / len(ranks) for ranks in ranks_of)
-        return Scores(metrics)
+            by_query[f"recall_{k}"] = [sum(rank <= k for rank in ranks) / len(ranks) for ranks in ranks_of]
+        return Scores({name: math.fsum(values) / len(values) for name, values in by_query.items()}, by_query=by_query)
 
     def _ranks(self, queries: list[str]) -> Iterable[list[int]]:
         """Yield the ranks, from 1, of each query's relevant candidates, best first."""
@@ -70,8 +70,3 @@ class RankingScorer:
 def _ndcg(ranks: list[int], k: int) -> float:
     gain = sum(1 / math.log2(rank + 1) for rank in ranks if rank <= k)
     return gain / sum(1 / math.log2(rank + 1) for rank in range(1, min(k, len(ranks)) + 1))
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return math.fsum(listed) / len(listed)

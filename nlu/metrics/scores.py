@@ -21,6 +21,8 @@ class Scores:
 
     metrics: dict[str, float]
     by_label: list[dict[str, Any]] = field(default_factory=list)
+    by_query: dict[str, list[float]] = field(default_factory=dict)
+    """of metrics that are means over queries, which are no sums over rows: the value of each query"""
 
 
 class Scorer(Protocol):

@@ -39,7 +39,7 @@ def test_every_kind_scores_new_rows_as_its_own_to_the_bit(name: str, tmp_path: P
     ]
     for metric, (low, high) in found["interval"]["test"].items():
         assert low is None or low <= high, metric
-    assert bool(found["interval"]["test"]) == (name != "retrieve")
+    assert found["interval"]["test"]
 
 
 def test_a_score_that_is_another_is_told_with_what_has_changed(
@@ -175,3 +175,14 @@ def test_scores_are_compared_only_where_the_weights_are_those_that_were_scored(t
     capsys.readouterr()
     evaluate(f"run={run}", "compare=true", "checkpoint=last", "resamples=0", status=2)
     assert "recorded no scores of its checkpoint last" in capsys.readouterr().err
+
+
+def test_intervals_of_retrieval_are_those_of_queries_drawn_again(tmp_path: Path) -> None:
+    run = trained(TASKS["retrieve"], tmp_path)
+    evaluate(f"run={run}", f"out={tmp_path}/out", "resamples=400")
+    low, high = result(tmp_path / "out")["interval"]["dev"]["recall_5"]
+    mean = result(tmp_path / "out")["metrics"]["dev"]["recall_5"]
+    queries = len({record["text_a"] for record in kept(run) if record["label"] in (1, "relevant", True)})
+    # What the normal distribution says of a mean of so many values between 0 and 1, roughly.
+    most = 2 * 1.96 * np.sqrt(mean * (1 - mean) / queries)
+    assert low <= mean <= high and 0.4 * most < high - low < 1.3 * most
