@@ -1,11 +1,12 @@
-"""Peak memory by number of rows, of preprocessing, of training and of scoring: what grows, and by how much.
+"""Peak memory by number of rows, of preprocessing, training, scoring and predicting: what grows, and by how much.
 
     python benchmarks/memory.py --rows 1000000 3000000
     python benchmarks/memory.py --rows 200000 600000 --what score --tasks tag
 
 Writes synthetic rows of 4 to 40 words to a temporary folder and runs our commands on them, each in a process of its
 own: `nlu.preprocess` with an empty cache, then `nlu.train` for 20 steps on what that left, then `nlu.train` for one
-step on a few rows, which scores all rows as dev set and keeps their predictions. The peak resident set of each process
+step on a few rows, which scores all rows as dev set and keeps their predictions, then `nlu.predict` from a file of all
+rows to a new one. The peak resident set of each process
 is printed, and how much of it was anonymous: the rest are pages of files (libraries, the store), which the system
 takes back when it needs them.
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from table import Row
 
-KINDS = ("preprocess", "train", "score")
+KINDS = ("preprocess", "train", "score", "predict")
 TASKS = ("classify", "tag")
 TINY = (
     "model=bert_tiny", "model.hidden_size=8", "model.heads=1", "model.layers=1", "model.intermediate_size=8",
@@ -123,6 +124,12 @@ def measure_rows(folder: Path, rows: int, task: str, kinds: list[str]) -> dict[s
         run("nlu.preprocess", scored, folder / "cache")
         more = ["trainer.max_duration=1st", "trainer.eval_interval=0", f"hydra.run.dir={folder}/scored"]
         found["score"] = run("nlu.train", [*scored, *more], folder / "cache")
+    if "predict" in kinds:
+        write_rows(few, ROWS_TO_TRAIN, task, seed=1)
+        own = [*overrides(task), f"data.train={few}", "trainer.max_duration=1st", f"hydra.run.dir={folder}/run"]
+        run("nlu.train", own, folder / "cache")
+        asked = [f"run={folder}/run", f"input={data}", f"output={folder}/out.{suffix(task)}", "device=cpu"]
+        found["predict"] = run("nlu.predict", asked, folder / "cache")
     return {kind: found[kind] for kind in kinds}
 
 
