@@ -17,6 +17,7 @@ FLOORS = (
     ("training",),
     ("launching", "reports"),
     ("inference",),
+    ("diagnosis",),
 )
 """the packages, lowest first: each may import those of its own floor and below"""
 ALLOWED_AT_LAUNCHERS = {"config", "storage", "runs", "display", "sweeps", "launching"}
