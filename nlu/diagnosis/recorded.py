@@ -87,11 +87,10 @@ def _evaluations(run_dir: Path) -> list[dict[str, Any]]:
 def code(run_dir: Path, trusted: list[str]) -> Iterator[Check]:
     """Whether the modules that ran are those that would run now, and of a checkout its commit."""
     snapshots = code_changes(run_dir, trusted)
-    if not snapshots:
+    path, changed = list(snapshots.items())[-1] if snapshots else (run_dir, None)
+    if changed is None:
         yield Check("code", "the run kept no code.zip", "warning", "train it again with this version to be sure")
-        return
-    path, changed = list(snapshots.items())[-1]
-    if changed:
+    elif changed:
         first = ", ".join(f"{name} {how}" for name, how in list(changed.items())[:LISTED])
         says = f"{counted(len(changed), 'module')} not as in {path.name}: {first}{_and_more(len(changed) - LISTED)}"
         remedy = f"unzip {path_text(path)} into a folder of its own, and run the command there"
@@ -101,7 +100,7 @@ def code(run_dir: Path, trusted: list[str]) -> Iterator[Check]:
     if len(snapshots) > 1:
         says = f"the run went through {len(snapshots)} versions of the code, code.zip to {path.name}"
         yield Check("code on the way", says, "warning", "train it again in one go if the score is to be repeated")
-    yield _commit(starts_of(run_dir), bool(changed))
+    yield _commit(starts_of(run_dir), changed is None or bool(changed))
 
 
 def _commit(starts: list[Any], is_other_code: bool) -> Check:
@@ -113,7 +112,7 @@ def _commit(starts: list[Any], is_other_code: bool) -> Check:
         return Check("commit", "the same, with the same changes")
     says = told[0].removeprefix("code: commit ")
     if is_other_code:
-        return Check("commit", says, "warning", "git checkout of the commit there")
+        return Check("commit", says, "warning", "check out the commit that it was trained with")
     return Check("commit", f"{says}, in other files than nlu's modules")
 
 
