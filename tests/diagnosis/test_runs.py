@@ -149,7 +149,12 @@ def test_a_checkpoint_that_is_not_whole_is_broken(run: Path, damage: str) -> Non
     sections = of_run(str(run))
     assert is_broken(sections)
     found = checks(run)["checkpoint"]
-    words = {"no mark": "was not written to its end", "cut": "cannot be read", "nan": "nan or inf", "lost": "lacks 1 of"}
+    words = {
+        "no mark": "was not written to its end",
+        "cut": "cannot be read",
+        "nan": "nan or inf",
+        "lost": "lacks 1 of",
+    }
     assert found.mark == "broken" and words[damage] in found.says
     assert "neighbours" not in checks(run)
 

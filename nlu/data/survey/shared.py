@@ -13,8 +13,8 @@ from nlu.data.duplicates import among, repeated
 from nlu.data.readers import Row
 from nlu.data.survey.walk import Advance, Source, Survey, label_of, spoken_texts, usable
 
-MOST_PLACES = 6
-"""rows of a text that are told"""
+MOST_PLACES, MOST_ROWS = 6, 1000
+"""rows of a text in a set that are told, and that are looked at for other labels than those have"""
 
 
 @dataclass
@@ -36,10 +36,6 @@ class Shown:
     """rows in all"""
     places: list[Occurrence] = field(default_factory=list)
     """the first of them"""
-
-    @property
-    def labels(self) -> list[str]:
-        return list(dict.fromkeys(place.label for place in self.places))
 
 
 @dataclass
@@ -162,10 +158,9 @@ def _read_again(
         while next_row is not None and next_row < first + len(rows):
             text = int(survey.hash_N[next_row])
             told[text] += 1
-            if text not in wanted or told[text] <= MOST_PLACES or len(wanted[text].labels) < MOST_PLACES:
-                file, row = rows[next_row - first]
+            if told[text] <= MOST_ROWS:
                 shown = wanted.setdefault(text, Shown("", totals[text]))
-                _note(survey.source, file, row, shown, is_told=told[text] <= MOST_PLACES)
+                _note(survey.source, *rows[next_row - first], shown, is_told=told[text] <= MOST_PLACES)
             next_row = next(remaining, None)
         first += len(rows)
         advance(len(chunk))
@@ -174,8 +169,8 @@ def _read_again(
 
 
 def _note(source: Source, file: int, row: Row, shown: Shown, *, is_told: bool) -> None:
-    """Add a place; where many are told already, only one with a label that none of them has."""
-    if not is_told and label_of(row.values) in shown.labels:
+    """Add a place; where many are told already, only one with a label that the set has not been told of."""
+    if not is_told and (source.name, label_of(row.values)) in {(one.set_name, one.label) for one in shown.places}:
         return
     shown.text = " / ".join(spoken_texts(source.layout, row.values))
     place = f"{source.files[file].path.name}:{row.number}"

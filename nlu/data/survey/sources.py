@@ -9,6 +9,7 @@ import yaml
 from nlu.config.checks.rules import files_like, is_pattern
 from nlu.config.choices import conf_dir
 from nlu.config.errors import DataError, UserError
+from nlu.config.layouts import TEXT_ROLES, chosen_layout
 from nlu.config.nearest import hint
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
@@ -68,6 +69,11 @@ def _how(path: Path, fields: Fields | None, file_format: str, header: bool | Non
         raise DataError(f"{path} is empty; give a file with rows")
     if fields is None:
         return guess(path, file_format, header)
+    if file_format != "lines" and chosen_layout(list(TEXT_ROLES), fields) is None:
+        raise UserError(
+            f"--fields names {', '.join(fields)}, but a survey needs a column of texts; give text=COLUMN, "
+            "text_a=COLUMN and text_b=COLUMN, or tokens=COLUMN"
+        )
     return Guess(fields, header, file_format, dict.fromkeys(fields, SAID))
 
 
