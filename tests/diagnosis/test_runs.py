@@ -5,16 +5,26 @@ import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from nlu.config.errors import UserError
+from nlu.config.schema import Run as Config
+from nlu.data.collate import Batch
 from nlu.diagnosis.check import Check, is_broken
 from nlu.diagnosis.examination import of_run
+from nlu.diagnosis.recomputed import predicted_again
 from nlu.diagnosis.recorded import beginning
+from nlu.display.progress import Progress
+from nlu.inference.locate import locate, saved_config
+from nlu.inference.trained import load_trained
+from nlu.models.task_model import TaskModel
 from nlu.runs.provenance import snapshot_code
+from nlu.training.build import build_data
+from nlu.training.ranks import Ranks
 from tests.inference.runs import trained
 from tests.training.kinds import TASKS, few_first, read, write
 
@@ -66,6 +76,32 @@ def test_of_a_run_that_nobody_touched_nothing_differs(name: str, tmp_path: Path)
         assert found["neighbours"].says == "23 rows of dev: the same to the bit alone and among 32"
         assert found["kept predictions"].says == "23 rows of dev: the same to the bit as the run kept"
     assert found["rows"].says.endswith("train 13, dev 23")
+
+
+def test_predictions_that_are_not_those_that_were_kept_are_told(run: Path) -> None:
+    header, first, *others = (run / "predictions/dev.jsonl").read_text().splitlines()
+    record = json.loads(first)
+    record["probability"] += 0.25
+    (run / "predictions/dev.jsonl").write_text("\n".join([header, json.dumps(record), *others]) + "\n")
+    found = checks(run)["kept predictions"]
+    assert found.mark == "warning"
+    assert found.says.startswith("1 of 23 rows of dev differ from what the run kept, by up to 0.25; 0 of them in")
+
+
+def test_rows_that_hang_on_their_neighbours_are_broken(run: Path) -> None:
+    trained = load_trained(located := locate(str(run)))
+    ranks = Ranks(0, 1, torch.device("cpu"))
+    with Progress(enabled=False) as progress:
+        sets = build_data(Config.of(saved_config(run)), ranks, progress).store.sets
+    own = trained.task.forward
+
+    def forward(model: TaskModel, batch: Batch) -> dict[str, torch.Tensor]:
+        outputs = own(model, batch)
+        return {**outputs, "logits": outputs["logits"] * (1 + len(batch))}
+
+    with mock.patch.object(trained.task, "forward", forward):
+        neighbours, _ = predicted_again(located, trained, sets, ranks, "dev")
+    assert neighbours.mark == "broken" and neighbours.says.startswith("23 of 23 rows of dev are predicted otherwise")
 
 
 def test_rows_that_are_others_now_are_told_and_not_predicted_again(own: Path, tmp_path: Path) -> None:
