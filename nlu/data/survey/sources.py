@@ -9,7 +9,7 @@ import yaml
 from nlu.config.checks.rules import files_like, is_pattern
 from nlu.config.choices import conf_dir
 from nlu.config.errors import DataError, UserError
-from nlu.config.layouts import TEXT_ROLES, chosen_layout
+from nlu.config.layouts import FORMATS, TEXT_ROLES, chosen_layout
 from nlu.config.nearest import hint
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
@@ -103,11 +103,16 @@ def of_choice(name: str, max_rows: int | None) -> list[Source]:
 
 
 def _files_of(path: Path) -> Files:
-    content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"--data is {path}, which is no YAML ({str(error).splitlines()[0]}); mend it") from None
     known = read_signature(FILES).parameters
     if not isinstance(content, dict) or content.get(TARGET, FILES) != FILES:
         raise UserError(f"--data is {path}, which does not describe files; name the files themselves")
     values = {key: value for key, value in content.items() if key in known}
+    if (file_format := values.get("format", "auto")) not in FORMATS:
+        raise UserError(f"{path}: format is {file_format!r}; {hint(str(file_format), FORMATS)}")
     if values.get("train") in (None, "???"):
         raise UserError(f"--data is {path}, which names no files of its own; name the files themselves")
     return Files(**values)

@@ -87,6 +87,8 @@ class Survey:
     has_labels: bool = False
     is_numeric: bool = True
     """whether every label so far is a number"""
+    is_several: bool = False
+    """whether a row may have several labels"""
     letters: Letters = field(default_factory=Letters)
     unknown: Unknown | None = None
     """null: there is no tokenizer"""
@@ -120,9 +122,6 @@ class Survey:
             if len(self.labels) > (MOST_CLASSES if is_whole else 10):
                 return "numbers"
         return "labels" if self.is_several else "classes"
-
-    is_several: bool = False
-    """whether a row may have several labels"""
 
 
 def _lines(path: Path, file_format: str) -> int | None:

@@ -100,6 +100,8 @@ BAD = {
     "blank.csv": b"text,label\n,a\n ,b\n",
     "sheet.xlsx": b"x",
     "what.dat": b"x",
+    "broken.yaml": b"a: [",
+    "other.yaml": b"train: shop.csv\nformat: jsnl\n",
     "quotes.csv": b'text,label\n"never closed,a\n' * 2,
 }
 
@@ -124,6 +126,8 @@ BAD = {
         ([], "give files, or the name of a data set"),
         (["shop.csv", "--data", "afqmc"], "not both"),
         (["--data", "afqcm"], "nearest: afqmc"),
+        (["--data", "broken.yaml"], "broken.yaml, which is no YAML"),
+        (["--data", "other.yaml"], "format is 'jsnl'; nearest: jsonl"),
         (["shop.csv", "--model", "nowhere"], "nowhere"),
         (["shop.csv", "--tokenizer", "nowhere"], "--tokenizer nowhere does not exist"),
         (["shop.csv", "--tokenizer", "shop.csv"], "lacks \\[UNK\\]"),
