@@ -12,7 +12,11 @@ from nlu.config.nearest import hint
 
 def main(arguments: Sequence[str]) -> int:
     """Print the commands: with --help as what was asked for, without it as what is missing."""
-    commands = {path.stem: path for path in sorted(Path(__file__).parent.glob("[!_]*.py"))}
+    here = Path(__file__).parent
+    found = {path.stem: path for path in here.glob("[!_]*.py")}
+    # A package may be a command too: it then has a module that is run for it.
+    found |= {path.parent.name: path for path in here.glob("*/__main__.py")}
+    commands = dict(sorted(found.items()))
     names = [argument for argument in arguments if not argument.startswith("-")]
     if names and names[0] in commands:
         raise UserError(f"a command is started by its module; write python -m nlu.{' '.join(names)}")

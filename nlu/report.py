@@ -14,11 +14,11 @@ python -m nlu.report clean outputs          what could be freed; --yes frees it
 import math
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from nlu.config.entry.command import Parser, run_command
+from nlu.config.entry.command import Parser, at_least, run_command
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 
@@ -98,7 +98,7 @@ def diff(arguments: Sequence[str]) -> int:
     parser.add_argument("second", type=Path, metavar="B", help="another")
     parser.add_argument("others", type=Path, nargs="*", metavar="C", help="further ones")
     parser.add_argument(
-        "--examples", type=_at_least(0), metavar="N", help="flipped rows of two runs shown each way; default 5"
+        "--examples", type=at_least(0), metavar="N", help="flipped rows of two runs shown each way; default 5"
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     given = parser.parse(arguments)
@@ -139,8 +139,8 @@ def errors(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run, or a folder with all folds of one")
     parser.add_argument("--set", metavar="NAME", help="which predictions; default: of the set that decides")
-    parser.add_argument("--seed", type=_at_least(0), metavar="N", help="of several seeds the one that is taken")
-    parser.add_argument("--rows", type=_at_least(0), default=20, metavar="N", help="rows shown of a kind; default 20")
+    parser.add_argument("--seed", type=at_least(0), metavar="N", help="of several seeds the one that is taken")
+    parser.add_argument("--rows", type=at_least(0), default=20, metavar="N", help="rows shown of a kind; default 20")
     parser.add_argument(
         "--by", action="append", choices=("class", "length", "unknown", "overlap"), default=[],
         help="a table to make, may be repeated; default: all",
@@ -189,7 +189,7 @@ def clean(arguments: Sequence[str]) -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a run, a sweep, or what holds such")
     parser.add_argument("--yes", action="store_true", help="remove it")
     parser.add_argument(
-        "--keep-best", type=_at_least(1), default=1, metavar="K", help="best checkpoints kept; default 1"
+        "--keep-best", type=at_least(1), default=1, metavar="K", help="best checkpoints kept; default 1"
     )
     parser.add_argument("--keep-optimizer", action="store_true", help="keep what resume=RUN needs of an ended run")
     given = parser.parse(arguments)
@@ -209,15 +209,6 @@ def clean(arguments: Sequence[str]) -> int:
 
 
 SUBCOMMANDS = {"diff": diff, "errors": errors, "clean": clean}
-
-
-def _at_least(lowest: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < lowest:
-            raise ArgumentTypeError(f"is {text!r} but must be a whole number >= {lowest}")
-        return int(text)
-
-    return read
 
 
 def _share(text: str) -> float:

@@ -155,7 +155,7 @@ def import_all() -> None:
     import nlu
 
     for module in pkgutil.walk_packages(nlu.__path__, "nlu."):
-        if module.ispkg or module.name.count(".") > 1:
+        if module.ispkg or (module.name.count(".") > 1 and not module.name.endswith(".__main__")):
             importlib.import_module(module.name)
     for late in LATE:
         importlib.import_module(late)

@@ -14,6 +14,8 @@ TEXT_ROLES: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 """Which fields hold the text of a layout: all of any one alternative."""
 
+FORMATS = ("auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines")
+"""How a file of rows may be read; auto: by its suffix."""
 ROLES = ("text", "text_a", "text_b", "tokens", "label", "tags", "spans")
 
 

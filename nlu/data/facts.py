@@ -111,7 +111,7 @@ def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
     if absent := [label for label, count in labels.items() if not count and not label.startswith("I-")]:
         effect = "so it cannot be learned" if name == "train" else "so scores of this set say nothing of it"
         yield f"warning: no row has the label {_listed(absent)}, {effect}"
-    rare = [f"{label} ({count:,})" for label, count in labels.items() if _is_doubtful(label, count, total)]
+    rare = [f"{label} ({count:,})" for label, count in labels.items() if is_doubtful(label, count, total)]
     if name == "train" and rare and not any(label.startswith("B-") for label in labels):
         yield (
             f"warning: few rows have the label {_listed(rare)}; is it one? data.labels names those that are, "
@@ -119,7 +119,7 @@ def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _is_doubtful(label: str, count: int, total: int) -> bool:
+def is_doubtful(label: str, count: int, total: int) -> bool:
     """Whether a label of the training set may be a slip of the pen."""
     has_name = any(character.isalnum() for character in label)
     return total >= FEWEST and 0 < count < max(2, (RARE if has_name else RARE_WITHOUT_NAME) * total)

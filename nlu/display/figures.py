@@ -127,10 +127,11 @@ def families() -> list[str]:
 
 
 def new_figure(
-    size_inches: tuple[float, float] = SIZE_INCHES, *, layout: Literal["tight", "constrained"] = "tight"
-) -> tuple[Figure, Axes]:
-    """Return a figure, of the usual size unless another is given, with one pair of axes."""
-    with rc_context({**STYLE, "font.family": families()}):
+    size_inches: tuple[float, float] = SIZE_INCHES, *, layout: Literal["tight", "constrained"] = "tight",
+    style: Any = STYLE,
+) -> tuple[Figure, Axes]:  # fmt: skip
+    """Return a figure, of the usual size and style unless others are given, with one pair of axes."""
+    with rc_context({**style, "font.family": families()}):
         figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH, layout=layout)
         FigureCanvasAgg(figure)
         return figure, figure.subplots()

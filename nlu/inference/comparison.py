@@ -1,14 +1,14 @@
 """What a run recorded of its scores, and why another computation of them may differ."""
 
 import json
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from nlu.config.inference import Evaluate
 from nlu.inference.locate import Located
 from nlu.inference.trained import config_of, scores_at
-from nlu.runs.checkpoint import read_order
-from nlu.runs.provenance import describe_code
+from nlu.runs.checkpoint import OrderKey, read_order
+from nlu.runs.provenance import describe_code, starts_of
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import changes, machine_as_recorded
 
@@ -33,26 +33,37 @@ def differences(config: Evaluate, located: Located, digests: dict[str, str], ran
     last = located.run_dir / "checkpoints" / "last"
     if (last / "state.json").is_file():
         _, order = read_order(last)
-        changed = [name for name, digest in order["evaluated"] if digests.get(name) != digest]
-        found += [f"the rows of {name}, or what makes tokens and labels of them, are others now" for name in changed]
+        found += changed_rows(order, digests)
         found += changes(order, {**order, "world_size": ranks.world_size, "machine": machine_as_recorded(ranks)})
     precision = config_of(located.run_dir).precision
     if config.precision != precision:
         found.append(f"precision: {precision} there, {config.precision} here")
-    return [*found, *_code(located.run_dir)]
+    starts = starts_of(located.run_dir)
+    return [*found, *changed_versions(starts[-1]), *changed_commit(starts[-1])] if starts else found
 
 
-def _code(run_dir: Path) -> list[str]:
-    path = run_dir / "provenance.json"
-    if not path.is_file():
+def changed_rows(order: OrderKey, digests: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each evaluated set whose rows, tokens or labels are others than a state recorded."""
+    return [
+        f"the rows of {name}, or what makes tokens and labels of them, are others now"
+        for name, digest in order["evaluated"]
+        if digests.get(name) != digest
+    ]
+
+
+def changed_versions(start: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each package of which a start of a run recorded another version."""
+    there = start["versions"]
+    return [
+        f"{name} {there.get(name)} there, {version} here"
+        for name, version in describe_code()["versions"].items()
+        if there.get(name) != version
+    ]
+
+
+def changed_commit(start: Mapping[str, Any]) -> list[str]:
+    """Return a sentence where a start of a run recorded another commit, or other changes to it."""
+    there, here = start.get("git") or {}, describe_code()["git"] or {}
+    if there.get("commit") == here.get("commit") and there.get("diff") == here.get("diff"):
         return []
-    start: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["starts"][-1]
-    here = describe_code()
-    found = []
-    for name, version in here["versions"].items():
-        if start["versions"].get(name) != version:
-            found.append(f"{name} {start['versions'].get(name)} there, {version} here")
-    there, now = start.get("git") or {}, here["git"] or {}
-    if there.get("commit") != now.get("commit") or there.get("diff") != now.get("diff"):
-        found.append(f"code: commit {there.get('commit')} there, {now.get('commit')} here, or with other changes to it")
-    return found
+    return [f"code: commit {there.get('commit')} there, {here.get('commit')} here, or with other changes to it"]

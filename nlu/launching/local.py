@@ -47,11 +47,20 @@ def spread(work: Work, devices: int) -> int:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if devices == 1 or launched_by_torchrun():
         return work()
-    return _Workers(work, devices).wait()
+    return in_processes(work, devices)
+
+
+def in_processes(work: Work, count: int, limit_s: float | None = None) -> int:
+    """Do the work in so many processes, one too, and return the exit status; raises as `launch` does.
+
+    Raises TimeoutError, after ending them, where they have not ended by themselves after `limit_s` seconds.
+    """
+    return _Workers(work, count, limit_s).wait()
 
 
 class _Workers:
-    def __init__(self, work: Work, count: int):
+    def __init__(self, work: Work, count: int, limit_s: float | None):
+        self._limit_s, self._deadline_s = limit_s, None if limit_s is None else time.monotonic() + limit_s
         context = multiprocessing.get_context("spawn")
         # Workers meet at a file, since a port that is free now may be another's by the time it is bound.
         self._meeting = tempfile.TemporaryDirectory(prefix="nlu-workers-")
@@ -85,7 +94,14 @@ class _Workers:
         statuses, told_by = [], {}
         while sentinels or reports:
             # A long report fills its pipe, and its worker cannot end before it is read.
-            for ready in wait([*sentinels, *reports]):
+            left_s = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
+            found = wait([*sentinels, *reports], left_s)
+            if not found:
+                self._kill()
+                raise TimeoutError(
+                    f"{len(sentinels)} of {len(self._processes)} processes hang after {self._limit_s:g} s"
+                )
+            for ready in found:
                 if isinstance(ready, Connection):
                     told_by[reports.pop(ready)] = _received(ready)
                     continue

@@ -46,7 +46,7 @@ def write_provenance(run_dir: Path, config: Mapping[str, Any], *, devices: Seque
     Earlier entries stay as they are. DataError if the file is there but is not such a record.
     """
     path = run_dir / RUN_FOLDER_FILE
-    starts = [*_earlier_starts(path), _describe_start(config, devices, world_size)]
+    starts = [*starts_of(run_dir), _describe_start(config, devices, world_size)]
     write_json(path, {"starts": starts})
     return path
 
@@ -86,7 +86,38 @@ def snapshot_code(run_dir: Path, trusted_packages: Sequence[str] = ()) -> Path:
     return path
 
 
-def _earlier_starts(path: Path) -> list[Any]:
+def code_changes(run_dir: Path, trusted_packages: Sequence[str] = ()) -> dict[Path, dict[str, str]]:
+    """Return for each snapshot of a run's code, the latest last, which modules are others now: `{name: how}`, where
+    how is changed, added or gone.
+
+    Raises DataError where a snapshot is damaged, UserError for a trusted package that cannot be found.
+    """
+    now = {
+        name: source.read_bytes()
+        for name, source in _snapshot_sources(run_dir.resolve(), trusted_packages)
+        if name.endswith(".py")
+    }
+    found = {}
+    for path in sorted(run_dir.glob("code*.zip"), key=lambda path: (len(path.name), path.name)):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                then = {name: archive.read(name) for name in archive.namelist() if name.endswith(".py")}
+        except (OSError, zipfile.BadZipFile) as error:
+            raise DataError(f"{path} is damaged ({error}), so it does not tell the code of the run") from error
+        found[path] = {
+            name: "added" if name not in then else "gone" if name not in now else "changed"
+            for name in sorted(then.keys() | now.keys())
+            if then.get(name) != now.get(name)
+        }
+    return found
+
+
+def starts_of(run_dir: Path) -> list[Any]:
+    """Return the starts that a run wrote down, the first one first.
+
+    Raises DataError where provenance.json is no such record.
+    """
+    path = run_dir / RUN_FOLDER_FILE
     if not path.exists():
         return []
     try:
@@ -109,7 +140,7 @@ def _describe_start(config: Mapping[str, Any], devices: Sequence[str], world_siz
         "hostname": socket.gethostname(),
         "platform": platform.platform(),
         "cpu": {
-            "model": _cpu_model(),
+            "model": cpu_model(),
             "usable_cores": usable_cores(),
             "torch_threads": torch.get_num_threads(),
             "torch_interop_threads": torch.get_num_interop_threads(),
@@ -143,7 +174,8 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """Return the name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

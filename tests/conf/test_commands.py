@@ -102,6 +102,8 @@ def test_preprocessing_has_a_help_of_its_own(composer):
 def test_the_package_alone_lists_its_commands():
     listed = printed_by("nlu", "--help")
     assert re.findall(r"-m nlu\.(\w+) ", listed) == [
+        "data",
+        "doctor",
         "evaluate",
         "export",
         "predict",

@@ -30,6 +30,17 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
+def at_least(lowest: int) -> Callable[[str], int]:
+    """Return the type of a flag that takes whole numbers from `lowest` on."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(f"is {text!r} but must be a whole number >= {lowest}")
+        return int(text)
+
+    return read
+
+
 def run_command(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run `main` on the arguments of the process and exit with what it returns, or with 2 for a UserError."""
     try:

@@ -25,6 +25,15 @@ _supports_bf16, _reorder, _linear = map(
 )
 
 
+def absent() -> list[str]:
+    """Return which of these parts the torch at hand lacks."""
+    parts = {
+        "_softmax_backward_data": _softmax_backward, "_storage_Use_Count": _storage_use_count,
+        "_is_mkldnn_bf16_supported": _supports_bf16, "_reorder_linear_weight": _reorder, "_linear_pointwise": _linear,
+    }  # fmt: skip
+    return [name for name, part in parts.items() if part is None]
+
+
 def softmax_gradient(gradient: Tensor, weights: Tensor) -> Tensor:
     """Return the gradient for what a softmax over the last axis turned into `weights`; float32.
 

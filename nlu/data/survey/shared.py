@@ -1,0 +1,177 @@
+"""Texts that occur more than once: within a set, with several labels, and in several sets; with the texts themselves.
+
+Axes: N rows of a set, S sorted hashes, K texts that are shown.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nlu.data.duplicates import among, repeated
+from nlu.data.readers import Row
+from nlu.data.survey.walk import Advance, Source, Survey, label_of, spoken_texts, usable
+
+MOST_PLACES, MOST_ROWS = 6, 1000
+"""rows of a text in a set that are told, and that are looked at for other labels than those have"""
+
+
+@dataclass
+class Occurrence:
+    """A row in which a text stands."""
+
+    set_name: str
+    place: str
+    """FILE:ROW"""
+    label: str
+
+
+@dataclass
+class Shown:
+    """A text that occurs more than once."""
+
+    text: str
+    count: int
+    """rows in all"""
+    places: list[Occurrence] = field(default_factory=list)
+    """the first of them"""
+
+
+@dataclass
+class Within:
+    """Repeated texts of one set."""
+
+    duplicates: int
+    """rows whose text occurred before in the set"""
+    with_same_label: int
+    """of these, rows whose text occurred before with the same label"""
+    conflicts: int
+    """texts with several labels"""
+    shown_duplicates: list[Shown] = field(default_factory=list)
+    """the most frequent"""
+    shown_conflicts: list[Shown] = field(default_factory=list)
+
+
+@dataclass
+class Between:
+    """Texts that two sets share."""
+
+    first: str
+    second: str
+    rows: tuple[int, int]
+    """of the first that are in the second, and the other way round"""
+    conflicts: int
+    """shared texts that have not the same labels in both"""
+    shown: list[Shown] = field(default_factory=list)
+    """those with other labels first"""
+
+
+def within(survey: Survey) -> Within:
+    """Count what is repeated in a set."""
+    pair_N2 = np.stack([survey.hash_N, survey.target_N], axis=1)
+    distinct, distinct_pairs = len(np.unique(survey.hash_N)), np.unique(pair_N2, axis=0)
+    conflicts = len(distinct_pairs) - distinct
+    clashing = len(repeated(np.sort(distinct_pairs[:, 0]))) if conflicts else 0
+    return Within(len(survey) - distinct, len(survey) - len(distinct_pairs), clashing)
+
+
+def between(first: Survey, second: Survey) -> Between:
+    """Count what two sets share."""
+    sides = [np.sort(one.hash_N) for one in (first, second)]
+    in_second_N, in_first_N = among(first.hash_N, sides[1]), among(second.hash_N, sides[0])
+    clashing = _clashing(first, second, in_second_N, in_first_N)
+    return Between(first.name, second.name, (int(in_second_N.sum()), int(in_first_N.sum())), len(clashing))
+
+
+def _clashing(first: Survey, second: Survey, in_second_N: np.ndarray, in_first_N: np.ndarray) -> np.ndarray:
+    """Return the hashes of shared texts whose labels are not the same in both, of sets that both have labels."""
+    if not (first.has_labels and second.has_labels):
+        return np.zeros(0, np.int64)
+    sides = [
+        {tuple(pair) for pair in np.stack([one.hash_N[is_N], one.target_N[is_N]], axis=1).tolist()}
+        for one, is_N in ((first, in_second_N), (second, in_first_N))
+    ]
+    return np.array(sorted({text for text, _ in sides[0] ^ sides[1]}), np.int64)
+
+
+def find_shown(
+    surveys: Sequence[Survey], withins: Mapping[str, Within], betweens: Iterable[Between], count: int, advance: Advance
+) -> None:
+    """Read the files once more for the texts that are shown, at most `count` of each kind, and fill them in."""
+    by_name = {survey.name: survey for survey in surveys}
+    wanted: dict[int, Shown] = {}
+    lists: list[tuple[list[Shown], list[int]]] = []
+    for name, one in withins.items():
+        survey = by_name[name]
+        lists.append((one.shown_duplicates, _most_frequent(survey, count)))
+        lists.append((one.shown_conflicts, _conflicting(survey, count)))
+    for pair in betweens:
+        lists.append((pair.shown, _shared(by_name[pair.first], by_name[pair.second], count)))
+    totals: Counter[int] = Counter()
+    asked = np.array(sorted({text for _, texts in lists for text in texts}), np.int64)
+    for survey in surveys:
+        totals.update(survey.hash_N[among(survey.hash_N, asked)].tolist())
+    for survey in surveys:
+        _read_again(survey, asked, wanted, totals, advance)
+    for shown, texts in lists:
+        shown += [wanted[text] for text in texts if text in wanted]
+
+
+def _most_frequent(survey: Survey, count: int) -> list[int]:
+    hashes, counts = np.unique(survey.hash_N, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:count]
+    return hashes[order][counts[order] > 1].tolist()
+
+
+def _conflicting(survey: Survey, count: int) -> list[int]:
+    pairs = np.unique(np.stack([survey.hash_N, survey.target_N], axis=1), axis=0)
+    return _in_file_order(survey, repeated(np.sort(pairs[:, 0])), count)
+
+
+def _shared(first: Survey, second: Survey, count: int) -> list[int]:
+    in_second_N = among(first.hash_N, np.sort(second.hash_N))
+    in_first_N = among(second.hash_N, np.sort(first.hash_N))
+    clashing = _in_file_order(first, _clashing(first, second, in_second_N, in_first_N), count)
+    others = _in_file_order(first, np.unique(first.hash_N[in_second_N]), 2 * count)
+    return list(dict.fromkeys([*clashing, *others]))[:count]
+
+
+def _in_file_order(survey: Survey, sorted_S: np.ndarray, count: int) -> list[int]:
+    found = survey.hash_N[among(survey.hash_N, sorted_S)]
+    return list(dict.fromkeys(found.tolist()))[:count]
+
+
+def _read_again(
+    survey: Survey, asked: np.ndarray, wanted: dict[int, Shown], totals: Counter[int], advance: Advance
+) -> None:  # fmt: skip
+    """Fill in the texts of the rows asked for, as far as the set holds any."""
+    rows_K = np.flatnonzero(among(survey.hash_N, asked))
+    if not len(rows_K):
+        return
+    told: Counter[int] = Counter()
+    remaining = iter(rows_K.tolist())
+    next_row: int | None = next(remaining)
+    first = 0
+    for chunk in survey.source.reading.chunks(survey.source.files):
+        rows = list(usable(survey.source, chunk))
+        while next_row is not None and next_row < first + len(rows):
+            text = int(survey.hash_N[next_row])
+            told[text] += 1
+            if told[text] <= MOST_ROWS:
+                shown = wanted.setdefault(text, Shown("", totals[text]))
+                _note(survey.source, *rows[next_row - first], shown, is_told=told[text] <= MOST_PLACES)
+            next_row = next(remaining, None)
+        first += len(rows)
+        advance(len(chunk))
+        if next_row is None:
+            return
+
+
+def _note(source: Source, file: int, row: Row, shown: Shown, *, is_told: bool) -> None:
+    """Add a place; where many are told already, only one with a label that the set has not been told of."""
+    if not is_told and (source.name, label_of(row.values)) in {(one.set_name, one.label) for one in shown.places}:
+        return
+    shown.text = " / ".join(spoken_texts(source.layout, row.values))
+    place = f"{source.files[file].path.name}:{row.number}"
+    shown.places.append(Occurrence(source.name, place, label_of(row.values)))

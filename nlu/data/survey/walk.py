@@ -1,0 +1,264 @@
+"""The walk over the rows of a set: counted once, in one pass, with a few numbers kept of each row.
+
+Axes: N usable rows of a set, L lengths from 0 on.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlu.data.building import LISTED_BAD_ROWS
+from nlu.data.dataset import SourceFile
+from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.pieces import IDEOGRAPHS, PIECES
+from nlu.data.readers import BadRow, Mark, Row, format_of
+from nlu.data.reading import Chunk, Reading
+from nlu.data.seeds import text_hash
+from nlu.data.survey.letters import Letters
+from nlu.data.targets.names import NUMBER
+from nlu.data.tokenizing import Tokenizer
+
+BLOCK_BYTES = 1 << 20
+UNCUT = 1 << 30
+"""a length that no row reaches"""
+MOST_LABELS = 100_000
+"""different ones that are counted; numbers may be as many as rows"""
+MOST_CLASSES = 50
+"""different whole numbers up to which they are classes and no amounts"""
+MOST_TOLD_UNKNOWN = 2000
+"""rows of a set of which the pieces that the tokenizer does not know are looked up"""
+NO_LABEL = "(none)"
+TAG = re.compile(r"(?:(?P<place>[BSUIMEL])[-_])?(?P<type>.+)")
+BEGINNINGS = ("B", "S", "U")
+Advance = Callable[[int], None]
+
+
+@dataclass
+class Source:
+    """A set: its files and how they are read."""
+
+    name: str
+    files: Sequence[SourceFile]
+    reading: Reading
+    told: str
+    """which column is what, and why"""
+
+    def rows(self) -> int | None:
+        """Return about how many rows the files hold, for a bar; None where that is not known before reading."""
+        counts = [_lines(file.path, self.reading.file_format) for file in self.files]
+        total = None if None in counts else sum(count or 0 for count in counts)
+        limit = self.reading.max_rows
+        return total if limit is None or total is None else min(total, limit * len(self.files))
+
+    @property
+    def layout(self) -> Layout:
+        fields = self.reading.fields
+        if "text_a" in fields:
+            return LAYOUTS["pair"]
+        return LAYOUTS["units" if {"tokens", "spans"} & fields.keys() else "single"]
+
+
+@dataclass
+class Unknown:
+    """What a tokenizer does not know."""
+
+    tokens: int = 0
+    rows: int = 0
+    """with at least one such token"""
+    pieces: Counter[str] = field(default_factory=Counter)
+    """of the first rows: the texts that such tokens stand for"""
+
+
+@dataclass
+class Survey:
+    """What was counted of a set."""
+
+    source: Source
+    bad: int = 0
+    listed_bad: list[str] = field(default_factory=list)
+    marks: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
+    """rows of each label; of tags and spans how many there are of each type"""
+    has_labels: bool = False
+    is_numeric: bool = True
+    """whether every label so far is a number"""
+    is_several: bool = False
+    """whether a row may have several labels"""
+    letters: Letters = field(default_factory=Letters)
+    unknown: Unknown | None = None
+    """null: there is no tokenizer"""
+    hash_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """the same for equal texts"""
+    target_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """the same for equal labels"""
+    characters_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    tokens_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    """with the special ones; without a tokenizer words, of which each Chinese character and mark is one"""
+    numbers_N: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """labels as numbers, nan where there is none"""
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    def __len__(self) -> int:
+        return len(self.hash_N)
+
+    @property
+    def kind(self) -> str:
+        """What the rows are to give: classes, several labels, tags, spans, numbers or nothing."""
+        fields = self.source.reading.fields
+        if "tags" in fields or "spans" in fields:
+            return "spans"
+        if not self.has_labels:
+            return "nothing"
+        if self.is_numeric and len(self.labels) > 1:
+            is_whole = bool((self.numbers_N[np.isfinite(self.numbers_N)] % 1 == 0).all())
+            if len(self.labels) > (MOST_CLASSES if is_whole else 10):
+                return "numbers"
+        return "labels" if self.is_several else "classes"
+
+
+def _lines(path: Path, file_format: str) -> int | None:
+    """The number of lines of a file that has a row on each."""
+    if format_of(path, file_format) not in ("csv", "tsv", "jsonl", "lines"):
+        return None
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK_BYTES), b""))
+
+
+def walk(source: Source, tokenizer: Tokenizer | None, advance: Advance) -> Survey:
+    """Read the rows of a set and count. Raises DataError as reading them does."""
+    survey = Survey(source, unknown=None if tokenizer is None else Unknown())
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("hash", "target", "characters", "tokens", "numbers")}
+    for chunk in source.reading.chunks(source.files):
+        rows = [row.values for _, row in usable(source, chunk, survey)]
+        if rows:
+            for name, values in _count(survey, rows, tokenizer).items():
+                parts[name].append(values)
+        advance(len(chunk))
+    for name, pieces in parts.items():
+        if pieces:
+            setattr(survey, f"{name}_N", np.concatenate(pieces))
+    return survey
+
+
+def usable(source: Source, chunk: Chunk, survey: Survey | None = None) -> Iterator[tuple[int, Row]]:
+    """Yield the rows whose texts can be used, each with the number of its file; of the others `survey` keeps count."""
+    for number, row in chunk:
+        if isinstance(row, Mark):
+            if survey is not None:
+                survey.marks += 1
+            continue
+        bad = row if isinstance(row, BadRow) else _problem(source, row)
+        if bad is None and isinstance(row, Row):
+            yield number, row
+        elif survey is not None and bad is not None:
+            survey.bad += 1
+            if len(survey.listed_bad) < LISTED_BAD_ROWS:
+                survey.listed_bad.append(bad.describe(source.files[number].path))
+
+
+def _problem(source: Source, row: Row) -> BadRow | None:
+    if (found := source.layout.problem(row.values)) is None:
+        return None
+    role, rule = found
+    return BadRow.of(row.number, source.reading.column(role), row.values.get(role), rule)
+
+
+def _count(survey: Survey, rows: list[dict[str, Any]], tokenizer: Tokenizer | None) -> dict[str, np.ndarray]:
+    layout = survey.source.layout
+    texts = [spoken_texts(layout, values) for values in rows]
+    survey.letters.add(texts)
+    labels = [label_of(values) for values in rows]
+    _count_labels(survey, labels, rows)
+    if tokenizer is None:
+        tokens_N = np.array([sum(len(PIECES.findall(text)) for text in some) for some in texts], np.int32)
+    else:
+        tokens_N = _tokens(survey, rows, texts, tokenizer)
+    return {
+        "hash": np.array([text_hash(layout.identity(values)) for values in rows], np.int64),
+        "target": np.array([text_hash(label) for label in labels], np.int64),
+        "characters": np.array([sum(map(len, some)) for some in texts], np.int32),
+        "tokens": tokens_N,
+        "numbers": np.array([float(label) if NUMBER.fullmatch(label) else np.nan for label in labels])
+        if survey.is_numeric
+        else np.full(len(labels), np.nan),
+    }
+
+
+def spoken_texts(layout: Layout, values: dict[str, Any]) -> list[str]:
+    """Return the texts of a row as a person reads them: tokens joined, by spaces unless they are Chinese characters."""
+    if "tokens" in values:
+        tokens = values["tokens"]
+        is_chinese = any(re.match(f"[{IDEOGRAPHS}]", token) for token in tokens)
+        return ["".join(tokens) if is_chinese else " ".join(tokens)]
+    return layout.texts(values) if layout.name != "units" else [values["text"]]
+
+
+def label_of(values: dict[str, Any]) -> str:
+    """Return what a row is to give as one text that is the same for equal labels; `(none)` where it says nothing."""
+    for role in ("tags", "spans", "label"):
+        if role in values:
+            value = values[role]
+            if isinstance(value, list):
+                return " ".join(map(str, value)) if role == "tags" else " | ".join(sorted(map(str, value))) or NO_LABEL
+            return NO_LABEL if value is None or not str(value).strip() else str(value).strip()
+    return NO_LABEL
+
+
+def _count_labels(survey: Survey, labels: list[str], rows: list[dict[str, Any]]) -> None:
+    for label, values in zip(labels, rows, strict=True):
+        named = _named(label, values)
+        survey.is_several |= isinstance(values.get("label"), list)
+        for name in named:
+            if name in survey.labels or len(survey.labels) < MOST_LABELS:
+                survey.labels[name] += 1
+        survey.has_labels |= bool(named) and named != [NO_LABEL]
+        survey.is_numeric &= label == NO_LABEL or NUMBER.fullmatch(label) is not None
+
+
+def _named(label: str, values: dict[str, Any]) -> list[str]:
+    """The labels of a row; of tags those that begin a span, of spans each."""
+    if isinstance(tags := values.get("tags"), list):
+        return _begun(list(map(str, tags)))
+    if isinstance(spans := values.get("spans"), dict):
+        return [str(kind) for kind, surfaces in spans.items() for places in surfaces.values() for _ in places]
+    if isinstance(several := values.get("label"), list):
+        return list(map(str, several)) or [NO_LABEL]
+    return [label] if "label" in values else []
+
+
+def _begun(tags: list[str]) -> list[str]:
+    """The type of each span that begins in a row of tags of any scheme, or each tag where they have none."""
+    found, before = [], ""
+    for tag in tags:
+        match = TAG.fullmatch(tag)
+        kind = match["type"] if match and tag != "O" else ""
+        if kind and match and (match["place"] in (*BEGINNINGS, None) or kind != before):
+            found.append(kind)
+        before = kind
+    return found
+
+
+def _tokens(survey: Survey, rows: list[dict[str, Any]], texts: list[list[str]], tokenizer: Tokenizer) -> np.ndarray:
+    """Return the number of tokens of each row, (N,), and count those that the tokenizer does not know."""
+    encoded = survey.source.layout.encode(tokenizer, rows, UNCUT)
+    assert survey.unknown is not None, "there is a tokenizer"
+    is_unknown_T = encoded.tokens == tokenizer.unknown_id
+    row_T = np.repeat(np.arange(len(rows)), encoded.lengths_N)
+    unknown_N = np.bincount(row_T[is_unknown_T], minlength=len(rows))
+    for row in np.flatnonzero(unknown_N)[: max(0, MOST_TOLD_UNKNOWN - survey.unknown.rows)].tolist():
+        for text in texts[row]:
+            found = tokenizer.backend.encode(text, add_special_tokens=False)
+            pieces = (text[slice(*place)] for id_, place in zip(found.ids, found.offsets, strict=True)
+                      if id_ == tokenizer.unknown_id)  # fmt: skip
+            survey.unknown.pieces.update(pieces)
+    survey.unknown.tokens += int(unknown_N.sum())
+    survey.unknown.rows += int((unknown_N > 0).sum())
+    return encoded.lengths_N.astype(np.int32)

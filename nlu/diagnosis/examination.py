@@ -1,0 +1,108 @@
+"""All that doctor looks at, section by section."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from nlu.config.errors import UserError
+from nlu.config.schema import Run as Config
+from nlu.data.examples import Examples
+from nlu.diagnosis import access, collective, disks, fast_paths, machine, recomputed, recorded, software
+from nlu.diagnosis.check import Check, Section, checked, said
+from nlu.inference.locate import Located, locate
+from nlu.inference.trained import Trained, config_of
+from nlu.reports.runs import is_run, parts, read_run, saved_config
+from nlu.training.ranks import Ranks, choose_device
+
+Look = Callable[[], Check | Iterable[Check]]
+INSTALL = "install nlu again in an environment of its own: make train"
+
+
+def of_machine(outputs: Path) -> list[Section]:
+    """Look at this machine and at what is installed."""
+    looks: dict[str, list[tuple[str, Look, str]]] = {
+        "versions": [("versions", software.versions, INSTALL)],
+        "package": [("package", software.package, INSTALL), ("git", software.checkout, INSTALL)],
+        "machine": [
+            ("devices", machine.devices, "look at nvidia-smi"),
+            ("threads", machine.threads, "set OMP_NUM_THREADS"),
+            ("memory", machine.memory, "look at /proc/meminfo"),
+        ],
+        "fast paths": [
+            ("processor", fast_paths.processor, INSTALL), ("CUDA", fast_paths.cuda, "look at nvidia-smi"),
+            ("apex", software.apex, "pip uninstall apex"),
+        ],
+        "ranks": [("ranks", collective.collectives, "trainer.devices=1")],
+        "disks": [("disks", partial(disks.disks, outputs), "choose other folders")],
+        "credentials, by name": [("credentials", access.access, "look at the rights of these files")],
+    }  # fmt: skip
+    return [Section(title, [check for look in some for check in checked(*look)]) for title, some in looks.items()]
+
+
+def of_run(reference: str) -> list[Section]:
+    """Look at a run: what it left, and each reason why its score may be another now.
+
+    Raises UserError for a reference that names no run, or several.
+    """
+    located, run_dir, problem = _found(reference)
+    begun = Section("run", checked("state", lambda: recorded.ending(read_run(run_dir)), "give another run"))
+    sections = [begun, reasons := Section("why its score may differ")]
+    if located is None:
+        begun.checks.append(Check("checkpoint", problem, "broken", "run its command again with resume=auto"))
+    try:
+        saved, run = Config.of(saved_config(run_dir)), read_run(run_dir)
+        config = config_of(run_dir)
+    except (UserError, KeyError, TypeError) as error:
+        reasons.checks.append(Check("configuration", said(error), "broken", "give another run"))
+        return sections
+    device, told = _device(saved)
+    ranks = Ranks(0, saved.trainer.devices, device)
+    reasons.checks += [
+        *checked("code", partial(recorded.code, run_dir, saved.trusted_packages), "give another run"),
+        *checked("versions", partial(recorded.versions, run_dir), "train it again with this version"),
+        *checked("starts", partial(recorded.starts, run_dir), "train it again with this version"),
+        *told,
+        *checked("device", partial(recorded.computed_on, run_dir, ranks, config.precision["dtype"]), "train it again"),
+        *checked(
+            "pretrained weights", partial(recorded.beginning, run_dir, saved.model.get("pretrained")), "look at it"
+        ),
+    ]
+    single = replace(ranks, world_size=1)
+    sets: dict[str, Examples] = {}
+    reasons.checks += checked("rows", partial(recomputed.rows, run_dir, saved, single, sets), "restore the files")
+    if located is not None:
+        trained: list[Trained] = []
+        begun.checks += [
+            *checked("checkpoint", partial(recomputed.weights, located, trained), "name another checkpoint"),
+            *checked("which weights", partial(recorded.scored_at, located, run), "name another checkpoint"),
+        ]
+        reasons.checks += checked("settings", partial(recorded.settings, located, run), "look at config.yaml")
+        for one in trained:
+            one.model.to(device)
+            again = partial(recomputed.predicted_again, located, one, sets, single, run.set_name)
+            sections.append(Section("predicted again", checked("predicted again", again, "look at the rest first")))
+    return sections
+
+
+def _found(reference: str) -> tuple[Located | None, Path, str]:
+    """Return the checkpoint that a reference means, the folder of its run, and of a run without one why."""
+    try:
+        located = locate(reference)
+    except UserError as error:
+        folder = Path(reference).expanduser()
+        if not folder.is_dir() or not is_run(folder) or parts(folder):
+            raise
+        return None, folder, "; ".join(error.sentences)
+    return located, located.run_dir, ""
+
+
+def _device(config: Config) -> tuple[torch.device, list[Check]]:
+    """Return where the run would be scored here, and what is to be said where it asks for another device."""
+    try:
+        return choose_device(config.trainer.device, 0), []
+    except UserError as error:
+        remedy = "score it with trainer.device=cpu, or there"
+        return torch.device("cpu"), [Check("device", "; ".join(error.sentences), "warning", remedy)]

@@ -1,0 +1,107 @@
+"""Which of the fast ways to compute there are on this machine, and how fast its products are.
+
+Axes: M, K and N sides of matrices.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from nlu.diagnosis.check import Check
+from nlu.models.layers import torch_private
+from nlu.models.layers.attention import packed_kernel
+from nlu.training.precision import Precision
+
+SIDES = 512, 768, 768
+"""rows of a batch of BERT-base, and the width of its layers: M, K, N"""
+TRIES, ENOUGH_S = 10, 0.3
+SETS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
+"""instruction sets, as /proc/cpuinfo calls them, the later ones faster"""
+
+
+def processor() -> Iterator[Check]:
+    """Instruction sets, products in bf16, and their speed against those in fp32."""
+    there, kernels = _instruction_sets(), torch.backends.cpu.get_cpu_capability()
+    says = f"{', '.join(there) or 'none of ' + ', '.join(SETS)}; torch uses its kernels for {kernels}"
+    if "avx512f" in there and "AVX512" not in kernels:
+        yield Check("AVX512 and AMX", says, "warning", "unset ATEN_CPU_CAPABILITY")
+    else:
+        absent = [name for name in ("AVX512", "AMX") if not any(name.lower() in one for one in there)]
+        yield Check("AVX512 and AMX", says + (f"; this processor has no {' and no '.join(absent)}" if absent else ""))
+    if not torch.backends.mkldnn.is_available():
+        yield Check("oneDNN", "torch is built without it", "warning", "install torch from its own index")
+    device = torch.device("cpu")
+    speeds = {dtype: _gigaflops(dtype, device) for dtype in (torch.float32, torch.bfloat16)}
+    ratio = speeds[torch.bfloat16] / speeds[torch.float32]
+    measured = (
+        f"{speeds[torch.bfloat16]:,.0f} GFLOP/s against {speeds[torch.float32]:,.0f} in fp32, {ratio:.2g} times as fast"
+    )
+    blocks = "there" if torch_private.reads_blocks(torch.bfloat16) else "not there"
+    warning = Precision(dtype="bfloat16").warning(device)
+    yield Check(
+        "bf16 kernels", f"{measured}; kernels for weights in blocks: {blocks}",
+        "warning" if warning and ratio < 1 else "ok",
+        "keep precision=fp32 on this processor" if warning and ratio < 1 else "",
+    )  # fmt: skip
+    yield _private_parts()
+
+
+def _instruction_sets() -> list[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return [name for name in SETS if name in flags]
+
+
+def _private_parts() -> Check:
+    absent = torch_private.absent()
+    if absent:
+        return Check(
+            "parts of torch", f"torch {torch.__version__} lacks {', '.join(absent)}; nlu does without, slower",
+            "warning", f"use torch {torch_private.READ_IN}, in which nlu has read them",
+        )  # fmt: skip
+    return Check("parts of torch", "all private parts that nlu uses are there")
+
+
+def cuda() -> Iterator[Check]:
+    """Attention over packed rows, bf16, and speed, of the first CUDA device; the others are taken to be like it."""
+    if not torch.cuda.is_available():
+        yield Check("varlen attention", "for CUDA alone; on a processor nlu groups sequences by length instead")
+        return
+    device = torch.device("cuda", 0)
+    if packed_kernel(device) is None:
+        yield Check(
+            "varlen attention", f"does not work on {torch.cuda.get_device_name(device)}; rows are padded inside "
+            "attention", "warning", "it needs capability 8.0 or later and torch 2.11 or later",
+        )  # fmt: skip
+    else:
+        yield Check("varlen attention", "works: no padding is computed in half precision")
+    speeds = {dtype: _gigaflops(dtype, device) / 1000 for dtype in (torch.float32, torch.bfloat16)}
+    says = f"{speeds[torch.bfloat16]:,.0f} TFLOP/s against {speeds[torch.float32]:,.0f} in fp32"
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        yield Check("bf16 on CUDA", f"{says}; the device emulates it", "warning", "keep precision=fp32")
+    else:
+        yield Check("bf16 on CUDA", says)
+
+
+def _gigaflops(dtype: torch.dtype, device: torch.device) -> float:
+    """Return the speed of the best of some products; on CUDA of larger ones, which fill the device."""
+    m, k, n = (16 * SIDES[0], 4 * SIDES[1], 4 * SIDES[2]) if device.type == "cuda" else SIDES
+    left_MK, right_KN = torch.ones(m, k, dtype=dtype, device=device), torch.ones(k, n, dtype=dtype, device=device)
+    times_s: list[float] = []
+    while len(times_s) < 2 or (len(times_s) < TRIES and sum(times_s) < ENOUGH_S):
+        _wait_for(device)
+        begun_s = time.perf_counter()
+        left_MK @ right_KN
+        _wait_for(device)
+        times_s.append(time.perf_counter() - begun_s)
+    return 2 * m * k * n / min(times_s) / 1e9
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

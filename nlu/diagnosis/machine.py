@@ -1,0 +1,131 @@
+"""What this machine has: cores and threads, memory, devices."""
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from nlu.diagnosis.check import Check
+from nlu.runs.provenance import cpu_model, usable_cores
+
+GIB = 2**30
+FEW_FILES = 1024
+SMALL_SHARED_BYTES = GIB // 4
+CGROUP = Path("/sys/fs/cgroup")
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def devices() -> Iterator[Check]:
+    """CUDA devices with their memory, and what keeps them from being used; the processor."""
+    yield Check("processor", f"{cpu_model()}, kernels for {torch.backends.cpu.get_cpu_capability()}")
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            yield _cuda_device(number)
+        return
+    if Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidia0").exists():
+        built = "is built without CUDA" if torch.version.cuda is None else f"is built for CUDA {torch.version.cuda}"
+        yield Check(
+            "CUDA", f"there is an NVIDIA driver, but torch sees no device; it {built}", "broken",
+            "install a torch for the driver's CUDA (nvidia-smi shows it), and look at CUDA_VISIBLE_DEVICES",
+        )  # fmt: skip
+    else:
+        yield Check("CUDA", "no device; runs compute on the processor")
+
+
+def _cuda_device(number: int) -> Check:
+    facts = torch.cuda.get_device_properties(number)
+    free_bytes, total_bytes = torch.cuda.mem_get_info(number)
+    says = (
+        f"{facts.name}, capability {facts.major}.{facts.minor}, {free_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB "
+        "free"
+    )
+    name = f"cuda:{number}"
+    if f"sm_{facts.major}{facts.minor}" not in torch.cuda.get_arch_list():
+        known = [arch for arch in torch.cuda.get_arch_list() if arch.startswith(f"sm_{facts.major}")]
+        if not known:
+            return Check(
+                name, f"{says}; torch has no kernels for it", "broken", "install a torch built for this device"
+            )
+    if free_bytes < total_bytes / 2:
+        return Check(name, f"{says}; others use it", "warning", "choose another device by CUDA_VISIBLE_DEVICES")
+    return Check(name, says)
+
+
+def threads() -> Iterator[Check]:
+    """Cores against threads, what a container allows, and whether others compute here."""
+    cores, used = usable_cores(), torch.get_num_threads()
+    allowed = _allowed_cores()
+    says = f"{cores} of {os.cpu_count()} usable; torch computes with {used} and waits with {_interop()}"
+    set_by = f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}" if "OMP_NUM_THREADS" in os.environ else "torch"
+    if allowed is not None and used > allowed:
+        yield Check(
+            "threads", f"{says}, but the container may use {allowed:g} cores", "warning",
+            f"set OMP_NUM_THREADS={max(1, int(allowed))}: threads that wait for one another are slow",
+        )  # fmt: skip
+    elif used > cores:
+        yield Check("threads", f"{says} ({set_by})", "warning", f"set OMP_NUM_THREADS={cores}")
+    elif used < cores:
+        yield Check(
+            "threads", f"{says} ({set_by})", "warning",
+            f"unset OMP_NUM_THREADS, or set it to {cores}, unless others need the rest; scores of another number of "
+            "threads differ in the last digits",
+        )  # fmt: skip
+    else:
+        yield Check("threads", says)
+    load = os.getloadavg()[0]
+    if load > 1.5 * cores:
+        yield Check("load", f"{load:.1f} processes wait for {cores} cores", "warning", "speeds measured now are low")
+    else:
+        yield Check("load", f"{load:.1f} processes on {cores} cores")
+
+
+def _interop() -> int:
+    return torch.get_num_interop_threads()
+
+
+def _allowed_cores() -> float | None:
+    """What a container's quota leaves; None without one."""
+    try:
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def memory() -> Iterator[Check]:
+    """Memory, shared memory and open files."""
+    free_bytes, total_bytes = _memory()
+    says = f"{free_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB free"
+    if free_bytes < 2 * GIB:
+        yield Check("memory", says, "warning", "a BERT of base size takes 2 GiB to train; end what else runs here")
+    else:
+        yield Check("memory", says)
+    if SHARED_MEMORY.is_dir():
+        state = os.statvfs(SHARED_MEMORY)
+        free = state.f_bavail * state.f_frsize
+        if free < SMALL_SHARED_BYTES and torch.cuda.device_count() > 1:
+            yield Check(
+                "shared memory", f"{free / GIB:.2f} GiB free in {SHARED_MEMORY}, through which nccl's ranks talk",
+                "warning", "start the container with --shm-size=8g or --ipc=host",
+            )  # fmt: skip
+        else:
+            yield Check("shared memory", f"{free / GIB:.1f} GiB free in {SHARED_MEMORY}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < FEW_FILES:
+        yield Check("open files", f"{soft} at most", "warning", f"ulimit -n {hard if hard > 0 else 65536}")
+    else:
+        yield Check("open files", f"{soft:,} at most")
+
+
+def _memory() -> tuple[int, int]:
+    """Bytes free and in all, as a container's limit has it where that is lower."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    known = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+    free_bytes, total_bytes = known["MemAvailable"], known["MemTotal"]
+    try:
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):
+        return free_bytes, total_bytes
+    return min(free_bytes, limit - used), min(total_bytes, limit)

@@ -1,0 +1,173 @@
+"""Why a score may differ, as far as computing again tells: rows, weights, and what is predicted for some rows."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nlu.config.schema import Run as Config
+from nlu.config.targets import build
+from nlu.config.words import counted
+from nlu.data.examples import Examples
+from nlu.diagnosis.check import Check
+from nlu.display.progress import Progress
+from nlu.inference.comparison import changed_rows
+from nlu.inference.locate import Located
+from nlu.inference.trained import Trained, load_trained
+from nlu.runs.checkpoint import read_order
+from nlu.runs.predictions import kept_sets, predictions_of
+from nlu.storage.cache import read_json
+from nlu.storage.settle import is_whole
+from nlu.training.build import build_data
+from nlu.training.evaluation import Evaluator, score
+from nlu.training.precision import Precision
+from nlu.training.ranks import Ranks
+
+TRIED_ROWS = 64
+TOGETHER = 32
+NAMES = ("id", "file", "row", "text", "text_a", "text_b", "tokens", "label", "tags", "spans")
+"""what a record says of a row beside its prediction; spans of a tagged one are told by `prediction` too"""
+Records = dict[int, Mapping[str, Any]]
+
+
+def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples]) -> Iterator[Check]:
+    """Whether the files are there and hold what they held; the sets that do are added to `kept`."""
+    with Progress() as progress:
+        store = build_data(config, ranks, progress).store
+    sizes = ", ".join(f"{name} {len(part):,}" for name, part in store.sets.items())
+    last = run_dir / "checkpoints" / "last"
+    if not (last / "state.json").is_file():
+        yield Check(
+            "rows", f"{sizes}; no checkpoints/last says which they were", "warning", "compare the files yourself"
+        )
+        return
+    _, order = read_order(last)
+    told = changed_rows(order, store.digests)
+    kept.update({name: store.sets[name] for name, digest in order["evaluated"] if digest == store.digests.get(name)})
+    if order["train"] != store.digests["train"]:
+        told.insert(0, "the rows of train, or what makes tokens and labels of them, are others now")
+    for sentence in told:
+        yield Check("rows", sentence, "warning", "restore the files, or train on the new ones")
+    if not told:
+        yield Check("rows", f"the same, with the same tokens and labels: {sizes}")
+
+
+def weights(located: Located, loaded: list[Trained]) -> Iterator[Check]:
+    """Whether the checkpoint is whole, fits the model of its run, and holds numbers; it is added to `loaded`."""
+    checkpoint = located.checkpoint
+    if not is_whole(checkpoint):
+        yield Check(
+            "checkpoint", f"{checkpoint} lacks the mark that is set last, so it was not written to its end", "broken",
+            "name another checkpoint of the run, or run its command with resume=auto",
+        )  # fmt: skip
+        return
+    trained = load_trained(located)
+    state = trained.model.state_dict()
+    if wrong := [name for name, value in state.items() if not torch.isfinite(value).all()]:
+        yield Check(
+            "checkpoint", f"{counted(len(wrong), 'tensor')} of {len(state)} hold nan or inf, such as {wrong[0]}",
+            "broken", "name an earlier checkpoint, and train with a lower optimizer.lr or trainer.clip_norm",
+        )  # fmt: skip
+        return
+    numbers = sum(parameter.numel() for parameter in trained.model.parameters())
+    loaded.append(trained)
+    yield Check("checkpoint", f"whole: all {len(state)} tensors of the model, {numbers:,} parameters, all finite")
+
+
+def predicted_again(
+    located: Located, trained: Trained, sets: Mapping[str, Examples], ranks: Ranks, name: str | None
+) -> Iterator[Check]:
+    """Score some rows of the set that decides, alone and among others, and hold them against what the run kept."""
+    if name is None or name not in sets:
+        yield Check("neighbours", "not tried, since the rows are not those of the run", "warning", "restore its files")
+        return
+    part = sets[name].some(np.arange(min(TRIED_ROWS, len(sets[name]))))
+    if not getattr(trained.task.scorer(trained.decided), "joins", True):
+        # Among other rows an answer has another rank.
+        yield Check("neighbours", "not tried: each row of this task is ranked among all others")
+        return
+    alone, together = (_records(trained, part, ranks, size) for size in (1, TOGETHER))
+    if differing := _differing(alone, together):
+        yield Check(
+            "neighbours", f"{len(differing)} of {len(part)} rows of {name} are predicted otherwise alone than among "
+            f"{TOGETHER}, by up to {max(differing.values()):.2g}", "broken",
+            "tell us: with nlu no row may hang on the rows beside it; a model of your own may attend to padding",
+        )  # fmt: skip
+    else:
+        yield Check(
+            "neighbours", f"{counted(len(part), 'row')} of {name}: the same to the bit alone and among {TOGETHER}"
+        )
+    yield _against_kept(located, name, together)
+
+
+def _records(trained: Trained, part: Examples, ranks: Ranks, batch_size: int) -> Records:
+    """Return what is said of each row, by the number of the row in its store."""
+    precision: Precision = build(trained.config.precision, trusted=trained.config.trusted_packages)
+    with tempfile.TemporaryDirectory(prefix="nlu-doctor-") as folder:
+        evaluator = Evaluator(trained.model, trained.task, ranks, precision, batch_size, Path(folder))
+        scored = score(evaluator, part, trained.decided, lambda rows: None)
+        found: Records = {
+            int(part.rows_N[example]): trained.task.finished(record, trained.decided)
+            for example, record in scored.spool
+        }
+        scored.spool.close()
+    return found
+
+
+def _against_kept(located: Located, name: str, records: Records) -> Check:
+    if located.checkpoint.name != "best-1" or name not in kept_sets(located.run_dir):
+        return Check("kept predictions", f"none of {name} for {located.checkpoint.name}")
+    kept = predictions_of(located.run_dir, name)
+    step = (read_json(located.checkpoint / "score.json") or {}).get("step")
+    if kept.header.get("step") != step:
+        return Check(
+            "kept predictions", f"are of step {kept.header.get('step')}, the weights of step {step}", "warning",
+            "run python -m nlu.evaluate with out=FOLDER for those of these weights",
+        )  # fmt: skip
+    there: Records = {}
+    for record in kept:
+        if record["id"] in records:
+            there[record["id"]] = record
+        if len(there) == len(records):
+            break
+    shared = {row: records[row] for row in there}
+    if not shared:
+        return Check("kept predictions", f"{kept.path.name} holds none of these rows", "warning", "train it again")
+    differing = _differing(shared, there)
+    if not differing:
+        return Check(
+            "kept predictions", f"{counted(len(shared), 'row')} of {name}: the same to the bit as the run kept"
+        )
+    other = sum(shared[row].get("prediction") != there[row].get("prediction") for row in differing)
+    return Check(
+        "kept predictions", f"{len(differing)} of {len(shared)} rows of {name} differ from what the run kept, by up to "
+        f"{max(differing.values()):.2g}; {other} of them in what is predicted", "warning",
+        "what differs above is why: code, versions, device, threads",
+    )  # fmt: skip
+
+
+def _differing(first: Records, second: Records) -> dict[int, float]:
+    """Return by how much the records of a row differ at most, for the rows where they do."""
+    found = {}
+    for row, one in first.items():
+        keys = [key for key in one if key not in NAMES and key in second[row]]
+        distance = max((_distance(one[key], second[row][key]) for key in keys), default=0.0)
+        if distance:
+            found[row] = distance
+    return found
+
+
+def _distance(first: Any, second: Any) -> float:
+    """Return how far two values of a record are from each other; 1 where they are no numbers and not equal."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return max((_distance(first[key], second.get(key)) for key in first), default=0.0)
+    if isinstance(first, float | int) and isinstance(second, float | int):
+        return abs(first - second)
+    return float(_plain(first) != _plain(second))
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

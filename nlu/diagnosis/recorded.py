@@ -1,0 +1,287 @@
+"""Why a score may differ, as far as what a run wrote down tells: its end, code, versions, machine, start, settings."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.config.words import counted, path_text
+from nlu.diagnosis.check import Check
+from nlu.inference.comparison import changed_commit, changed_versions
+from nlu.inference.locate import Located
+from nlu.inference.trained import decided_at, scores_at
+from nlu.reports.aggregate import spread_of
+from nlu.reports.runs import LOG, Run, is_run, parts, read_run
+from nlu.runs.checkpoint import read_order
+from nlu.runs.provenance import code_changes, starts_of
+from nlu.runs.records import read_rows
+from nlu.storage.cache import read_json
+from nlu.training.precision import Precision
+from nlu.training.ranks import Ranks
+from nlu.training.resuming import changes, machine_as_recorded
+
+LISTED = 6
+LOADED = re.compile(r".* pretrained (?P<what>.+): (?P<loaded>\d+) of (?P<all>\d+) tensors of the model loaded")
+MISSING = re.compile(r".*   (?:missing: (?P<missing>.+)|mismatched: (?P<mismatched>\S+) is .+)")
+HEAD = "head."
+
+
+def ending(run: Run) -> Check:
+    """How the run ended; a score of one that has not may be another tomorrow."""
+    if run.state == "failed":
+        return Check("state", f"failed: {run.error}", "broken", "mend that, then run its command with resume=auto")
+    if run.state in ("running", "unfinished"):
+        why = "goes on" if run.state == "running" else "was ended before its last step"
+        remedy = "wait for its end" if run.state == "running" else "run its command again with resume=auto"
+        return Check("state", f"{run.state}: it {why}, so its best checkpoint may be replaced", "warning", remedy)
+    return Check("state", f"{run.state}, {run.examples or 0:,} examples seen")
+
+
+def scored_at(located: Located, run: Run) -> Iterator[Check]:
+    """Which evaluation the weights are of, and whether all records of it say the same."""
+    step, (metrics, are_its_own) = _step_of(located.checkpoint), scores_at(located.checkpoint)
+    name = located.checkpoint.name
+    value = metrics.get(run.set_name or "", {}).get(run.metric or "")
+    of_what = (
+        f"{name}: step {step}, {run.set_name} {run.metric} {value:.4f}" if value is not None else f"{name}: step {step}"
+    )
+    if not are_its_own:
+        yield Check(
+            "which weights", f"{of_what} is that of an earlier step: last was trained on since", "warning",
+            "name best, or wait for the next evaluation",
+        )  # fmt: skip
+    elif run.best_step is not None and step != run.best_step:
+        yield Check(
+            "which weights", f"{of_what}, but the score of the run is that of step {run.best_step}", "warning",
+            "name the run itself for its best weights",
+        )  # fmt: skip
+    else:
+        yield Check("which weights", of_what)
+    rows = [row for row in _evaluations(located.run_dir) if row["step"] == step]
+    held = {(name, metric): value for name, some in metrics.items() for metric, value in some.items()}
+    wrong = [
+        f"{row['set']} {row['metric']}: {row['value']!r} in valid.tsv, {held[place]!r} in the checkpoint"
+        for row in rows
+        if are_its_own and (place := (str(row["set"]), str(row["metric"]))) in held and row["value"] != held[place]
+    ]
+    if wrong:
+        remedy = "trust neither: run it again, python -m nlu.train --rerun RUN"
+        yield Check("records", f"disagree: {wrong[0]}{_and_more(len(wrong) - 1)}", "broken", remedy)
+    else:
+        yield Check("records", f"valid.tsv and the checkpoint agree in {counted(len(rows), 'score')} of step {step}")
+
+
+def _step_of(checkpoint: Path) -> int | None:
+    score = read_json(checkpoint / "score.json")
+    if score is not None:
+        return score.get("step")
+    return ((read_json(checkpoint / "state.json") or {}).get("state") or {}).get("step")
+
+
+def _evaluations(run_dir: Path) -> list[dict[str, Any]]:
+    path = run_dir / "valid.tsv"
+    return list(read_rows(path)) if path.is_file() else []
+
+
+def code(run_dir: Path, trusted: list[str]) -> Iterator[Check]:
+    """Whether the modules that ran are those that would run now, and of a checkout its commit."""
+    snapshots = code_changes(run_dir, trusted)
+    path, changed = list(snapshots.items())[-1] if snapshots else (run_dir, None)
+    if changed is None:
+        yield Check("code", "the run kept no code.zip", "warning", "train it again with this version to be sure")
+    elif changed:
+        first = ", ".join(f"{name} {how}" for name, how in list(changed.items())[:LISTED])
+        says = f"{counted(len(changed), 'module')} not as in {path.name}: {first}{_and_more(len(changed) - LISTED)}"
+        remedy = f"unzip {path_text(path)} into a folder of its own, and run the command there"
+        yield Check("code", says, "warning", remedy)
+    else:
+        yield Check("code", f"every module is as in {path.name}")
+    if len(snapshots) > 1:
+        says = f"the run went through {len(snapshots)} versions of the code, code.zip to {path.name}"
+        yield Check("code on the way", says, "warning", "train it again in one go if the score is to be repeated")
+    yield _commit(starts_of(run_dir), changed is None or bool(changed))
+
+
+def _commit(starts: list[Any], is_other_code: bool) -> Check:
+    """The commit then and now; another one matters where modules of nlu differ by it."""
+    if not starts:
+        return Check("commit", "the run has no provenance.json", "warning", "train it again with this version")
+    told = changed_commit(starts[-1])
+    if not told:
+        return Check("commit", "the same, with the same changes")
+    says = told[0].removeprefix("code: commit ")
+    if is_other_code:
+        return Check("commit", says, "warning", "check out the commit that it was trained with")
+    return Check("commit", f"{says}, in other files than nlu's modules")
+
+
+def versions(run_dir: Path) -> Check:
+    """Packages of which other versions are installed now."""
+    starts = starts_of(run_dir)
+    if not starts:
+        return Check("versions", "the run has no provenance.json", "warning", "train it again with this version")
+    if told := changed_versions(starts[-1]):
+        there = starts[-1]["versions"]
+        wanted = " ".join(
+            f"{name}=={version.partition('+')[0]}" for name, version in there.items() if name != "python" and version
+        )
+        return Check("versions", "; ".join(told), "warning", f"in an environment of its own: pip install {wanted}")
+    return Check("versions", f"the same: {', '.join(f'{name} {v}' for name, v in starts[-1]['versions'].items())}")
+
+
+def starts(run_dir: Path) -> Check:
+    """Whether the run was continued, and on something else."""
+    found = starts_of(run_dir)
+    if len(found) < 2:
+        return Check("starts", "one, from its first step to its last")
+    differing = [
+        name for name in ("versions", "devices", "world_size", "cpu")
+        if any(start.get(name) != found[0].get(name) for start in found)
+    ]  # fmt: skip
+    says = f"{len(found)} starts"
+    if differing:
+        return Check(
+            "starts", f"{says}, with other {', '.join(differing)}, so its bytes are not those of an unbroken run",
+            "warning", "train it again in one go if the score is to be repeated",
+        )  # fmt: skip
+    return Check("starts", f"{says} on the same machine, which give the bytes of an unbroken run")
+
+
+def computed_on(run_dir: Path, ranks: Ranks, dtype: str) -> Iterator[Check]:
+    """Device, number of threads, kernels and processes, then and now; and the precision that the run computes in."""
+    last = run_dir / "checkpoints" / "last"
+    if (last / "state.json").is_file():
+        _, order = read_order(last)
+        told = changes(order, {**order, "world_size": ranks.world_size, "machine": machine_as_recorded(ranks)})
+        names = {
+            "device": "device",
+            "version of torch": "torch",
+            "threads": "threads",
+            "kernels": "kernels",
+            "processes": "ranks",
+        }
+        for sentence in told:
+            name = next((short for word, short in names.items() if word in sentence), "machine")
+            yield Check(
+                name, sentence.replace("continued", "scored"), "warning",
+                f"set OMP_NUM_THREADS={order['machine']['threads']}" if name == "threads" else
+                "score it there, or expect other last digits",
+            )  # fmt: skip
+        if not told:
+            machine = order["machine"]
+            yield Check(
+                "device, threads", f"as there: {machine['device']}, {counted(machine['threads'], 'thread')}, kernels "
+                f"for {machine['cpu']}, {counted(order['world_size'], 'rank')}",
+            )  # fmt: skip
+    else:
+        yield Check(
+            "device, threads", "no checkpoints/last says where it was trained", "warning", "score it where it was"
+        )
+    precision = Precision(dtype=dtype)  # type: ignore[arg-type]
+    if warning := precision.warning(ranks.device):
+        yield Check("precision", f"{dtype}; {warning}", "warning", "score it on a device that has them")
+    else:
+        yield Check("precision", f"{dtype}, as trained; precision=... for nlu.evaluate would be another")
+
+
+def beginning(run_dir: Path, pretrained: str | None) -> Check:
+    """Which tensors of the encoder began at random although there were pretrained weights."""
+    if pretrained is None:
+        return Check("pretrained weights", "none: model.pretrained=null, so each seed begins elsewhere")
+    folders = [run_dir, run_dir.parent] if is_run(run_dir.parent) else [run_dir]
+    logs = [path for folder in folders if (path := folder / LOG).is_file()]
+    lines = [line for path in logs for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    place = next((number for number, line in enumerate(lines) if LOADED.fullmatch(line)), None)
+    if place is None:
+        return Check(
+            "pretrained weights", f"{pretrained}; no log.txt says how many tensors were taken", "warning",
+            "look at the first lines of a training from the same weights",
+        )  # fmt: skip
+    match = LOADED.fullmatch(lines[place])
+    assert match, "found above"
+    told = [found for line in lines[place + 1 : place + 4] if (found := MISSING.fullmatch(line))]
+    absent = [name for found in told for name in (found["missing"] or found["mismatched"]).split(", ")]
+    of_encoder = [name for name in absent if not name.removeprefix("backbone.").startswith(HEAD)]
+    says = f"{match['loaded']} of {match['all']} tensors taken"
+    if of_encoder:
+        return Check(
+            "pretrained weights", f"{says}; of the encoder {len(of_encoder)} began at random, such as {of_encoder[0]}",
+            "warning", "choose the model group and the sizes that fit the weights",
+        )  # fmt: skip
+    return Check("pretrained weights", f"{says}; {'the head begins at random' if absent else 'nothing is missing'}")
+
+
+def settings(located: Located, run: Run) -> Iterator[Check]:
+    """What of the configuration makes scores of the same weights, or of the same command, hang on chance or choice."""
+    config, facts = run.config, read_json(located.run_dir / "data.json") or {}
+    own = (facts.get("sets") or {}).get(run.set_name or "", {})
+    yield from _rows(config, facts, own, run.set_name)
+    yield _seed(located.run_dir, run)
+    if run.folds:
+        yield Check(
+            "folds", f"fold {run.fold} of {run.folds}: its dev set is these rows, and no other fold's score compares"
+        )
+    evaluations = {row["step"] for row in _evaluations(located.run_dir)}
+    if len(evaluations) > 1:
+        yield Check(
+            "best of many", f"the best of {len(evaluations)} evaluations on {run.set_name} flatters; test, which takes "
+            "no part in choosing, does not",
+        )  # fmt: skip
+    if config.get("trainer.ema_decay"):
+        yield Check(
+            "moving average", f"scores are of the moving average (ema_decay {config['trainer.ema_decay']}), which best "
+            "checkpoints hold; a program that reads last's model.safetensors has others",
+        )  # fmt: skip
+    threshold = decided_at(located.checkpoint).get("threshold")
+    if threshold is not None:
+        yield Check("threshold", f"{threshold:.4g}, as decided on {run.set_name}; another one gives other scores")
+
+
+def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], name: str | None) -> Iterator[Check]:
+    if config.get("data.max_rows"):
+        yield Check(
+            "rows read", f"data.max_rows={config['data.max_rows']}: of each file only so many, of {name} too",
+            "warning", "compare it with scores of the same rows alone",
+        )  # fmt: skip
+    if config.get("data.dev") is None and not config.get("folds.count"):
+        yield Check(
+            "dev set", f"data.dev=null: {config.get('data.dev_fraction', 0):.0%} of the training texts, drawn by seed "
+            f"{config.get('seed')}; another seed draws others",
+        )  # fmt: skip
+    if own.get("examples"):
+        yield Check("size of the set", f"{own['examples']:,} rows of {name}: one of them is {1 / own['examples']:.2%}")
+    if own.get("in_train"):
+        yield Check(
+            "rows in train", f"{own['in_train']:,} texts of {name} are training texts, so its score flatters",
+            "warning", "take them out of one of the two",
+        )  # fmt: skip
+    skipped = {key: part["bad_rows"] for key, part in (facts.get("sets") or {}).items() if part.get("bad_rows")}
+    if skipped:
+        told = ", ".join(f"{count:,} of {key}" for key, count in skipped.items())
+        yield Check(
+            "rows left out", f"{told} (data.on_bad_row=skip)", "warning", "mend them, or leave them out elsewhere"
+        )
+    if own.get("cut_to_max_len"):
+        yield Check(
+            "texts cut", f"{own['cut_to_max_len']:,} of {name} are longer than data.max_len="
+            f"{config.get('data.max_len')}; score them with the same max_len",
+        )  # fmt: skip
+
+
+def _seed(run_dir: Path, run: Run) -> Check:
+    above = run_dir.parent
+    try:
+        others = [read_run(path) for path in parts(above)] if is_run(above) else []
+    except (UserError, OSError):
+        others = []
+    spread = spread_of(other.value(run.set_name, run.metric) for other in others if other.fold == run.fold)
+    if spread is not None and spread.sd is not None:
+        return Check(
+            "seed", f"{run.seed}; over {spread.n} seeds {run.metric} is {spread.mean:.4f} with sd {spread.sd:.4f}"
+        )
+    return Check("seed", f"{run.seed} alone; what another gives is not known, and seeds=5 would tell")
+
+
+def _and_more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""

@@ -1,0 +1,128 @@
+"""Which software runs: versions against what nlu needs, where the package lies, and the state of its checkout."""
+
+import importlib.metadata
+import importlib.util
+import platform
+import sys
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+import nlu
+from nlu.diagnosis.check import Check
+from nlu.runs.provenance import describe_code
+
+PACKAGE = Path(nlu.__file__).resolve().parent
+PLUGINS = ("grid_sweeper", "hyperband_sweeper")
+OPTIONAL = {
+    "hf": ("transformers", "huggingface_hub"), "onnx": ("onnx", "onnxruntime", "onnxscript"), "oss": ("ossfs",),
+    "postgresql": ("psycopg2-binary",),
+}  # fmt: skip
+"""extras, and the distributions that each of them brings"""
+
+
+def versions() -> Iterator[Check]:
+    """Python and every distribution that nlu needs, against what it asks for; extras that are there."""
+    running = platform.python_version()
+    yield Check("python", f"{running} at {sys.executable}")
+    found = []
+    for requirement in _requirements():
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = _version(requirement.name)
+        if version is None:
+            remedy = f"{sys.executable} -m pip install '{requirement}'"
+            yield Check(requirement.name, f"is not installed; nlu needs {requirement}", "broken", remedy)
+        elif not requirement.specifier.contains(version, prereleases=True):
+            remedy = f"{sys.executable} -m pip install '{requirement}'"
+            yield Check(requirement.name, f"{version}, but nlu needs {requirement.specifier}", "broken", remedy)
+        else:
+            found.append(f"{requirement.name} {version}")
+    yield Check("packages", ", ".join(found))
+    there = [extra for extra, names in OPTIONAL.items() if all(_version(name) for name in names)]
+    absent = [extra for extra in OPTIONAL if extra not in there]
+    yield Check("extras", f"there: {', '.join(there) or 'none'}; not there: {', '.join(absent) or 'none'}")
+
+
+def _requirements() -> list[Requirement]:
+    """What nlu needs, as the checkout says it or, of an installed package, its metadata."""
+    checkout = PACKAGE.parent / "setup.cfg"
+    if checkout.is_file():
+        parser = ConfigParser()
+        parser.read(checkout, encoding="utf-8")
+        return [Requirement(line) for line in parser["options"]["install_requires"].split("\n") if line.strip()]
+    try:
+        return [Requirement(line) for line in importlib.metadata.requires("nlu") or ()]
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def package() -> Iterator[Check]:
+    """Where nlu is imported from, whether another one is in its way, and whether Hydra finds its plugins."""
+    yield Check("nlu", f"{nlu.__version__} from {PACKAGE}")
+    installed = _version("nlu")
+    if installed is not None and installed != nlu.__version__:
+        yield Check(
+            "installed nlu", f"pip knows version {installed}, but {nlu.__version__} is imported from {PACKAGE}",
+            "warning", f"{sys.executable} -m pip install --editable {PACKAGE.parent}, or leave the folder of the other",
+        )  # fmt: skip
+    others = [
+        folder for entry in sys.path
+        if (folder := Path(entry or ".").resolve() / "nlu") != PACKAGE and (folder / "__init__.py").is_file()
+    ]  # fmt: skip
+    if others:
+        shown = ", ".join(str(folder) for folder in dict.fromkeys(others))
+        yield Check(
+            "another nlu", f"Python would find {shown} as well", "warning",
+            "keep one of them on PYTHONPATH, so that commands and notebooks run the same code",
+        )  # fmt: skip
+    if absent := [name for name in PLUGINS if importlib.util.find_spec(f"hydra_plugins.{name}") is None]:
+        yield Check(
+            "searches", f"Hydra does not find {', '.join(absent)}", "broken",
+            f"{sys.executable} -m pip install --editable {PACKAGE.parent}, or add {PACKAGE.parent / 'launchers'} to "
+            "PYTHONPATH",
+        )  # fmt: skip
+    else:
+        yield Check("searches", f"Hydra finds {', '.join(PLUGINS)}")
+
+
+def checkout() -> Check:
+    """The commit that runs, and what is not committed."""
+    git = describe_code()["git"]
+    if git is None:
+        return Check("git", "nlu is installed, not run from a checkout; runs keep its code in code.zip")
+    if git["commit"] is None:
+        return Check("git", "a checkout without a commit; runs keep its code in code.zip")
+    commit = git["commit"][:12]
+    if not git["dirty"]:
+        return Check("git", f"commit {commit}, nothing changed")
+    changed = sum(line.startswith("diff --git") for line in (git["diff"] or "").splitlines())
+    more = " or more" if git["diff_cut"] else ""
+    return Check(
+        "git", f"commit {commit} with changes to {changed}{more} of its files, or new ones; runs keep them in code.zip "
+        "and provenance.json",
+    )  # fmt: skip
+
+
+def apex() -> Check:
+    """NVIDIA's apex, which nlu does without, and the package on the index that only bears its name."""
+    spec = importlib.util.find_spec("apex")
+    if spec is None:
+        return Check("apex", "not there and not needed: optimizer and mixed precision are torch's own")
+    places = [Path(place) for place in spec.submodule_search_locations or ()]
+    if not any((place / "multi_tensor_apply").is_dir() for place in places):
+        return Check(
+            "apex", f"{places[0] if places else spec.origin} is not NVIDIA's, but a package of the same name",
+            "warning", f"{sys.executable} -m pip uninstall apex; nlu needs neither",
+        )  # fmt: skip
+    built = "with" if importlib.util.find_spec("amp_C") else "without"
+    return Check("apex", f"NVIDIA's, {built} its kernels; not used: optimizer and mixed precision are torch's own")

@@ -1,0 +1,192 @@
+"""Tables of what files hold, for the terminal and for the page, from the record of a survey.
+
+The record is what `nlu.data.survey.report.as_record` returns.
+"""
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nlu.display.tables import print_table, table_of
+
+MOST_LABELS = 30
+MOST_UNKNOWN = 12
+MOST_TEXT = 60
+LEAST_SHARE = 0.0005
+Sets = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass
+class Grid:
+    """A table with a title; columns are (header, whether it holds numbers)."""
+
+    title: str
+    columns: Sequence[tuple[str, bool]]
+    lines: Sequence[Sequence[str]]
+    remark: str = ""
+
+
+def grids(record: Mapping[str, Any]) -> Iterator[Grid]:
+    """Yield the tables, in order."""
+    sets: Sets = record["sets"]
+    yield _sets(record, sets)
+    labels = [one["labels"] for one in sets.values() if one["labels"]]
+    if labels:
+        yield _labels(sets)
+    if any(one["numbers"] for one in sets.values()):
+        yield _numbers(sets)
+    yield _cuts(record, sets)
+    if any(one["unknown"] and one["unknown"]["tokens"] for one in sets.values()):
+        yield _unknown(sets)
+    yield _classes(sets)
+    if record["overlap"]:
+        yield _overlap(record)
+
+
+def _sets(record: Mapping[str, Any], sets: Sets) -> Grid:
+    unit = record["unit"]
+    columns = [("set", False), *[(name, True) for name in ("rows", "bad", "duplicates", "conflicts")]]
+    for what in ("characters", unit):
+        columns += [(f"{what}: median", True), ("95 %", True), ("most", True)]
+    columns += [("unknown", True), ("language", False)]
+    lines = []
+    for name, one in sets.items():
+        unknown = "-" if one["unknown"] is None else f"{one['unknown']['rows'] / one['rows']:.1%} of rows"
+        lines.append([
+            name, *(f"{one[key]:,}" for key in ("rows", "bad_rows", "duplicates", "conflicts")),
+            *(f"{value:,}" for value in one["characters"]), *(f"{value:,}" for value in one["lengths"]), unknown,
+            one["language"],
+        ])  # fmt: skip
+    remark = (
+        "duplicates: rows whose text occurred before in the set; conflicts: texts with several labels; unknown: rows "
+        "with a token that the tokenizer does not know"
+    )
+    return Grid("Sets", columns, lines, remark)
+
+
+def _labels(sets: Sets) -> Grid:
+    shown = {name: one["labels"] for name, one in sets.items() if one["labels"]}
+    order = dict.fromkeys(label for labels in shown.values() for label in labels)
+    names = sorted(order, key=lambda label: -sum(labels.get(label, 0) for labels in shown.values()))
+    columns = [("label", False), *[column for name in shown for column in ((name, True), ("share", True))]]
+    lines = [
+        [label, *(cell for labels in shown.values()
+                  for cell in (f"{labels.get(label, 0):,}", f"{labels.get(label, 0) / sum(labels.values()):.1%}"))]
+        for label in names[:MOST_LABELS]
+    ]  # fmt: skip
+    more = len(names) - MOST_LABELS
+    return Grid("Labels", columns, lines, f"and {more:,} more labels, which --json lists" if more > 0 else "")
+
+
+def _numbers(sets: Sets) -> Grid:
+    shown = {name: one["numbers"] for name, one in sets.items() if one["numbers"]}
+    names = list(next(iter(shown.values())))
+    lines = [[name, *(f"{values[key]:.6g}" for key in names)] for name, values in shown.items()]
+    return Grid("Labels that are numbers", [("set", False), *((name, True) for name in names)], lines)
+
+
+def _cuts(record: Mapping[str, Any], sets: Sets) -> Grid:
+    lengths = sorted({cut["max_len"] for one in sets.values() for cut in one["cut"]})
+    columns = [("max_len", True)]
+    columns += [(header, True) for name in sets for header in (f"{name}: rows cut", f"{record['unit']} lost")]
+    lines = []
+    for length in lengths:
+        line = [f"{length}{' *' if length == record['max_len'] else ''}"]
+        for one in sets.values():
+            cut = next((cut for cut in one["cut"] if cut["max_len"] == length), {"rows": 0.0, "tokens": 0.0})
+            line += [f"{cut['rows']:.2%}", f"{cut['tokens']:.2%}"]
+        lines.append(line)
+    suggested = record["suggested_max_len"]
+    if record["max_len"] != suggested:
+        return Grid("Cut at max_len", columns, lines, f"* as asked; suggested: {suggested}")
+    cut = next(cut["rows"] for cut in sets[record["train"]]["cut"] if cut["max_len"] == suggested)
+    whole = f"* suggested: {suggested} leaves {1 - cut:.1%} of the rows of {record['train']} whole"
+    return Grid("Cut at max_len", columns, lines, whole)
+
+
+def _unknown(sets: Sets) -> Grid:
+    lines = [
+        [name, piece, _named(piece), f"{count:,}"]
+        for name, one in sets.items() if one["unknown"]
+        for piece, count in list(one["unknown"]["pieces"].items())[:MOST_UNKNOWN]
+    ]  # fmt: skip
+    columns = [("set", False), ("piece", False), ("what it is", False), ("times", True)]
+    return Grid(
+        "What the tokenizer does not know", columns, lines, "of the first 2,000 rows of each set that have such"
+    )
+
+
+def _named(piece: str) -> str:
+    return unicodedata.name(piece, "").lower() if len(piece) == 1 else f"{len(piece)} characters"
+
+
+def _classes(sets: Sets) -> Grid:
+    kinds = dict.fromkeys(kind for one in sets.values() for kind in one["character_classes"])
+    lines = []
+    for kind in kinds:
+        shares = [one["character_classes"].get(kind, 0.0) for one in sets.values()]
+        lines.append(
+            [
+                kind,
+                *(f"{share:.2%}" if share >= LEAST_SHARE or not share else f"{100 * share:.1g}%" for share in shares),
+            ]
+        )
+    scripts = {name: one["scripts"] for name, one in sets.items()}
+    for script in dict.fromkeys(script for own in scripts.values() for script in own):
+        own = [f"{scripts[name].get(script, 0):,} rows" for name in sets]
+        lines.append([f"mostly {script}" if script != "none" else "without letters", *own])
+    return Grid("Characters", [("class", False), *((name, True) for name in sets)], lines)
+
+
+def _overlap(record: Mapping[str, Any]) -> Grid:
+    lines = [
+        [pair["first"], pair["second"], f"{pair['rows_of_first']:,}", f"{pair['rows_of_second']:,}",
+         f"{pair['texts_with_other_labels']:,}"]
+        for pair in record["overlap"]
+    ]  # fmt: skip
+    columns = [
+        ("A", False),
+        ("B", False),
+        ("rows of A also in B", True),
+        ("rows of B also in A", True),
+        ("texts with other labels", True),
+    ]
+    return Grid("Overlap", columns, lines)
+
+
+def print_survey(record: Mapping[str, Any]) -> None:
+    """Print the tables, some repeated texts, what to look at and the command."""
+    for name, one in record["sets"].items():
+        print_table(f"{name}: {one['fields_because']}")
+    for grid in grids(record):
+        table = table_of(grid.columns)
+        for line in grid.lines:
+            table.add_row(*line)
+        print_table("", grid.title, table)
+        if grid.remark:
+            print_table(grid.remark, style="dim")
+    for title, shown in _shown(record):
+        print_table("", title)
+        for one in shown:
+            places = ", ".join(f"{place['row']} {place['label']}" for place in one["places"])
+            print_table(f"  {_cut(one['text'])}  [{places}]")
+    if record["remarks"]:
+        print_table("", "To look at", *(f"  {remark}" for remark in record["remarks"]))
+    print_table("", "To begin with", f"  {record['command']}", "")
+
+
+def _shown(record: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
+    for pair in record["overlap"]:
+        if pair["examples"]:
+            yield f"In {pair['first']} and in {pair['second']}", pair["examples"][:3]
+    for name, one in record["sets"].items():
+        if one["shown_conflicts"]:
+            yield f"{name}: one text, several labels", one["shown_conflicts"][:3]
+        if one["shown_duplicates"]:
+            yield f"{name}: most repeated texts", one["shown_duplicates"][:3]
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"

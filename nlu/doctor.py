@@ -1,0 +1,65 @@
+"""Look whether this machine is fit for nlu, and why a run's score differs.
+
+python -m nlu.doctor                    versions, devices, threads, fast paths, ranks, disks, access, code
+python -m nlu.doctor outputs/mine       and each reason why the score of this run may be another now
+python -m nlu.doctor outputs/mine/last --json
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from nlu.config.entry.command import Parser, run_command
+from nlu.config.errors import UserError
+
+EXIT_BROKEN = 1
+DEFAULT_OUTPUTS = "outputs"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Look at everything and print it; returns 1 where something is broken.
+
+    Raises UserError for a reference that names no run, and where something else has started several ranks.
+    """
+    parser = Parser(
+        prog="python -m nlu.doctor",
+        description="Looks at versions, devices, threads, fast paths, a sum over all ranks of this machine, disks, "
+        "names of credentials, and the package with its checkout. With RUN also at each reason why its score may be "
+        "another now: code, versions, rows, weights, machine, settings; some of its rows are predicted again, alone "
+        "and among others. Exit status 1: something is broken, and what to do about it stands below it.",
+    )
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="a run's folder, RUN/best-2, RUN/last, or the folder of a search"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument(
+        "--outputs", type=Path, default=Path(DEFAULT_OUTPUTS), metavar="DIR",
+        help=f"where runs are written; default {DEFAULT_OUTPUTS}",
+    )  # fmt: skip
+    given = parser.parse(arguments)
+
+    import json
+
+    from nlu.diagnosis.check import as_records, is_broken
+    from nlu.diagnosis.examination import of_machine, of_run
+    from nlu.diagnosis.show import print_sections
+    from nlu.training.ranks import launched_by_torchrun
+
+    if launched_by_torchrun():
+        raise UserError("RANK and WORLD_SIZE are set, but doctor starts ranks itself; start it once, without torchrun")
+    run = of_run(given.run) if given.run else []
+    sections = [*of_machine(given.outputs), *run]
+    if given.json:
+        print(json.dumps(as_records(sections), indent=2, ensure_ascii=False))
+    else:
+        print_sections(sections)
+    return EXIT_BROKEN if is_broken(sections) else 0
+
+
+def command() -> NoReturn:
+    """Be the program nlu-doctor."""
+    run_command(main)
+
+
+if __name__ == "__main__":
+    command()

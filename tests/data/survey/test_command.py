@@ -1,0 +1,150 @@
+"""python -m nlu.data: its page, and what it says of files that cannot be used."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.data.__main__ import main
+from tests import warm
+from tests.inference.runs import trained
+from tests.training.in_process import composed
+from tests.training.kinds import TASKS
+from tests.training.runs import REPOSITORY, SAME_THREADS
+
+ROWS = "review,stars\n" + "".join(f"what number {n} says is fine,{n % 2}\n" for n in range(12))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NLU_DATA", str(tmp_path / "data"))
+    (tmp_path / "shop.csv").write_text(ROWS)
+    return tmp_path
+
+
+def test_the_page_stands_by_itself_and_shows_texts_as_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rows.csv").write_text(ROWS + "</script><b>bold</b> & $title,1\n" * 2)
+    assert main(["rows.csv", "--out", "page.html"]) == 0
+    assert capsys.readouterr().out.endswith("page.html\n")
+    page = Path("page.html").read_text()
+    assert page.count("<svg") == 5 and "prefers-color-scheme: dark" in page and "width=device-width" in page
+    assert not re.search(r"""(?:src|href)\s*=\s*["']?(?!["'#])|url\((?!#)|@import|<script|<link""", page)
+    assert "#0072b2" in page and re.search(r"fill: var\(--set-0\)", page)
+    assert not re.search(r"(?:fill|stroke): #0", page), "a colour that does not follow the page's"
+    assert "&lt;/script&gt;&lt;b&gt;bold&lt;/b&gt; &amp; $title" in page and "<b>bold" not in page
+
+
+@pytest.mark.thorough
+def test_without_out_each_report_is_a_new_file(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert main(["shop.csv"]) == 0
+    assert len(list(Path("outputs/data").glob("shop-*.html"))) == 2
+
+
+def test_the_command_to_begin_with_trains_on_these_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train=shop.csv", "shop2=shop.csv", "--json"]) == 0
+    command = json.loads(capsys.readouterr().out)["command"]
+    _, _, module, *overrides = shlex.split(command)
+    assert module == "nlu.train"
+    config = composed(*overrides)
+    assert config.data["fields"] == {"text": "review", "label": "stars"} and config.data["dev"].endswith("shop.csv")
+
+
+def test_the_tokenizer_of_a_run_counts_as_it_did_there(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(TASKS["classify"], here / "of")
+    capsys.readouterr()
+    assert main([str(here / "of/train.jsonl"), "--model", str(run), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    facts = json.loads((run / "data.json").read_text())["sets"]["train"]
+    assert record["sets"]["train"]["lengths"] == [facts[f"length_{name}"] for name in ("median", "95_percent", "max")]
+    assert record["sets"]["train"]["labels"] == facts["labels"]
+    assert f"model.pretrained={run}/checkpoints/best-1" in record["command"]
+
+
+def test_files_of_one_label_each_are_one_set(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.txt").write_text("broken\nawful\nso so\n")
+    Path("good.txt").write_text("fine\nso so\n")
+    assert main(["negative=bad.txt", "positive=good.txt", "--format", "lines", "--out", "page.html"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"texts +5 +0 +1 +1 ", said) and re.search(r"negative +3 +60.0%", said)
+    assert "so so  [bad.txt:3 negative, good.txt:2 positive]" in said
+    assert "'data.train={negative: bad.txt, positive: good.txt}'" in said
+
+
+def test_a_named_data_set_is_read_as_its_yaml_says(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "data/AFQMC").mkdir(parents=True)
+    for name in ("train", "dev"):
+        (here / f"data/AFQMC/{name}.json").write_text('{"sentence1": "甲", "sentence2": "乙", "label": "0"}\n' * 3)
+    assert main(["--data", "afqmc", "--out", "page.html"]) == 0
+    said = capsys.readouterr().out
+    assert "as afqmc.yaml says" in said and "data=afqmc" in said and re.search(r"train +dev +3 +3 +0", said)
+
+
+def test_it_runs_as_a_module_with_status_0_and_2(here: Path) -> None:
+    environment = {**SAME_THREADS, "PYTHONPATH": str(REPOSITORY)}
+    done = warm.run(["-m", "nlu.data", "shop.csv", "--fields", "text=review"], cwd=here, env=environment)
+    assert done.returncode == 0 and "text = review (as said)" in done.stdout
+    done = warm.run(["-m", "nlu.data", "nowhere.csv"], cwd=here, env=environment)
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
+    assert done.stderr.startswith("nlu: error: FILE is 'nowhere.csv', which is no file here")
+
+
+BAD = {
+    "empty.csv": b"",
+    "head.csv": b"text,label\n",
+    "latin.csv": b"text,label\n" + "schön und gut,a\n".encode("latin-1") * 3,
+    "blank.csv": b"text,label\n,a\n ,b\n",
+    "sheet.xlsx": b"x",
+    "what.dat": b"x",
+    "broken.yaml": b"a: [",
+    "other.yaml": b"train: shop.csv\nformat: jsnl\n",
+    "quotes.csv": b'text,label\n"never closed,a\n' * 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["empty.csv"], "empty.csv is empty; give a file with rows"),
+        (["head.csv"], "head.csv holds no row; give a file with rows"),
+        (["latin.csv"], "latin.csv:2: is not UTF-8"),
+        (["latin.csv", "--fields", "text=text"], "latin.csv:2: is not UTF-8"),
+        (["blank.csv", "--fields", "text=text"], "none of its 2 rows can be used"),
+        (["sheet.xlsx"], "is a spreadsheet"),
+        (["what.dat"], "set --format to one of"),
+        (["quotes.csv"], "the quotes of this row do not close"),
+        (["shop.csv", "--fields", "text=reviw"], "--fields text is 'reviw', but the header has .*nearest: review"),
+        (["shop.csv", "--fields", "txt=review"], "'txt' is no role of a column; nearest: text"),
+        (["--fields", "text=review", "shop.csv"], "must read ROLE=COLUMN, behind the files"),
+        (["shop.csv", "--fields", "label=stars"], "needs a column of texts"),
+        (["nowhere.csv"], "no file here"),
+        (["."], "which is a folder"),
+        ([], "give files, or the name of a data set"),
+        (["shop.csv", "--data", "afqmc"], "not both"),
+        (["--data", "afqcm"], "nearest: afqmc"),
+        (["--data", "broken.yaml"], "broken.yaml, which is no YAML"),
+        (["--data", "other.yaml"], "format is 'jsnl'; nearest: jsonl"),
+        (["shop.csv", "--model", "nowhere"], "nowhere"),
+        (["shop.csv", "--tokenizer", "nowhere"], "--tokenizer nowhere does not exist"),
+        (["shop.csv", "--tokenizer", "shop.csv"], "lacks \\[UNK\\]"),
+        (["shop.csv", "--model", "a", "--tokenizer", "b"], "both name a tokenizer"),
+        (["shop.csv", "--out", "shop.csv"], "a page is a file whose name ends in .html"),
+        (["shop.csv", "--out", "there.html"], "which exists; nothing was written"),
+        (["shop.csv", "--max-len", "3"], "must be a whole number >= 4"),
+        (["shop.csv", "--field", "text=review"], "nearest: --fields"),
+        (["shop.csv", "shop.csv"], "two sets would be called"),
+    ],
+)
+def test_mistakes_cost_a_sentence_and_exit_2(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    for name, content in BAD.items():
+        (here / name).write_bytes(content)
+    (here / "there.html").write_text("kept")
+    with pytest.raises(UserError, match=words):
+        main(arguments)
+    assert (here / "there.html").read_text() == "kept" and capsys.readouterr().out == ""

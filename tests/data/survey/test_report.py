@@ -1,0 +1,180 @@
+"""What is counted of files, against counts made otherwise."""
+
+import csv
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nlu.data.__main__ import main
+from nlu.data.survey.letters import Letters
+from nlu.data.tokenizing import wordpiece
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write_rows(name: str, rows: list[tuple[str, str]]) -> None:
+    with open(name, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+
+
+def survey(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+def random_rows(count: int, seed: int) -> list[tuple[str, str]]:
+    rng = random.Random(seed)
+    return [
+        (" ".join(rng.choice("abcdefghxy") for _ in range(rng.randint(1, 4))), rng.choice(["good", "bad", "odd"]))
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture
+def counted(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, list[tuple[str, str]]], dict[str, Any]]:
+    """The rows of two sets, and the record of a survey of them by a tokenizer that knows a to h."""
+    rows = {"train": random_rows(5000, 1), "dev": random_rows(700, 2)}
+    for name, own in rows.items():
+        write_rows(f"{name}.csv", own)
+    Path("vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB))
+    return rows, survey(capsys, "train.csv", "dev.csv", "--tokenizer", "vocab.txt", "--max-len", "5")
+
+
+def test_labels_lengths_and_unknown_tokens_are_those_of_the_rows(counted: Any) -> None:
+    rows, record = counted
+    for name, own in rows.items():
+        found = record["sets"][name]
+        assert found["rows"] == len(own) and found["labels"] == dict(Counter(label for _, label in own).most_common())
+        lengths_N = np.array([len(text.split()) + 2 for text, _ in own])
+        assert found["lengths"] == [np.percentile(lengths_N, 50), np.percentile(lengths_N, 95) // 1, lengths_N.max()]
+        assert sum(found["length_histogram"]["counts"]) == len(own)
+        cut = next(cut for cut in found["cut"] if cut["max_len"] == 5)
+        assert cut["rows"] == pytest.approx((lengths_N > 5).mean())
+        assert cut["tokens"] == pytest.approx(np.maximum(lengths_N - 5, 0).sum() / lengths_N.sum())
+        words = [word for text, _ in own for word in text.split()]
+        assert found["unknown"]["tokens"] == sum(word in "xy" for word in words)
+        assert found["unknown"]["rows"] == sum("x" in text or "y" in text for text, _ in own)
+        assert set(found["unknown"]["pieces"]) == {"x", "y"}
+    assert record["suggested_max_len"] == 16
+
+
+def test_duplicates_conflicts_and_overlap_are_those_of_the_rows(counted: Any) -> None:
+    rows, record = counted
+    labels_of: dict[str, dict[str, set[str]]] = {}
+    for name, own in rows.items():
+        labels = labels_of.setdefault(name, {})
+        for text, label in own:
+            labels.setdefault(text, set()).add(label)
+        found = record["sets"][name]
+        assert found["duplicates"] == len(own) - len(labels)
+        assert found["duplicates_with_same_label"] == len(own) - len(set(own))
+        assert found["conflicts"] == sum(len(some) > 1 for some in labels.values())
+        counts = Counter(text for text, _ in own)
+        most = [shown["text"] for shown in found["shown_duplicates"]]
+        assert sorted(counts[text] for text in most) == sorted(count for _, count in counts.most_common(10))
+        for shown in found["shown_conflicts"]:
+            assert {place["label"] for place in shown["places"] if place["set"] == name} == labels[shown["text"]]
+    (pair,) = record["overlap"]
+    train, dev = labels_of["train"], labels_of["dev"]
+    assert pair["rows_of_first"] == sum(text in dev for text, _ in rows["train"])
+    assert pair["rows_of_second"] == sum(text in train for text, _ in rows["dev"])
+    assert pair["texts_with_other_labels"] == sum(dev[text] != train[text] for text in dev if text in train)
+    for shown in pair["examples"]:
+        for place in shown["places"]:
+            line = int(place["row"].partition(":")[2])
+            assert rows[place["set"]][line - 2] == (shown["text"], place["label"])
+
+
+def test_lengths_of_pairs_are_those_that_a_run_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pairs.jsonl").write_text('{"text_a": "a b c", "text_b": "d e", "label": 1}\n' * 3)
+    Path("vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB))
+    found = survey(capsys, "pairs.jsonl", "--tokenizer", "vocab.txt")
+    tokenizer = wordpiece(VOCAB, True, "a test")
+    assert found["sets"]["pairs"]["lengths"] == [5 + tokenizer.pair.size] * 3
+    assert found["command"].startswith("python -m nlu.train task=match ")
+
+
+def test_without_a_tokenizer_words_are_counted_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows("few.csv", [("我 love it", "a"), ("不好！", "b")] * 4)
+    assert main(["few.csv", "--out", "page.html"]) == 0
+    said = capsys.readouterr().out
+    assert "words: median" in said
+    assert "no tokenizer was given, so words are counted" in Path("page.html").read_text()
+    assert survey(capsys, "few.csv")["sets"]["few"]["lengths"] == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "task"),
+    [
+        ([f"{n / 7:.3f}" for n in range(60)], "numbers", "task=regress"),
+        ([str(n % 5) for n in range(60)], "classes", "model=textcnn"),
+    ],
+)
+def test_labels_are_numbers_or_classes(
+    capsys: pytest.CaptureFixture[str], labels: list[str], kind: str, task: str
+) -> None:
+    write_rows("rows.csv", [(f"a text number {n}", label) for n, label in enumerate(labels)])
+    found = survey(capsys, "rows.csv")
+    assert found["sets"]["rows"]["kind"] == kind and task in found["command"].split()
+
+
+def test_spans_and_several_labels_are_counted_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tags.jsonl").write_text(
+        '{"tokens": ["a", "b", "c", "d"], "tags": ["B-x", "I-x", "B-x", "O"]}\n'
+        '{"tokens": ["a", "b", "c", "d"], "tags": ["I-y", "I-y", "O", "I-y"]}\n'
+    )
+    assert survey(capsys, "tags.jsonl")["sets"]["tags"]["labels"] == {"x": 2, "y": 2}
+    Path("spans.jsonl").write_text('{"text": "aba", "spans": {"x": {"a": [[0, 0], [2, 2]]}, "y": {"b": [[1, 1]]}}}\n')
+    assert survey(capsys, "spans.jsonl")["sets"]["spans"]["labels"] == {"x": 2, "y": 1}
+    Path("topics.jsonl").write_text('{"text": "a", "topics": ["x", "y"]}\n{"text": "b", "topics": ["x"]}\n')
+    found = survey(capsys, "topics.jsonl")
+    assert found["sets"]["topics"]["labels"] == {"x": 2, "y": 1} and "task=multilabel" in found["command"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "language"),
+    [
+        (["这个酒店的房间很大，服务也好"], "Chinese, simplified"),
+        (["這個飯店的房間很大，服務也好"], "Chinese, traditional"),
+        (["これは本です、とても面白い"], "Japanese"),
+        (["이 호텔은 좋아요"], "Korean"),
+        (["the room was large and it is in the old part of the town"], "English"),
+        (["das Zimmer war groß und die Lage ist gut für uns"], "German"),
+        (["zxq vbn"], "in Latin letters"),
+        (["гостиница"], "in Cyrillic letters"),
+        (["123 !"], "no letters"),
+    ],
+)
+def test_languages_are_told_by_script_and_common_words(texts: list[str], language: str) -> None:
+    letters = Letters()
+    letters.add([texts])
+    assert letters.language() == language
+
+
+def test_every_character_is_in_one_class() -> None:
+    letters = Letters()
+    letters.add([["好a1Ａ!！ 😀\u200b\ufffdかД"]])
+    counts = {name: round(share * 12) for name, share in letters.shares().items()}
+    assert sum(counts.values()) == 12 and set(counts.values()) == {1}
+    assert {"damaged or private characters", "invisible and control characters", "kana"} <= counts.keys()
+
+
+def test_rows_that_cannot_be_used_are_counted_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows("rows.csv", [("fine", "a"), ("", "b"), ("good", "b"), ("good", "")] * 5)
+    found = survey(capsys, "rows.csv")
+    own = found["sets"]["rows"]
+    assert (own["rows"], own["bad_rows"]) == (15, 5)
+    assert own["listed_bad_rows"][0] == "rows.csv:3: field text: '' is empty"
+    assert own["labels"]["(none)"] == 5
+    assert any("5 rows without a label" in remark for remark in found["remarks"])
+    assert "data.on_bad_row=skip" in found["command"]
