@@ -216,9 +216,8 @@ def test_every_package_that_is_imported_is_declared():
     settings = configparser.ConfigParser()
     settings.read(REPOSITORY / "setup.cfg")
     required = declared(settings["options"], "install_requires")
-    extras = set().union(
-        *(declared(settings["options.extras_require"], key) for key in ("hf", "onnx", "oss", "errors"))
-    )
+    optional = ("hf", "onnx", "oss", "errors", "excel", "serve")
+    extras = set().union(*(declared(settings["options.extras_require"], key) for key in optional))
     imported: dict[str, str] = {}
     for path in [*(REPOSITORY / "nlu").rglob("*.py"), *(REPOSITORY / "launchers").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

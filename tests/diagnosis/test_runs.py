@@ -19,9 +19,10 @@ from nlu.diagnosis.examination import of_run
 from nlu.diagnosis.recomputed import predicted_again
 from nlu.diagnosis.recorded import beginning
 from nlu.display.progress import Progress
-from nlu.inference.locate import locate, saved_config
+from nlu.inference.locate import locate
 from nlu.inference.trained import load_trained
 from nlu.models.task_model import TaskModel
+from nlu.reports.runs import saved_config
 from nlu.runs.provenance import snapshot_code
 from nlu.training.build import build_data
 from nlu.training.ranks import Ranks

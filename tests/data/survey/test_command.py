@@ -114,7 +114,7 @@ BAD = {
         (["latin.csv"], "latin.csv:2: is not UTF-8"),
         (["latin.csv", "--fields", "text=text"], "latin.csv:2: is not UTF-8"),
         (["blank.csv", "--fields", "text=text"], "none of its 2 rows can be used"),
-        (["sheet.xlsx"], "is a spreadsheet"),
+        (["sheet.xlsx"], "not an Excel workbook"),
         (["what.dat"], "set --format to one of"),
         (["quotes.csv"], "the quotes of this row do not close"),
         (["shop.csv", "--fields", "text=reviw"], "--fields text is 'reviw', but the header has .*nearest: review"),
