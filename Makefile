@@ -76,7 +76,7 @@ $(VENV)/.run: setup.cfg pyproject.toml
 EXTRAS_dev := dev,hf,onnx
 EXTRAS_bench := bench
 EXTRAS_cuda := dev,hf,onnx,bench
-EXTRAS_services := dev,docs,hf,onnx,services,tensorboard,mlflow,wandb
+EXTRAS_services := dev,docs,hf,onnx,services,tensorboard,mlflow,wandb,tf
 EXTRAS_dist := dist
 EXTRAS_docs := docs
 
