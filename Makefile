@@ -75,8 +75,8 @@ $(VENV)/.run: setup.cfg pyproject.toml
 # What each marker stands for: the extras of setup.cfg that its targets need.
 EXTRAS_dev := dev,excel,hf,onnx,serve
 EXTRAS_bench := bench,serve
-EXTRAS_cuda := dev,hf,onnx,serve,bench
-EXTRAS_services := dev,docs,errors,excel,hf,onnx,serve,services
+EXTRAS_cuda := dev,excel,hf,onnx,serve,bench
+EXTRAS_services := dev,docs,errors,excel,hf,mlflow,onnx,serve,services,tensorboard,tf,wandb
 EXTRAS_dist := dist
 EXTRAS_docs := docs
 

@@ -11,6 +11,7 @@ ROOT = Path(nlu.__file__).parent
 FLOORS = (
     ("config", "storage"),
     ("runs", "display"),
+    ("tracking",),
     ("models", "losses", "metrics", "optim", "data"),
     ("tasks", "methods"),
     ("sweeps",),

@@ -21,12 +21,15 @@ import pytest
 from tests.distribution import copy_checkout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+OPTIONAL = ("hf", "onnx", "oss", "errors", "excel", "serve", "tensorboard", "mlflow", "wandb", "tf")
 SHIPPED = ("nlu", "conf", "launchers", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 DISTRIBUTIONS = {
     "hydra": "hydra-core",
     "yaml": "pyyaml",
     "sklearn": "scikit-learn",
     "hydra_plugins": "hydra-optuna-sweeper",
+    "mlflow": "mlflow-skinny",
+    "tensorflow": "tensorflow-cpu",
 }
 """Where the name that is imported is not the name that is installed."""
 
@@ -216,8 +219,7 @@ def test_every_package_that_is_imported_is_declared():
     settings = configparser.ConfigParser()
     settings.read(REPOSITORY / "setup.cfg")
     required = declared(settings["options"], "install_requires")
-    optional = ("hf", "onnx", "oss", "errors", "excel", "serve")
-    extras = set().union(*(declared(settings["options.extras_require"], key) for key in optional))
+    extras = set().union(*(declared(settings["options.extras_require"], key) for key in OPTIONAL))
     imported: dict[str, str] = {}
     for path in [*(REPOSITORY / "nlu").rglob("*.py"), *(REPOSITORY / "launchers").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

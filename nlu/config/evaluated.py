@@ -43,6 +43,8 @@ def on_run(
     config = {**deepcopy(dict(saved)), **{key: composed[key] for key in OWN}}
     # How often it was repeated, and which choices were made, is said of training.
     config.pop("choices", None)
+    # Nor is a tracker told of scores, which need not be installed here.
+    config.pop("tracker", None)
     again = "data.fields" in given
     for key in given:
         if key in OWN:

@@ -95,9 +95,17 @@ class Export:
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
     format: (
-        Literal["huggingface", "sentence_transformers", "onnx", "onnx-int8", "torch_export", "torchscript"]
-        | list[Literal["huggingface", "sentence_transformers", "onnx", "onnx-int8", "torch_export", "torchscript"]]
-    )
+        Literal[
+            "huggingface", "sentence_transformers", "onnx", "onnx-int8", "torch_export", "torchscript",
+            "tf_checkpoint", "savedmodel",
+        ]
+        | list[
+            Literal[
+                "huggingface", "sentence_transformers", "onnx", "onnx-int8", "torch_export", "torchscript",
+                "tf_checkpoint", "savedmodel",
+            ]
+        ]
+    )  # fmt: skip
     """One format or several, each then in a folder of its name."""
     out: str
     """A new folder."""

@@ -90,13 +90,15 @@ class Run:
     precision: Node
     trainer: Trainer
     folds: Folds
+    tracker: Node = field(default_factory=lambda: {"_target_": "nlu.tracking.nothing.Nothing"})
+    """Where the run's numbers are shown beside its own tables; runs of earlier versions name none."""
     choices: dict[str, str] = field(default_factory=dict, init=False)
     """The chosen name of each group, for the run's records."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any], choices: Mapping[str, str] | None = None) -> Self:
         """Build from a validated configuration with all of its keys, as `nlu.config.entry.app.prepare` returns it."""
-        known = {item.name: config[item.name] for item in fields(cls) if item.init}
+        known = {item.name: config[item.name] for item in fields(cls) if item.init and item.name in config}
         run = cls(**known | {"trainer": Trainer(**config["trainer"]), "folds": Folds(**config["folds"])})
         run.choices = dict(choices or config.get("choices") or {})
         return run

@@ -126,7 +126,7 @@ def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[dict[st
 
     Raises UserError where its tokenizer gives other tokens, which would make it another model.
     """
-    compute = chosen.read(folder)
+    compute = chosen.read(folder, trained)
     if chosen.name == SENTENCES:
         compute = _cosines(compute)
     predictor = Predictor(trained, torch.device("cpu"), batch_size=CHECK_BATCH)
@@ -140,7 +140,7 @@ def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[dict[st
             largest = float(np.maximum(largest, np.abs(mine - other).max(initial=0.0)))
             same += _decided(mine, trained) == _decided(other, trained)
         right += sum(_decided(other, trained) == row.get("label") for other, row in zip(theirs, batch, strict=True))
-    _require_same_tokens(trained, folder, rows)
+    _require_same_tokens(trained, chosen.tokenizer(folder), rows)
     size_mb = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
     latencies = [_latency_ms(partial(compute, some)) for some in _timed(trained, predictor, rows)]
     accuracy = right / len(rows) if _has_accuracy(trained) else None
@@ -223,13 +223,11 @@ def _cosines(vectors: Compute) -> Compute:
     return compute
 
 
-def _require_same_tokens(trained: Trained, folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+def _require_same_tokens(trained: Trained, tokenizer: Any, rows: Sequence[dict[str, Any]]) -> None:
     """Hold the exported tokenizer against the run's; of a tagger, whose units come apart already, nothing is held."""
-    from transformers import AutoTokenizer
-
     if trained.layout.name == "units":
         return
-    tokenizer, max_len = AutoTokenizer.from_pretrained(folder), trained.config.data["max_len"]
+    max_len = trained.config.data["max_len"]
     for row in rows:
         texts = [row[name] for name in TEXTS if name in row]
         if trained.layout.name == "pair":

@@ -16,7 +16,8 @@ from nlu.display.curves import Curve, Drawing
 from nlu.reports.aggregate import Row
 from nlu.reports.columns import differing_columns
 from nlu.reports.runs import Run, metric_of, task_constants
-from nlu.runs.records import Cell, read_rows
+from nlu.runs.records import SCALARS, TRAIN, VALID, Cell, read_rows
+from nlu.tracking.points import OF_SUMMARY
 
 Across = Literal["examples", "steps", "epochs", "time"]
 COLUMNS: dict[Across, str] = {"examples": "examples", "steps": "step", "epochs": "epoch", "time": "time_s"}
@@ -45,7 +46,8 @@ def labels_of(rows: Sequence[Row]) -> list[str]:
 def drawings_of(rows: Sequence[Row], across: Across, metrics: Sequence[str]) -> list[Drawing]:
     """Return a drawing for each metric, by default the one that decides, and for loss, learning rate and gradient norm.
 
-    A metric is NAME, of the set that decides, or SET/NAME. Raises UserError where no run has it.
+    A metric is NAME, of the set that decides, SET/NAME, or summary/NAME of what a model recorded. Raises UserError
+    where no run has it.
     """
     labels = labels_of(rows)
     tables = {run.folder: _tables(run.folder) for row in rows for run in row.runs}
@@ -58,7 +60,7 @@ def drawings_of(rows: Sequence[Row], across: Across, metrics: Sequence[str]) -> 
             points = [_of_metric(tables[run.folder], across, set_name, metric) for run in row.runs]
             curve = joined(label, points)
             if curve is not None:
-                curve.best = _best(row.runs, curve, metric)
+                curve.best = _best(row.runs, curve, metric) if set_name != OF_SUMMARY else None
                 drawing.curves.append(curve)
         if not drawing.curves:
             asked = f"{set_name}/{metric}"
@@ -100,13 +102,22 @@ def _asked(text: str, row: Row) -> tuple[str, str]:
     metric, set_name = row.metric or metric_of(row.runs[0].config)[0] or "loss", row.set_name or "dev"
     if not text:
         return set_name, metric
+    if text.startswith(f"{OF_SUMMARY}/"):
+        # What a model calls a number may have slashes.
+        return OF_SUMMARY, text.partition("/")[2]
     given, slash, name = text.rpartition("/")
     return (given if slash else set_name), name
 
 
 def _tables(folder: Path) -> tuple[list[dict[str, Cell]], list[dict[str, Cell]]]:
-    """Return the rows of train.tsv and valid.tsv, each with the seconds that training had taken by then."""
-    train, valid = (read_rows(path) if (path := folder / name).is_file() else [] for name in ("train.tsv", "valid.tsv"))
+    """Return the rows of train.tsv and valid.tsv, each with the seconds that training had taken by then.
+
+    What the model recorded stands among the latter, as metrics of a set of its own.
+    """
+    train, valid, recorded = (
+        read_rows(path) if (path := folder / name).is_file() else [] for name in (TRAIN, VALID, SCALARS)
+    )
+    valid += [{**row, "set": OF_SUMMARY, "metric": row["name"]} for row in recorded]
     elapsed_s, before = 0.0, 0.0
     for row in train:
         examples, speed = _number(row.get("examples")), _number(row.get("examples_per_s"))

@@ -109,6 +109,11 @@ def _is_before_begin(path: Path) -> bool:
     return any(fnmatch(path.name, pattern) for pattern in BEFORE_BEGIN)
 
 
+def is_repeat_or_job(run_dir: Path) -> bool:
+    """Whether a folder is called like one run among several: a fold, a seed, or a job of a search or grid."""
+    return run_dir.name.isdigit() or any(fnmatch(run_dir.name, pattern) for pattern in REPEATS)
+
+
 def _exists(run_dir: Path, contents: list[str]) -> UserError:
     shown = ", ".join(contents[:4]) + (", ..." if len(contents) > 4 else "")
     return UserError(

@@ -15,7 +15,10 @@ Cell = str | int | float | None
 
 TRAIN_COLUMNS = ("step", "epoch", "examples", "loss", "gnorm", "clipped", "lr", "examples_per_s", "real_tokens_per_s")
 VALID_COLUMNS = ("step", "epoch", "examples", "set", "metric", "value")
-TEXT_COLUMNS = frozenset({"set", "metric"})
+SCALAR_COLUMNS = ("step", "epoch", "examples", "name", "value", "calls")
+HISTOGRAM_COLUMNS = ("step", "epoch", "examples", "name", "low", "high", "count")
+TRAIN, VALID, SCALARS, HISTOGRAMS = "train.tsv", "valid.tsv", "scalars.tsv", "histograms.tsv"
+TEXT_COLUMNS = frozenset({"set", "metric", "name"})
 """Columns that stay text when read, so that a set called "2024" or a metric called "inf" keeps its name."""
 
 

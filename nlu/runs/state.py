@@ -6,6 +6,8 @@ There is no generator state and no loader state: both are functions of the seed 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
+from nlu.runs.tallies import Histogram, Mean
+
 
 @dataclass
 class Best:
@@ -33,6 +35,25 @@ class Window:
     examples: int = 0
     real_tokens: int = 0
     steps_s: float = 0.0
+    recorded: dict[str, Mean] = field(default_factory=dict)
+    """by `nlu.runs.summary.scalar`, over all ranks, on rank 0"""
+    histograms: dict[str, Histogram] = field(default_factory=dict)
+    """the same, by `histogram`"""
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """Build from what a state's `to_json` gave."""
+        window = cls(**values)
+        window.recorded = {name: Mean(**each) for name, each in values.get("recorded", {}).items()}
+        window.histograms = {name: Histogram(**each) for name, each in values.get("histograms", {}).items()}
+        return window
+
+    def add_recorded(self, means: dict[str, Mean], histograms: dict[str, Histogram]) -> None:
+        """Add what the calls on a rank recorded."""
+        for name, mean in means.items():
+            self.recorded.setdefault(name, Mean()).merge(mean)
+        for name, histogram in histograms.items():
+            self.histograms.setdefault(name, Histogram()).merge(histogram)
 
     def add_terms(self, sums: dict[str, float], counts: dict[str, int]) -> None:
         """Add a step's sums."""
@@ -91,6 +112,6 @@ class State:
         """Build from what `to_json` gave."""
         known = {item.name: values[item.name] for item in fields(cls)}
         known["best"] = [Best(**entry) for entry in known["best"]]
-        known["window"] = Window(**known["window"])
+        known["window"] = Window.from_json(known["window"])
         known["throughput"] = Throughput(**known["throughput"])
         return cls(**known)

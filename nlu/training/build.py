@@ -26,6 +26,7 @@ from nlu.runs.checkpoint import Checkpoints
 from nlu.runs.state import State
 from nlu.storage.resources import fetch
 from nlu.tasks.task import Task
+from nlu.training.journal import Journal
 from nlu.training.loop import Training
 from nlu.training.parallel import strategy
 from nlu.training.ranks import Ranks
@@ -61,8 +62,9 @@ def build_run(config: Run, run_dir: Path, ranks: Ranks, progress: Progress, chec
     scheduler = build(config.scheduler, trusted=trusted)
     state = resume(checkpoint, stepper, order_key) if checkpoint else State()
     return Training(
-        trainer, config.seed, task, scheduler, stepper, store, state, clock, order_key, checkpoints, run_dir, progress
-    )
+        trainer, config.seed, task, scheduler, stepper, store, state, clock, order_key, checkpoints, run_dir, progress,
+        Journal(ranks, build(config.tracker, trusted=trusted)),
+    )  # fmt: skip
 
 
 def build_task(config: Run, store: Store) -> Task:

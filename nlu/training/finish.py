@@ -35,6 +35,7 @@ def finish(run: Training) -> None:
     if run.stepper.ranks.is_first:
         draw(run)
         warn_of_one_class(run)
+        run.journal.end("pruned" if run.state.pruned else "finished", metrics)
         write_json(run.run_dir / "result.json", result_of(run, metrics))
 
 

@@ -27,10 +27,11 @@ from nlu.display.progress import Progress
 from nlu.optim.adamw import set_learning_rate
 from nlu.optim.schedules import Schedule
 from nlu.runs.checkpoint import Checkpoints, OrderKey
-from nlu.runs.records import Table
+from nlu.runs.records import Cell, Table
 from nlu.runs.state import Best, State, Window
 from nlu.tasks.task import Task
 from nlu.training.evaluation import Evaluator, Scored, score
+from nlu.training.journal import Journal
 from nlu.training.predictions import keep_predictions
 from nlu.training.step import PendingStep, Stepper, StepResult
 from nlu.training.stopping import StopSignals
@@ -67,6 +68,8 @@ class Training:
     checkpoints: Checkpoints
     run_dir: Path
     progress: Progress
+    journal: Journal
+    """told of every row of the tables, on all ranks"""
     signals: StopSignals = field(default_factory=StopSignals)
     tables: dict[str, Table] = field(default_factory=dict)
     """train.tsv and valid.tsv on rank 0, none elsewhere"""
@@ -149,7 +152,8 @@ def train(run: Training) -> bool:
         number = state.step + 1
         lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, run.total_steps, clock))
         epoch = state.step // clock.steps_per_epoch
-        step = run.stepper.step(run.train_set, run.rank_batches(state.step), number, run.signals.asked, epoch)
+        with run.journal.listening():
+            step = run.stepper.step(run.train_set, run.rank_batches(state.step), number, run.signals.asked, epoch)
         pending.append(step)
         stopping |= step.stop
         state.step = number
@@ -215,20 +219,23 @@ class Meter:
 def log_window(run: Training, lr: float) -> None:
     """Add a row to train.tsv: means over the steps since the last row."""
     state, window = run.state, run.state.window
+    run.journal.gather(window)
     if "train" in run.tables:
         means = window.means()
-        run.tables["train"].append(
-            step=state.step,
-            epoch=run.clock.epoch(state.step),
-            examples=run.clock.examples(state.step),
-            loss=sum(run.stepper.method.weight_of(name) * mean for name, mean in means.items()),
-            gnorm=window.gnorm_sum / window.steps,
-            clipped=window.clipped / window.steps,
-            lr=lr,
-            examples_per_s=window.examples_per_s,
-            real_tokens_per_s=window.real_tokens_per_s,
+        row: dict[str, Cell] = {
+            "step": state.step,
+            "epoch": run.clock.epoch(state.step),
+            "examples": run.clock.examples(state.step),
+            "loss": sum(run.stepper.method.weight_of(name) * mean for name, mean in means.items()),
+            "gnorm": window.gnorm_sum / window.steps,
+            "clipped": window.clipped / window.steps,
+            "lr": lr,
+            "examples_per_s": window.examples_per_s,
+            "real_tokens_per_s": window.real_tokens_per_s,
             **({f"loss_{name}": mean for name, mean in means.items()} if len(means) > 1 else {}),
-        )
+        }
+        run.tables["train"].append(**row)
+        run.journal.window(row, window)
     state.window = Window()
 
 
@@ -277,9 +284,12 @@ def log_evaluation(run: Training, entry: Best) -> None:
     if "valid" in run.tables:
         for name, values in entry.metrics.items():
             for metric, value in values.items():
-                run.tables["valid"].append(
-                    step=entry.step, epoch=entry.epoch, examples=entry.examples, set=name, metric=metric, value=value
-                )
+                row: dict[str, Cell] = {
+                    "step": entry.step, "epoch": entry.epoch, "examples": entry.examples, "set": name,
+                    "metric": metric, "value": value,
+                }  # fmt: skip
+                run.tables["valid"].append(**row)
+                run.journal.evaluation(row)
 
 
 def score_set(run: Training, name: str, decided: Mapping[str, float]) -> Scored:
@@ -311,11 +321,13 @@ def save_last(run: Training) -> None:
 
     Only then do best checkpoints go that it no longer names: a run killed before goes on from a state that wants them.
     """
+    run.journal.gather(run.state.window)
     if run.stepper.ranks.is_first:
         require_newest(run)
         # A run that goes on from this state writes the rows before it no more.
         for table in run.tables.values():
             table.sync()
+        run.journal.sync()
         run.checkpoints.save_last(
             run.stepper.model, run.stepper.optimizer, run.stepper.average, run.state, run.order_key
         )

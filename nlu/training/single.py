@@ -15,7 +15,7 @@ from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
 from nlu.runs.folder import checkpoint_to_continue, hold, say_finished, write_config
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
-from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
+from nlu.runs.records import TRAIN, TRAIN_COLUMNS, VALID, VALID_COLUMNS, Table
 from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
@@ -48,7 +48,7 @@ def run_single(
         run.trial = trial
         run.signals = signals or run.signals
         # Until here there is nothing to save, and a signal ends the process as usual.
-        with run.signals if signals is None else nullcontext():
+        with run.journal.closed_on_errors(), run.signals if signals is None else nullcontext():
             before_training()
             if checkpoint is not None and is_taken(checkpoint):
                 take_over(run, checkpoint, config)
@@ -56,11 +56,13 @@ def run_single(
             stopped = train(run)
         if stopped:
             log.info("stopped after step %d, state saved", run.state.step)
+            run.journal.end("stopped")
             return run.signals.exit_code
         # Figures and metrics cost a second to import, which a stopped run need not pay.
         from nlu.training.finish import finish
 
-        finish(run)
+        with run.journal.closed_on_errors():
+            finish(run)
     return 0
 
 
@@ -117,10 +119,11 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     terms = run.stepper.terms
     columns = (*TRAIN_COLUMNS, *(f"loss_{name}" for name in terms if len(terms) > 1))
     run.tables = {
-        "train": Table(run_dir / "train.tsv", columns), "valid": Table(run_dir / "valid.tsv", VALID_COLUMNS),
+        "train": Table(run_dir / TRAIN, columns), "valid": Table(run_dir / VALID, VALID_COLUMNS),
     }  # fmt: skip
     for table in run.tables.values():
         table.truncate_after(run.state.step)
+    run.journal.begin(run_dir, config.to_config(), run.state)
     if run.checkpoints.folder.is_dir():
         remove_replaced(run.checkpoints.folder)
         run.checkpoints.arrange(run.state.best)

@@ -120,7 +120,7 @@ def test_several_formats_get_a_folder_each_and_the_table_has_all(tmp_path: Path,
         (TASKS["siamese"], "huggingface", "format=sentence_transformers"),
         (TASKS["classify"], "sentence_transformers", "does not encode each text"),
         (Kind(("model.pooling=mean",), classes), "huggingface", "a mean over tokens"),
-        (Kind((), classes, model=TEXTCNN), "torchscript", "TextCnn"),
+        (Kind((), classes, model=TEXTCNN), "huggingface", "TextCnn"),
     ],
 )  # fmt: skip
 def test_what_a_format_cannot_hold_is_said_and_nothing_is_left(kind, written, words, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]

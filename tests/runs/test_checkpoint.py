@@ -22,6 +22,7 @@ from nlu.runs.checkpoint import (
     optimizer_tensors,
 )
 from nlu.runs.state import Best, State, Throughput, Window
+from nlu.runs.tallies import Histogram, Mean
 
 
 def folder(path: Path, content: str, complete: bool = True) -> Path:
@@ -103,9 +104,12 @@ def test_arranging_the_best_can_be_repeated_after_a_kill_at_any_rename(
 
 def in_which_no_field_has_its_default() -> State:
     best = [Best(5, 50, 0.5, 0.25, {"dev": {"accuracy": 0.25}}), Best(2, 20, 0.2, 0.125, {"dev": {"accuracy": 0.125}})]
+    window = Window(
+        0.5, 11, 0.75, 1, 2, 12, 130, 0.03125, {"gate": Mean([0.5], 2)}, {"gate": Histogram(nans=1)}
+    )  # fmt: skip
     state = State(
         step=7, best=best, last_metrics={"dev": {"accuracy": 0.0625}}, train_s=1.5, evaluated_at=6, improved_at=5,
-        pruned=True, window=Window(0.5, 11, 0.75, 1, 2, 12, 130, 0.03125),
+        pruned=True, window=window,
         throughput=Throughput(2.5, 40, 410, 420),
     )  # fmt: skip
     for part, fresh in ((state, State()), (state.window, Window()), (state.throughput, Throughput())):

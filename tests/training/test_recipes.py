@@ -42,6 +42,7 @@ SHOP = ("--config-dir=my", "trusted_packages=[mypkg]", "data=shop", *SHORT)
         (("head=mlp", "head.hidden_size=8", *MODEL), "accuracy"),
         (("loss=hinge", *MODEL), "accuracy"),
         (("method=jitter", "method.deviation=0.1", *MODEL), "accuracy"),
+        (("tracker=lines", "tracker.digits=3", *MODEL), "accuracy"),
         (("task=grade", *MODEL), "off_by"),
         (("task=grade", "model=bag", "head=mlp", "loss=hinge", "method=jitter"), "off_by"),
         (MODEL, "accuracy"),

@@ -7,14 +7,17 @@ import os
 import re
 from collections.abc import Iterator
 from glob import glob, has_magic
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from nlu.config.checks.parts import part_problems
+from nlu.config.choices import choice_of
 from nlu.config.defaults import DEFAULT_TARGETS
 from nlu.config.layouts import ROLES, known_roles, layouts_of, missing_roles
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
+from nlu.config.targets import TARGET
 from nlu.storage.redaction import credential_problems
 
 MISSING = "???"
@@ -60,7 +63,7 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
         *part_problems(config, task),
         *_trainer(config["trainer"]),
     ]
-    found += [*_repeats(config), *_paths(config)]
+    found += [*_repeats(config), *_paths(config), *_tracker(config)]
     if config["data"]["_target_"] == DATA_TARGET:
         found += [*_fields(config, task), *_sets(config["data"], config["folds"]["count"])]
     if config["model"]["_target_"] == BERT_TARGET:
@@ -205,6 +208,19 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
 def _on_the_hub(name: str) -> str:
     """Return a hint where a name may be meant as that of a model on the Hugging Face hub."""
     return f"a model of the hub is written hf://{name}; " if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) else ""
+
+
+def _tracker(config: dict[str, Any]) -> Iterator[str]:
+    # Runs of earlier versions name none.
+    target = config.get("tracker", {}).get(TARGET, "nlu.tracking.nothing.Nothing")
+    constants = read_constants(target)
+    absent = {name: pip for name, pip in constants.get("packages", {}).items() if find_spec(name) is None}
+    if absent:
+        extra = f"pip install -e '.[{constants['extra']}]' in the checkout, or " if "extra" in constants else ""
+        yield (
+            f"tracker is {choice_of('tracker', target)}, which needs {' and '.join(absent)}, and that is not installed "
+            f"here; {extra}pip install {' '.join(absent.values())}, or leave out tracker="
+        )
 
 
 def _named_paths(data: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Every format: what writes it, what reads it back, and what it needs to be installed. Axes: N texts, C outputs."""
 
 import importlib.util
+import inspect
 import os
 import shutil
 from collections.abc import Callable
@@ -12,14 +13,21 @@ import numpy as np
 import torch
 
 from nlu.config.errors import UserError
-from nlu.inference.exports import huggingface, sentences
-from nlu.inference.exports.padded import NAMES, Inputs, Padded
+from nlu.inference.exports import huggingface, savedmodel, sentences, tf_checkpoint
+from nlu.inference.exports.padded import NAMES, Inputs
+from nlu.inference.exports.traced import Padded
 from nlu.inference.trained import Trained
 
 Compute = Callable[[Inputs], np.ndarray]
 """logits of padded inputs; of sentence_transformers vectors"""
-EXTRAS = {"transformers": "hf", "onnx": "onnx", "onnxscript": "onnx", "onnxruntime": "onnx"}
+EXTRAS = {"transformers": "hf", "onnx": "onnx", "onnxscript": "onnx", "onnxruntime": "onnx", "tensorflow": "tf"}
 MODEL = {"onnx": "model.onnx", "onnx-int8": "model.int8.onnx", "torchscript": "model.pt", "torch_export": "model.pt2"}
+
+
+def _auto_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,9 @@ class Format:
     needs: tuple[str, ...]
     """packages"""
     write: Callable[[Trained, Path], None]
-    read: Callable[[Path], Compute]
+    read: Callable[[Path, Trained], Compute]
+    tokenizer: Callable[[Path], Any] = _auto_tokenizer
+    """what splits texts there"""
 
 
 def require_packages(chosen: Format) -> None:
@@ -43,13 +53,16 @@ def require_packages(chosen: Format) -> None:
         )
 
 
-def _read_huggingface(folder: Path) -> Compute:
+def _read_huggingface(folder: Path, trained: Trained) -> Compute:
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     architecture = AutoConfig.from_pretrained(folder).architectures[0]
     kind = AutoModelForTokenClassification if "Token" in architecture else AutoModelForSequenceClassification
     model = kind.from_pretrained(folder).eval()
-    return lambda inputs: _computed(lambda **tensors: model(**tensors).logits, inputs)
+    taken = inspect.signature(model.forward).parameters
+    return lambda inputs: _computed(
+        lambda **tensors: model(**{name: value for name, value in tensors.items() if name in taken}).logits, inputs
+    )
 
 
 def _write_torchscript(trained: Trained, folder: Path) -> None:
@@ -59,7 +72,7 @@ def _write_torchscript(trained: Trained, folder: Path) -> None:
     huggingface.tokenizer_of(trained).save_pretrained(folder)
 
 
-def _read_torchscript(folder: Path) -> Compute:
+def _read_torchscript(folder: Path, trained: Trained) -> Compute:
     model = torch.jit.load(str(folder / MODEL["torchscript"]))  # type: ignore[no-untyped-call]
     return lambda inputs: _computed(lambda **tensors: model(*(tensors[name] for name in NAMES)), inputs)
 
@@ -72,7 +85,7 @@ def _write_torch_export(trained: Trained, folder: Path) -> None:
     huggingface.tokenizer_of(trained).save_pretrained(folder)
 
 
-def _read_torch_export(folder: Path) -> Compute:
+def _read_torch_export(folder: Path, trained: Trained) -> Compute:
     model = torch._inductor.aoti_load_package(str(folder / MODEL["torch_export"]))
     return lambda inputs: _computed(lambda **tensors: model(*(tensors[name] for name in NAMES)), inputs)
 
@@ -97,8 +110,8 @@ def _write_int8(trained: Trained, folder: Path) -> None:
         path.unlink()
 
 
-def _read_onnx(name: str) -> Callable[[Path], Compute]:
-    def read(folder: Path) -> Compute:
+def _read_onnx(name: str) -> Callable[[Path, Trained], Compute]:
+    def read(folder: Path, trained: Trained) -> Compute:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -109,17 +122,35 @@ def _read_onnx(name: str) -> Callable[[Path], Compute]:
     return read
 
 
+def _read_tf_checkpoint(folder: Path, trained: Trained) -> Compute:
+    model = tf_checkpoint.read(folder, trained)
+    return lambda inputs: _computed(lambda **tensors: model(*(tensors[name] for name in NAMES)), inputs)
+
+
 FORMATS = {
     one.name: one
     for one in (
         Format("huggingface", ("transformers",), huggingface.write, _read_huggingface),
-        Format(sentences.FORMAT, ("transformers",), sentences.write, sentences.read),
+        Format(sentences.FORMAT, ("transformers",), sentences.write, lambda folder, trained: sentences.read(folder)),
         Format("onnx", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx("onnx")),
         Format(
             "onnx-int8", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_int8, _read_onnx("onnx-int8")
         ),
         Format("torch_export", ("transformers",), _write_torch_export, _read_torch_export),
         Format("torchscript", ("transformers",), _write_torchscript, _read_torchscript),
+        Format(
+            tf_checkpoint.FORMAT,
+            ("transformers",),
+            tf_checkpoint.write,
+            _read_tf_checkpoint,
+            tf_checkpoint.tokenizer_in,
+        ),
+        Format(
+            savedmodel.FORMAT,
+            ("transformers", "tensorflow"),
+            savedmodel.write,
+            lambda folder, trained: savedmodel.read(folder),
+        ),
     )
 }
 

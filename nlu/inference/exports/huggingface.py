@@ -13,10 +13,10 @@ Axes: C outputs, D width.
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
+from nlu.inference.exports.of_transformers import both_signs, classifier_of, named, tagger_of
 from nlu.inference.exports.padded import (
     copied_linear,
     load_exactly,
@@ -28,6 +28,7 @@ from nlu.inference.exports.padded import (
 )
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
+from nlu.models.encoders.huggingface import HuggingFace
 
 FORMAT = "huggingface"
 SIZES = (
@@ -46,13 +47,17 @@ def write(trained: Trained, folder: Path) -> None:
 
 def model_of(trained: Trained) -> Any:
     """Return the run as a model of transformers."""
-    backbone, head = require_native(trained, FORMAT), require_linear(trained, FORMAT)
-    linear = own_unit(copied_linear(head.linear), trained)
+    linear = own_unit(copied_linear(require_linear(trained, FORMAT).linear), trained)
     names = trained.labels or ["LABEL_0"]
     labels: dict[str, Any] = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
-    if trained.target.kind == "tags":
+    is_tagging, theirs = trained.target.kind == "tags", trained.model.backbone
+    if not is_tagging:
+        labels["problem_type"] = PROBLEMS[trained.target.kind]
+    if isinstance(theirs, HuggingFace):
+        return (tagger_of if is_tagging else classifier_of)(theirs, linear, FORMAT, labels)
+    backbone = require_native(trained, FORMAT)
+    if is_tagging:
         return _tagger(trained, backbone, linear, labels)
-    labels["problem_type"] = PROBLEMS[trained.target.kind]
     if backbone.pooling == "first":
         return _by_first_token(trained, backbone, linear, labels)
     if backbone.pooling == "pooler" and backbone.embeddings_project is None:
@@ -68,7 +73,7 @@ def _tagger(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict[st
     from transformers import ElectraForTokenClassification
 
     model = ElectraForTokenClassification(transformers_config(trained, **labels))
-    load_exactly(model, {**_electra(backbone), **_named("classifier", linear)})
+    load_exactly(model, {**_electra(backbone), **named({"classifier": linear})})
     return model.eval()
 
 
@@ -81,14 +86,8 @@ def _by_first_token(trained: Trained, backbone: Bert, linear: nn.Linear, labels:
             f"format is {FORMAT}, but {outputs} outputs are more than half of the width {width}, which is as many as "
             "the classifier of transformers can pass on; export it as onnx, torch_export or torchscript"
         )
-    dense_DD, dense_D, out_CD = torch.zeros(width, width), torch.zeros(width), torch.zeros(outputs, width)
-    dense_DD[:outputs], dense_DD[outputs : 2 * outputs] = linear.weight.detach(), -linear.weight.detach()
-    dense_D[:outputs], dense_D[outputs : 2 * outputs] = linear.bias.detach(), -linear.bias.detach()
-    out_CD[:, :outputs], out_CD[:, outputs : 2 * outputs] = torch.eye(outputs), -torch.eye(outputs)
-    head = {
-        "classifier.dense.weight": dense_DD, "classifier.dense.bias": dense_D, "classifier.out_proj.weight": out_CD,
-        "classifier.out_proj.bias": torch.zeros(outputs),
-    }  # fmt: skip
+    inner, out = both_signs(linear)
+    head = named({"classifier.dense": inner, "classifier.out_proj": out})
     model = ElectraForSequenceClassification(transformers_config(trained, **labels))
     load_exactly(model, {**_electra(backbone), **head})
     return model.eval()
@@ -102,18 +101,14 @@ def _by_pooler(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict
     shared = {key: getattr(known, key) for key in SIZES}
     model = BertForSequenceClassification(BertConfig(**shared, **labels))
     assert backbone.pooler is not None, "it reads a text by its pooler"
-    pooler = _named("bert.pooler.dense", copied_linear(backbone.pooler["dense"]))  # type: ignore[arg-type]
+    pooler = named({"bert.pooler.dense": copied_linear(backbone.pooler["dense"])})  # type: ignore[arg-type]
     encoder = {f"bert.{name}": value for name, value in transformers_weights(backbone).items()}
-    load_exactly(model, {**encoder, **pooler, **_named("classifier", linear)})
+    load_exactly(model, {**encoder, **pooler, **named({"classifier": linear})})
     return model.eval()
 
 
 def _electra(backbone: Bert) -> dict[str, Tensor]:
     return {f"electra.{name}": value for name, value in transformers_weights(backbone).items()}
-
-
-def _named(prefix: str, linear: nn.Linear) -> dict[str, Tensor]:
-    return {f"{prefix}.weight": linear.weight.detach(), f"{prefix}.bias": linear.bias.detach()}
 
 
 def tokenizer_of(trained: Trained) -> Any:

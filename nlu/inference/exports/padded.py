@@ -1,4 +1,4 @@
-"""The model of a run in the form that others compute: padded batches, on the ELECTRA of transformers.
+"""What exports share: padded batches, and the weights of native encoders as the ELECTRA of transformers names them.
 
 BERT's layout is ELECTRA's without a projection, and both store a layer alike, so one class holds every native encoder.
 Axes: N texts, T tokens of the longest, C outputs, D width.
@@ -15,6 +15,8 @@ from nlu.data.encoding import Encoded
 from nlu.data.ragged import starts_of
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
+from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.heads.linear import LinearHead
 
 Inputs = dict[str, np.ndarray]
@@ -27,10 +29,19 @@ def require_native(trained: Trained, wanted: str) -> Bert:
     backbone = trained.model.backbone
     if not isinstance(backbone, Bert):
         raise UserError(
-            f"format is {wanted}, but the encoder of this run is {type(backbone).__name__}, which only nlu computes; "
-            "use nlu.predict, or train model=bert"
+            f"format is {wanted}, which holds the layout of BERT and ELECTRA, but the encoder of this run is "
+            f"{type(backbone).__name__}; {others_of(backbone)}"
         )
     return backbone
+
+
+def others_of(backbone: object) -> str:
+    """Return what an encoder that is none of ours can be exported as."""
+    if isinstance(backbone, HuggingFace):
+        return "export it as huggingface, onnx, torch_export or torchscript"
+    if isinstance(backbone, TextCnn):
+        return "export it as onnx, torch_export or torchscript"
+    return "use nlu.predict, or train model=bert"
 
 
 def require_linear(trained: Trained, wanted: str) -> LinearHead:
@@ -71,38 +82,6 @@ def transformers_weights(backbone: Bert) -> dict[str, Tensor]:
         elif not name.startswith("pooler."):
             found[name] = value.clone()
     return found
-
-
-class Padded(nn.Module):
-    """Token numbers to logits."""
-
-    def __init__(self, trained: Trained, wanted: str):
-        """Raises UserError for an encoder or a head that it cannot hold."""
-        from transformers import ElectraModel
-
-        super().__init__()
-        backbone, head = require_native(trained, wanted), require_linear(trained, wanted)
-        # The one attention that every exporter can follow.
-        self.encoder = ElectraModel(transformers_config(trained, attn_implementation="eager"))
-        load_exactly(self.encoder, transformers_weights(backbone))
-        self.is_tagging = trained.target.kind == "tags"
-        self.pooling = "none" if self.is_tagging else backbone.pooling
-        self.pooler = copied_linear(backbone.pooler["dense"]) if backbone.pooler is not None else None  # type: ignore[arg-type]
-        self.linear = own_unit(copied_linear(head.linear), trained)
-        self.eval()
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return logits: (N, C), or (N, T, C) of a tagger."""
-        hidden_NTD = self.encoder(
-            input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
-        ).last_hidden_state  # fmt: skip
-        if self.pooling == "none":
-            return self.linear(hidden_NTD)
-        if self.pooling == "mean":
-            mask_NT1 = attention_mask.unsqueeze(-1).to(hidden_NTD.dtype)
-            return self.linear((hidden_NTD * mask_NT1).sum(1) / mask_NT1.sum(1))
-        first_ND = hidden_NTD[:, 0]
-        return self.linear(first_ND if self.pooler is None else torch.tanh(self.pooler(first_ND)))
 
 
 def copied_linear(linear: nn.Linear) -> nn.Linear:

@@ -1,5 +1,6 @@
 """The encoder of a siamese run as a folder that sentence-transformers loads. Axes: N texts, D width."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from nlu.inference.exports.padded import (
     transformers_weights,
 )
 from nlu.inference.trained import Trained
+from nlu.models.encoders.bert import Bert
+from nlu.models.encoders.huggingface import HuggingFace
 
 FORMAT = "sentence_transformers"
 POOLING = Path("1_Pooling")
@@ -24,9 +27,8 @@ POOLING = Path("1_Pooling")
 
 def write(trained: Trained, folder: Path) -> None:
     """Write the encoder, its pooling and the tokenizer. Raises UserError for a run that encodes no text by itself."""
-    from transformers import ElectraModel
-
-    backbone = require_native(trained, FORMAT)
+    theirs = trained.model.backbone
+    backbone = theirs if isinstance(theirs, HuggingFace) else require_native(trained, FORMAT)
     if trained.layout.name != "sides":
         raise UserError(
             f"format is {FORMAT}, but this run does not encode each text of a pair by itself; export it as "
@@ -34,9 +36,7 @@ def write(trained: Trained, folder: Path) -> None:
         )
     if backbone.pooling == "pooler":
         raise UserError(f"format is {FORMAT}, which knows no pooler of BERT; train with model.pooling=mean or first")
-    model = ElectraModel(transformers_config(trained))
-    load_exactly(model, transformers_weights(backbone))
-    model.save_pretrained(folder)
+    _encoder_of(trained, backbone).save_pretrained(folder)
     tokenizer_of(trained).save_pretrained(folder)
     modules = [("", "Transformer"), (str(POOLING), "Pooling")]
     _write(
@@ -61,17 +61,32 @@ def write(trained: Trained, folder: Path) -> None:
     )  # fmt: skip
 
 
+def _encoder_of(trained: Trained, backbone: Bert | HuggingFace) -> Any:
+    if isinstance(backbone, HuggingFace):
+        if backbone.token_of_text_is_last and backbone.pooling == "first":
+            raise UserError(
+                f"format is {FORMAT}, which knows no pooling by the last token; train with model.pooling=mean"
+            )
+        return backbone.inner
+    from transformers import ElectraModel
+
+    model = ElectraModel(transformers_config(trained))
+    load_exactly(model, transformers_weights(backbone))
+    return model
+
+
 def read(folder: Path) -> Any:
     """Return what computes the vectors of texts, (N, D), as sentence-transformers does from these files."""
     from transformers import AutoModel
 
     model = AutoModel.from_pretrained(folder).eval()
+    taken = inspect.signature(model.forward).parameters
     by_mean = json.loads((folder / POOLING / "config.json").read_text(encoding="utf-8"))["pooling_mode_mean_tokens"]
 
     @torch.inference_mode()
     def compute(inputs: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: torch.from_numpy(inputs[name]) for name in NAMES}
-        hidden_NTD = model(**tensors).last_hidden_state
+        hidden_NTD = model(**{name: value for name, value in tensors.items() if name in taken}).last_hidden_state
         if not by_mean:
             return hidden_NTD[:, 0].numpy()
         mask_NT1 = tensors["attention_mask"].unsqueeze(-1).float()

@@ -57,9 +57,9 @@ class HuggingFace(nn.Module):
         self._settings = {"model_type": MODEL_TYPE, "inner": json.loads(config.to_json_string())}
         self.width: int = config.hidden_size
         self.max_positions: int | None = _max_positions(self.inner)
-        self._has_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
+        self.has_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
         self.layout = "single"
-        self._token_of_text_is_last = getattr(config, "summary_type", None) == "last"
+        self.token_of_text_is_last = getattr(config, "summary_type", None) == "last"
         self._above_layers = _names_above_layers([name for name, _ in self.named_parameters()])
         self.head_dropout = head_dropout
         self.pooling = pooling
@@ -96,7 +96,7 @@ class HuggingFace(nn.Module):
     def _pool(self, hidden_SLD: Tensor, real_SL: Tensor, lengths_S: np.ndarray) -> Tensor:
         if self.pooling == "mean":
             return _mean(hidden_SLD, real_SL)
-        if not self._token_of_text_is_last:
+        if not self.token_of_text_is_last:
             return hidden_SLD[:, 0]
         last_S = torch.from_numpy(np.arange(len(lengths_S)) * hidden_SLD.shape[1] + lengths_S - 1)
         return hidden_SLD.flatten(0, 1).index_select(0, to_device(last_S, hidden_SLD.device))
@@ -125,7 +125,7 @@ class HuggingFace(nn.Module):
         count, longest = real_SL.shape
         x_SLD = x_TD.new_zeros(count * longest, x_TD.shape[1]).index_copy(0, place_T, x_TD).view(count, longest, -1)
         inputs = {"inputs_embeds": x_SLD, "attention_mask": real_SL.long()}
-        if self._has_segments:
+        if self.has_segments:
             segments = batch.segments_T.new_zeros(count * longest).index_copy(0, place_T, batch.segments_T)
             inputs["token_type_ids"] = segments.view(count, longest)
         return self.inner(**inputs).last_hidden_state

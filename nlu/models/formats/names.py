@@ -37,6 +37,24 @@ def encoder_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return renamed
 
 
+def tensorflow_names(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The reverse: an encoder's tensors under TensorFlow's names, such as
+    `bert/encoder/layer_0/attention/self/query/kernel`, weights of layers turned to kernels. `prefix` is bert or
+    electra."""
+    found = {}
+    for source, values in tensors.items():
+        path = re.sub(r"(^|\.)layer\.(\d+)(?=\.)", r"\1layer_\2", source).replace(".", "/")
+        parent, _, leaf = path.rpartition("/")
+        if parent.endswith("_embeddings"):
+            path = parent
+        elif parent.endswith("LayerNorm"):
+            path = f"{parent}/{'gamma' if leaf == 'weight' else 'beta'}"
+        elif leaf == "weight":
+            path, values = f"{parent}/kernel", np.ascontiguousarray(values.T)
+        found[f"{prefix}/{path}"] = values
+    return found
+
+
 def _rename(source: str) -> str:
     path = PROJECTION.sub("embeddings_project", ENCODER_PREFIX.sub("", source))
     parent, _, leaf = path.rpartition("/")

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from nlu.config.errors import CheckpointError
+from nlu.models.formats.crc32c import masked_crc32c
 
 FOOTER_BYTES = 48
 TRAILER_BYTES = 5
 MAGIC = 0xDB4775248B80FB57
-CRC_MASK_DELTA = 0xA282EAD8
 STRING = 7
 BFLOAT16 = 14
 DTYPES = {
@@ -162,7 +162,7 @@ def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]
     if size < 4 or end + TRAILER_BYTES > len(data):
         raise MalformedError(f"a block at bytes {offset} to {end} is outside of the file's {len(data)} bytes")
     kind, checksum = struct.unpack("<BI", data[end : end + TRAILER_BYTES])
-    if _masked_crc32c(data[offset : end + 1]) != checksum:
+    if masked_crc32c(data[offset : end + 1]) != checksum:
         raise MalformedError(f"the block at byte {offset} is damaged, its checksum differs; fetch the file again")
     if kind != 0:
         raise MalformedError("its blocks are compressed with snappy, which is not supported; save it uncompressed")
@@ -238,22 +238,3 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
         if byte < 0x80:
             return value, position
-
-
-def _crc32c_table() -> list[int]:
-    table = list(range(256))
-    for _ in range(8):
-        table = [value >> 1 ^ (0x82F63B78 if value & 1 else 0) for value in table]
-    return table
-
-
-CRC_TABLE = _crc32c_table()
-
-
-def _masked_crc32c(data: bytes) -> int:
-    """LevelDB's checksum of a block. Tensors are not checked so: byte by byte takes minutes for a large encoder."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + CRC_MASK_DELTA) & 0xFFFFFFFF

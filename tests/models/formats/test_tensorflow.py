@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import CheckpointError
+from nlu.models.formats.crc32c import crc32c
+from nlu.models.formats.crc32c import masked_crc32c as fast_masked_crc32c
 from nlu.models.formats.names import encoder_names
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
+from nlu.models.formats.tensorflow_writing import write_checkpoint
 
 DTYPES = {"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int64": 9, "bool": 10, "float16": 19}
 
@@ -29,6 +32,26 @@ def masked_crc32c(data: bytes) -> int:
             crc = crc >> 1 ^ 0x82F63B78 * (crc & 1)
     crc ^= 0xFFFFFFFF
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 2047, 2048, 2049, 5000])
+def test_the_checksum_of_any_number_of_bytes_is_that_of_each_bit_in_turn(size):
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    assert fast_masked_crc32c(data) == fast_masked_crc32c(data.tobytes()) == masked_crc32c(data.tobytes())
+    # The value of RFC 3720, appendix B.4.
+    assert crc32c(bytes(32)) == 0x8A9136AA
+
+
+@pytest.mark.parametrize("count", [1, 40, 400])
+def test_what_is_written_is_read_again_whatever_the_number_of_tensors(tmp_path, count):
+    rng = np.random.default_rng(1)
+    tensors = {f"bert/encoder/layer_{row}/kernel": rng.normal(size=(row % 5, 3)).astype("<f4") for row in range(count)}
+    tensors["global_step"] = np.array(7)
+    write_checkpoint(tmp_path / "model.ckpt", tensors)
+    found = read_checkpoint(find_checkpoint(tmp_path))
+    assert found.keys() == tensors.keys()
+    for name, values in tensors.items():
+        assert found[name].tobytes() == values.tobytes() and found[name].shape == values.shape
 
 
 def number(field: int, value: int) -> bytes:

@@ -1,0 +1,100 @@
+"""A run with `model=hf` as a model that transformers loads with its head.
+
+Taggers of most architectures are a linear layer on the tokens. What reads a text differs: BERT's layout becomes
+ELECTRA's, as of native encoders, and DistilBERT's head has a relu between its layers, of which relu(z) - relu(-z) = z.
+
+Axes: C outputs, D width.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from nlu.config.errors import UserError
+from nlu.inference.exports.padded import load_exactly
+from nlu.models.encoders.huggingface import HuggingFace
+
+AS_ELECTRA = ("bert", "electra")
+NOT_SHARED = ("model_type", "architectures", "id2label", "label2id", "problem_type", "torch_dtype", "dtype")
+OTHERWISE = "export it as onnx, torch_export or torchscript"
+
+
+def classifier_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels: dict[str, Any]) -> Any:
+    """Return the model for texts. Raises UserError where transformers has none that computes the same."""
+    kind, outputs, width = backbone.inner.config.model_type, linear.out_features, linear.in_features  # type: ignore[union-attr]
+    if backbone.pooling != "first":
+        raise UserError(
+            f"format is {wanted}, but this run reads a text by a mean over tokens, for which transformers has no "
+            f"classifier; {OTHERWISE}"
+        )
+    if kind not in (*AS_ELECTRA, "distilbert"):
+        raise UserError(
+            f"format is {wanted}, but the classifier that transformers has for {kind} bends what it reads, which the "
+            f"linear head of this run does not; {OTHERWISE}"
+        )
+    if 2 * outputs > width:
+        raise UserError(
+            f"format is {wanted}, but {outputs} outputs are more than half of the width {width}, which is as many as "
+            f"the classifier of transformers can pass on; {OTHERWISE}"
+        )
+    from transformers import DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification
+
+    known = {key: value for key, value in backbone.inner.config.to_dict().items() if key not in NOT_SHARED}  # type: ignore[union-attr, operator]
+    inner, out = both_signs(linear)
+    if kind == "distilbert":
+        model: Any = DistilBertForSequenceClassification(type(backbone.inner.config)(**known, **labels))  # type: ignore[arg-type, call-arg]
+        head = {"pre_classifier": inner, "classifier": out}
+    else:
+        embedding = known.pop("embedding_size", known["hidden_size"])
+        model = ElectraForSequenceClassification(ElectraConfig(**known, embedding_size=embedding, **labels))
+        head = {"classifier.dense": inner, "classifier.out_proj": out}
+    _load(model, backbone, head)
+    return model.eval()
+
+
+def tagger_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels: dict[str, Any]) -> Any:
+    """Return the model for tokens. Raises UserError where the architecture's tagger is no linear layer."""
+    from transformers import AutoModelForTokenClassification
+
+    config = type(backbone.inner.config).from_dict({**backbone.inner.config.to_dict(), **labels})  # type: ignore[union-attr, operator, attr-defined]
+    try:
+        model: Any = AutoModelForTokenClassification.from_config(config, dtype=torch.float32)
+    except ValueError:
+        model = None
+    if not isinstance(getattr(model, "classifier", None), nn.Linear):
+        raise UserError(
+            f"format is {wanted}, but transformers has no tagger with one linear layer for {config.model_type}; "
+            f"{OTHERWISE}"
+        )
+    _load(model, backbone, {"classifier": linear})
+    return model.eval()
+
+
+def both_signs(linear: nn.Linear) -> tuple[nn.Linear, nn.Linear]:
+    """Return two layers that, with f between them of which f(z) - f(-z) = z, give what one gives."""
+    outputs, width = linear.out_features, linear.in_features
+    inner, out = nn.Linear(width, width), nn.Linear(width, outputs)
+    with torch.no_grad():
+        for layer in (inner, out):
+            layer.weight.zero_()
+            layer.bias.zero_()
+        inner.weight[:outputs], inner.weight[outputs : 2 * outputs] = linear.weight, -linear.weight
+        inner.bias[:outputs], inner.bias[outputs : 2 * outputs] = linear.bias, -linear.bias
+        out.weight[:, :outputs], out.weight[:, outputs : 2 * outputs] = torch.eye(outputs), -torch.eye(outputs)
+    return inner, out
+
+
+def named(layers: dict[str, nn.Linear]) -> dict[str, torch.Tensor]:
+    """Return the tensors of layers, by the layer's name and theirs."""
+    return {
+        f"{layer}.{name}": value.detach()
+        for layer, module in layers.items()
+        for name, value in module.named_parameters()
+    }
+
+
+def _load(model: Any, backbone: HuggingFace, head: dict[str, nn.Linear]) -> None:
+    prefix = model.base_model_prefix
+    encoder = {f"{prefix}.{name}": value.detach().float().cpu() for name, value in backbone.inner.named_parameters()}
+    load_exactly(model, {**encoder, **named(head)})

@@ -1,0 +1,94 @@
+"""A TF1 checkpoint in the layout of Google's BERT: bert_model.ckpt.*, bert_config.json, vocab.txt.
+
+Nothing of TensorFlow is needed to write it. The head is output_weights, (C, D), and output_bias, as in Google's
+run_classifier.py.
+
+Axes: C outputs, D width.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import normalizers
+from tokenizers.models import WordPiece
+
+from nlu.config.errors import UserError
+from nlu.data.tokenizing import read_vocab
+from nlu.inference.exports.padded import (
+    copied_linear,
+    load_exactly,
+    own_unit,
+    require_linear,
+    require_native,
+    transformers_weights,
+)
+from nlu.inference.exports.traced import Padded
+from nlu.inference.trained import Trained
+from nlu.models.encoders.bert import CONFIG_KEYS
+from nlu.models.formats.names import encoder_names, tensorflow_names
+from nlu.models.formats.tensorflow import read_checkpoint
+from nlu.models.formats.tensorflow_writing import write_checkpoint
+
+FORMAT = "tf_checkpoint"
+NAME = "bert_model.ckpt"
+HEAD = ("output_weights", "output_bias")
+
+
+def write(trained: Trained, folder: Path) -> None:
+    """Write weights, sizes and vocabulary. Raises UserError for an encoder or a tokenizer that BERT has not."""
+    backbone, head = require_native(trained, FORMAT), require_linear(trained, FORMAT)
+    own, normalizer = trained.tokenizer, trained.tokenizer.backend.normalizer
+    if not isinstance(own.backend.model, WordPiece) or not isinstance(normalizer, normalizers.BertNormalizer):
+        raise UserError(
+            f"format is {FORMAT}, which has a vocab.txt, but the tokenizer of this run is no WordPiece of BERT; export "
+            "it as huggingface, onnx, torch_export or torchscript"
+        )
+    weights = transformers_weights(backbone)
+    if backbone.pooler is not None:
+        pooler = copied_linear(backbone.pooler["dense"])  # type: ignore[arg-type]
+        weights |= {f"pooler.dense.{name}": value.detach() for name, value in pooler.named_parameters()}
+    prefix = "electra" if backbone.embeddings_project is not None else "bert"
+    tensors = tensorflow_names({name: value.numpy() for name, value in weights.items()}, prefix)
+    linear = own_unit(copied_linear(head.linear), trained)
+    values = (linear.weight.detach().numpy(), linear.bias.detach().numpy())
+    write_checkpoint(folder / NAME, {**tensors, **dict(zip(HEAD, values, strict=True))})
+    sizes = {theirs: backbone.sizes[ours] for ours, theirs in CONFIG_KEYS.items() if backbone.sizes[ours] is not None}
+    _write(folder / "bert_config.json", {**sizes, "vocab_size": own.vocab_size})
+    numbers = own.backend.get_vocab(with_added_tokens=True)
+    lines = sorted(numbers, key=numbers.__getitem__)
+    (folder / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _write(folder / "tokenizer_config.json", {"do_lower_case": normalizer.lowercase})
+
+
+def read(folder: Path, trained: Trained) -> Any:
+    """Return the run's model with the weights that the checkpoint holds in the place of its own."""
+    tensors = read_checkpoint(folder / NAME)
+    head = {name: torch.from_numpy(tensors.pop(name)) for name in HEAD}
+    named = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in encoder_names(tensors).items()}
+    model = Padded(trained, FORMAT)
+    pooler = {name.removeprefix("pooler.dense."): named.pop(name) for name in list(named) if name.startswith("pooler.")}
+    encoder: Any = model.encoder
+    for module in (encoder.inner, encoder.pooler, model.linear):
+        for parameter in module.parameters() if module is not None else ():
+            parameter.data.fill_(torch.nan)
+    load_exactly(encoder.inner, named)
+    if pooler:
+        load_exactly(encoder.pooler, pooler)
+    load_exactly(model.linear, {"weight": head["output_weights"], "bias": head["output_bias"]})
+    return model
+
+
+def tokenizer_in(folder: Path) -> Any:
+    """Return what transformers makes of the vocabulary."""
+    from transformers import BertTokenizer
+
+    lowercase = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["do_lower_case"]
+    numbers = {token: number for number, token in enumerate(read_vocab(folder / "vocab.txt"))}
+    return BertTokenizer(vocab=numbers, do_lower_case=lowercase)
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")

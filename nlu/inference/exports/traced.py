@@ -1,0 +1,143 @@
+"""The model of a run as a module over padded batches, which exporters can follow: native, of transformers, TextCNN.
+
+Axes: N texts, T tokens of the longest, C outputs, D width.
+"""
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlu.config.errors import UserError
+from nlu.inference.exports.padded import (
+    copied_linear,
+    load_exactly,
+    own_unit,
+    require_linear,
+    transformers_config,
+    transformers_weights,
+)
+from nlu.inference.trained import Trained
+from nlu.models.encoders.bert import Bert
+from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.encoders.textcnn import TextCnn
+
+
+class Padded(nn.Module):
+    """Token numbers to logits."""
+
+    def __init__(self, trained: Trained, wanted: str):
+        """Raises UserError for an encoder or a head that it cannot hold."""
+        super().__init__()
+        head, backbone = require_linear(trained, wanted), trained.model.backbone
+        is_tagging = trained.target.kind == "tags"
+        if isinstance(backbone, Bert):
+            self.encoder: nn.Module = PaddedBert(trained, backbone, is_tagging)
+        elif isinstance(backbone, HuggingFace):
+            self.encoder = PaddedTransformers(backbone, is_tagging)
+        elif isinstance(backbone, TextCnn):
+            self.encoder = PaddedTextCnn(backbone, is_tagging)
+        else:
+            raise UserError(
+                f"format is {wanted}, but the encoder of this run is {type(backbone).__name__}, which only its own "
+                "package computes; use nlu.predict, or train model=bert, hf or textcnn"
+            )
+        self.linear = own_unit(copied_linear(head.linear), trained)
+        self.eval()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return logits: (N, C), or (N, T, C) of a tagger."""
+        return self.linear(self.encoder(input_ids, attention_mask, token_type_ids))
+
+
+class PaddedBert(nn.Module):
+    """A native encoder, as transformers computes ELECTRA."""
+
+    def __init__(self, trained: Trained, backbone: Bert, is_tagging: bool):
+        from transformers import ElectraModel
+
+        super().__init__()
+        # The one attention that every exporter can follow.
+        self.inner = ElectraModel(transformers_config(trained, attn_implementation="eager"))
+        load_exactly(self.inner, transformers_weights(backbone))
+        self.pooling = "none" if is_tagging else backbone.pooling
+        self.pooler = copied_linear(backbone.pooler["dense"]) if backbone.pooler is not None else None  # type: ignore[arg-type]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return vectors of texts, (N, D), or of tokens, (N, T, D)."""
+        hidden_NTD = self.inner(
+            input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
+        ).last_hidden_state  # fmt: skip
+        if self.pooling == "none":
+            return hidden_NTD
+        if self.pooling == "mean":
+            return _mean(hidden_NTD, attention_mask)
+        first_ND = hidden_NTD[:, 0]
+        return first_ND if self.pooler is None else torch.tanh(self.pooler(first_ND))
+
+
+class PaddedTransformers(nn.Module):
+    """An encoder of transformers."""
+
+    def __init__(self, backbone: HuggingFace, is_tagging: bool):
+        super().__init__()
+        self.inner = deepcopy(backbone.inner)
+        self.inner.set_attn_implementation("eager")  # type: ignore[operator]
+        self.has_segments = backbone.has_segments
+        self.pooling = "none" if is_tagging else backbone.pooling
+        self.is_last = backbone.token_of_text_is_last
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return vectors of texts, (N, D), or of tokens, (N, T, D)."""
+        segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
+        hidden_NTD = self.inner(input_ids=input_ids, attention_mask=attention_mask, **segments).last_hidden_state
+        if self.pooling == "none":
+            return hidden_NTD
+        if self.pooling == "mean":
+            return _mean(hidden_NTD, attention_mask)
+        if not self.is_last:
+            return hidden_NTD[:, 0]
+        last_N11 = (attention_mask.sum(1) - 1)[:, None, None].expand(-1, 1, hidden_NTD.shape[2])
+        return hidden_NTD.gather(1, last_N11)[:, 0]
+
+
+class PaddedTextCnn(nn.Module):
+    """TextCNN. What is no token of a text is zero before each convolution, so that the texts of a pair, which stand in
+    one row here, do not reach into each other."""
+
+    def __init__(self, backbone: TextCnn, is_tagging: bool):
+        super().__init__()
+        self.words = nn.Embedding.from_pretrained(backbone.word_embeddings.weight.detach().float().cpu().clone())
+        self.layers = deepcopy(backbone.layers).float().cpu()
+        self.is_tagging, self.is_pair = is_tagging, backbone.layout == "pair"
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return vectors of texts, (N, D), of pairs, (N, 4D), or of tokens, (N, T, D)."""
+        if self.is_tagging:
+            return self._hidden(input_ids, attention_mask)
+        if not self.is_pair:
+            return self._best(input_ids, attention_mask)
+        first_ND = self._best(input_ids, attention_mask * (1 - token_type_ids))
+        second_ND = self._best(input_ids, attention_mask * token_type_ids)
+        return torch.cat([first_ND, second_ND, (first_ND - second_ND).abs(), first_ND * second_ND], dim=1)
+
+    def _hidden(self, input_ids: Tensor, mask_NT: Tensor) -> Tensor:
+        real_N1T = mask_NT[:, None, :].float()
+        hidden_NDT = self.words(input_ids).transpose(1, 2) * real_N1T
+        for convolutions in self.layers:
+            kinds: Any = convolutions
+            summed = torch.stack([convolution(hidden_NDT) for convolution in kinds]).sum(0)
+            hidden_NDT = F.gelu(summed) * real_N1T
+        return hidden_NDT.transpose(1, 2)
+
+    def _best(self, input_ids: Tensor, mask_NT: Tensor) -> Tensor:
+        hidden_NTD = self._hidden(input_ids, mask_NT)
+        best_ND = hidden_NTD.masked_fill(mask_NT[:, :, None] == 0, -torch.inf).amax(1)
+        return best_ND.masked_fill(mask_NT.sum(1, keepdim=True) == 0, 0.0)
+
+
+def _mean(hidden_NTD: Tensor, mask_NT: Tensor) -> Tensor:
+    mask_NT1 = mask_NT.unsqueeze(-1).to(hidden_NTD.dtype)
+    return (hidden_NTD * mask_NT1).sum(1) / mask_NT1.sum(1)

@@ -1,0 +1,100 @@
+"""Writing TensorFlow checkpoints (V2 format) without TensorFlow: the reverse of `nlu.models.formats.tensorflow`.
+
+One data file holds the tensors side by side, in the order of their names; the index is a table of LevelDB with an entry
+for each tensor, under whose checksum TensorFlow reads it.
+"""
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from nlu.models.formats.crc32c import masked_crc32c
+from nlu.models.formats.tensorflow import DTYPES, MAGIC
+
+NUMBERS = {np.dtype(name): number for number, name in DTYPES.items() if number in (1, 2, 3, 9, 10, 19)}
+RESTART_INTERVAL = 16
+BLOCK_BYTES = 4096
+Item = tuple[bytes, bytes]
+
+
+def write_checkpoint(prefix: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write `prefix`.index and `prefix`.data-00000-of-00001, and the file `checkpoint` that names them."""
+    items: list[Item] = [(b"", _number(1, 1) + _nested(3, _number(1, 1)))]
+    offset = 0
+    with open(f"{prefix}.data-00000-of-00001", "wb") as file:
+        for name, values in sorted(tensors.items(), key=lambda item: item[0].encode()):
+            # asarray, since ascontiguousarray gives a scalar an axis.
+            values = np.asarray(values, order="C")
+            file.write(values.tobytes())
+            items.append((name.encode(), _entry(values, offset)))
+            offset += values.nbytes
+    Path(f"{prefix}.index").write_bytes(_table(items))
+    (prefix.parent / "checkpoint").write_text(f'model_checkpoint_path: "{prefix.name}"\n', encoding="utf-8")
+
+
+def _entry(values: np.ndarray, offset: int) -> bytes:
+    shape = b"".join(_nested(2, _number(1, size)) for size in values.shape)
+    checksum = _varint(6 << 3 | 5) + struct.pack("<I", masked_crc32c(values))
+    place = (_number(4, offset) if offset else b"") + (_number(5, values.nbytes) if values.nbytes else b"")
+    return _number(1, NUMBERS[values.dtype]) + _nested(2, shape) + place + checksum
+
+
+def _table(items: list[Item]) -> bytes:
+    """Return blocks of items, an empty block of what LevelDB calls meta, a block of the others' last keys, a footer."""
+    file = bytearray()
+
+    def put(content: bytes) -> bytes:
+        handle = _varint(len(file)) + _varint(len(content))
+        # Not compressed.
+        trailed = content + b"\0"
+        file.extend(trailed + struct.pack("<I", masked_crc32c(trailed)))
+        return handle
+
+    handles = [(group[-1][0], put(_block(group))) for group in _groups(items)]
+    footer = put(_block([])) + put(_block(handles, restart_interval=1))
+    return bytes(file) + footer.ljust(40, b"\0") + struct.pack("<Q", MAGIC)
+
+
+def _groups(items: list[Item]) -> list[list[Item]]:
+    groups: list[list[Item]] = [[]]
+    size = 0
+    for key, value in items:
+        if size > BLOCK_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append((key, value))
+        size += len(key) + len(value)
+    return groups
+
+
+def _block(items: list[Item], restart_interval: int = RESTART_INTERVAL) -> bytes:
+    """A key is stored as what it does not share with the one before; at each restart it is whole."""
+    content, restarts, before = bytearray(), [0], b""
+    for number, (key, value) in enumerate(items):
+        shared = 0
+        if number % restart_interval == 0:
+            restarts += [len(content)] if number else []
+        else:
+            while shared < min(len(key), len(before)) and key[shared] == before[shared]:
+                shared += 1
+        content += _varint(shared) + _varint(len(key) - shared) + _varint(len(value)) + key[shared:] + value
+        before = key
+    return bytes(content) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _nested(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value >= 0x80:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])

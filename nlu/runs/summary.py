@@ -1,0 +1,136 @@
+"""Numbers that a model or a loss of one's own records while it is trained:
+
+    from nlu.runs import summary
+
+    summary.scalar("gate", gate_S.mean())
+    summary.histogram("attention", weights_HTT)
+
+A call costs next to nothing where no run listens: outside training, in evaluations, in predictions. While a run trains,
+each call in each pass of each micro-batch on each rank counts once; the run reduces them at every row of train.tsv
+(`nlu.training.journal`). What is recorded is detached and draws no random number, so it changes no weight.
+
+In a region of torch.compile a call breaks the graph there, so that `fullgraph=True` refuses it.
+"""
+
+import numbers
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from nlu.config.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nlu.runs.tallies import Histogram, Mean
+
+COMPILER = "torch._dynamo"
+KEPT_ON_DEVICE_MAX = 4096
+"""numbers that wait on an accelerator before the host reads them, so that a long interval takes no memory"""
+
+
+def scalar(name: str, value: "Tensor | float") -> None:
+    """Record one number, of Python or a tensor of one element. The run's value is the mean over all calls, which count
+    alike. Raises UserError for a name that no table can hold, and for a tensor of several numbers."""
+    if _listener is not None:
+        _listener.scalar(name, value)
+
+
+def histogram(name: str, values: "Tensor") -> None:
+    """Record how the elements of a tensor of any shape are distributed. The run's histogram is the sum of the counts
+    over all calls, in the bins of `nlu.runs.tallies`. Raises UserError as `scalar` does."""
+    if _listener is not None:
+        _listener.histogram(name, values)
+
+
+class Collector:
+    """What the calls of this process recorded since it was last asked."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, Mean] = {}
+        self._numbers: dict[str, Tensor] = {}
+        """of each histogram, see `nlu.runs.tallies.below`"""
+        self._waiting: list[tuple[str, Tensor]] = []
+        self._edges: dict[Any, Tensor] = {}
+        self._is_hidden_from_compiler = False
+
+    def scalar(self, name: str, value: Any) -> None:
+        _require_name("scalar", name)
+        if isinstance(value, numbers.Real):
+            self._add(name, float(value))
+            return
+        if (elements := getattr(value, "numel", None)) is None or elements() != 1:
+            shown = f"a tensor of shape {tuple(value.shape)}" if elements else f"a {type(value).__name__}"
+            raise UserError(f"summary.scalar({name!r}) was given {shown}, not one number; give its mean, or its sum")
+        if value.device.type == "cpu":
+            self._add(name, float(value.detach()))
+            return
+        # Reading it now would make the host wait for the device; a copy, since what it came from may be changed.
+        self._waiting.append((name, value.detach().reshape(()).double().clone()))
+        if len(self._waiting) >= KEPT_ON_DEVICE_MAX:
+            self._settle()
+
+    def histogram(self, name: str, values: "Tensor") -> None:
+        _require_name("histogram", name)
+        if not hasattr(values, "numel"):
+            raise UserError(f"summary.histogram({name!r}) was given a {type(values).__name__}; give a tensor")
+        from nlu.runs.tallies import below, edges_on
+
+        if values.device not in self._edges:
+            self._edges[values.device] = edges_on(values.device)
+        more = below(values.detach(), self._edges[values.device])
+        self._numbers[name] = self._numbers[name] + more if name in self._numbers else more
+
+    def take(self) -> "tuple[dict[str, Mean], dict[str, Histogram]]":
+        """Return all that was recorded and begin anew."""
+        from nlu.runs.tallies import histogram_of
+
+        self._settle()
+        means, counted = self._means, self._numbers
+        self._means, self._numbers = {}, {}
+        return means, {name: histogram_of(each) for name, each in counted.items()}
+
+    def hide_from_compiler(self) -> None:
+        """Have torch.compile leave these methods alone, once there is a compiler: tracing them, it would compile a
+        model anew for each length of the lists in them. Nobody else pays for importing one."""
+        if not self._is_hidden_from_compiler and COMPILER in sys.modules:
+            import torch
+
+            for name in ("scalar", "histogram"):
+                setattr(self, name, torch.compiler.disable(getattr(self, name)))
+            self._is_hidden_from_compiler = True
+
+    def _add(self, name: str, value: float) -> None:
+        from nlu.runs.tallies import Mean
+
+        self._means.setdefault(name, Mean()).add(value)
+
+    def _settle(self) -> None:
+        if self._waiting:
+            import torch
+
+            values = torch.stack([value for _, value in self._waiting]).tolist()
+            for (name, _), value in zip(self._waiting, values, strict=True):
+                self._add(name, value)
+            self._waiting = []
+
+
+_listener: Collector | None = None
+
+
+@contextmanager
+def listening(collector: Collector) -> Iterator[None]:
+    """Let the calls of this process within the block be recorded."""
+    global _listener
+    collector.hide_from_compiler()
+    before, _listener = _listener, collector
+    try:
+        yield
+    finally:
+        _listener = before
+
+
+def _require_name(what: str, name: Any) -> None:
+    if not isinstance(name, str) or not name.strip() or any(mark in name for mark in "\t\n\r"):
+        raise UserError(f"summary.{what} was given the name {name!r}; give a text without tab or line break")

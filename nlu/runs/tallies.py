@@ -1,0 +1,123 @@
+"""Means and histograms that come to the same whatever the order in which their parts are added up.
+
+The bins of a histogram are fixed, so that counts of calls and ranks can be summed: ten to a decade, from 1e-6 to 1e6,
+of either sign; one for all that is smaller in size, zero among it, and one beyond each end. A value on an edge belongs
+to the bin above. Axes: E edges, B bins (one more), V values.
+"""
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BINS_PER_DECADE = 10
+DECADES = 6
+_ENDS = DECADES * BINS_PER_DECADE
+_POSITIVE = [10 ** (power / BINS_PER_DECADE) for power in range(-_ENDS, _ENDS + 1)]
+EDGES_E = [*(-edge for edge in reversed(_POSITIVE)), *_POSITIVE]
+BOUNDS_B = list(zip([-math.inf, *EDGES_E], [*EDGES_E, math.inf], strict=True))
+"""lower and upper end of each bin"""
+
+
+def drawn(edge: float) -> float:
+    """Return an end of a bin as a chart can show it: the open ends lie a decade beyond the last edges."""
+    return math.copysign(10.0 ** (DECADES + 1), edge) if math.isinf(edge) else edge
+
+
+@dataclass
+class Mean:
+    """The mean of numbers, exact until it is read: Shewchuk, Adaptive Precision Floating-Point Arithmetic, 1997."""
+
+    partials: list[float] = field(default_factory=list)
+    """numbers of which none overlaps another in its bits; their sum is that of all that were added"""
+    calls: int = 0
+    not_finite: float | None = None
+    """the sum of the infinite numbers and NaNs, where there were any"""
+
+    def add(self, value: float) -> None:
+        self.calls += 1
+        self._add(value)
+
+    def merge(self, other: Self) -> None:
+        self.calls += other.calls
+        for value in other.partials:
+            self._add(value)
+        if other.not_finite is not None:
+            self._add(other.not_finite)
+
+    @property
+    def value(self) -> float:
+        return math.fsum(self.partials) / self.calls if self.not_finite is None else self.not_finite
+
+    def _add(self, value: float) -> None:
+        if not math.isfinite(value):
+            self.not_finite = value if self.not_finite is None else self.not_finite + value
+            return
+        kept = []
+        for partial in self.partials:
+            larger, smaller = (value, partial) if abs(value) >= abs(partial) else (partial, value)
+            value = larger + smaller
+            if math.isinf(value):
+                self.not_finite = value
+                return
+            if rest := smaller - (value - larger):
+                kept.append(rest)
+        self.partials = [*kept, value]
+
+
+@dataclass
+class Histogram:
+    """How many values lie in each bin."""
+
+    counts_B: list[int] = field(default_factory=lambda: [0] * len(BOUNDS_B))
+    nans: int = 0
+
+    def merge(self, other: Self) -> None:
+        self.counts_B = [own + more for own, more in zip(self.counts_B, other.counts_B, strict=True)]
+        self.nans += other.nans
+
+    def rows(self) -> list[tuple[float, float, int]]:
+        """Return lower end, upper end and count of each bin that is not empty; NaNs as a bin of their own."""
+        found = [(*bounds, count) for bounds, count in zip(BOUNDS_B, self.counts_B, strict=True) if count]
+        return found + ([(math.nan, math.nan, self.nans)] if self.nans else [])
+
+    def put(self, low: float, count: int) -> None:
+        """Count what a row of `rows` says of a bin, by its lower end."""
+        if math.isnan(low):
+            self.nans += count
+        else:
+            self.counts_B[_BIN_OF[low]] += count
+
+
+_BIN_OF = {low: number for number, (low, _) in enumerate(BOUNDS_B)}
+
+
+def edges_on(device: Any) -> "Tensor":
+    """Return the edges as `below` takes them."""
+    import torch
+
+    return torch.tensor(EDGES_E, dtype=torch.float64, device=device)
+
+
+def below(values: "Tensor", edges_E: "Tensor") -> "Tensor":
+    """Return how many elements lie below each edge, are NaN, and are there at all; on the device, nobody waits for it.
+
+    Of two tensors the sum of these numbers is that of both together.
+    """
+    import torch
+
+    values_V = values.reshape(-1).double()
+    is_nan_V = values_V.isnan()
+    # Of sorted values as many are below an edge as stand before it: no atomic sums, which devices do not repeat.
+    below_E = torch.searchsorted(values_V.masked_fill(is_nan_V, math.inf).sort().values, edges_E)
+    return torch.cat([below_E, is_nan_V.sum().view(1), below_E.new_full((1,), values_V.numel())])
+
+
+def histogram_of(numbers: "Tensor") -> Histogram:
+    """Return the histogram of what `below` gave."""
+    *below_E, nans, elements = numbers.tolist()
+    ends = [0, *below_E, elements - nans]
+    return Histogram([after - before for before, after in pairwise(ends)], nans)

@@ -1,0 +1,87 @@
+"""TensorBoard: event files in RUN/tracker, shown by `tensorboard --logdir outputs`."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from nlu.runs.tallies import Histogram, drawn
+from nlu.tracking.tracker import Beginning, Outcome, Point
+
+OF_END = ".end"
+"""how the name of the file of the results ends: written anew if the end of a run comes twice"""
+
+
+class TensorBoard:
+    """Scalars, histograms, the configuration and the results as text.
+
+    A run that goes on writes a further file, which says from which step on it replaces earlier ones.
+    """
+
+    packages = {"tensorboard": "tensorboard"}
+    extra = "tensorboard"
+
+    def __init__(self) -> None:
+        """No options."""
+
+    def start(self, beginning: Beginning) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = self._folder = beginning.folder
+        for path in folder.glob(f"events.*{OF_END}"):
+            path.unlink()
+        self._step = beginning.step
+        is_new = not any(folder.glob("events.*"))
+        self._writer: Any = SummaryWriter(str(folder), purge_step=None if is_new else beginning.step + 1)  # type: ignore[no-untyped-call]
+        if is_new:
+            self._writer.add_text("config", _as_text(beginning.config), 0)
+            for point in beginning.past():
+                self.log(point)
+
+    def log(self, point: Point) -> None:
+        self._step = point.step
+        for name, value in point.values.items():
+            self._writer.add_scalar(name, value, point.step)
+        for name, histogram in point.histograms.items():
+            self._writer.add_histogram_raw(name, **_raw(histogram), global_step=point.step)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def end(self, outcome: Outcome, results: Mapping[str, float]) -> None:
+        self._writer.close()
+        if results:
+            from torch.utils.tensorboard import SummaryWriter
+
+            last: Any = SummaryWriter(str(self._folder), filename_suffix=OF_END)  # type: ignore[no-untyped-call]
+            last.add_text("result", _as_text({"outcome": outcome, **results}), self._step)
+            for name, value in results.items():
+                last.add_scalar(name, value, self._step)
+            last.close()
+
+
+def _as_text(values: Mapping[str, Any]) -> str:
+    """Indented, which TensorBoard shows as it is."""
+    return "\n".join(
+        f"    {key}: {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items()
+    )
+
+
+def _raw(histogram: Histogram) -> dict[str, Any]:
+    """What the library takes of a histogram; sums are those of the middles of the bins. NaNs have no place in it."""
+    bins = [(drawn(low), drawn(high), count) for low, high, count in histogram.rows() if not math.isnan(low)]
+    middles = [((low + high) / 2, count) for low, high, count in bins]
+    # Nothing but NaNs leaves no bin, which the format does not know.
+    bins = bins or [(0.0, 0.0, 0)]
+    limits, counts = [bins[0][0]], [0]
+    for low, high, count in bins:
+        if low != limits[-1]:
+            limits.append(low)
+            counts.append(0)
+        limits.append(high)
+        counts.append(count)
+    return {
+        "min": bins[0][0], "max": bins[-1][1], "num": sum(counts), "sum": sum(middle * n for middle, n in middles),
+        "sum_squares": sum(middle * middle * n for middle, n in middles), "bucket_limits": limits,
+        "bucket_counts": counts,
+    }  # fmt: skip

@@ -1,0 +1,83 @@
+"""Weights & Biases, offline: RUN/tracker/wandb holds what `wandb sync` sends where there is a network.
+
+The library writes 32 KiB at a time, and loses what it holds when the run is killed. So a run that goes on tells all of
+it again, from its own tables, to a new file of the same run, which takes the place of the former one.
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from nlu.runs.tallies import BOUNDS_B, Histogram, drawn
+from nlu.storage.cache import read_json
+from nlu.storage.files import write_json
+from nlu.tracking.tracker import Beginning, Outcome, Point
+
+RUN = "wandb.json"
+
+
+class WandB:
+    """Metrics, histograms, the configuration and the results, with no network at any time."""
+
+    packages = {"wandb": "wandb"}
+    extra = "wandb"
+
+    def __init__(self, *, project: str = "nlu"):
+        """`project` is what Weights & Biases calls a list of runs."""
+        self.project = project
+
+    def start(self, beginning: Beginning) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
+
+        folder = beginning.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        number = (read_json(folder / RUN) or {}).get("id") or secrets.token_hex(4)
+        write_json(folder / RUN, {"id": number})
+        former = [path for path in folder.glob(f"wandb/offline-run-*-{number}") if path.is_dir()]
+        for path in former:
+            shutil.rmtree(path)
+        self._run: Any = wandb.init(
+            mode="offline", dir=str(folder), id=number, project=self.project, name=beginning.name,
+            group=beginning.group, config=dict(beginning.config),
+            settings=wandb.Settings(
+                silent=True, console="off", disable_git=True, disable_code=True, save_code=False,
+                x_disable_stats=True, x_disable_meta=True,
+            ),
+        )  # fmt: skip
+        for point in beginning.past():
+            self.log(point)
+
+    def log(self, point: Point) -> None:
+        import wandb
+
+        histograms = {
+            name: wandb.Histogram(np_histogram=spread)
+            for name, histogram in point.histograms.items()
+            if (spread := _spread(histogram)) is not None
+        }
+        self._run.log({**point.values, **histograms}, step=point.step)
+
+    def flush(self) -> None:
+        """Nothing but the end has the library write all it holds; see above."""
+
+    def end(self, outcome: Outcome, results: Mapping[str, float]) -> None:
+        import wandb
+
+        self._run.summary.update({**results, "outcome": outcome})
+        status = 1 if outcome == "failed" else 0
+        self._run.finish(exit_code=status)
+        # The process that writes goes on for a moment, and must not outlive this one, nor be cut off with it.
+        wandb.teardown(exit_code=status)
+
+
+def _spread(histogram: Histogram) -> tuple[list[int], list[float]] | None:
+    """Return the counts of adjacent bins and their edges, from the first to the last that is not empty."""
+    filled = [number for number, count in enumerate(histogram.counts_B) if count]
+    if not filled:
+        return None
+    first, last = filled[0], filled[-1]
+    edges = [BOUNDS_B[first][0], *(high for _, high in BOUNDS_B[first : last + 1])]
+    return histogram.counts_B[first : last + 1], [drawn(edge) for edge in edges]

@@ -1,0 +1,223 @@
+"""python -m nlu.export: formats of TensorFlow, encoders of transformers, TextCNN; imported weights, there and back."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from nlu.models.formats.names import tensorflow_names
+from nlu.models.formats.tensorflow import read_checkpoint
+from nlu.models.formats.tensorflow_writing import write_checkpoint
+from tests.inference.runs import export, kept, trained
+from tests.training.kinds import TASKS, TEXTCNN, Kind, classes, few_first, number, pair_of_classes, tags
+
+transformers = pytest.importorskip("transformers")
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCAB = [*SPECIALS, *"abcdefgh", "##a", "##b"]
+SIZES = {
+    "vocab_size": len(VOCAB), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 24, "max_position_embeddings": 40, "type_vocab_size": 2,
+}  # fmt: skip
+SHORT = ("data.max_len=32",)
+ON_TEXTS = {"classify": TASKS["classify"], "match": TASKS["match"], "tag": TASKS["tag"]}
+
+
+def saved(folder: Path, kind: str = "Bert", **changes: Any) -> Path:
+    """Write a random model of transformers, with weights large enough that a wrong one shows, and its vocabulary."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**{**SIZES, "pad_token_id": 0, **changes})
+    model = getattr(transformers, f"{kind}Model")(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    return folder
+
+
+def of_transformers(kind: Kind, folder: Path) -> Kind:
+    return Kind(kind.options, kind.row, ("model=hf", f"model.pretrained={folder}", *SHORT))
+
+
+def native(kind: Kind, folder: Path) -> Kind:
+    return Kind(kind.options, kind.row, ("model=bert", f"model.pretrained={folder}", *SHORT))
+
+
+def tensorflow_is(spec: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have it found installed, or not, whatever is so here."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *more: spec if name == "tensorflow" else found(name, *more)
+    )
+
+
+def held(run: Path, written: str, folder: Path, *, difference: float = 2e-5) -> None:
+    """Export, and assert that what was read back computes the run's logits."""
+    export(f"run={run}", f"format={written}", f"out={folder / written}")
+    own, found = json.loads((folder / written / "export.json").read_text())["checked"]
+    assert found["format"] == written and found["rows"] == len(kept(run))
+    assert found["largest_difference"] < difference and found["same"] == 1.0, found
+    assert found["accuracy"] == own["accuracy"]
+
+
+@pytest.mark.parametrize(
+    "options", few_first({"first": (), "mean": ("model.pooling=mean",), "pooler": ("model.pooling=pooler",)}, "first")
+)
+@pytest.mark.parametrize("name", few_first(["classify", "match", "regress", "multilabel", "tag"], "match"))
+def test_a_tf1_checkpoint_holds_encoder_head_sizes_and_vocabulary(
+    name: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    kind = native(TASKS[name], saved(tmp_path / "hub"))
+    run = trained(kind, tmp_path, *options)
+    held(run, "tf_checkpoint", tmp_path, difference=2e-4)
+    folder = tmp_path / "tf_checkpoint"
+    tensors = read_checkpoint(folder / "bert_model.ckpt")
+    outputs = 1 if name == "regress" else len(json.loads((folder / "export.json").read_text())["labels"])
+    assert tensors["output_weights"].shape == (outputs, 16) and tensors["output_bias"].shape == (outputs,)
+    assert tensors["bert/encoder/layer_1/intermediate/dense/kernel"].shape == (16, 24)
+    assert ("bert/pooler/dense/kernel" in tensors) == (options == ("model.pooling=pooler",))
+    assert json.loads((folder / "bert_config.json").read_text())["num_attention_heads"] == 2
+    assert (folder / "vocab.txt").read_text().splitlines() == VOCAB
+
+
+@pytest.mark.thorough
+def test_tensorflow_reads_a_checkpoint_that_was_written_without_it(tmp_path: Path) -> None:
+    tensorflow = pytest.importorskip("tensorflow")
+    rng = np.random.default_rng(0)
+    tensors = {f"bert/encoder/layer_{n}/output/dense/kernel": rng.normal(size=(n + 1, 700)) for n in range(60)}
+    tensors |= {
+        "wide": rng.normal(size=(3, 5)).astype(np.float32), "empty": np.zeros((0, 2), np.float32),
+        "global_step": np.array(7), "half": rng.normal(size=9).astype(np.float16),
+    }  # fmt: skip
+    write_checkpoint(tmp_path / "model.ckpt", tensors)
+    reader = tensorflow.train.load_checkpoint(str(tmp_path / "model.ckpt"))
+    assert reader.get_variable_to_dtype_map().keys() == tensors.keys()
+    for name, values in tensors.items():
+        assert reader.get_tensor(name).tobytes() == values.tobytes() and reader.get_tensor(name).shape == values.shape
+    assert tensorflow.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("pooling", ["first", "mean", "pooler"])
+@pytest.mark.parametrize("name", ["match", "tag", "regress"])
+def test_a_savedmodel_computes_the_logits_of_the_run(name: str, pooling: str, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    run = trained(native(TASKS[name], saved(tmp_path / "hub")), tmp_path, f"model.pooling={pooling}")
+    held(run, "savedmodel", tmp_path, difference=2e-4)
+
+
+def test_a_missing_tensorflow_is_named_with_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    run = trained(TASKS["classify"], tmp_path)
+    tensorflow_is(None, monkeypatch)
+    export(f"run={run}", "format=savedmodel", f"out={tmp_path}/out", status=2)
+    assert "needs tensorflow; install it with pip install 'nlu[tf]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "written",
+    few_first(["torchscript", "onnx", "torch_export"], "torchscript"),
+)
+@pytest.mark.parametrize(
+    "kind",
+    few_first(
+        {
+            "single": Kind((), classes, TEXTCNN), "layers": Kind(("model.layers=2",), number, TEXTCNN),
+            "pair": Kind(("task=match",), pair_of_classes, TEXTCNN), "tags": Kind(("task=tag",), tags, TEXTCNN),
+        },
+        "pair",
+    ),
+)  # fmt: skip
+def test_a_textcnn_goes_where_a_graph_can_go(kind: Kind, written: str, tmp_path: Path) -> None:
+    if written == "onnx":
+        pytest.importorskip("onnxruntime")
+    options = ("task=regress",) if kind.row is number else ()
+    held(trained(kind, tmp_path, *options), written, tmp_path)
+
+
+@pytest.mark.parametrize("written", few_first(["torchscript", "huggingface", "onnx", "torch_export"], "huggingface"))
+@pytest.mark.parametrize("name", few_first(list(ON_TEXTS), "classify"))
+@pytest.mark.parametrize("architecture", few_first(["Bert", "DistilBert", "Electra", "Roberta"], "DistilBert"))
+def test_an_encoder_of_transformers_is_exported(name: str, architecture: str, written: str, tmp_path: Path) -> None:
+    if architecture == "Roberta" and name != "tag" and written == "huggingface":
+        pytest.skip("it is refused")
+    if written == "onnx":
+        pytest.importorskip("onnxruntime")
+    changes: dict[str, Any] = {"embedding_size": 8} if architecture == "Electra" else {}
+    if architecture == "DistilBert":
+        changes = {"dim": 16, "hidden_dim": 24, "n_layers": 2, "n_heads": 2}
+    kind = of_transformers(TASKS[name], saved(tmp_path / "hub", architecture, **changes))
+    held(trained(kind, tmp_path), written, tmp_path, difference=2e-4)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("architecture", ["Bert", "Roberta"])
+def test_a_siamese_encoder_of_transformers_gives_its_similarities(architecture: str, tmp_path: Path) -> None:
+    kind = of_transformers(TASKS["siamese"], saved(tmp_path / "hub", architecture))
+    held(trained(kind, tmp_path), "sentence_transformers", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "written", "words"),
+    [
+        ("Roberta", (), "huggingface", "the classifier that transformers has for roberta"),
+        ("Bert", ("model.pooling=mean",), "huggingface", "a mean over tokens"),
+        ("Bert", (), "tf_checkpoint", "HuggingFace; export it as huggingface, onnx"),
+        ("Bert", (), "savedmodel", "HuggingFace; export it as huggingface, onnx"),
+        (None, (), "huggingface", "TextCnn; export it as onnx, torch_export or torchscript"),
+        (None, (), "tf_checkpoint", "TextCnn; export it as onnx, torch_export or torchscript"),
+    ],
+)
+def test_what_an_encoder_cannot_become_is_said_with_what_it_can(
+    model: str | None, options: tuple[str, ...], written: str, words: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    kind = of_transformers(TASKS["classify"], saved(tmp_path / "hub", model)) if model else Kind((), classes, TEXTCNN)
+    run = trained(kind, tmp_path, *options)
+    tensorflow_is(object(), monkeypatch)
+    export(f"run={run}", f"format={written}", f"out={tmp_path}/out", status=2)
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+FROZEN = "optimizer.freeze=['backbone.*']"
+
+
+@pytest.mark.parametrize("model", ["bert", "hf"])
+def test_weights_of_transformers_come_back_with_the_same_bytes(model: str, tmp_path: Path) -> None:
+    hub = saved(tmp_path / "hub")
+    kind = Kind((), classes, (f"model={model}", f"model.pretrained={hub}", *SHORT))
+    held(trained(kind, tmp_path, FROZEN), "huggingface", tmp_path, difference=2e-4)
+    before, after = load_file(hub / "model.safetensors"), load_file(tmp_path / "huggingface/model.safetensors")
+    encoder = {name: value for name, value in before.items() if not name.startswith("pooler")}
+    assert len(encoder) == 5 + 2 * 16
+    for name, value in encoder.items():
+        assert after[f"electra.{name}"].tobytes() == value.tobytes(), name
+
+
+def test_a_tf1_checkpoint_comes_back_with_the_same_bytes(tmp_path: Path) -> None:
+    source, rng = tmp_path / "source", np.random.default_rng(0)
+    named = load_file(saved(tmp_path / "hub") / "model.safetensors")
+    tensors = tensorflow_names(named, "bert")
+    assert "bert/encoder/layer_0/attention/output/LayerNorm/gamma" in tensors
+    source.mkdir()
+    write_checkpoint(source / "bert_model.ckpt", {**tensors, "cls/predictions/output_bias": rng.normal(size=15)})
+    (source / "bert_config.json").write_text(json.dumps({**SIZES, "hidden_act": "gelu"}))
+    (source / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    run = trained(native(TASKS["classify"], source), tmp_path, FROZEN, "model.pooling=pooler")
+    held(run, "tf_checkpoint", tmp_path, difference=2e-4)
+    again = read_checkpoint(tmp_path / "tf_checkpoint/bert_model.ckpt")
+    assert again.keys() == {*tensors, "output_weights", "output_bias"}
+    for name, value in tensors.items():
+        assert again[name].tobytes() == np.ascontiguousarray(value).tobytes(), name
+    # And on: what was exported is a start for another run.
+    export_again = trained(native(TASKS["classify"], tmp_path / "tf_checkpoint"), tmp_path / "second", FROZEN)
+    held(export_again, "tf_checkpoint", tmp_path / "second", difference=2e-4)
+    third = read_checkpoint(tmp_path / "second/tf_checkpoint/bert_model.ckpt")
+    assert all(third[name].tobytes() == again[name].tobytes() for name in tensors if "pooler" not in name)

@@ -1,0 +1,121 @@
+"""Numbers that a model records: how calls become a mean and a histogram."""
+
+import math
+import random
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from nlu.config.errors import UserError
+from nlu.runs import summary
+from nlu.runs.tallies import BOUNDS_B, EDGES_E, Histogram, Mean
+
+
+def test_a_mean_is_exact_in_whatever_order_its_numbers_come() -> None:
+    rng = random.Random(0)
+    values = [rng.choice((-1, 1)) * 10 ** rng.uniform(-30, 12) for _ in range(200)]
+    exact = float(sum(map(Fraction, values))) / len(values)
+    for _ in range(5):
+        rng.shuffle(values)
+        parts = [Mean(), Mean(), Mean()]
+        for number, value in enumerate(values):
+            parts[number % 3].add(value)
+        parts[0].merge(parts[1])
+        parts[0].merge(Mean(**vars(parts[2])))
+        assert (parts[0].value, parts[0].calls) == (exact, 200)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"), [([math.inf, 1.0], math.inf), ([math.nan, 1.0], math.nan), ([1e308, 1e308], math.inf)]
+)
+def test_a_mean_of_what_is_not_finite_says_so(values: list[float], mean: float) -> None:
+    tally = Mean()
+    for value in values:
+        tally.add(value)
+    np.testing.assert_equal(tally.value, mean)
+
+
+def test_a_histogram_counts_as_numpy_does_and_each_nan_apart() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(400, generator=generator) * 10 ** torch.empty(400).uniform_(-9, 9, generator=generator)
+    special = torch.tensor([0.0, math.inf, -math.inf, math.nan, math.nan, 1.0, -1.0])
+    collector = summary.Collector()
+    with summary.listening(collector):
+        summary.histogram("all", values[:100].view(4, 25))
+        summary.histogram("all", torch.cat([values[100:], special]))
+    histogram = collector.take()[1]["all"]
+    numbers = np.concatenate([values.double().numpy(), [0.0, math.inf, -math.inf, 1.0, -1.0]])
+    expected = np.bincount(np.searchsorted(EDGES_E, numbers, side="right"), minlength=len(BOUNDS_B))
+    assert histogram.counts_B == expected.tolist()
+    assert histogram.nans == 2
+    again = Histogram()
+    for low, _, count in histogram.rows():
+        again.put(low, count)
+    assert again == histogram
+
+
+def test_what_is_recorded_where_nobody_listens_is_gone() -> None:
+    collector = summary.Collector()
+    summary.scalar("before", 1.0)
+    with summary.listening(collector):
+        summary.scalar("within", torch.tensor([2.0], requires_grad=True))
+        summary.scalar("within", np.float32(4))
+    summary.scalar("after", 1.0)
+    means, _ = collector.take()
+    assert {name: (mean.value, mean.calls) for name, mean in means.items()} == {"within": (3.0, 2)}
+    assert collector.take() == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: summary.scalar("gate", torch.zeros(2, 3)),
+            r"a tensor of shape \(2, 3\), not one number; give its mean",
+        ),
+        (lambda: summary.scalar("gate", "high"), "was given a str, not one number"),
+        (lambda: summary.scalar("a\tb", 1.0), "without tab or line break"),
+        (lambda: summary.histogram("", torch.zeros(2)), "without tab or line break"),
+        (lambda: summary.histogram("gate", [1.0]), "was given a list; give a tensor"),
+    ],
+)
+def test_what_no_table_can_hold_is_refused(call, said: str) -> None:
+    with summary.listening(summary.Collector()), pytest.raises(UserError, match=said):
+        call()
+
+
+def test_to_import_it_imports_no_torch() -> None:
+    command = "import sys; from nlu.runs import summary; summary.scalar('a', 1.0); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", command], check=True, timeout=60)
+
+
+@pytest.mark.thorough
+def test_a_compiled_model_records_each_call_and_is_compiled_once() -> None:
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        summary.scalar("y", y.mean())
+        summary.histogram("y", y)
+        return y + 1
+
+    forward(torch.ones(3))
+    collector = summary.Collector()
+    with summary.listening(collector):
+        forward(torch.ones(3))
+        graphs = len(compiled)
+        for factor in (2.0, 3.0, 4.0):
+            assert forward(factor * torch.ones(3)).tolist() == [2 * factor + 1] * 3
+        assert len(compiled) == graphs
+    means, histograms = collector.take()
+    assert (means["y"].value, means["y"].calls) == (5.0, 4)
+    assert sum(histograms["y"].counts_B) == 12

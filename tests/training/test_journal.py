@@ -1,0 +1,213 @@
+"""What a run tells beside its two tables: what its model recorded, and everything to its tracker."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nlu.reports.aggregate import rows_of
+from nlu.reports.curves import drawings_of
+from nlu.reports.runs import find_runs
+from nlu.runs.records import read_rows
+from nlu.training.journal import names_of
+from tests import warm
+from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, killed_in_backward, sets, train
+
+MINE = '''
+"""A model that records, and trackers that listen, or fail."""
+
+import json
+from pathlib import Path
+
+from nlu.models.encoders.bert import Bert
+from nlu.runs import summary
+
+
+class Watched(Bert):
+    def encode(self, x_TD, batch, **wanted):
+        summary.scalar("tokens", len(batch.tokens_T))
+        summary.scalar("size", x_TD.mean())
+        summary.histogram("positions", batch.positions_T)
+        return super().encode(x_TD, batch, **wanted)
+
+
+class Told:
+    def __init__(self):
+        pass
+
+    def write(self, *said):
+        with open(self.path, "a") as file:
+            file.write(json.dumps(said) + "\\n")
+
+    def start(self, beginning):
+        self.path = beginning.folder.parent / "told.jsonl"
+        self.write("start", beginning.step, beginning.name, beginning.config["optimizer.lr"])
+        for point in beginning.past():
+            self.write("past", point.step, sorted(point.values))
+
+    def log(self, point):
+        self.write("log", point.step, sorted(point.values), sorted(point.histograms))
+
+    def flush(self):
+        self.write("flush")
+
+    def end(self, outcome, results):
+        self.write("end", outcome, dict(results))
+
+
+class Failing(Told):
+    def __init__(self, *, at: str = "log"):
+        self.at = at
+
+    def write(self, *said):
+        if said[0] == self.at:
+            raise OSError("no\\nspace")
+
+
+class Absent(Told):
+    packages = {"no_such_package": "no-such-package"}
+    extra = "no-such"
+'''
+ENDLESS = ("trainer.max_duration=9st", "trainer.eval_interval=5st", "trainer.save_interval=3st")
+EVERY_FOUR = ("trainer.log_interval=4st", "trainer.accumulation=2", "trainer.batch_size=4")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def package(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("package")
+    (folder / "watched.py").write_text(MINE)
+    (folder / "my/tracker").mkdir(parents=True)
+    for name in ("Told", "Failing", "Absent"):
+        (folder / f"my/tracker/{name.lower()}.yaml").write_text(f"_target_: watched.{name}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield folder
+
+
+def run_of(folder: Path, name: str, *overrides: str, status: int = 0) -> Path:
+    """Train the recording model, for 9 steps of 8 examples unless told otherwise."""
+    common = (*MODEL, *NO_DROPOUT, *PLAIN[:2], *ENDLESS, *EVERY_FOUR, *sets(folder), "trusted_packages=[watched]")
+    watched = () if "model=bert_tiny" in overrides else ("model._target_=watched.Watched",)
+    train(*common, *watched, *overrides, f"hydra.run.dir={folder / name}", status=status)
+    return folder / name
+
+
+def weights_of(run_dir: Path) -> bytes:
+    return (run_dir / "checkpoints/last/model.safetensors").read_bytes()
+
+
+def test_each_call_of_a_step_counts_alike_and_no_weight_changes(tmp_path: Path) -> None:
+    run_dir, other = run_of(tmp_path, "run"), run_of(tmp_path, "other", "model=bert_tiny")
+    rows = [row for row in read_rows(run_dir / "scalars.tsv") if row["name"] == "tokens"]
+    # 27 rows make 3 steps of 8 and one of 3 in an epoch; scored rows are none of them.
+    assert [(row["step"], row["calls"]) for row in rows] == [(4, 7), (8, 7), (9, 2)]
+    of_epoch = sum(len(line.split("\t")[0].split()) + 2 for line in (tmp_path / "train.tsv").read_text().splitlines())
+    assert [row["value"] for row in rows[:2]] == [pytest.approx(of_epoch / 7)] * 2
+    counts = [row["count"] for row in read_rows(run_dir / "histograms.tsv") if row["step"] == 4]
+    assert sum(counts) == of_epoch
+    # Position 0 has a bin of its own, as has 1, with all between 1 and 10 ** 0.1.
+    assert counts[:2] == [27, 27]
+    assert weights_of(run_dir) == weights_of(other)
+    assert not (other / "scalars.tsv").exists()
+
+
+def test_a_killed_run_goes_on_to_the_same_records(tmp_path: Path) -> None:
+    whole = run_of(tmp_path, "whole")
+    with killed_in_backward(9):
+        run_of(tmp_path, "killed")
+    killed = run_of(tmp_path, "killed", "resume=auto")
+    for name in ("scalars.tsv", "histograms.tsv", "valid.tsv"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    assert weights_of(killed) == weights_of(whole)
+
+
+@pytest.mark.thorough
+def test_what_two_ranks_record_is_added_up(tmp_path: Path, package: Path) -> None:
+    alone, folder = run_of(tmp_path, "alone"), tmp_path / "two"
+    known = yaml.safe_load((alone / "config.yaml").read_text())["data"]["train"]
+    command = [
+        "-m", "nlu.train", *MODEL, *NO_DROPOUT, *PLAIN[:2], *ENDLESS, *EVERY_FOUR, "trusted_packages=[watched]",
+        "data=files", f"data.train={known}", f"data.dev={tmp_path}/dev.tsv", "data.fields={text: 0, label: 1}",
+        "model._target_=watched.Watched", "trainer.devices=2", f"hydra.run.dir={folder}",
+    ]  # fmt: skip
+    done = warm.run(command, cwd=package, env={**os.environ, "PYTHONPATH": f"{package}:{os.environ.get('PYTHONPATH')}"})
+    assert done.returncode == 0, done.stderr
+    sums = [
+        [row["value"] * row["calls"] for row in read_rows(run_dir / "scalars.tsv") if row["name"] == "tokens"]
+        for run_dir in (alone, folder)
+    ]
+    assert sums[0] == pytest.approx(sums[1])
+    assert (alone / "histograms.tsv").read_bytes() == (folder / "histograms.tsv").read_bytes()
+    calls = [row["calls"] for row in read_rows(folder / "scalars.tsv") if row["name"] == "tokens"]
+    # A batch of 3 is one micro-batch of both ranks, no second one.
+    assert calls == [14, 14, 4]
+
+
+def told(run_dir: Path) -> list[list]:
+    return [yaml.safe_load(line) for line in (run_dir / "told.jsonl").read_text().splitlines()]
+
+
+def test_a_tracker_is_told_each_step_once_and_how_it_ended(tmp_path: Path, package: Path) -> None:
+    run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=told", "optimizer.lr=1e-3")
+    said = told(run_dir)
+    assert said[0] == ["start", 0, "run", 0.001]
+    logged = {step: (values, histograms) for kind, step, values, histograms in (one for one in said if one[0] == "log")}
+    assert list(logged) == [4, 5, 8, 9]
+    assert {"train/loss", "train/lr", "summary/tokens", "summary/size"} <= set(logged[4][0])
+    assert "dev/accuracy" in logged[5][0] and "train/loss" not in logged[5][0]
+    assert {"train/loss", "dev/accuracy"} <= set(logged[9][0])
+    assert logged[8][1] == ["summary/positions"] and logged[5][1] == []
+    kinds = [one[0] for one in said if one[0] in ("log", "flush")]
+    # Steps 3, 5, 6 and 9 save a state; what was logged before is handed over first.
+    assert kinds == ["flush", "log", "log", "flush", "flush", "log", "log", "flush"]
+    assert said[-1][:2] == ["end", "finished"] and "best/dev/accuracy" in said[-1][2]
+
+
+def test_a_run_that_goes_on_tells_what_its_tables_hold(tmp_path: Path, package: Path) -> None:
+    with killed_in_backward(13):
+        run_of(tmp_path, "run")
+    run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=told", "resume=auto")
+    said = told(run_dir)
+    assert said[0][:2] == ["start", 6]
+    assert [one[1] for one in said if one[0] == "past"] == [4, 5]
+    assert "summary/tokens" in said[1][2] and "dev/accuracy" in said[2][2]
+    assert [one[1] for one in said if one[0] == "log"] == [8, 9]
+
+
+@pytest.mark.parametrize(
+    "at", ["log", *(pytest.param(at, marks=pytest.mark.thorough) for at in ("start", "flush", "end"))]
+)
+def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(tmp_path: Path, package: Path, at: str) -> None:
+    run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=failing", f"+tracker.at={at}")
+    warnings = [line for line in (run_dir / "log.txt").read_text().splitlines() if "the tracker" in line]
+    what = {"start": "starting", "log": "logging", "flush": "flushing", "end": "ending"}[at]
+    assert len(warnings) == 1
+    assert f"the tracker Failing failed while {what} (OSError: no space) and is off from here on" in warnings[0]
+    assert (run_dir / "result.json").is_file()
+
+
+def test_a_tracker_whose_package_is_missing_is_named_with_what_installs_it(
+    tmp_path: Path, package: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=absent", status=2)
+    said = capfd.readouterr().err
+    assert "which needs no_such_package, and that is not installed here" in said
+    assert "pip install -e '.[no-such]' in the checkout, or pip install no-such-package" in said
+    assert not run_dir.exists()
+
+
+def test_what_was_recorded_can_be_drawn_over_runs(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, f"run-{seed}", f"seed={seed}") for seed in (1, 2)]
+    (table,), _ = rows_of(find_runs([tmp_path])[0])
+    drawing = drawings_of(table, "steps", ["summary/tokens"])[0]
+    rows = [[row for row in read_rows(folder / "scalars.tsv") if row["name"] == "tokens"] for folder in runs]
+    (curve,) = drawing.curves
+    assert curve.x_P.tolist() == [4, 8, 9] and curve.best is None
+    assert curve.mean_P.tolist() == [(one["value"] + other["value"]) / 2 for one, other in zip(*rows, strict=True)]
+
+
+def test_names_of_runs_tell_what_they_belong_to() -> None:
+    assert names_of(Path("/x/outputs/mine")) == (None, "mine")
+    assert names_of(Path("/x/search/17")) == ("search", "search/17")
+    assert names_of(Path("/x/search/17/seed-2-fold-0")) == ("search", "search/17/seed-2-fold-0")
