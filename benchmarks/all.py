@@ -19,6 +19,7 @@ import predict
 import predict_files
 import preprocess
 import resume
+import serve_load
 import start
 import train
 from inputs import announce
@@ -31,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "train": train.measure, "predict": predict.measure, "preprocess": preprocess.measure, "start": start.measure,
     "resume": resume.measure, "memory": memory.measure, "predict_files": predict_files.measure,
+    "serve_load": serve_load.measure,
 }  # fmt: skip
 QUICK = (
     ("train", "--sizes", "4 x 312", "--turns", "2", "--steps", "10", "--no-weaker"),

@@ -4,10 +4,11 @@ server with the same weights.
     python benchmarks/serve_load.py
     python benchmarks/serve_load.py --requests 100000 --no-peer
 
-A request holds one pair of texts; lengths are mixed, from a few tokens to 128. Clients keep their connections and send
-the next request when the last one is answered; they run on the same cores as the server. Every answer of ours must be
-what `nlu.load(...).predict` gives that row by itself, to the bit. The peer answers each request in a thread of its
-pool, and is measured with one thread a product and with as many as ours has; the better one counts.
+A request holds one pair of texts; lengths are mixed: those of AFQMC's pairs, and, in a second comparison, pairs of
+which each side is one to four texts put together, up to 128 tokens. Clients keep their connections and send the next
+request when the last one is answered; they run on the same cores as the server. Every answer of ours must be what
+`nlu.load(...).predict` gives that row by itself, to the bit. The peer answers each request in a thread of its pool, and
+is measured with one thread a product and with as many as ours has; the better one counts.
 """
 
 import argparse
@@ -36,17 +37,15 @@ HEAD = (
 )
 TARGETS = {"one request at a time": 3.0, "FastAPI + transformers": 1.5}
 DISTINCT = 1000
-MOST_JOINED = 4
-"""texts of the data that one text of a row is made of, so that lengths are mixed"""
 
 
-def texts_of(path: Path, count: int) -> list[dict[str, str]]:
-    """Return rows of mixed lengths, from the pairs of a file."""
+def texts_of(path: Path, count: int, most_joined: int) -> list[dict[str, str]]:
+    """Return rows of mixed lengths, each side one to `most_joined` texts of the pairs of a file."""
     rng = random.Random(0)
     pairs = [list(row.values()) for row in rows_of(str(path))]
 
     def joined(side: int) -> str:
-        return "".join(rng.choice(pairs)[side] for _ in range(rng.randint(1, MOST_JOINED)))
+        return "".join(rng.choice(pairs)[side] for _ in range(rng.randint(1, most_joined)))
 
     return [{"text_a": joined(0), "text_b": joined(1)} for _ in range(count)]
 
@@ -147,26 +146,38 @@ def measure(*words: str) -> list[Row]:
     arguments = parser().parse_args(words)
     announce()
     run, export, path = prepare(arguments.size, 600, "fp32")
-    rows = texts_of(path, DISTINCT)
-    bodies = [json.dumps({"rows": [row]}, ensure_ascii=False).encode() for row in rows]
-    expected = expected_of(run, rows, arguments.threads)
-    count = arguments.requests
     ours_port, peer_ports = free_port(), [] if arguments.no_peer else [free_port(), free_port()]
+    found = []
     with ExitStack() as stack:
         ours = ("-m", "nlu.serve", f"run={run}", f"port={ours_port}", "device=cpu")
         stack.enter_context(started(*ours, port=ours_port))
         for port, threads in zip(peer_ports, (1, arguments.threads), strict=False):
             peer = (str(Path(__file__).with_name("serve_peer.py")), str(export), str(port), str(threads))
             stack.enter_context(started(*peer, port=port))
-        ports = (ours_port, *peer_ports)
-        for port in ports:
-            load(port, bodies, None, 8, 64)
-        alone, together, peers = [], [], []
-        for _ in range(arguments.turns):
-            alone.append(load(ours_port, bodies, expected, 1, max(50, count // 10)))
-            together.append(load(ours_port, bodies, expected, CLIENTS, count))
-            peers.append([load(port, bodies, None, CLIENTS, max(200, count // 4)) for port in peer_ports])
-    claim = f"serve {CLIENTS} clients, {arguments.size}"
+        for most_joined in arguments.joined:
+            rows = texts_of(path, DISTINCT, most_joined)
+            expected = expected_of(run, rows, arguments.threads)
+            claim = f"serve {CLIENTS} clients, {arguments.size}{', long texts' if most_joined > 1 else ''}"
+            found += compare(claim, rows, expected, ours_port, peer_ports, arguments)
+    show(found)
+    return found
+
+
+def compare(
+    claim: str, rows: Sequence[dict[str, str]], expected: Sequence[Any], ours_port: int, peer_ports: Sequence[int],
+    arguments: argparse.Namespace,
+) -> list[Row]:  # fmt: skip
+    """Measure one mixture of lengths."""
+    bodies = [json.dumps({"rows": [row]}, ensure_ascii=False).encode() for row in rows]
+    count = arguments.requests
+    for port in (ours_port, *peer_ports):
+        load(port, bodies, None, 8, 64)
+    alone, together, peers = [], [], []
+    for _ in range(arguments.turns):
+        alone.append(load(ours_port, bodies, expected, 1, min(500, max(50, count // 10))))
+        together.append(load(ours_port, bodies, expected, CLIENTS, count))
+        peers.append([load(port, bodies, None, CLIENTS, max(200, count // 4)) for port in peer_ports])
+    print(f"{claim}: of {count * arguments.turns:,} requests no answer was lost, another's or other bits", flush=True)
     ours_per_s = _median(together, "per_s")
     found = [
         Row(claim, "one request at a time", "requests/s", _median(alone, "per_s"), ours_per_s,
@@ -175,15 +186,16 @@ def measure(*words: str) -> list[Row]:
             compared=False),
     ]  # fmt: skip
     if peer_ports:
-        best = max(([turn[number] for turn in peers] for number in range(2)), key=lambda turns: _median(turns, "per_s"))
+        best = max(
+            ([turn[number] for turn in peers] for number in range(len(peer_ports))),
+            key=lambda turns: _median(turns, "per_s"),
+        )
         found += [
             Row(claim, "FastAPI + transformers", "requests/s", _median(best, "per_s"), ours_per_s,
                 TARGETS["FastAPI + transformers"]),
             Row(f"{claim}, p99", "FastAPI + transformers", "ms", _median(best, "p99_ms"), _median(together, "p99_ms"),
                 lower_is_better=True),
         ]  # fmt: skip
-    show(found)
-    print(f"{count * arguments.turns:,} requests of {CLIENTS} clients: no answer was lost or another's")
     return found
 
 
@@ -195,6 +207,7 @@ def parser() -> argparse.ArgumentParser:
     out = options.parser(__doc__)
     out.add_argument("--size", default="4 x 312")
     out.add_argument("--requests", type=int, default=3000, help="of 64 clients, each turn")
+    out.add_argument("--joined", type=int, nargs="+", default=[1, 4], help="texts that one side of a pair is made of")
     out.add_argument("--no-peer", action="store_true")
     out.set_defaults(turns=3)
     return out
