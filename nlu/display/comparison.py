@@ -1,17 +1,15 @@
 """Several runs in one figure each, as files and as one page that needs no other file."""
 
 import html
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nlu.display.curves import Drawing, KeptScores
-from nlu.display.figures import FEW_POINTS, SET_COLOURS, STYLE, families, new_figure
+from nlu.display.figures import FEW_POINTS, SET_COLOURS, drawn, new_figure
 from nlu.display.plain_page import html_table, write_plain_page
 from nlu.display.scores import draw_calibration, draw_confusion
 from nlu.display.search import svg_of
@@ -123,7 +121,7 @@ def write_figures(folder: Path, figures: Mapping[str, Figure], suffixes: Sequenc
     for name, figure in figures.items():
         for suffix in suffixes:
             path = folder / f"{name}.{suffix}"
-            write_bytes(path, _content(figure, suffix))
+            write_bytes(path, drawn(figure, suffix))
             written.append(path)
     return written
 
@@ -138,13 +136,6 @@ def write_comparison(
     )
     table = html_table([(name, number > 0) for number, name in enumerate(header)], lines)
     write_plain_page(path, title, table + drawn)
-
-
-def _content(figure: Figure, suffix: str) -> bytes:
-    content = io.BytesIO()
-    with rc_context({**STYLE, "font.family": families(), "svg.fonttype": "none", "svg.hashsalt": "nlu"}):
-        figure.savefig(content, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
-    return content.getvalue()
 
 
 def _look(number: int) -> tuple[str, str]:
@@ -164,13 +155,3 @@ def _legend(axes: Axes, count: int) -> None:
         axes.legend(loc="best", fontsize=9)
     else:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=7.5)
-
-
-def missing_glyphs(texts: Sequence[str]) -> str:
-    """Return the characters that no font of this machine's figures has."""
-    from matplotlib import font_manager
-    from matplotlib.ft2font import FT2Font
-
-    paths = [font_manager.findfont(font_manager.FontProperties(family=[name])) for name in families()]
-    known = {code for path in paths for code in FT2Font(path).get_charmap()}
-    return "".join(sorted({letter for text in texts for letter in text if ord(letter) not in known}))

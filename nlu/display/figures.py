@@ -5,7 +5,10 @@ Every curve is over examples seen, the clock that stays comparable between batch
 
 import functools
 import io
+import logging
 import math
+import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +22,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nlu.runs.records import Cell, read_rows
 from nlu.storage.files import write_bytes
+
+log = logging.getLogger(__name__)
 
 Rows = Sequence[Mapping[str, Cell]]
 Points = tuple[np.ndarray, np.ndarray]
@@ -39,6 +44,10 @@ WITH_CHINESE = (
     "Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Microsoft YaHei", "SimHei",
     "PingFang SC", "Hiragino Sans GB", "Arial Unicode MS", "Droid Sans Fallback",
 )  # fmt: skip
+NO_GLYPH = re.compile(r"Glyph (\d+) .*missing from")
+"""how the library says that no font has a letter"""
+TOLD: list[str] = []
+"""letters that the log named: once in a process"""
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -139,11 +148,40 @@ def new_figure(
 
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write a figure as PNG; returns the path."""
-    content = io.BytesIO()
-    with rc_context({**STYLE, "font.family": families()}):
-        figure.savefig(content, format="png")
-    write_bytes(path, content.getvalue())
+    write_bytes(path, drawn(figure, "png"))
     return path
+
+
+def drawn(figure: Figure, form: str, salt: str = "nlu") -> bytes:
+    """Return a figure as png, svg or pdf.
+
+    The text of an SVG is text, which the reader's fonts show, and the names inside it are made from `salt`. Letters
+    that no font of this machine has are named once, and stand as boxes in the other forms.
+    """
+    content = io.BytesIO()
+    style = {**STYLE, "font.family": families(), "svg.fonttype": "none", "svg.hashsalt": salt}
+    # Equal figures are to be equal bytes.
+    dated = {"svg": ("Date", "Creator", "Format", "Type"), "pdf": ("CreationDate",)}
+    metadata = dict.fromkeys(dated.get(form, ()))
+    with rc_context(style), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        figure.savefig(content, format=form, metadata=metadata)
+    letters = set()
+    for warning in said:
+        if (found := NO_GLYPH.match(str(warning.message))) is None:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        elif form != "svg":
+            letters.add(chr(int(found[1])))
+    if letters:
+        _tell_of("".join(sorted(letters)[:5]))
+    return content.getvalue()
+
+
+def _tell_of(letters: str) -> None:
+    if not TOLD:
+        TOLD.append(letters)
+        log.warning("figures: no font here has %s; install one, such as fonts-noto-cjk, or take format=svg or a page",
+                    letters)  # fmt: skip
 
 
 def _points(rows: Iterable[Mapping[str, Cell]], column: str) -> Points:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from nlu.display.figures import drawn, families, save_figure
 from nlu.display.trials import Parameter, Summary, TrialRow
-from nlu.storage.files import write_bytes
 
 SIZE_INCHES = (10.0, 6.0)
 DOTS_PER_INCH = 100
@@ -46,7 +45,7 @@ def draw_figures(summary: Summary, importances: dict[str, float]) -> dict[str, F
     """Draw history, intermediate, parallel and importances, of these what has something to show."""
     valued = [trial for trial in summary.trials if trial.value is not None]
     found: dict[str, Figure] = {}
-    with rc_context(STYLE):
+    with rc_context({**STYLE, "font.family": families()}):
         if valued:
             found["history"] = _history(summary, valued)
         if any(trial.steps for trial in valued):
@@ -65,11 +64,7 @@ def write_figures(folder: Path, figures: Mapping[str, Figure]) -> list[Path]:
             (folder / f"{name}.png").unlink(missing_ok=True)
     written = []
     for name, figure in figures.items():
-        content = io.BytesIO()
-        with rc_context(STYLE):
-            figure.savefig(content, format="png")
-        write_bytes(folder / f"{name}.png", content.getvalue())
-        written.append(folder / f"{name}.png")
+        written.append(save_figure(figure, folder / f"{name}.png"))
     return written
 
 
@@ -78,11 +73,8 @@ def svg_of(name: str, figure: Figure) -> str:
 
     What belongs to a trial carries its number as `data-trial`. Nothing in it refers to anything outside.
     """
-    content = io.StringIO()
     # Names inside one figure must not be those of another on the same page.
-    with rc_context({**STYLE, "svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(content, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    text = content.getvalue()
+    text = drawn(figure, "svg", salt=name).decode()
     text = text[text.index("<svg") :]
     head, body = text[: text.index(">") + 1], text[text.index(">") + 1 :]
     size = re.search(r'viewBox="[^"]*"', head)
