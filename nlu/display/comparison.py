@@ -17,6 +17,7 @@ from nlu.storage.files import write_bytes
 
 COLOURS = (*SET_COLOURS, "#332288", "#117733", "#882255")
 LINES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D")
 """after each round of colours"""
 MOST_MARKED = 6
 """curves up to which each has a mark at its best point"""
@@ -74,7 +75,9 @@ def _by_class(kept: Mapping[str, KeptScores]) -> Figure:
         spread = (number - (len(kept) - 1) / 2) * min(0.12, 0.7 / len(kept))
         places = np.arange(len(names)) + spread
         colour, _ = _look(number)
-        axes.plot([f1.get(name, np.nan) for name in names], places, "o", color=colour, label=label, markersize=5)
+        marker = MARKERS[number // len(COLOURS) % len(MARKERS)]
+        f1_N = [f1.get(name, np.nan) for name in names]
+        axes.plot(f1_N, places, marker, color=colour, label=label, markersize=5, alpha=0.8)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xlim(-0.02, 1.02)

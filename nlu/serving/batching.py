@@ -147,12 +147,10 @@ class Batcher:
             if isinstance(first, _Call):
                 return first
             taken, rows = [first], len(first.values)
-            # Rows of another predictor, as after a reload, wait for a batch of their own.
             while self._waiting and isinstance(piece := self._waiting[0], _Piece):
-                if (
-                    rows + len(piece.values) > self._batch_size
-                    or piece.request.predictor is not first.request.predictor
-                ):
+                # Rows of another predictor, as after a reload, wait for a batch of their own.
+                is_same = piece.request.predictor is first.request.predictor
+                if rows + len(piece.values) > self._batch_size or not is_same:
                     break
                 self._waiting.popleft()
                 taken.append(piece)

@@ -68,6 +68,11 @@ def test_bash_completes_choices_and_keys(environment, installed_by):
 
 def test_every_command_is_a_program(environment):
     modules = {f"nlu-{path.stem}": f"nlu.{path.stem}:command" for path in (CHECKOUT / "nlu").glob("[!_]*.py")}
+    # A package may be a command as well.
+    modules |= {
+        f"nlu-{path.parent.name}": f"nlu.{path.parent.name}.__main__:command"
+        for path in (CHECKOUT / "nlu").glob("*/__main__.py")
+    }
     assert modules == COMMANDS, "a file directly in nlu/ is a command; name it in console_scripts of setup.cfg"
     for name in COMMANDS:
         done = subprocess.run([name, "--help"], env=environment, capture_output=True, text=True, timeout=60)

@@ -1,0 +1,49 @@
+"""Cells of Excel workbooks as the texts of a table."""
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlu.data.readers import BadRow, Row, read_rows
+from nlu.data.workbook import cell_text, rule_of_cell
+
+openpyxl = pytest.importorskip("openpyxl")
+
+
+def written(path: Path, *rows: list[Any]) -> Path:
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [(None, ""), (1.0, "1"), (1, "1"), (0.5, "0.5"), (True, "true"), (date(2026, 1, 2), "2026-01-02"), ("a ", "a "),
+     (datetime(2026, 1, 2, 3), "2026-01-02T03:00:00")],
+)  # fmt: skip
+def test_a_cell_is_the_text_that_a_csv_would_hold(cell: Any, text: str) -> None:
+    assert cell_text(cell) == text
+
+
+def test_rows_have_the_numbers_of_the_sheet_and_short_ones_empty_cells(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.xlsx", ["text", "label"], ["a", 1.0], [], ["b"], ["c", "x", "more"])
+    found = list(read_rows(path, "auto", {"text": "text", "label": "label"}, None))
+    assert found[:2] == [Row(2, {"text": "a", "label": "1"}), Row(4, {"text": "b", "label": ""})]
+    assert isinstance(found[2], BadRow) and found[2].number == 5 and "makes 3 columns" in found[2].rule
+
+
+def test_columns_may_be_told_by_number_in_a_sheet_without_a_header(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.xlsx", ["a", 1], ["b", 2])
+    assert [row.values for row in read_rows(path, "xlsx", {"text": 0, "label": 1}, None)] == [
+        {"text": "a", "label": "1"}, {"text": "b", "label": "2"},
+    ]  # fmt: skip
+
+
+def test_what_a_cell_cannot_hold_is_told() -> None:
+    assert rule_of_cell("a" * 32767) is None and rule_of_cell(3) is None and rule_of_cell(["a"]) is None
+    assert "32,768 characters" in str(rule_of_cell("a" * 32768))
+    assert "control character" in str(rule_of_cell("\a"))
