@@ -14,6 +14,7 @@ is measured with one thread a product and with as many as ours has; the better o
 import argparse
 import asyncio
 import json
+import os
 import random
 import socket
 import statistics
@@ -103,9 +104,10 @@ def load(
 
 
 @contextmanager
-def started(*command: str, port: int) -> Iterator[int]:
+def started(*command: str, port: int, threads: int) -> Iterator[int]:
     """Start a server, wait until it answers, and end it."""
-    with subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL) as process:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    with subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL, env=environment) as process:
         try:
             deadline_s = time.monotonic() + 120
             while not _answers(port):
@@ -150,10 +152,10 @@ def measure(*words: str) -> list[Row]:
     found = []
     with ExitStack() as stack:
         ours = ("-m", "nlu.serve", f"run={run}", f"port={ours_port}", "device=cpu")
-        stack.enter_context(started(*ours, port=ours_port))
+        stack.enter_context(started(*ours, port=ours_port, threads=arguments.threads))
         for port, threads in zip(peer_ports, (1, arguments.threads), strict=False):
             peer = (str(Path(__file__).with_name("serve_peer.py")), str(export), str(port), str(threads))
-            stack.enter_context(started(*peer, port=port))
+            stack.enter_context(started(*peer, port=port, threads=threads))
         for most_joined in arguments.joined:
             rows = texts_of(path, DISTINCT, most_joined)
             expected = expected_of(run, rows, arguments.threads)

@@ -22,11 +22,17 @@ ELSEWHERE = {
 """What is meant by names that other programs have for it, and that look like no key of ours."""
 
 
+LONGEST_NAME = 100
+"""characters; a longer one is no slip, and comparing takes the product of both lengths"""
+
+
 def nearest(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
     """Return up to `count` of the dotted names in `valid` that are closest to `name`, best first.
 
     Most of the weight is on the last part: the usual slips are a misspelt key and a group that was left out.
     """
+    if len(name) > LONGEST_NAME:
+        return []
     scores = {candidate: _similarity(name, candidate) for candidate in sorted(set(valid) - {name})}
     close = [candidate for candidate, score in scores.items() if score >= 0.6]
     return sorted(close, key=lambda candidate: -scores[candidate])[:count]

@@ -8,9 +8,9 @@ attributions add up to the difference of the scores.
 Axes: B points on the path, each a copy of the row in a packed batch, T tokens of a batch, P tokens of the row, D width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,11 +28,12 @@ from nlu.inference.trained import Trained
 from nlu.tasks.classify import Deciding
 from nlu.tasks.task import Outputs
 
+Result = TypeVar("Result")
 POINTS = (16, 32, 64, 128, 256)
 """on the path, until it is exact enough"""
 EXACT_ENOUGH = 0.005
 """of the difference of the scores, by which the sum of the attributions may miss it"""
-MOST_TOKENS = 8192
+MOST_TOKENS = 2048
 """of the copies of the row that are computed at once"""
 
 
@@ -73,18 +74,35 @@ class _Place:
 
 
 def explain(predictor: Predictor, values: Values, label: str | None, span: tuple[int, int] | None) -> Explanation:
-    """Return the attributions of one row that has no problem.
+    """Return what `explaining` finds."""
+    return whole(explaining(predictor, values, label, span))
+
+
+def whole(parts: Generator[None, None, Result]) -> Result:
+    """Return what work in parts finds."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            found: Result = end.value
+            return found
+
+
+def explaining(
+    predictor: Predictor, values: Values, label: str | None, span: tuple[int, int] | None
+) -> Generator[None, None, Explanation]:
+    """Find the attributions of one row that has no problem, and give way between parts of the work.
 
     The score is the log-odds of `label` (null: of what is predicted), of a tagger those of the tags of `span` (first
     and last unit) added up, of a number the number, of texts encoded apart their cosine. Raises DataError for a label
-    that the run does not know, and where a tagger predicts no such span.
+    that the run does not know, for a label or a span where there are none, and where a tagger predicts no such span.
     """
     encoded = predictor.encode([dict(values)])
     part = in_memory(encoded, predictor.trained.layout)
     score_of = _Score.of(predictor, encoded, label, span)
     places = list(_places(predictor.trained, values, encoded))
     for count in POINTS:
-        by_token_P, score, baseline = _integrated(predictor, part, score_of, places, count)
+        by_token_P, score, baseline = yield from _integrated(predictor, part, score_of, places, count)
         gap = float(by_token_P.sum() - (score - baseline))
         if abs(gap) <= EXACT_ENOUGH * abs(score - baseline):
             break
@@ -110,6 +128,10 @@ class _Score:
     def of(cls, predictor: Predictor, encoded: Encoded, label: str | None, span: tuple[int, int] | None) -> "_Score":
         trained = predictor.trained
         kind, names = kind_of(trained), trained.labels
+        if span is not None and kind != "spans":
+            raise DataError("span is given, but this run finds no spans; leave it out")
+        if label is not None and kind not in ("class", "label_set"):
+            raise DataError("label is given, but this run has no probabilities of labels; leave it out")
         if kind == "spans":
             found = predictor.predict(encoded)[0]["spans"]
             wanted = [one for one in found if span is None or (one[0], one[1]) == span]
@@ -126,7 +148,7 @@ class _Score:
             chosen = found["prediction"] if kind == "class" else max(found["probabilities"].items(), key=_second)[0]
             return cls(trained, kind, names.index(chosen))
         if label not in names:
-            raise DataError(f"label is {label}, which the run does not know; {hint(label, names)}")
+            raise DataError(f"label is {label:.40}, which the run does not know; {hint(label, names)}")
         return cls(trained, kind, names.index(label))
 
     @property
@@ -170,8 +192,8 @@ def _log_odds(logits_NC: Tensor) -> Tensor:
 
 def _integrated(
     predictor: Predictor, part: Examples, score_of: _Score, places: list[_Place], count: int
-) -> tuple[np.ndarray, float, float]:
-    """Return what the score owes to each token of the row, (P,), and the scores at the end and the start of the path,
+) -> Generator[None, None, tuple[np.ndarray, float, float]]:
+    """Find what the score owes to each token of the row, (P,), and the scores at the end and the start of the path,
     with this many points on it."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     # The two ends are computed along with the points, where they weigh nothing.
@@ -188,6 +210,7 @@ def _integrated(
         own_P, scores_B = _of_copies(predictor, batch, score_of, is_text_P, alpha_B[copies], weight_B[copies])
         by_token_P += own_P
         scores += scores_B.tolist()
+        yield
     return by_token_P.numpy(), scores[-1], scores[-2]
 
 

@@ -76,6 +76,8 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
         found.confusion = confusion.matrix()
     if blocks is None:
         by_query = scored.scores.by_query
+        if by_query and config.group_by is not None:
+            raise UserError("group_by is given, but retrieval is scored by query already; leave it out")
         if by_query and config.resamples:
             with progress.task(f"resampling {part.name}", config.resamples) as bar:
                 found.intervals = intervals_of_means(by_query, config.resamples, config.seed, bar.advance)

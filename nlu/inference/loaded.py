@@ -1,13 +1,13 @@
 """A trained run for programs: what `nlu.load` returns. Axes: N rows, D width."""
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS, Values
@@ -36,6 +36,8 @@ class Loaded:
     @classmethod
     def of(cls, run: str | Path, *, checkpoint: str = "best", device: str = "auto", batch_size: int = 64) -> "Loaded":
         """Load a run as `nlu.load` says."""
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size} but must be at least 1")
         trained = load_trained(locate(str(run), checkpoint))
         return cls(Predictor(trained, choose_device(device, 0, keys=""), batch_size=batch_size))
 
@@ -85,13 +87,14 @@ class Loaded:
             scored.spool.close()
         return scored.scores.metrics
 
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
+    def encode(self, texts: Iterable[str]) -> np.ndarray:
         """Return a vector for each text by itself, (N, D), float32, for search and clustering.
 
         It is what the run's head reads of a sequence: the encoder's own pooling, or of a tagger the mean of its
         tokens. A text is cut to the run's `data.max_len`. Raises DataError for a text that cannot be used.
         """
         single, values = LAYOUTS["single"], []
+        _require_several(texts, "texts")
         for number, text in enumerate(texts, 1):
             values.append({"text": text})
             require_none(single.problem(values[-1]), values[-1], f"text {number}")
@@ -99,8 +102,7 @@ class Loaded:
         return self.predictor.vectors(encoded, single)
 
     def _values(self, rows: Iterable[Row], others: Sequence[str] = ()) -> list[dict[str, Any]]:
-        if isinstance(rows, str):
-            raise DataError("rows is one text; give a list of rows, such as [text]")
+        _require_several(rows, "rows")
         return [dict(values_of(self.trained, row, f"row {number}", others)) for number, row in enumerate(rows, 1)]
 
     def _examples(self, values: Sequence[Values], target: Target) -> Examples:
@@ -113,6 +115,13 @@ class Loaded:
         encoded = self.predictor.encode([dict(row) for row in values])
         rows = StoredSet([record_batch(encoded, stored, target.column(), origin)])
         return Examples("rows", rows, np.arange(count), target, layout)
+
+
+def _require_several(given: object, name: str) -> None:
+    """Raise DataError for what is one row, or a table, in the place of rows."""
+    if isinstance(given, str | bytes | Mapping) or hasattr(given, "columns") or not isinstance(given, Iterable):
+        kind = "one text" if isinstance(given, str | bytes) else f"a {type(given).__name__}"
+        raise DataError(f"{name} is {kind}; give a list, such as [text], or of a table its records")
 
 
 def _target_of(target: Target, values: Values, number: int) -> Any:

@@ -4,7 +4,7 @@ Axes: M mistakes, D width.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from nlu.inference.predictor import Predictor
 from nlu.inference.rows import alternatives_of
 from nlu.runs.predictions import Record, evaluation_sets, predictions_of
 
-MOST = 2000
+MOST = 1000
 """mistakes that are looked at, those with the largest loss"""
 FAR_OFF = 0.1
 """share of rows whose numbers are called mistakes: those that are furthest from what is right"""
@@ -24,19 +24,29 @@ FAR_OFF = 0.1
 class Mistakes:
     """What a run predicted wrong on its first evaluation set, as it kept it with its texts; encoded once."""
 
-    def __init__(self, predictor: Predictor):
-        self._predictor = predictor
-        found = heapq.nlargest(MOST, _wrong(predictor), key=_badness)
-        self._values = [_texts(predictor, record) for record in found]
-        self._records = found
-        self._vectors_MD = _unit(predictor.vectors(predictor.encode(self._values))) if found else None
+    def __init__(
+        self, predictor: Predictor, records: list[Record], values: list[dict[str, Any]], vectors_MD: np.ndarray
+    ):
+        """Use `of`, which finds the rest."""
+        self._predictor, self._records, self._values, self._vectors_MD = predictor, records, values, vectors_MD
+
+    @classmethod
+    def of(cls, predictor: Predictor) -> "Generator[None, None, Mistakes]":
+        """Find and encode them, and give way between parts of the work. Raises DataError where they are damaged."""
+        records = heapq.nlargest(MOST, _wrong(predictor), key=_badness)
+        values = [_texts(predictor, record) for record in records]
+        vectors = []
+        for start in range(0, len(values), predictor.batch_size):
+            yield
+            vectors.append(predictor.vectors(predictor.encode(values[start : start + predictor.batch_size])))
+        return cls(predictor, records, values, _unit(np.concatenate(vectors or [np.zeros((0, 0), np.float32)])))
 
     def nearest(self, values: Values, count: int) -> list[dict[str, Any]]:
         """Return the mistakes whose vectors have the largest cosine with that of a row, the nearest first.
 
         Each has its texts by role, `label`, `prediction` and the `cosine`.
         """
-        if self._vectors_MD is None:
+        if not self._records:
             return []
         (own_D,) = _unit(self._predictor.vectors(self._predictor.encode([dict(values)])))
         cosines_M = self._vectors_MD @ own_D

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Protocol
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.data.originals import BOM, Original, Originals, token_lines
-from nlu.data.workbook import MOST_ROWS, cell_text, require_openpyxl, rule_of_cell, sheet_rows, write_workbook
+from nlu.data.workbook import MOST_ROWS, cell_text, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
 from nlu.inference.columns import PREDICTION, Cell, Columns, Holds, text_of
 
 BLANK = " \t\r\n"
@@ -285,7 +285,7 @@ class _Parquet:
 
 
 class _Workbook:
-    """A sheet of Excel; its pieces are such files too, without the header."""
+    """A sheet of Excel; its pieces are a line for each row."""
 
     def __init__(self, source: Originals, columns: Columns, separator: str):
         require_openpyxl(source.path)
@@ -304,18 +304,17 @@ class _Workbook:
                 raise DataError(f"{place}: {name} {rule}; give output the suffix .csv")
 
     def piece(self, rows: Sequence[Written]) -> bytes:
-        file = io.BytesIO()
-        write_workbook(file, ([*self._own(row.original, row.place), *self._added(row)] for row in rows))
-        return file.getvalue()
+        lines = (dumped([*self._own(row.original, row.place), *self._added(row)]) for row in rows)
+        return "".join(f"{line}\n" for line in lines).encode()
 
     def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
         write_workbook(file, self._rows(pieces))
 
     def _rows(self, pieces: Sequence[Path]) -> Iterator[list[Any]]:
-        names = [*self._source.columns, *self._columns.holds]
-        yield names
+        yield [*self._source.columns, *self._columns.holds]
         for path in pieces:
-            yield from (cells for _, cells in sheet_rows(path, len(names)))
+            with open(path, encoding="utf-8", newline="\n") as lines:
+                yield from map(loaded, lines)
 
     def _own(self, original: Original, place: str) -> list[Any]:
         record = self._source.record(original, place)

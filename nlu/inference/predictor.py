@@ -31,7 +31,8 @@ class Predictor:
     def __init__(self, trained: Trained, device: torch.device, *, batch_size: int = 64):
         self.trained, self.device, self.batch_size = trained, device, batch_size
         self.precision: Precision = build(trained.config.precision, trusted=trained.config.trusted_packages)
-        trained.model.to(device)
+        # Explanations take gradients, of vectors alone.
+        trained.model.to(device).requires_grad_(False)
 
     def problem(self, values: Values) -> tuple[str, str] | None:
         """Return the field of a row that cannot be predicted, and the rule that its value breaks, or None."""

@@ -1,6 +1,7 @@
 """A row as a program or a client hands it over, to the values of the fields that a run reads."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from nlu.config.errors import DataError
@@ -23,9 +24,9 @@ def values_of(trained: Trained, row: object, place: str, others: Iterable[str] =
     values = _by_role(trained, row, place)
     require_none(trained.layout.problem(values), values, place)
     if isinstance(row, Mapping):
-        names = _names_of(trained, others)
-        values |= {role: row[name] for role, name in names.items() if name in row}
-        values |= {role: row[role] for role in names if role in row}
+        for role, name in _names_of(trained, others).items():
+            if (known := next((one for one in (name, role) if one in row), None)) is not None:
+                values[role] = row[known]
     return values
 
 
@@ -57,17 +58,26 @@ def _by_role(trained: Trained, row: object, place: str) -> dict[str, Any]:
 
 def _of_fields(trained: Trained, row: Mapping[Any, Any], place: str) -> dict[str, Any]:
     alternatives = alternatives_of(trained)
-    for roles in alternatives:
-        names = _names_of(trained, roles)
-        for candidate in ({role: role for role in roles}, names):
-            if all(name in row for name in candidate.values()):
-                return {role: row[name] for role, name in candidate.items()}
-    there = [str(name) for name in row]
+    # As nlu.predict looks for columns: the run's own names before those of roles.
+    found = [
+        {role: row[name] for role, name in names.items()}
+        for roles in alternatives
+        for names in (_names_of(trained, roles), {role: role for role in roles})
+        if all(name in row for name in names.values())
+    ]
+    if found:
+        # What the run calls its tokens may be called like the role of a text.
+        return next((values for values in found if all(map(_fits, values, values.values()))), found[0])
+    there = [f"{name!s:.40}" for name in islice(row, 8)]
     absent = next(role for role in alternatives[0] if role not in row)
     raise DataError(
-        f"{place} lacks {absent}; it has {', '.join(there[:8]) or 'nothing'}, and the run reads "
+        f"{place} lacks {absent}; it has {', '.join(there) or 'nothing'}, and the run reads "
         f"{_either(alternatives)}; give it these"
     )
+
+
+def _fits(role: str, value: object) -> bool:
+    return isinstance(value, list | tuple) if role == "tokens" else isinstance(value, str)
 
 
 def _names_of(trained: Trained, roles: Iterable[str]) -> dict[str, str]:

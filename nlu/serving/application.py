@@ -7,21 +7,21 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 import nlu
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
-from nlu.inference.attribution import explain
-from nlu.serving.batching import Batcher, Busy
-from nlu.serving.limits import Rates, Refused, read_body
+from nlu.inference.attribution import explaining
+from nlu.serving.batching import Batcher, Busy, Parts
+from nlu.serving.limits import GONE, Rates, Refused, read_body
 from nlu.serving.measures import CONTENT_TYPE, Measures
 from nlu.serving.requests import AskedWhy, read_explain, read_predict
 from nlu.serving.schema import EXPLAIN_ROUTE, PREDICT_ROUTE
@@ -31,17 +31,15 @@ log = logging.getLogger(__name__)
 
 TOKEN = "NLU_SERVE_TOKEN"
 """environment variable: what clients must send as `Authorization: Bearer ...`"""
+Handler = Callable[[Request], Awaitable[Response]]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-OPEN = ("/health", "/", "/page.css", "/page.js")
-"""what needs no token: neither the state of the server nor the empty page tells anything of the run"""
 PAGE = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css"),
         "/page.js": ("page.js", "text/javascript")}  # fmt: skip
+"""the page, which holds nothing of the run"""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
 }  # fmt: skip
-GONE = 499
-"""status that is counted where the client did not wait; nobody reads it"""
 
 
 class Application:
@@ -61,24 +59,32 @@ class Application:
 
     def routes(self) -> FastAPI:
         """Return the application that a server runs."""
-        # Its own pages of documentation would load scripts from elsewhere; /openapi.json needs none.
-        app = FastAPI(title="nlu", version=nlu.__version__, docs_url=None, redoc_url=None, lifespan=self._life)
-        app.post("/predict", **PREDICT_ROUTE)(self._route(self.predict))
-        app.post("/explain", **EXPLAIN_ROUTE)(self._route(self.explain))
-        app.get("/labels", summary="What the run predicts, and the fields of a row")(self._route(self.labels))
-        app.get("/health", summary="Whether the server answers, and by which checkpoint")(self._route(self.health))
-        app.get("/metrics", summary="Counts and times, for Prometheus")(self._route(self.metrics))
-        for path in PAGE:
-            app.get(path, include_in_schema=False)(self._route(self.page))
+        # Its own pages of documentation would load scripts from elsewhere, and ask nobody for the token.
+        app = FastAPI(
+            title="nlu", version=nlu.__version__, docs_url=None, redoc_url=None, openapi_url=None,
+            redirect_slashes=False, lifespan=self._life,
+        )  # fmt: skip
+        app.post("/predict", **PREDICT_ROUTE)(self._route("/predict", self.predict))
+        app.post("/explain", **EXPLAIN_ROUTE)(self._route("/explain", self.explain))
+        app.get("/labels", summary="What the run predicts, and the fields of a row")(
+            self._route("/labels", self.labels)
+        )
+        health = self._route("/health", self.health, is_open=True)
+        app.get("/health", summary="Whether the server answers, and by which checkpoint")(health)
+        app.get("/metrics", summary="Counts and times, for Prometheus")(self._route("/metrics", self.metrics))
+
+        async def described(request: Request) -> Response:
+            return JSONResponse(app.openapi())
+
+        app.get("/openapi.json", include_in_schema=False)(self._route("/openapi.json", described))
+        for path, (name, kind) in PAGE.items():
+            app.get(path, include_in_schema=False)(self._route(path, partial(_file, name, kind), is_open=True))
         app.add_exception_handler(404, _unknown_path)
-        if self.config.host in LOOPBACK and not self._token:
-            # A page from elsewhere that a browser here shows could reach this server under a name of its own.
-            app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"])
         return app
 
     async def predict(self, request: Request) -> Response:
         served = self.newest.served
-        asked = read_predict(await read_body(request, self.config.max_body_kb), served.trained, self.config)
+        asked = read_predict(await self._body(request), served.trained, self.config)
         found = await self._answer(
             lambda: self.batcher.submit(served.predictor, asked.values, with_logits=asked.logits), request
         )
@@ -89,34 +95,36 @@ class Application:
 
     async def explain(self, request: Request) -> Response:
         served = self.newest.served
-        asked = read_explain(await read_body(request, self.config.max_body_kb), served.trained, self.config)
-        return JSONResponse(await self._answer(lambda: self.batcher.call(lambda: _explained(served, asked)), request))
+        asked = read_explain(await self._body(request), served.trained, self.config)
+        return JSONResponse(await self._answer(lambda: self.batcher.submit_long(_explained(served, asked)), request))
 
     async def labels(self, request: Request) -> Response:
         return JSONResponse(self.newest.served.about())
 
     async def health(self, request: Request) -> Response:
-        return JSONResponse(
-            {
-                "status": "ok", "checkpoint": self.newest.served.trained.located.checkpoint.name,
-                "waiting_rows": self.batcher.waiting_rows,
-            }
-        )  # fmt: skip
+        is_alive = self.batcher.is_alive
+        found = {
+            "status": "ok" if is_alive else "broken",
+            "checkpoint": self.newest.served.trained.located.checkpoint.name,
+            "waiting_rows": self.batcher.waiting_rows,
+        }
+        return JSONResponse(found, 200 if is_alive else 503)
 
     async def metrics(self, request: Request) -> Response:
         return Response(self.measures.text(), media_type=CONTENT_TYPE)
 
-    async def page(self, request: Request) -> Response:
-        name, kind = PAGE[request.url.path]
-        return Response(files("nlu.serving").joinpath("page", name).read_bytes(), media_type=kind, headers=HEADERS)
+    def _route(self, path: str, handle: Handler, *, is_open: bool = False) -> Handler:
+        """Return what answers requests by `handle`: counted, allowed, and refused in one sentence.
 
-    def _route(self, handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Return what answers requests by `handle`: counted, allowed, and refused in one sentence."""
+        `path` is known here: what a request says of its own address may be made up. `is_open`: it needs no token.
+        """
 
         async def answer(request: Request) -> Response:
-            began_s, path = time.perf_counter(), request.url.path
+            began_s = time.perf_counter()
             try:
-                self._require_allowed(request)
+                self._require_near(request)
+                if not is_open:
+                    self._require_allowed(request)
                 response = await handle(request)
             except Refused as refused:
                 response = JSONResponse({"detail": refused.sentence}, refused.status, refused.headers)
@@ -129,28 +137,49 @@ class Application:
 
         return answer
 
+    def _require_near(self, request: Request) -> None:
+        """Refuse what a page of another site may have a browser ask."""
+        host = request.headers.get("host", "")
+        # Such a page could reach this machine under a name of its own.
+        if self.config.host in LOOPBACK and not self._token and _name_of(host) not in LOOPBACK:
+            raise Refused(400, f"Host is {host:.80}, but this server is for its own machine; ask {self.config.host}")
+        origin = request.headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise Refused(403, f"Origin is {origin:.80}, another site than this server's")
+
     def _require_allowed(self, request: Request) -> None:
-        if request.url.path in OPEN:
-            return
+        # Also who guesses tokens is counted.
+        self.rates.require(request.client.host if request.client else "")
         given = request.headers.get("authorization", "")
         if self._token and not secrets.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
             raise Refused(401, f"the token is missing or wrong; send Authorization: Bearer, with {TOKEN} of the server")
-        self.rates.require(request.client.host if request.client else "")
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_body(request, self.config.max_body_kb, self.config.timeout_s)
 
     async def _answer(self, submit: "Callable[[], Future[Any]]", request: Request) -> Any:
-        """Return what the model's thread finds. Raises Refused where too much waits, and where it takes too long."""
+        """Return what the model's thread finds. Raises Refused where too much waits, where it takes too long, and where
+        the client has gone."""
         try:
-            answer = submit()
+            answer = asyncio.wrap_future(submit())
         except Busy as error:
             raise Refused(429, f"too much is asked at once: {error}; try again later", retry_after_s=1) from None
+        # Once the body is read, what comes next is the news that the client has gone.
+        gone = asyncio.ensure_future(request.receive())
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(answer), self.config.timeout_s)
-        except TimeoutError:
+            await asyncio.wait((answer, gone), timeout=self.config.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            if gone.done():
+                raise Refused(GONE, "the client has gone")
             raise Refused(
                 504, f"no answer within {self.config.timeout_s:g} s, timeout_s of this server; send fewer rows at once"
-            ) from None
+            )
         except UserError as error:
             raise Refused(422, " ".join(error.problems)) from None
+        finally:
+            gone.cancel()
+            answer.cancel()
 
     @asynccontextmanager
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
@@ -160,8 +189,7 @@ class Application:
         finally:
             if watch is not None:
                 watch.cancel()
-                with suppress(asyncio.CancelledError):
-                    await watch
+                await asyncio.gather(watch, return_exceptions=True)
             await asyncio.to_thread(self.batcher.close)
 
     async def _watch(self) -> None:
@@ -175,7 +203,23 @@ async def _unknown_path(request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": f"there is no {request.url.path:.80}; /openapi.json lists what there is"}, 404)
 
 
-def _explained(served: Served, asked: AskedWhy) -> dict[str, Any]:
-    found = asdict(explain(served.predictor, asked.values, asked.label, asked.span))
-    nearest = served.mistakes.nearest(asked.values, asked.mistakes) if asked.mistakes else []
+def _explained(served: Served, asked: AskedWhy) -> Parts:
+    found = asdict((yield from explaining(served.predictor, asked.values, asked.label, asked.span)))
+    nearest: list[dict[str, Any]] = []
+    if asked.mistakes:
+        try:
+            nearest = (yield from served.mistakes()).nearest(asked.values, asked.mistakes)
+        except UserError as error:
+            # The reasons do not hang on what the run kept of its mistakes.
+            log.warning("explain: no mistakes: %s", error)
     return {**found, "mistakes": nearest}
+
+
+async def _file(name: str, kind: str, request: Request) -> Response:
+    return Response(files("nlu.serving").joinpath("page", name).read_bytes(), media_type=kind, headers=HEADERS)
+
+
+def _name_of(host: str) -> str:
+    """Return the name in a Host header, without its port and brackets."""
+    name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.rpartition(":")[0] or host
+    return name.lower()

@@ -2,13 +2,13 @@
 
 One thread owns the model. It takes what waits, as many rows as a batch holds, and never waits for more: a lone request
 is computed at once, and under load batches fill by themselves. What is said of a row hangs on nothing but that row, so
-sharing changes no answer.
+sharing changes no answer. Longer work, such as an explanation, is done in parts, each in its turn.
 """
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,10 +20,14 @@ from nlu.inference.predictor import Predictor
 log = logging.getLogger(__name__)
 
 Found = dict[str, Any]
+Parts = Generator[None, None, Any]
+"""work that gives way wherever it yields, and returns what it found"""
+MOST_LONG = 16
+"""longer pieces of work that may wait"""
 
 
 class Busy(Exception):
-    """As many rows wait as may wait."""
+    """As much waits as may wait."""
 
 
 @dataclass
@@ -36,17 +40,11 @@ class _Request:
     answer: "Future[list[Found]]" = field(default_factory=Future)
     found: list[Found] = field(default_factory=list)
 
-    def fail(self, error: BaseException) -> None:
-        # Whoever asked may have given up meanwhile.
-        with suppress(InvalidStateError):
-            self.answer.set_exception(error)
-
     def take(self, found: list[Found]) -> None:
         """Keep the answers of the next rows; with the last ones all are handed over."""
         self.found += found
         if len(self.found) == len(self.values):
-            with suppress(InvalidStateError):
-                self.answer.set_result(self.found)
+            _settle(self.answer, self.found)
 
 
 @dataclass
@@ -58,10 +56,10 @@ class _Piece:
 
 
 @dataclass
-class _Call:
-    """Other work that the model's thread does, such as an explanation."""
+class _Long:
+    """Other work that the model's thread does."""
 
-    work: Callable[[], Any]
+    parts: Parts
     answer: "Future[Any]" = field(default_factory=Future)
 
 
@@ -73,8 +71,8 @@ class Batcher:
     ):  # fmt: skip
         """`batch_size` and `most_waiting` count rows; `on_batch` is told the rows of each batch."""
         self._batch_size, self._most_waiting, self._on_batch = batch_size, most_waiting, on_batch
-        self._waiting: deque[_Piece | _Call] = deque()
-        self._rows = 0
+        self._waiting: deque[_Piece | _Long] = deque()
+        self._rows = self._long = 0
         self._changed = threading.Condition()
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
@@ -84,6 +82,11 @@ class Batcher:
     def waiting_rows(self) -> int:
         """Rows that wait to be computed."""
         return self._rows
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the model's thread works."""
+        return self._thread.is_alive()
 
     def submit(
         self, predictor: Predictor, values: Sequence[Values], *, with_logits: bool = False
@@ -109,15 +112,19 @@ class Batcher:
             self._changed.notify()
         return request.answer
 
-    def call(self, work: Callable[[], Any]) -> "Future[Any]":
-        """Have something else done by the model's thread, in its turn. Raises Busy where too much waits."""
-        call = _Call(work)
+    def submit_long(self, parts: Parts) -> "Future[Any]":
+        """Have longer work done; whatever waits has its turn between two parts of it.
+
+        Cancelling the future ends it before its next part. Raises Busy where too much of it waits.
+        """
+        long = _Long(parts)
         with self._changed:
-            if len(self._waiting) >= self._most_waiting:
-                raise Busy(f"{len(self._waiting):,} requests wait")
-            self._waiting.append(call)
+            if self._long >= MOST_LONG:
+                raise Busy(f"{self._long} explanations wait, of {MOST_LONG} that may")
+            self._waiting.append(long)
+            self._long += 1
             self._changed.notify()
-        return call.answer
+        return long.answer
 
     def close(self) -> None:
         """Finish what waits and end the thread."""
@@ -128,15 +135,14 @@ class Batcher:
 
     def _work(self) -> None:
         while (taken := self._next()) is not None:
-            if isinstance(taken, _Call):
-                _answer(taken)
+            if isinstance(taken, _Long):
+                self._do_part(taken)
                 continue
             live = [piece for piece in taken if not piece.request.answer.done()]
             if live:
-                self._on_batch(sum(len(piece.values) for piece in live))
-                _predict(live)
+                self._predict(live)
 
-    def _next(self) -> list[_Piece] | _Call | None:
+    def _next(self) -> list[_Piece] | _Long | None:
         """Wait for work; None once the batcher is closed and nothing waits."""
         with self._changed:
             while not self._waiting:
@@ -144,7 +150,7 @@ class Batcher:
                     return None
                 self._changed.wait()
             first = self._waiting.popleft()
-            if isinstance(first, _Call):
+            if isinstance(first, _Long):
                 return first
             taken, rows = [first], len(first.values)
             while self._waiting and isinstance(piece := self._waiting[0], _Piece):
@@ -158,32 +164,52 @@ class Batcher:
             self._rows -= rows
             return taken
 
-
-def _predict(pieces: list[_Piece]) -> None:
-    predictor = pieces[0].request.predictor
-    values = [dict(row) for piece in pieces for row in piece.values]
-    try:
-        with_logits = any(piece.request.with_logits for piece in pieces)
-        found = predictor.predict(predictor.encode(values), with_logits=with_logits)
-    except Exception as error:
-        if len(pieces) == 1:
-            log.exception("a request could not be computed")
-            pieces[0].request.fail(error)
+    def _predict(self, pieces: list[_Piece]) -> None:
+        predictor = pieces[0].request.predictor
+        values = [dict(row) for piece in pieces for row in piece.values]
+        try:
+            self._on_batch(len(values))
+            with_logits = any(piece.request.with_logits for piece in pieces)
+            found = predictor.predict(predictor.encode(values), with_logits=with_logits)
+        # A panic of a library's native code is no Exception; without this thread nobody would be answered.
+        except BaseException as error:
+            if len(pieces) == 1:
+                log.exception("a request could not be computed")
+                _fail(pieces[0].request.answer, error)
+                return
+            # One of them is to blame; the others are not to suffer for it.
+            for piece in pieces:
+                self._predict([piece])
             return
-        # One of them is to blame; the others are not to suffer for it.
+        start = 0
         for piece in pieces:
-            _predict([piece])
-        return
-    start = 0
-    for piece in pieces:
-        piece.request.take(found[start : start + len(piece.values)])
-        start += len(piece.values)
+            piece.request.take(found[start : start + len(piece.values)])
+            start += len(piece.values)
+
+    def _do_part(self, long: _Long) -> None:
+        """Do the next part of longer work; what is left of it goes behind all that waits."""
+        try:
+            if long.answer.cancelled():
+                long.parts.close()
+            else:
+                next(long.parts)
+                with self._changed:
+                    self._waiting.append(long)
+                return
+        except StopIteration as end:
+            _settle(long.answer, end.value)
+        except BaseException as error:
+            _fail(long.answer, error)
+        with self._changed:
+            self._long -= 1
 
 
-def _answer(call: _Call) -> None:
-    if not call.answer.set_running_or_notify_cancel():
-        return
-    try:
-        call.answer.set_result(call.work())
-    except Exception as error:
-        call.answer.set_exception(error)
+def _settle(answer: "Future[Any]", found: Any) -> None:
+    # Whoever asked may have given up meanwhile.
+    with suppress(InvalidStateError):
+        answer.set_result(found)
+
+
+def _fail(answer: "Future[Any]", error: BaseException) -> None:
+    with suppress(InvalidStateError):
+        answer.set_exception(error)

@@ -67,7 +67,11 @@ def _rows(roles: tuple[str, ...]) -> Iterator[dict[str, str]]:
         while True:
             row = {}
             for role in roles:
-                line = input(f"{role}> " if is_asked else "")
+                try:
+                    line = input(f"{role}> " if is_asked else "")
+                except UnicodeDecodeError as error:
+                    print(f"a line that is not UTF-8 is passed over ({error.reason})", file=sys.stderr)
+                    break
                 if not line.strip():
                     break
                 row[role] = line

@@ -28,8 +28,9 @@ _REFUSALS = {
     status: {"description": text, "content": {"application/json": {"schema": {
         "type": "object", "properties": {"detail": _TEXT}}}}}
     for status, text in {
+        400: "The server is for its own machine", 403: "Another site asks", 408: "The body came too slowly",
         401: "The token is missing or wrong", 413: "The body is too large", 422: "A row or a key cannot be used",
-        429: "Too many requests, or too many rows wait", 504: "No answer in time",
+        429: "Too many requests, or too many rows wait", 500: "A mistake of the server", 504: "No answer in time",
     }.items()
 }  # fmt: skip
 
@@ -57,9 +58,11 @@ EXPLAIN_ROUTE = _route(
     "What the score of a row owes to each of its tokens, and the nearest mistakes on the evaluation set",
     {
         "row": _ROW,
-        "label": {"type": "string", "description": "default: what is predicted"},
-        "span": {"type": "array", "items": {"type": "integer"}, "description": "first and last unit, of a tagger"},
-        "mistakes": {"type": "integer", "description": "how many; default 0"},
+        "label": {"type": ["string", "null"], "description": "default: what is predicted"},
+        "span": {
+            "type": ["array", "null"], "items": {"type": "integer"}, "description": "first and last unit, of a tagger"
+        },
+        "mistakes": {"type": ["integer", "null"], "description": "how many; default 0"},
     },
     "row",
     {

@@ -1,13 +1,13 @@
 """The run that is served: which of its checkpoints, and whether a newer one is there."""
 
 import logging
-import threading
-from dataclasses import dataclass, field
+from collections.abc import Generator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nlu.config.errors import UserError
+from nlu.config.errors import CheckpointError
 from nlu.config.inference import Serve
 from nlu.inference.columns import Kind, kind_of
 from nlu.inference.locate import LABELS, Located, locate
@@ -20,17 +20,18 @@ from nlu.training.ranks import choose_device
 
 log = logging.getLogger(__name__)
 
+MOST_TRIES = 3
 Mark = tuple[str, int, int]
 """what a checkpoint is known by: its place, and the file that each save replaces"""
 
 
 @dataclass
 class Served:
-    """A checkpoint in memory. Only the model's thread may use `predictor` and `mistakes`."""
+    """A checkpoint in memory. Only the model's thread may use `predictor` and what `mistakes` gives."""
 
     predictor: Predictor
     mark: Mark
-    _kept: list[Mistakes] = field(default_factory=list)
+    _mistakes: Mistakes | None = None
 
     @property
     def trained(self) -> Trained:
@@ -40,12 +41,11 @@ class Served:
     def kind(self) -> Kind:
         return kind_of(self.trained)
 
-    @property
-    def mistakes(self) -> Mistakes:
-        """The mistakes of the run on its evaluation set, encoded when they are first asked for."""
-        if not self._kept:
-            self._kept.append(Mistakes(self.predictor))
-        return self._kept[0]
+    def mistakes(self) -> "Generator[None, None, Mistakes]":
+        """Find the mistakes of the run on its evaluation set, in parts; they are kept from the first time on."""
+        if self._mistakes is None:
+            self._mistakes = yield from Mistakes.of(self.predictor)
+        return self._mistakes
 
     def about(self) -> dict[str, Any]:
         """Return what a client must know to ask and to read the answers."""
@@ -71,31 +71,39 @@ class Newest:
         """Load it. Raises UserError where there is none."""
         self._config = config
         self._device = choose_device(config.device, 0, keys="")
-        self._lock = threading.Lock()
-        self.served = self._load(locate(config.run, config.checkpoint))
+        self._told = ""
+        self.served = self._load()
 
     def renew(self) -> bool:
         """Load the checkpoint anew where it is another by now; requests under way keep the one they began with.
 
-        Returns whether it did. What cannot be read now, such as a checkpoint that is just being replaced, is tried
-        again the next time.
+        Returns whether it did. What cannot be loaded now, such as a checkpoint that is just being replaced, is tried
+        again the next time; why not is logged once.
         """
-        with self._lock:
-            try:
-                located = locate(self._config.run, self._config.checkpoint)
-                if _mark(located) == self.served.mark:
-                    return False
-                self.served = self._load(located)
-            except (UserError, OSError) as error:
-                log.info("reload: not now: %s", error)
+        try:
+            if _mark(locate(self._config.run, self._config.checkpoint)) == self.served.mark:
                 return False
-            log.info("reload: %s", located.checkpoint)
-            return True
+            self.served = self._load()
+        # Whatever is wrong with a newer checkpoint, the one that is served goes on.
+        except Exception as error:
+            if (reason := f"{type(error).__name__}: {error}") != self._told:
+                self._told = reason
+                log.warning("reload: not now, the former checkpoint stays: %s", reason)
+            return False
+        self._told = ""
+        log.info("reload: %s", self.served.trained.located.checkpoint)
+        return True
 
-    def _load(self, located: Located) -> Served:
-        # Taken before it is read: what is replaced meanwhile is loaded again.
-        mark = _mark(located)
-        predictor = Predictor(load_trained(located), self._device, batch_size=self._config.batch_size)
+    def _load(self) -> Served:
+        for _ in range(MOST_TRIES):
+            located = locate(self._config.run, self._config.checkpoint)
+            mark = _mark(located)
+            predictor = Predictor(load_trained(located), self._device, batch_size=self._config.batch_size)
+            # What was replaced while it was read may be half of one checkpoint and half of another.
+            if _mark(located) == mark:
+                break
+        else:
+            raise CheckpointError(f"{located.checkpoint} was replaced {MOST_TRIES} times while it was read; try again")
         # The first row takes much longer than any other; no client is to wait for that.
         first = dict.fromkeys(alternatives_of(predictor.trained)[-1], "a")
         predictor.predict(predictor.encode([first]))

@@ -18,6 +18,8 @@ from nlu.serving.served import Newest
 
 log = logging.getLogger(__name__)
 
+MOST_HEADER_BYTES = 1 << 16
+MOST_CONNECTIONS = 8192
 BACKLOG = 4096
 """connections that wait to be taken"""
 
@@ -34,7 +36,9 @@ def run_server(config: Serve) -> int:
         app = Application(config, newest)
         settings = uvicorn.Config(
             app.routes(), log_config=None, access_log=False, server_header=False, backlog=BACKLOG, ws="none",
-            timeout_graceful_shutdown=max(1, round(config.timeout_s)),
+            # The other parser bounds no headers; who a proxy says is asking may be made up.
+            http="h11", h11_max_incomplete_event_size=MOST_HEADER_BYTES, proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=max(1, round(config.timeout_s)),
         )  # fmt: skip
         server = uvicorn.Server(settings)
         _end_by_signals(server)

@@ -18,7 +18,8 @@ FILE_NAMES = (
 )  # fmt: skip
 NAME = re.compile(r"\w*(secret|password|passwd|api_?key|access_?key)\w*|((access|auth|hf)_)?token", re.IGNORECASE)
 SETTING = re.compile(rf"(?P<key>^[+~-]*([\w./-]*[./-])?({NAME.pattern})=).+", re.IGNORECASE | re.DOTALL)
-ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"<>]*)")
+# Without a bound, looking for a scheme in a long word would take the square of its length.
+ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<rest>[^\s'\"<>]*)")
 QUERY_VALUE = re.compile(r"(?P<before>[?&;#](?P<key>[^=&;#?]+)=)(?P<value>[^&;#]+)")
 QUERY_KEY = re.compile(
     r"\w*(secret|passw|token|signature|credential|api_?key|access_?key|private_?key|account_?key)\w*"

@@ -1,13 +1,15 @@
 """Cells of Excel workbooks as the texts of a table."""
 
-from datetime import date, datetime
+import zipfile
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nlu.config.errors import DataError
 from nlu.data.readers import BadRow, Row, read_rows
-from nlu.data.workbook import cell_text, rule_of_cell
+from nlu.data.workbook import cell_text, dumped, loaded, rule_of_cell
 
 openpyxl = pytest.importorskip("openpyxl")
 
@@ -46,4 +48,22 @@ def test_columns_may_be_told_by_number_in_a_sheet_without_a_header(tmp_path: Pat
 def test_what_a_cell_cannot_hold_is_told() -> None:
     assert rule_of_cell("a" * 32767) is None and rule_of_cell(3) is None and rule_of_cell(["a"]) is None
     assert "32,768 characters" in str(rule_of_cell("a" * 32768))
+    assert "binary" in str(rule_of_cell(b"a")) and "15 digits" in str(rule_of_cell(10**16))
+    assert "time zone" in str(rule_of_cell(datetime.now(UTC))) and "is nan" in str(rule_of_cell(float("nan")))
     assert "control character" in str(rule_of_cell("\a"))
+
+
+def test_cells_come_back_from_a_line_with_their_types() -> None:
+    cells = [None, "a\r\nb", 1, 0.5, True, date(2026, 1, 2), datetime(2026, 1, 2, 3), time(4), '["x"]']
+    assert loaded(dumped(cells)) == cells and "\n" not in dumped(cells)
+
+
+def test_a_damaged_workbook_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.xlsx", ["text"], ["a"])
+    for part in ("xl/worksheets/sheet1.xml", "xl/workbook.xml"):
+        damaged = tmp_path / "damaged.xlsx"
+        with zipfile.ZipFile(path) as whole, zipfile.ZipFile(damaged, "w") as other:
+            for name in whole.namelist():
+                other.writestr(name, whole.read(name)[: 200 if name == part else None])
+        with pytest.raises(DataError, match="not an Excel workbook"):
+            list(read_rows(damaged, "auto", {"text": "text"}, None))

@@ -10,7 +10,7 @@ import torch
 import nlu
 from nlu.config.errors import DataError
 from nlu.data.layouts import Values
-from nlu.inference.attribution import EXACT_ENOUGH, explain
+from nlu.inference.attribution import EXACT_ENOUGH, explain, whole
 from nlu.inference.loaded import Loaded
 from nlu.inference.mistakes import Mistakes
 from tests.inference.runs import kept, trained
@@ -109,7 +109,7 @@ def test_the_nearest_mistakes_are_those_with_the_largest_cosine(tmp_path: Path) 
     (own_D,) = loaded.encode(["a b"])
     vectors_MD = loaded.encode([record["text"] for record in wrong])
     cosines_M = vectors_MD @ own_D / np.linalg.norm(vectors_MD, axis=1) / np.linalg.norm(own_D)
-    found = Mistakes(loaded.predictor).nearest({"text": "a b"}, 3)
+    found = whole(Mistakes.of(loaded.predictor)).nearest({"text": "a b"}, 3)
     np.testing.assert_allclose([one["cosine"] for one in found], np.sort(cosines_M)[::-1][:3], rtol=1e-5)
     assert {one["text"] for one in found} <= {record["text"] for record in wrong}
     assert all(one["label"] != one["prediction"] for one in found)

@@ -59,6 +59,8 @@ def test_a_row_may_have_the_names_of_the_runs_own_columns(tmp_path: Path) -> Non
     pair = {"text_a": "a b", "text_b": "c"}
     expected = loaded.predict([pair])
     assert loaded.predict([("a b", "c")]) == loaded.predict([{"first": "a b", "second": "c"}]) == expected
+    # As nlu.predict looks for columns.
+    assert loaded.predict([{"first": "a b", "second": "c", "text_a": "d", "text_b": "e"}]) == expected
     label = loaded.labels[0]
     named = {"first": "a b", "second": "c", "is": label}
     assert loaded.evaluate([named]) == loaded.evaluate([{**pair, "label": label}])
@@ -81,7 +83,9 @@ def test_a_tagger_takes_texts_and_lists_of_tokens_side_by_side(tmp_path: Path) -
         ([{}], "row 1 lacks text; it has nothing"),
         (["a", " "], "row 2: field text: ' ' is empty"),
         (["\ud800"], "row 1: field text: '\\ud800' holds half of a surrogate pair"),
-        ("abc", "rows is one text; give a list of rows"),
+        ("abc", "rows is one text; give a list, such as [text]"),
+        ({"text": "a"}, "rows is a dict; give a list"),
+        (None, "rows is a NoneType; give a list"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named_with_its_rule(loaded: Loaded, rows: Any, rule: str) -> None:
@@ -99,6 +103,14 @@ def test_labels_that_the_run_does_not_know_and_no_rows_are_refused(loaded: Loade
         nlu.load("not/there")
 
 
+def test_a_tagger_whose_tokens_are_called_text_takes_texts_as_well(tmp_path: Path) -> None:
+    loaded = nlu.load(trained(TASKS["tag"], tmp_path), device="cpu")
+    loaded.trained.config.data["fields"] = {"tokens": "text", "tags": "tags"}
+    by_text, by_tokens = loaded.predict([{"text": "abca"}]), loaded.predict([{"text": ["a", "b"]}])
+    loaded.trained.config.data["fields"] = None
+    assert by_text == loaded.predict(["abca"]) and by_tokens == loaded.predict([["a", "b"]])
+
+
 @pytest.mark.parametrize("name", ["classify", "match", "tag", "siamese"])
 def test_vectors_of_texts_hang_on_nothing_but_the_text(name: str, tmp_path: Path) -> None:
     loaded = nlu.load(trained(TASKS[name], tmp_path), device="cpu", batch_size=2)
@@ -107,6 +119,8 @@ def test_vectors_of_texts_hang_on_nothing_but_the_text(name: str, tmp_path: Path
     assert vectors_ND.shape[0] == 4 and vectors_ND.dtype == np.float32
     assert np.array_equal(vectors_ND, np.concatenate([loaded.encode([text]) for text in texts]))
     assert len({vector.tobytes() for vector in vectors_ND}) == 4
+    with pytest.raises(DataError, match="texts is one text"):
+        loaded.encode("abc")
     with pytest.raises(DataError, match="text 2: field text: '' is empty"):
         loaded.encode(["a", ""])
 

@@ -370,6 +370,15 @@ def test_a_workbook_keeps_its_cells_and_gets_the_predictions(run: Path, tmp_path
     assert pq.read_table(tmp_path / "out.parquet").column("text").to_pylist() == texts
 
 
+def test_a_row_that_is_empty_keeps_its_place_in_a_workbook(run: Path, tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    (tmp_path / "new.csv").write_text('text\na\n""\nb\n')
+    predict(f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/out.xlsx", "on_bad_row=skip")
+    sheet = openpyxl.load_workbook(tmp_path / "out.xlsx").active
+    found = list(sheet.iter_rows(values_only=True))
+    assert [row[0] for row in found] == ["text", "a", None, "b"] and found[2][1] is None
+
+
 def test_a_workbook_that_is_none_and_a_text_too_long_for_a_cell_are_refused(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nlu.serving.batching import Batcher, Busy
+from nlu.serving import limits
+from nlu.serving.batching import MOST_LONG, Batcher, Busy
 from nlu.serving.limits import Rates, Refused
 
 
@@ -25,6 +26,9 @@ class Doubling:
         return [row["n"] for row in values]
 
     def predict(self, numbers: list[int], with_logits: bool) -> list[dict[str, Any]]:
+        if 99 in numbers:
+            # Like a panic of native code.
+            raise KeyboardInterrupt
         self.begun.release()
         self.may_go.wait()
         self.batches.append(numbers)
@@ -108,14 +112,57 @@ def test_a_row_that_cannot_be_computed_costs_its_own_request_alone() -> None:
             bad.result(20)
 
 
-def test_other_work_takes_its_turn_and_its_failure_is_its_askers() -> None:
-    predictor: Any = Doubling()
+def test_longer_work_gives_way_between_its_parts_and_its_failure_is_its_askers() -> None:
+    predictor: Any = Doubling(is_open=False)
+    done: list[str] = []
+
+    def long(name: str, parts: int) -> Any:
+        for part in range(parts):
+            done.append(f"{name}{part}")
+            yield
+        return threading.current_thread().name
+
+    def failing() -> Any:
+        yield
+        raise ZeroDivisionError
+
     with batcher() as waiting:
-        assert waiting.call(lambda: threading.current_thread().name).result(20) == "model"
+        first = waiting.submit(predictor, rows(1))
+        predictor.begun.acquire()
+        answers = [waiting.submit_long(long("a", 2)), waiting.submit_long(long("b", 3)), waiting.submit_long(failing())]
+        left = waiting.submit_long(long("c", 100))
+        later = waiting.submit(predictor, rows(2))
+        left.cancel()
+        predictor.may_go.set()
+        assert doubles(first) == [2] and doubles(later) == [4]
+        assert [answers[0].result(20), answers[1].result(20)] == ["model", "model"]
         with pytest.raises(ZeroDivisionError):
-            waiting.call(lambda: 1 // 0).result(20)
+            answers[2].result(20)
         assert doubles(waiting.submit(predictor, rows(1))) == [2]
         assert waiting.submit(predictor, []).result(20) == []
+    assert done == ["a0", "b0", "a1", "b1", "b2"] and predictor.batches[1] == [2]
+
+
+def test_only_so_much_longer_work_may_wait() -> None:
+    def endless() -> Any:
+        while True:
+            yield
+
+    with batcher() as waiting:
+        answers = [waiting.submit_long(endless()) for _ in range(MOST_LONG)]
+        with pytest.raises(Busy, match="16 explanations wait"):
+            waiting.submit_long(endless())
+        for answer in answers:
+            answer.cancel()
+
+
+def test_what_would_end_the_thread_costs_its_own_request_alone() -> None:
+    predictor: Any = Doubling()
+    with batcher() as waiting:
+        with pytest.raises(KeyboardInterrupt):
+            waiting.submit(predictor, rows(99)).result(20)
+        assert doubles(waiting.submit(predictor, rows(1))) == [2] and waiting.is_alive
+    assert not waiting.is_alive
 
 
 def test_closing_finishes_what_waits() -> None:
@@ -145,3 +192,13 @@ def test_a_client_has_so_many_requests_a_second_and_as_many_at_once() -> None:
         rates.require("one")
     with pytest.raises(Refused):
         rates.require("one")
+
+
+def test_of_too_many_clients_the_one_that_was_silent_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_CLIENTS", 2)
+    rates = Rates(1.0, clock=lambda: 0.0)
+    for client in ("one", "two", "three"):
+        rates.require(client)
+    rates.require("one")
+    with pytest.raises(Refused):
+        rates.require("three")

@@ -1,5 +1,6 @@
 """python -m nlu.serve: a server in a process of its own, asked as clients ask it."""
 
+import json
 import os
 import shutil
 import signal
@@ -82,6 +83,10 @@ def test_a_row_may_be_a_text_or_have_the_names_of_roles(server: Server, loaded: 
         ({"rows": ["a", 7]}, 422, "row 2 is 7, but the run reads text"),
         ({"rows": ["a", ""]}, 422, "row 2: field text: '' is empty"),
         ({"rows": ["\ud800"]}, 422, "holds half of a surrogate pair"),
+        ({"\ud800": 1}, 422, "\\ud800: there is no such key"),
+        ({"rows": [{"\ud800": 1}]}, 422, "row 1 lacks text; it has \\ud800"),
+        ({"a" * 7000: 1}, 422, "there is no such key"),
+        ({"rows": [{"a" * 7000: 1}]}, 422, "row 1 lacks text"),
         ({"rows": ["a"], "scores": 1}, 422, "scores is 1 but must be true or false"),
         ({"rows": ["a"] * 51}, 422, "rows has 51 rows, but max_rows of this server is 50"),
         ({"rows": ["a" * 301]}, 422, "row 1 has 301 characters, but max_characters of this server is 300"),
@@ -102,6 +107,9 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(
     [
         ({"row": "a", "label": "goood"}, "label is goood, which the run does not know; nearest: good"),
         ({"row": "a", "label": 3}, "label is 3 but must be a text"),
+        ({"row": "a", "label": "\ud800"}, "label is \\ud800, which the run does not know"),
+        ({"row": "a", "label": "x" * 7000}, "which the run does not know"),
+        ({"row": "a", "span": [0, 1]}, "span is given, but this run finds no spans"),
         ({"row": "a", "span": [1]}, "span is [1] but must be the first and the last unit"),
         ({"row": "a", "mistakes": 21}, "mistakes is 21 but must be a whole number from 0 to 20"),
     ],
@@ -136,6 +144,8 @@ def test_the_page_loads_nothing_from_elsewhere(server: Server) -> None:
         assert status == 200 and "://" not in text
     # A page of another site, under whose name this machine was made known to a browser.
     assert server.ask("/labels", Host="elsewhere.example")[0] == 400
+    assert server.ask("/predict", {"rows": ["a"]}, Origin="https://elsewhere.example")[0] == 403
+    assert server.ask("/predict", {"rows": ["a"]}, Origin=f"http://127.0.0.1:{server.port}")[0] == 200
 
 
 def test_a_host_that_others_can_reach_needs_a_token_which_clients_send(run: Path) -> None:
@@ -146,6 +156,8 @@ def test_a_host_that_others_can_reach_needs_a_token_which_clients_send(run: Path
         assert server.ask("/labels", Authorization="Bearer wrong")[0] == 401
         assert server.ask("/labels", Authorization="Bearer s3cret")[0] == 200
         assert server.ask("/health")[0] == server.ask("/")[0] == 200
+        # Whatever a request says of its own address, its path is what it is.
+        assert server.ask("/labels", Host="x/health?")[0] == server.ask("/openapi.json")[0] == 401
         assert not any("s3cret" in line for line in server.said)
 
 
@@ -186,6 +198,50 @@ def test_a_changed_best_is_taken_up_and_no_request_is_dropped(run: Path, tmp_pat
             status, found = server.ask("/predict", {"rows": rows})
             assert status == 200 and found in (before, after) and time.monotonic() < deadline_s
         assert "nlu_reloads_total 1.0" in server.ask("/metrics")[1]
+
+
+def test_a_damaged_newer_checkpoint_is_passed_over_until_it_is_whole(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    labels, score = (copy / "checkpoints" / "best-1" / name for name in ("labels.json", "score.json"))
+    whole = labels.read_text()
+    with serving(copy, "reload_s=0.05") as server:
+        labels.write_text(whole[:20])
+        os.utime(score)
+        deadline_s = time.monotonic() + 60
+        while not any("reload: not now" in line for line in server.said):
+            assert time.monotonic() < deadline_s and server.ask("/predict", {"rows": ["a"]})[0] == 200
+        labels.write_text(whole)
+        while "nlu_reloads_total 1.0" not in server.ask("/metrics")[1]:
+            assert time.monotonic() < deadline_s
+    assert sum("reload: not now" in line for line in server.said) == 1
+
+
+def test_a_client_that_sends_no_body_or_too_large_a_head_is_let_go(run: Path) -> None:
+    with serving(run, "timeout_s=0.5") as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
+            slow.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+            assert b" 408 " in slow.recv(1000)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as large:
+            large.sendall(b"GET /labels HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000)
+            assert b" 400 " in large.recv(1000)
+
+
+def test_rows_of_a_client_that_has_gone_are_not_computed(run: Path) -> None:
+    rows = [row["text"] for row in unlabelled(TASKS["classify"], 3000)]
+    with serving(run, "max_rows=3000", "batch_size=1") as server:
+        body = json.dumps({"rows": rows}).encode()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as leaving:
+            leaving.sendall(
+                b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            )
+            while server.ask("/health")[1]["waiting_rows"] == 0:
+                pass
+        deadline_s = time.monotonic() + 60
+        while 'status="499"' not in (counted := server.ask("/metrics")[1]):
+            assert time.monotonic() < deadline_s
+        (computed,) = (float(line.split()[1]) for line in counted.splitlines() if line.startswith("nlu_batch_rows_sum"))
+        assert computed < 3000
 
 
 def test_a_server_that_is_ended_answers_what_it_has_taken(run: Path, loaded: Loaded) -> None:

@@ -78,7 +78,8 @@ function typedRows() {
 // What was predicted.
 
 function bars(row, found) {
-  const scores = served.labels.map((label) => [label, found[`probability_${label}`]]);
+  // After a reload there may be other labels than the page knows.
+  const scores = served.labels.map((label) => [label, found[`probability_${label}`] ?? 0]);
   scores.sort((one, other) => other[1] - one[1]);
   const predicted = [found.prediction].flat();
   const line = ([label, value]) => element("li", { className: predicted.includes(label) ? "is-predicted" : "" },
@@ -186,12 +187,12 @@ function drawWhy(row, why) {
         + `the highlights add up to ${sum.toFixed(3)}`)));
 }
 
-function written(value, units) {
+function written(value, units, gap) {
   if (!Array.isArray(value)) return String(value);
   const said = value.map((one) => {
     if (!Array.isArray(one)) return one;
     const [first, last, type] = one;
-    return `${type} ${units.slice(first, last + 1).join("")}`;
+    return `${type} ${units.slice(first, last + 1).join(gap)}`;
   });
   return said.join(", ") || "nothing";
 }
@@ -201,8 +202,9 @@ function textsOf(mistake) {
 }
 
 function told(mistake) {
-  const units = Array.from(textsOf(mistake)[0]);
-  const [label, prediction] = [mistake.label, mistake.prediction].map((value) => written(value, units));
+  const [text] = textsOf(mistake);
+  const gap = Array.isArray(text) ? " " : "";
+  const [label, prediction] = [mistake.label, mistake.prediction].map((value) => written(value, Array.from(text), gap));
   return `is ${label}, predicted ${prediction}; cosine ${mistake.cosine.toFixed(3)}`;
 }
 
@@ -228,10 +230,11 @@ async function explain(row, what, button) {
 }
 
 async function predict() {
+  const button = byId("ask").querySelector("button");
+  if (!served || button.disabled) return;
   const own = ++turn;
   const rows = typedRows();
   if (!rows.length) return;
-  const button = byId("ask").querySelector("button");
   button.disabled = true;
   byId("state").textContent = "";
   fail("");
@@ -249,7 +252,7 @@ async function predict() {
     const best = document.querySelector(".is-predicted button, .span, .bars button");
     explain(served.kind === "similarity" ? bestOf(rows, answers) : asked, {}, best);
   } catch (error) {
-    fail(error.message);
+    if (own === turn) fail(error.message);
   } finally {
     button.disabled = false;
   }
