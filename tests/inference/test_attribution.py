@@ -109,7 +109,11 @@ def test_the_nearest_mistakes_are_those_with_the_largest_cosine(tmp_path: Path) 
     (own_D,) = loaded.encode(["a b"])
     vectors_MD = loaded.encode([record["text"] for record in wrong])
     cosines_M = vectors_MD @ own_D / np.linalg.norm(vectors_MD, axis=1) / np.linalg.norm(own_D)
-    found = whole(Mistakes.of(loaded.predictor)).nearest({"text": "a b"}, 3)
+    mistakes = whole(Mistakes.of(loaded.predictor))
+    found, every = mistakes.nearest({"text": "a b"}, 3), mistakes.nearest({"text": "a b"}, 1000)
+    assert found == every[:3] and len(every) == len(wrong)
+    cosines = [one["cosine"] for one in every]
+    assert cosines == sorted(cosines, reverse=True) and cosines[0] > cosines[-1]
     np.testing.assert_allclose([one["cosine"] for one in found], np.sort(cosines_M)[::-1][:3], rtol=1e-5)
     assert {one["text"] for one in found} <= {record["text"] for record in wrong}
     assert all(one["label"] != one["prediction"] for one in found)

@@ -61,6 +61,7 @@ def test_what_waits_shares_batches_in_the_order_in_which_it_came() -> None:
         assert waiting.waiting_rows == 9
         predictor.may_go.set()
         assert [doubles(one) for one in (first, *others)] == [[2], [4, 6], [8], [10, 12, 14, 16, 18], [20]]
+        assert waiting.waiting_rows == 0
     assert predictor.batches == [[1], [2, 3, 4], [5, 6, 7, 8], [9, 10]]
 
 
