@@ -142,10 +142,15 @@ def test_a_textcnn_goes_where_a_graph_can_go(kind: Kind, written: str, tmp_path:
     held(trained(kind, tmp_path, *options), written, tmp_path)
 
 
+COMPILED = (("classify", "DistilBert"), ("tag", "Roberta"))
+
+
 @pytest.mark.parametrize("written", few_first(["torchscript", "huggingface", "onnx", "torch_export"], "huggingface"))
 @pytest.mark.parametrize("name", few_first(list(ON_TEXTS), "classify"))
 @pytest.mark.parametrize("architecture", few_first(["Bert", "DistilBert", "Electra", "Roberta"], "DistilBert"))
 def test_an_encoder_of_transformers_is_exported(name: str, architecture: str, written: str, tmp_path: Path) -> None:
+    if written == "torch_export" and (name, architecture) not in COMPILED:
+        pytest.skip("a minute of compiling each; others show that the graph is right")
     if architecture == "Roberta" and name != "tag" and written == "huggingface":
         pytest.skip("it is refused")
     if written == "onnx":
