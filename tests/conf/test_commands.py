@@ -69,6 +69,7 @@ def printed_by(*arguments, status=0):
     return done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 def test_help_shows_every_group_with_its_choices(choices):
     shown = printed_by("nlu.train", "--help")
     for group in ("task", "model", "data", "tokenizer", "loss", "optimizer", "scheduler", "precision", "experiment"):

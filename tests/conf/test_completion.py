@@ -84,6 +84,7 @@ def test_each_program_completes_its_own_configuration(environment):
     assert offered == ["hydra.run.dir=."]
 
 
+@pytest.mark.thorough
 def test_what_is_typed_before_may_have_quotes_and_flags_and_short_forms_of_ours(environment, tmp_path):
     before = "nlu-train -m 'data.fields={text: a, label: b}' folds=5 optimizer.lr=1,2 "
     assert query(environment, f"{before} data=files trainer.bat") == ["trainer.batch_size="]

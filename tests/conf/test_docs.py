@@ -11,6 +11,7 @@ import pytest
 from tests.conf.pages import PAGES, commands_of, write_files
 
 
+@pytest.mark.thorough
 def test_the_commands_of_all_pages_compose_and_are_valid(composer):
     write_files(Path())
     commands = {" ".join(command.split()): page.name for page in PAGES for command in commands_of(page)}

@@ -169,6 +169,7 @@ def test_a_siamese_encoder_of_transformers_gives_its_similarities(architecture: 
     held(trained(kind, tmp_path), "sentence_transformers", tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "options", "written", "words"),
     [
@@ -194,6 +195,7 @@ def test_what_an_encoder_cannot_become_is_said_with_what_it_can(
 FROZEN = "optimizer.freeze=['backbone.*']"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ["bert", "hf"])
 def test_weights_of_transformers_come_back_with_the_same_bytes(model: str, tmp_path: Path) -> None:
     hub = saved(tmp_path / "hub")

@@ -72,6 +72,7 @@ def test_another_space_is_refused_with_the_difference(tmp_path):
     assert len(trials(folder)) == 1
 
 
+@pytest.mark.thorough
 def test_a_second_search_in_the_same_folder_is_refused(tmp_path):
     folder = tmp_path / "s"
     first = start(folder, *ARGUMENTS, "step_s=1", "hydra.sweeper.n_trials=1")

@@ -159,6 +159,7 @@ def refusing_slurm(tmp_path, monkeypatch):
     monkeypatch.setattr(searches, "ENVIRONMENT", {**searches.ENVIRONMENT, "PATH": path})
 
 
+@pytest.mark.thorough
 def test_a_job_that_slurm_refuses_is_one_error_and_the_search_goes_on_once_that_is_mended(tmp_path, refusing_slurm):
     folder, drawn = tmp_path / "s", (DRAWN, "hydra.sweeper.n_trials=2", "hydra/sweeper/sampler=grid")
     told = search(folder, *drawn, "hydra/launcher=submitit_slurm", "hydra.sweeper.n_jobs=2", status=1)

@@ -1,5 +1,6 @@
 """python -m nlu.serve: a server in a process of its own, asked as clients ask it."""
 
+import io
 import json
 import os
 import shutil
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 
 import nlu
+from nlu.config.inference import Serve
 from nlu.inference.loaded import Loaded
+from nlu.serving.prompt import run_prompt
 from tests import warm
 from tests.inference.runs import predict, trained, unlabelled
 from tests.serving.servers import Server, serving
@@ -255,6 +258,7 @@ def test_a_server_that_is_ended_answers_what_it_has_taken(run: Path, loaded: Loa
     assert status == 200 and found["rows"] == loaded.predict(rows)
 
 
+@pytest.mark.thorough
 def test_the_prompt_answers_line_by_line(run: Path, loaded: Loaded, tmp_path: Path) -> None:
     arguments = ["-m", "nlu.serve", f"run={run}", "device=cpu", "--interactive"]
     said = subprocess.run(
@@ -270,3 +274,12 @@ def test_the_prompt_answers_line_by_line(run: Path, loaded: Loaded, tmp_path: Pa
     assert said.returncode == 0 and lines[0] == first["prediction"] and lines[-1] == second["prediction"]
     assert "holds a NUL character" in lines[1]
     assert f"{first['probability']:.4f} {first['prediction']}" in said.stdout
+
+
+def test_the_prompt_in_this_process(
+    run: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("a b\n"))
+    assert run_prompt(Serve(run=str(run), device="cpu")) == 0
+    (first,) = loaded.predict(["a b"])
+    assert f"{first['probability']:.4f} {first['prediction']}" in capsys.readouterr().out

@@ -164,6 +164,7 @@ def test_a_tracker_is_told_each_step_once_and_how_it_ended(tmp_path: Path, packa
     assert said[-1][:2] == ["end", "finished"] and "best/dev/accuracy" in said[-1][2]
 
 
+@pytest.mark.thorough
 def test_a_run_that_goes_on_tells_what_its_tables_hold(tmp_path: Path, package: Path) -> None:
     with killed_in_backward(13):
         run_of(tmp_path, "run")
@@ -197,6 +198,7 @@ def test_a_tracker_whose_package_is_missing_is_named_with_what_installs_it(
     assert not run_dir.exists()
 
 
+@pytest.mark.thorough
 def test_what_was_recorded_can_be_drawn_over_runs(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, f"run-{seed}", f"seed={seed}") for seed in (1, 2)]
     (table,), _ = rows_of(find_runs([tmp_path])[0])
