@@ -102,6 +102,8 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
         )
     known = list(dict.fromkeys([*ROLES, *targets]))
     found: Fields = {role: role for role in known if role in names}
+    if not found and path.stat().st_size == 0:
+        raise DataError(f"{path} is empty; give a file with rows")
     if not found:
         shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in names[:12]]
         raise DataError(

@@ -18,7 +18,9 @@ PACKAGE = Path(nlu.__file__).resolve().parent
 PLUGINS = ("grid_sweeper", "hyperband_sweeper")
 OPTIONAL = {
     "hf": ("transformers", "huggingface_hub"), "onnx": ("onnx", "onnxruntime", "onnxscript"), "oss": ("ossfs",),
-    "postgresql": ("psycopg2-binary",),
+    "postgresql": ("psycopg2-binary",), "serve": ("fastapi", "uvicorn", "prometheus_client"), "excel": ("openpyxl",),
+    "errors": ("cleanlab",), "tensorboard": ("tensorboard",), "mlflow": ("mlflow-skinny", "alembic"),
+    "wandb": ("wandb",), "tf": ("tensorflow-cpu",),
 }  # fmt: skip
 """extras, and the distributions that each of them brings"""
 

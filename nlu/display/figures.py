@@ -24,6 +24,8 @@ from nlu.runs.records import Cell, read_rows
 from nlu.storage.files import write_bytes
 
 log = logging.getLogger(__name__)
+# It tells of each font that lacks a weight, whether or not a figure wants it.
+logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 
 Rows = Sequence[Mapping[str, Cell]]
 Points = tuple[np.ndarray, np.ndarray]

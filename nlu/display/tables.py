@@ -1,5 +1,6 @@
 """Tables on standard output: drawn on a terminal, plain columns that nothing wraps or cuts anywhere else."""
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,8 +24,13 @@ def print_table(*parts: RenderableType, style: str | None = None) -> None:
     with console.capture() as capture:
         for part in parts:
             console.print(part)
-    for line in capture.get().splitlines():
-        print(line.rstrip())
+    try:
+        for line in capture.get().splitlines():
+            print(line.rstrip())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads has seen enough; nothing more can be flushed to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table_of(columns: Iterable[tuple[str, bool]]) -> Table:

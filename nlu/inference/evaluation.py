@@ -16,6 +16,7 @@ import numpy as np
 from nlu.config.errors import CheckpointError, UserError, keys_called
 from nlu.config.inference import Evaluate
 from nlu.config.targets import build
+from nlu.config.words import counted
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.prepare import prepare_scoring
@@ -115,6 +116,9 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
                 f"the rows of {located.run_dir} have the labels {store.labels} by now, but it was trained for "
                 f"{trained.labels}; give the rows to score as data.test=FILE"
             )
+    for name in store.sets if named and ranks.is_first else ():
+        if wrong := store.meta["sets"][name]["bad_rows"]:
+            log.warning("%s: %s that cannot be used left out", name, counted(wrong, "row"))
     return Subject(trained.task, model, _but_train(store.sets), store.digests, trained.decided)
 
 

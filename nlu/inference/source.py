@@ -46,6 +46,8 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
 
     Raises DataError where the file has no column for a text that the run reads.
     """
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty; give a file with rows")
     data = trained.config.data
     file_format: str = asked.format
     own = data.get("train")

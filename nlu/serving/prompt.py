@@ -63,15 +63,12 @@ def _rows(roles: tuple[str, ...]) -> Iterator[dict[str, str]]:
         with suppress(OSError):
             readline.read_history_file(history)
         readline.set_history_length(MOST_LINES)
+    row: dict[str, str] = {}
     try:
         while True:
             row = {}
             for role in roles:
-                try:
-                    line = input(f"{role}> " if is_asked else "")
-                except UnicodeDecodeError as error:
-                    print(f"a line that is not UTF-8 is passed over ({error.reason})", file=sys.stderr)
-                    break
+                line = _line(f"{role}> " if is_asked else "")
                 if not line.strip():
                     break
                 row[role] = line
@@ -80,9 +77,23 @@ def _rows(roles: tuple[str, ...]) -> Iterator[dict[str, str]]:
     except EOFError:
         # The prompt's line has no end yet.
         print(end="\n" if is_asked else "")
+        if row and len(row) < len(roles):
+            print(f"the last row lacks {roles[len(row)]}, and is passed over", file=sys.stderr)
     finally:
         if is_asked:
             _keep(history)
+
+
+def _line(prompt: str) -> str:
+    """Return what is typed; "" for a line that is not UTF-8. Raises EOFError at the end."""
+    try:
+        line = input(prompt)
+        # Python may let other bytes pass as halves of surrogate pairs.
+        line.encode()
+    except UnicodeError:
+        print("a line that is not UTF-8 is passed over", file=sys.stderr)
+        return ""
+    return line
 
 
 def _keep(history: Path) -> None:

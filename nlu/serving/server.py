@@ -12,6 +12,7 @@ import uvicorn
 
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
+from nlu.inference.rows import alternatives_of
 from nlu.runs import logs
 from nlu.serving.application import LOOPBACK, TOKEN, Application
 from nlu.serving.served import Newest
@@ -79,7 +80,9 @@ def _tell(newest: Newest, listener: socket.socket) -> None:
     address = f"[{host}]" if ":" in host else host
     located = newest.served.trained.located
     log.info("run %s, checkpoint %s, %s", located.run_dir, located.checkpoint.name, newest.served.predictor.device)
-    log.info("http://%s:%d/ takes a text; POST /predict, GET /labels, /health, /metrics, /openapi.json", address, port)
+    fields = " or ".join(" and ".join(roles) for roles in alternatives_of(newest.served.trained))
+    log.info("http://%s:%d/ takes %s; POST /predict, GET /labels, /health, /metrics, /openapi.json",
+             address, port, fields)  # fmt: skip
 
 
 def _end_by_signals(server: uvicorn.Server) -> None:

@@ -186,3 +186,15 @@ def test_intervals_of_retrieval_are_those_of_queries_drawn_again(tmp_path: Path)
     # What the normal distribution says of a mean of so many values between 0 and 1, roughly.
     most = 2 * 1.96 * np.sqrt(mean * (1 - mean) / queries)
     assert low <= mean <= high and 0.4 * most < high - low < 1.3 * most
+
+
+def test_rows_that_are_left_out_are_counted_aloud(run: Path, tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path / "new.jsonl", [{"text": "a", "label": "good"}, {"text": "b", "label": "ugly"}])
+    evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", "data.on_bad_row=skip", "resamples=0")
+    assert "test: 1 row that cannot be used left out" in capsys.readouterr().err
+
+
+def test_an_empty_file_is_called_empty(run: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "new.csv").write_text("")
+    evaluate(f"run={run}", f"data.test={tmp_path}/new.csv", "data.fields=null", status=2)
+    assert "new.csv is empty; give a file with rows" in capsys.readouterr().err

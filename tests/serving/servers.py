@@ -26,7 +26,7 @@ class Server:
         assert process.stderr is not None
         for line in _lines(process.stderr):
             self.said.append(line)
-            if "takes a text" in line:
+            if "POST /predict" in line:
                 self.port = int(line.partition("127.0.0.1:")[2].partition("/")[0])
                 break
         else:
