@@ -1,7 +1,8 @@
 """Files of rows, streamed: csv, tsv, jsonl, json, parquet, Excel, CoNLL columns, plain lines.
 
 A reader yields `Row` for each usable row and `BadRow` for each one that is not; what to do about the bad ones is the
-caller's decision. Memory does not grow with the number of rows, except for one `.json` array, which is read whole.
+caller's decision. Memory does not grow with the number of rows, except for one `.json` array, which is read whole, and
+for the texts of a workbook.
 """
 
 import csv
@@ -117,7 +118,7 @@ def read_rows(
             f"{path}: data.fields names {', '.join(lists)}, but the file is read as {read_as}, a table, of which no "
             "cell holds a list; set data.format=conll where each line is a token and its tag, or give the rows as jsonl"
         )
-    return READERS[chosen](path, fields, has_header(fields, header), watch or _as_they_are)
+    return READERS[chosen](path, fields, has_header(fields, header), watch or iter)
 
 
 def format_of(path: Path, file_format: str) -> str:
@@ -163,10 +164,6 @@ def column_names(path: Path, file_format: str) -> list[str]:
     if chosen in ("jsonl", "json"):
         return next((list(record) for _, record in _records(path, chosen) if isinstance(record, dict)), [])
     return []
-
-
-def _as_they_are(lines: TextIO) -> TextIO:
-    return lines
 
 
 def _read_tsv(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
@@ -271,7 +268,7 @@ def _read_json(kind: str, path: Path, fields: Fields, header: bool, watch: Watch
         yield record if isinstance(record, BadRow) else _record(number, record, fields)
 
 
-def _records(path: Path, kind: str, watch: Watch = _as_they_are) -> Iterator[tuple[int, Any]]:
+def _records(path: Path, kind: str, watch: Watch = iter) -> Iterator[tuple[int, Any]]:
     """Yield what each line of a file holds, or each item of the list that a `.json` file may be; or a BadRow."""
     if kind == "json" and is_json_list(path):
         yield from enumerate(json_items(path), 1)

@@ -47,14 +47,13 @@ def sheet_rows(path: Path) -> Iterator[tuple[int, list[Any]]]:
     import openpyxl
 
     try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        try:
+        # Of a path the library looks at the suffix, which standard input has not.
+        with open(path, "rb") as file:
+            book = openpyxl.load_workbook(file, read_only=True, data_only=True)
             sheet: Any = book.worksheets[0]
             # What a program wrote of a sheet's extent may be wrong.
             sheet.reset_dimensions()
             yield from _rows(sheet)
-        finally:
-            book.close()
     except (zipfile.BadZipFile, ParseError, KeyError, IndexError, ValueError, OSError) as error:
         raise DataError(f"{path}: not an Excel workbook ({error}); save it as .xlsx, or give the rows as csv") from None
 

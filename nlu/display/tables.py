@@ -1,6 +1,5 @@
 """Tables on standard output: drawn on a terminal, plain columns that nothing wraps or cuts anywhere else."""
 
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,8 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
+
+from nlu.config.pipes import leave_output
 
 PLAIN_WIDTH = 10_000
 MAX_CELL = 40
@@ -29,8 +30,7 @@ def print_table(*parts: RenderableType, style: str | None = None) -> None:
             print(line.rstrip())
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads has seen enough; nothing more can be flushed to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_output()
 
 
 def table_of(columns: Iterable[tuple[str, bool]]) -> Table:

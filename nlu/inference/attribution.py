@@ -10,7 +10,7 @@ Axes: B points on the path, each a copy of the row in a packed batch, T tokens o
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from nlu.inference.trained import Trained
 from nlu.tasks.classify import Deciding
 from nlu.tasks.task import Outputs
 
-Result = TypeVar("Result")
 POINTS = (16, 32, 64, 128, 256)
 """on the path, until it is exact enough"""
 EXACT_ENOUGH = 0.005
@@ -71,21 +70,6 @@ class _Place:
     start: int
     end: int
     tokens: range
-
-
-def explain(predictor: Predictor, values: Values, label: str | None, span: tuple[int, int] | None) -> Explanation:
-    """Return what `explaining` finds."""
-    return whole(explaining(predictor, values, label, span))
-
-
-def whole(parts: Generator[None, None, Result]) -> Result:
-    """Return what work in parts finds."""
-    while True:
-        try:
-            next(parts)
-        except StopIteration as end:
-            found: Result = end.value
-            return found
 
 
 def explaining(

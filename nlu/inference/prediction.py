@@ -6,7 +6,6 @@ again.
 """
 
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Any
 
 from nlu.config.errors import UserError, keys_called
 from nlu.config.inference import STANDARD, Predict
+from nlu.config.pipes import leave_output
 from nlu.config.words import counted
 from nlu.data.originals import Original, Originals
 from nlu.data.readers import BadRow, Row
@@ -121,8 +121,7 @@ class _Work:
                 sys.stdout.buffer.write(self._piece(chunk))
                 sys.stdout.buffer.flush()
         except BrokenPipeError:
-            # Whoever reads has seen enough; nothing more can be flushed to it.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            leave_output()
 
     def tell(self, rows: int) -> None:
         """Log what came of it."""

@@ -53,7 +53,7 @@ def _by_role(trained: Trained, row: object, place: str) -> dict[str, Any]:
             return {"tokens": list(row)}
         if len(row) == len(alternatives[0]) == 2:
             return dict(zip(alternatives[0], row, strict=True))
-    raise DataError(f"{place} is {_kind(row)}, but the run reads {_either(alternatives)}; give it these")
+    raise DataError(f"{place} is {_kind(row)}, but the run reads {either(alternatives)}; give it these")
 
 
 def _of_fields(trained: Trained, row: Mapping[Any, Any], place: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _of_fields(trained: Trained, row: Mapping[Any, Any], place: str) -> dict[str
     absent = next(role for role in alternatives[0] if role not in row)
     raise DataError(
         f"{place} lacks {absent}; it has {', '.join(there) or 'nothing'}, and the run reads "
-        f"{_either(alternatives)}; give it these"
+        f"{either(alternatives)}; give it these"
     )
 
 
@@ -86,7 +86,8 @@ def _names_of(trained: Trained, roles: Iterable[str]) -> dict[str, str]:
     return {role: name if isinstance(name := fields.get(role, role), str) else role for role in roles}
 
 
-def _either(alternatives: Sequence[Sequence[str]]) -> str:
+def either(alternatives: Sequence[Sequence[str]]) -> str:
+    """Return alternatives of roles in words."""
     return " or ".join(" and ".join(roles) for roles in alternatives)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import STANDARD, Input
-from nlu.config.layouts import TEXT_ROLES
 from nlu.config.nearest import hint
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.charset import not_utf_8
@@ -17,6 +16,7 @@ from nlu.data.dataset import Files
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals
 from nlu.data.readers import BadRow, Fields, Row, column_names, format_of
+from nlu.inference.rows import alternatives_of, either
 from nlu.inference.trained import Trained
 
 Problem = Callable[[Values], tuple[str, str] | None]
@@ -62,12 +62,10 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
 
 
 def _fields(trained: Trained, asked: Input, path: Path, file_format: str) -> Fields:
-    alternatives = TEXT_ROLES[trained.layout.name]
+    alternatives = alternatives_of(trained)
     if file_format == "lines":
         if ("text",) not in alternatives:
-            raise DataError(
-                f"{path}: lines hold one text each, but the run reads {_either(alternatives)}; give a table"
-            )
+            raise DataError(f"{path}: lines hold one text each, but the run reads {either(alternatives)}; give a table")
         return {}
     if asked.fields:
         return _given(asked.fields, alternatives)
@@ -97,15 +95,11 @@ def _given(fields: Fields, alternatives: tuple[tuple[str, ...], ...]) -> Fields:
     for roles in alternatives:
         if set(roles) <= set(fields):
             return {role: fields[role] for role in roles}
-    raise UserError(f"input.fields is {fields}, but the run reads {_either(alternatives)}; set input.fields to these")
+    raise UserError(f"input.fields is {fields}, but the run reads {either(alternatives)}; set input.fields to these")
 
 
 def _is_there(column: str | int, names: list[str]) -> bool:
     return column < len(names) if isinstance(column, int) else column in names
-
-
-def _either(alternatives: tuple[tuple[str, ...], ...]) -> str:
-    return " or ".join(" and ".join(roles) for roles in alternatives)
 
 
 def require_usable(

@@ -12,7 +12,7 @@ import uvicorn
 
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
-from nlu.inference.rows import alternatives_of
+from nlu.inference.rows import alternatives_of, either
 from nlu.runs import logs
 from nlu.serving.application import LOOPBACK, TOKEN, Application
 from nlu.serving.served import Newest
@@ -80,7 +80,7 @@ def _tell(newest: Newest, listener: socket.socket) -> None:
     address = f"[{host}]" if ":" in host else host
     located = newest.served.trained.located
     log.info("run %s, checkpoint %s, %s", located.run_dir, located.checkpoint.name, newest.served.predictor.device)
-    fields = " or ".join(" and ".join(roles) for roles in alternatives_of(newest.served.trained))
+    fields = either(alternatives_of(newest.served.trained))
     log.info("http://%s:%d/ takes %s; POST /predict, GET /labels, /health, /metrics, /openapi.json",
              address, port, fields)  # fmt: skip
 

@@ -45,6 +45,11 @@ def test_columns_may_be_told_by_number_in_a_sheet_without_a_header(tmp_path: Pat
     ]  # fmt: skip
 
 
+def test_a_workbook_may_have_any_name(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.xlsx", ["text"], ["a"]).rename(tmp_path / "stdin")
+    assert list(read_rows(path, "xlsx", {"text": "text"}, None)) == [Row(2, {"text": "a"})]
+
+
 def test_what_a_cell_cannot_hold_is_told() -> None:
     assert rule_of_cell("a" * 32767) is None and rule_of_cell(3) is None and rule_of_cell(["a"]) is None
     assert "32,768 characters" in str(rule_of_cell("a" * 32768))

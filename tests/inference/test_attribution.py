@@ -1,5 +1,6 @@
 """Integrated gradients of a row, against differences of scores and a linear model, whose attributions are known."""
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,27 @@ import torch
 import nlu
 from nlu.config.errors import DataError
 from nlu.data.layouts import Values
-from nlu.inference.attribution import EXACT_ENOUGH, explain, whole
+from nlu.inference.attribution import EXACT_ENOUGH, Explanation, explaining
 from nlu.inference.loaded import Loaded
 from nlu.inference.mistakes import Mistakes
+from nlu.inference.predictor import Predictor
 from tests.inference.runs import kept, trained
 from tests.training.kinds import LOSSES, TASKS, few_first
+
+
+def whole(parts: Generator[None, None, Any]) -> Any:
+    """Do work in parts to its end."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return end.value
+
+
+def explain(predictor: Predictor, values: Values, label: str | None, span: tuple[int, int] | None) -> Explanation:
+    found: Explanation = whole(explaining(predictor, values, label, span))
+    return found
+
 
 ROWS: dict[str, Values] = {
     "classify": {"text": "a b, c"}, "match": {"text_a": "a b", "text_b": "c d e"}, "regress": {"text": "a b c"},

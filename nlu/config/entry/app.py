@@ -35,6 +35,7 @@ from nlu.config.entry.flags import CommandLine, read_command_line
 from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
 from nlu.config.entry.guard import require_safe, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
+from nlu.config.pipes import leave_output
 from nlu.config.submitted import grid_problems
 
 EXIT_INTERRUPTED = 130
@@ -143,8 +144,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
     except BrokenPipeError:
         if job.has_started:
             raise
-        # Whoever reads `--help` or `--cfg` has seen enough; nothing more can be flushed to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_output()
         sys.exit(0)
     except Exception as error:
         found = _storage_problems(error, before_start=not job.has_started) or grid_problems(error)

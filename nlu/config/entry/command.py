@@ -1,13 +1,13 @@
 """The entry of commands that take files and flags, not a configuration: the same messages and exit codes as `app`."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.nearest import hint
+from nlu.config.pipes import leave_output
 
 EXIT_INTERRUPTED = 130
 
@@ -50,8 +50,7 @@ def run_command(main: Callable[[Sequence[str]], int]) -> NoReturn:
         print("nlu: interrupted", file=sys.stderr)
         status = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever reads has seen enough; nothing more can be flushed to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_output()
         status = 0
     except UserError as error:
         print_error(error)
