@@ -11,7 +11,7 @@ export NLU_DATA ?= ../shared/data
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-all test-services bench bench-quick bench-cuda lint format typecheck check dist docs docs-links clean
+.PHONY: help train test test-all test-without-servers test-servers test-services test-slurm bench bench-quick bench-cuda lint format typecheck check dist docs docs-links clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -19,15 +19,24 @@ help: ## list the targets
 train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
 	$(BIN)/python -m nlu.train
 
-test: $(VENV)/.dev ## run the tests, some kills and multi-process runs left out, on all cores (5 to 6 minutes on 2)
+test: $(VENV)/.dev ## run the tests, some kills and multi-process runs left out, on all cores (6 to 8 minutes on 2)
 	$(PYTEST)
 
-test-all: $(VENV)/.services ## run every test, also those that need servers
-	$(PYTEST) -m "not services"
-	$(MAKE) test-services
+# Tests with servers wait most of the time, so they run beside the others; what they say is shown when they are done.
+test-all: $(VENV)/.services $(VENV)/.dev ## run every test, also those that need servers
+	$(MAKE) --jobs=2 test-without-servers test-servers
+
+test-without-servers: $(VENV)/.services
+	$(PYTEST) -m "not services and not slurm"
+
+test-servers: $(VENV)/.services
+	@$(MAKE) --jobs=1 --keep-going test-services test-slurm > $(VENV)/servers.log 2>&1; status=$$?; cat $(VENV)/servers.log; exit $$status
 
 test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3 server, which it starts and stops
 	$(BIN)/python tests/services/run.py
+
+test-slurm: $(VENV)/.dev ## test jobs on a real Slurm of two virtual nodes, which it installs (as root), starts and stops
+	$(BIN)/python tests/slurm/run.py
 
 bench: $(VENV)/.bench ## measure speed against peers, in full (three quarters of an hour), and write benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py --write benchmarks/RESULTS.md
@@ -48,7 +57,7 @@ format: $(VENV)/.dev ## put the code in form
 
 typecheck: $(VENV)/.dev ## check types
 	$(BIN)/mypy
-	cd launchers && ../$(BIN)/mypy --config-file ../setup.cfg --explicit-package-bases --namespace-packages hydra_plugins/grid_sweeper hydra_plugins/hyperband_sweeper
+	cd launchers && ../$(BIN)/mypy --config-file ../setup.cfg --explicit-package-bases --namespace-packages hydra_plugins/grid_sweeper hydra_plugins/hyperband_sweeper hydra_plugins/queue_launcher
 
 check: lint typecheck test ## all of it
 
@@ -76,7 +85,7 @@ $(VENV)/.run: setup.cfg pyproject.toml
 EXTRAS_dev := dev,excel,hf,onnx,serve
 EXTRAS_bench := bench,serve
 EXTRAS_cuda := dev,excel,hf,onnx,serve,bench
-EXTRAS_services := dev,docs,errors,excel,hf,mlflow,onnx,serve,services,tensorboard,tf,wandb
+EXTRAS_services := dev,docs,errors,excel,hf,mlflow,onnx,pai,serve,services,tensorboard,tf,wandb
 EXTRAS_dist := dist
 EXTRAS_docs := docs
 

@@ -4,11 +4,17 @@
     python benchmarks/kill.py --kills 10 --accumulation 4 --devices 2
     python benchmarks/kill.py --kills 10 --override method=freelb
     python benchmarks/kill.py --kills 10 --kind tag --devices 2 --override head=crf
+    python tests/services/run.py --then python benchmarks/kill.py --kills 20 --mirror
+    python tests/services/run.py --then python benchmarks/kill.py --kills 20 --mirror --faults 0.1
 
 Each cycle starts a run in a fresh folder, sends SIGKILL after a random time (to the whole process group, or to the
 parent alone), runs the same command again, and so on until the run ends; then the weights, the optimizer, the best
 checkpoint and the tables must equal those of the unbroken run, byte for byte (speed columns aside). A state is saved
 after every step, so that kills fall into saves as often as into steps.
+
+With `--mirror` each run is kept in an object store, and after half of the kills its folder is deleted, as if it went on
+on another machine; with `--faults 0.1` a tenth of all requests to the store meets a fault of
+tests/services/faulty_proxy.py.
 """
 
 import argparse
@@ -22,6 +28,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tiny_run import KINDS, overrides, write_data
@@ -71,7 +79,9 @@ def run_until_killed(arguments: list[str], after_s: float, whole_group: bool, lo
     return False
 
 
-def compare(data: Path, kind: str, folder: Path, own: list[str], kills_wanted: int, rng: random.Random) -> int:
+def compare(
+    data: Path, kind: str, folder: Path, own: list[str], kills_wanted: int, rng: random.Random, mirror: str | None
+) -> int:
     """Kill and continue until `kills_wanted` kills were survived; returns the number of cycles compared."""
     log = folder / "log"
     whole = folder / "whole"
@@ -79,21 +89,25 @@ def compare(data: Path, kind: str, folder: Path, own: list[str], kills_wanted: i
     run_until_killed(command(data, kind, whole, own), 600, True, log)
     whole_s = time.monotonic() - began_s
     expected = digests(whole)
-    kills = cycles = 0
+    kills = cycles = moves = 0
     while kills < kills_wanted:
         run_dir = folder / "broken"
+        kept = [f"mirror={mirror}/{folder.parent.name}-{folder.name}-{cycles}"] if mirror else []
         killed = True
         while killed:
             after_s = rng.uniform(0.2, 1.05) * whole_s if kills < kills_wanted else 600
-            killed = run_until_killed(command(data, kind, run_dir, own), after_s, rng.random() < 0.5, log)
+            killed = run_until_killed(command(data, kind, run_dir, [*own, *kept]), after_s, rng.random() < 0.5, log)
             kills += killed
+            if killed and kept and rng.random() < 0.5 and run_dir.exists():
+                shutil.rmtree(run_dir)
+                moves += 1
         cycles += 1
         if differing := [name for name, digest in digests(run_dir).items() if digest != expected[name]]:
             sys.exit(f"{kind} {' '.join(own)}, cycle {cycles}: these differ: {differing}")
         shutil.rmtree(run_dir)
     print(
         f"{kind} {' '.join(own)}: {kills} kills in {cycles} runs, all bytes equal to the "
-        f"unbroken run ({whole_s:.1f} s)",
+        f"unbroken run ({whole_s:.1f} s)" + (f"; {moves} times from the mirror alone" if mirror else ""),
         flush=True,
     )
     return kills
@@ -109,7 +123,33 @@ def main() -> None:
     parser.add_argument("--kind", choices=list(KINDS), default="classify", help="of task; its data are written")
     parser.add_argument("--override", nargs="*", default=[], help="further overrides of the runs")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
+    parser.add_argument(
+        "--mirror", nargs="?", const=os.environ.get("NLU_TEST_S3"), help="folder of a bucket; alone: that of the tests"
+    )
+    parser.add_argument("--faults", type=float, default=0.0, help="share of the requests to the mirror's store")
     arguments = parser.parse_args()
+    with faults(arguments.faults, arguments.seed):
+        run_all(arguments)
+
+
+@contextmanager
+def faults(share: float, seed: int) -> Iterator[None]:
+    """Have the runs meet faults on their way to the store, and tell how many."""
+    if not share:
+        yield
+        return
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "services"))
+    from faulty_proxy import FaultyProxy, at_random
+
+    with FaultyProxy.before(os.environ["AWS_ENDPOINT_URL"], at_random(share, seed)) as proxy:
+        os.environ["AWS_ENDPOINT_URL"] = proxy.url
+        yield
+        met = ", ".join(f"{kind} {count}" for kind, count in sorted(proxy.counts.items()))
+        print(f"faults in {proxy.requests:,} requests: {met}")
+
+
+def run_all(arguments: argparse.Namespace) -> None:
+    """Run the cycles of every combination."""
     combinations = [(accumulation, devices) for accumulation in arguments.accumulation for devices in arguments.devices]
     rng = random.Random(arguments.seed)
     total = 0
@@ -122,7 +162,7 @@ def main() -> None:
             own.mkdir()
             keys = {"trainer.accumulation": accumulation, "trainer.devices": devices, "precision": arguments.precision}
             written = [*(f"{key}={value}" for key, value in keys.items()), *arguments.override]
-            total += compare(folder, arguments.kind, own, written, share, rng)
+            total += compare(folder, arguments.kind, own, written, share, rng, arguments.mirror)
     print(f"{total} kills survived")
 
 

@@ -2,6 +2,7 @@
 
     python benchmarks/sweep_idle.py                                # trials of 2 s and of 20 s on average, 4 slots
     python benchmarks/sweep_idle.py --means 2 --trials 16
+    python tests/slurm/run.py --then python benchmarks/sweep_idle.py --launcher slurm --slots 8 --trials 32 --means 20
 
 The trials are processes of submitit's local launcher that sleep, each for a length of its own, and note when they were
 launched and when they ended. From the first launch until the last trial is launched every slot should be taken, and
@@ -24,13 +25,13 @@ PROGRAM = Path(__file__).with_name("sleeping_trial.py")
 SWEEPERS = ("hyperband", "optuna")
 
 
-def command(sweeper: str, folder: Path, slots: int, trials: int, mean_s: float) -> list[str]:
+def command(sweeper: str, launcher: str, folder: Path, slots: int, trials: int, mean_s: float) -> list[str]:
     """Return the command of a sweep over all places, by a grid, which both sweepers have."""
     own = ["hydra.sweeper.pruner=none"] if sweeper == "hyperband" else []
     places = ",".join(map(str, range(trials)))
     return [
         sys.executable, str(PROGRAM), "--multirun", f"hydra/sweeper={sweeper}", "hydra/sweeper/sampler=grid", *own,
-        "hydra/launcher=submitit_local", f"hydra.sweeper.n_jobs={slots}", f"hydra.sweeper.n_trials={trials}",
+        f"hydra/launcher={launcher}", f"hydra.sweeper.n_jobs={slots}", f"hydra.sweeper.n_trials={trials}",
         f"hydra.sweep.dir={folder}", f"place=choice({places})", f"mean_s={mean_s}", f"trials={trials}",
     ]  # fmt: skip
 
@@ -43,14 +44,14 @@ def idle_share(jobs: list[dict], slots: int, start: str) -> float:
     return 1 - used_s / available_s
 
 
-def measure(sweeper: str, slots: int, trials: int, mean_s: float) -> tuple[float, float, float]:
+def measure(sweeper: str, launcher: str, slots: int, trials: int, mean_s: float) -> tuple[float, float, float]:
     """Run a sweep; returns both idle shares and its seconds from start to end."""
     with tempfile.TemporaryDirectory(prefix="sweep-idle-") as name:
         log = Path(name) / "jobs.jsonl"
         environment = {**os.environ, "NLU_IDLE_LOG": str(log), "OMP_NUM_THREADS": "1"}
         began_s = time.monotonic()
         done = subprocess.run(
-            command(sweeper, Path(name) / "sweep", slots, trials, mean_s),
+            command(sweeper, launcher, Path(name) / "sweep", slots, trials, mean_s),
             env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         )  # fmt: skip
         wall_s = time.monotonic() - began_s
@@ -68,13 +69,16 @@ def main() -> None:
     parser.add_argument("--means", type=float, nargs="*", default=[2.0, 20.0], help="mean length of a trial in s")
     parser.add_argument("--trials", type=int, default=24)
     parser.add_argument("--slots", type=int, default=4)
+    parser.add_argument("--launcher", choices=("submitit_local", "slurm"), default="submitit_local")
     arguments = parser.parse_args()
+    # The stock sweeper waits for a batch whatever the launcher, and is compared where it was written for.
+    sweepers = SWEEPERS if arguments.launcher == "submitit_local" else SWEEPERS[:1]
     trials, slots = arguments.trials, arguments.slots
     print(f"{trials} trials, {slots} slots\n\nmean s  sweeper    idle   idle or starting  wall s  least wall s")
     for mean_s in arguments.means:
         least_s = sum(length_s(place, trials, mean_s) for place in range(trials)) / slots
-        for sweeper in SWEEPERS:
-            empty, not_working, wall_s = measure(sweeper, slots, trials, mean_s)
+        for sweeper in sweepers:
+            empty, not_working, wall_s = measure(sweeper, arguments.launcher, slots, trials, mean_s)
             shares = f"{empty:5.1%}  {not_working:16.1%}"
             print(f"{mean_s:6g}  {sweeper:9}  {shares}  {wall_s:6.0f}  {least_s:12.0f}", flush=True)
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from nlu.config.entry.command import Parser, run_command
 from nlu.config.errors import UserError
+from nlu.config.placement import placement
 
 EXIT_BROKEN = 1
 DEFAULT_OUTPUTS = "outputs"
@@ -43,9 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     from nlu.diagnosis.check import as_records, is_broken
     from nlu.diagnosis.examination import of_machine, of_run
     from nlu.diagnosis.show import print_sections
-    from nlu.training.ranks import launched_by_torchrun
 
-    if launched_by_torchrun():
+    if placement().kind != "alone":
         raise UserError("RANK and WORLD_SIZE are set, but doctor starts ranks itself; start it once, without torchrun")
     run = of_run(given.run) if given.run else []
     sections = [*of_machine(given.outputs), *run]

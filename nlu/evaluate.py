@@ -12,17 +12,19 @@ from typing import Any, NoReturn
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from nlu.config.checks.resolve import resolve
-from nlu.config.checks.validate import EVALUATE, problems
-from nlu.config.defaults import with_defaults
 from nlu.config.entry.app import run_app
 from nlu.config.errors import UserError
-from nlu.config.evaluated import on_run, scored_sets
 from nlu.config.inference import Evaluate
+from nlu.config.schemas import EVALUATE
 
 
 def main(composed: DictConfig) -> int:
     """Validate, then score in one process for each device."""
+    from nlu.config.checks.resolve import resolve
+    from nlu.config.checks.validate import problems
+    from nlu.config.defaults import with_defaults
+    from nlu.config.evaluated import on_run, scored_sets
+
     overrides = list(HydraConfig.get().overrides.task)
     plain, unresolved = resolve(composed)
     # Nobody sets it: it is a job's of a search.

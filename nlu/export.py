@@ -9,9 +9,9 @@ from typing import NoReturn
 
 from omegaconf import DictConfig
 
-from nlu.config.checks.validate import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.inference import Export
+from nlu.config.schemas import SCHEMAS
 
 
 def main(composed: DictConfig) -> int:

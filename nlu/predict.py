@@ -10,14 +10,16 @@ from typing import NoReturn
 
 from omegaconf import DictConfig
 
-from nlu.config.checks.validate import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
+from nlu.config.errors import keys_called
 from nlu.config.inference import Predict
+from nlu.config.schemas import SCHEMAS
 
 
 def main(composed: DictConfig) -> int:
     """Validate, then predict in one process for each device."""
-    config = Predict.of(prepare(composed, SCHEMAS["predict"]))
+    with keys_called({"input.path": "input"}):
+        config = Predict.of(prepare(composed, SCHEMAS["predict"]))
     from nlu.inference.prediction import run_prediction
     from nlu.launching.local import spread
 

@@ -1,29 +1,50 @@
 """Build the data store of a configuration and report on it, without training.
 
 python -m nlu.preprocess data=afqmc
+python -m nlu.preprocess --multirun data.parts=4 data.part=0,1,2,3 stores=s3://bucket/stores    by several jobs
 python -m nlu.preprocess data=files data.train=big.jsonl 'data.fields={text: text, label: label}'
 """
 
 import json
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from omegaconf import DictConfig
 
 from nlu.config.entry.app import prepare, run_app
-from nlu.config.schema import Run
+from nlu.config.errors import UserError
+from nlu.config.schema import PARTS, Run
 
 
 def main(composed: DictConfig) -> int:
     """Validate, build the store (or find it), log what is in it, print the same as a line of JSON."""
     config = prepare(composed)
+    part = part_of(config["data"])
     if config["dry_run"]:
         from nlu.config.entry.dry_run import show
 
         return show(config)
-    from nlu.training.experiment import describe_data
+    from nlu.training.experiment import describe_data, encode_part
 
+    if part is not None and not encode_part(Run.of(config), part):
+        print(json.dumps({"part": part[0], "parts": part[1]}))
+        return 0
     print(json.dumps(describe_data(Run.of(config)), ensure_ascii=False))
     return 0
+
+
+def part_of(data: dict[str, Any]) -> tuple[int, int] | None:
+    """The number of the part of the store that is asked for, and of how many; None = all of it."""
+    part, parts = (data.get(name) for name in PARTS)
+    if (part is None) != (parts is None):
+        raise UserError(
+            f"data.part is {part} and data.parts is {parts}; set both, such as data.parts=4 data.part=0,1,2,3 with "
+            "--multirun"
+        )
+    if part is None or parts is None:
+        return None
+    if part >= parts:
+        raise UserError(f"data.part is {part}, but of {parts} parts the last is {parts - 1}; they count from 0")
+    return part, parts
 
 
 def command() -> NoReturn:

@@ -3,6 +3,7 @@
 python -m nlu.report outputs                one row a configuration, best first; mean and sd over seeds and folds
 python -m nlu.report outputs --metric f1_macro --metric test/accuracy
 python -m nlu.report outputs/sweep --csv > table.csv
+python -m nlu.report --follow outputs/grid  what a launcher took: a live table until all has ended, then the report
 python -m nlu.report diff outputs/a outputs/b
                                             configuration, metrics, and the rows that flipped
 python -m nlu.report diff outputs/a outputs/b outputs/c
@@ -16,11 +17,14 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from nlu.config.entry.command import Parser, at_least, run_command
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+
+if TYPE_CHECKING:
+    from nlu.reports.runs import Run
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,35 +52,41 @@ def table(arguments: Sequence[str]) -> int:
         "seeds and folds. Sub-commands, each with its own --help: diff A B, errors RUN, clean DIR. A folder of such a "
         "name is written ./diff.",
     )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a run, a sweep, or what holds such")
+    _add_folders(parser)
     parser.add_argument(
         "--metric", action="append", default=[], metavar="[SET/]NAME",
         help="a metric, of the first evaluation set unless SET is given; the first one sorts; default: the metric "
         "that decided which checkpoint is best",
     )  # fmt: skip
     parser.add_argument(
-        "--join", type=Path, metavar="FOLDER",
+        "--join", metavar="FOLDER",
         help="write the joined predictions of folds there, a file for each configuration and seed; nothing is "
         "overwritten",
     )  # fmt: skip
+    parser.add_argument(
+        "--follow", action="store_true", help="first follow the jobs that a launcher submitted there, to their end"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything, each run too, as JSON")
     form.add_argument("--csv", action="store_true", help="print one line a row, with every digit")
     given = parser.parse(arguments)
     _refuse_mistyped(given.folders)
+    if given.follow:
+        _follow(given.folders)
 
     from nlu.reports.aggregate import join_predictions, missing_folds, rows_of
-    from nlu.reports.runs import find_runs
     from nlu.reports.show import as_csv, as_json, print_tables, write_joined
+    from nlu.storage.copies import all_records_of
+    from nlu.storage.outputs import output_files
 
-    runs, remarks = find_runs(given.folders)
-    if not runs:
-        raise UserError(*(remarks or [f"{folder} holds no run; give a folder that does" for folder in given.folders]))
+    runs, remarks = _runs_in(all_records_of(given.folders, "DIR"))
     tables, left_out = rows_of(runs, given.metric)
     remarks += left_out + [remark for rows in tables for row in rows for remark in join_predictions(row)]
     if given.join:
         rows = [row for table in tables for row in table]
-        remarks += [f"wrote {path}" for path in write_joined(given.join, rows)]
+        with output_files(given.join, "--join") as folder:
+            written = write_joined(folder, rows)
+        remarks += [f"wrote {given.join.rstrip('/')}/{path.name}" for path in written]
         remarks += [sentence for row in rows for sentence in missing_folds(row)]
     if given.json or given.csv:
         print((as_json if given.json else as_csv)(tables), end="" if given.csv else "\n")
@@ -87,6 +97,21 @@ def table(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _follow(folders: Sequence[str]) -> None:
+    from nlu.launching.following import Left
+    from nlu.launching.listing import follow
+
+    if away := [folder for folder in folders if "://" in folder]:
+        raise UserError(
+            f"--follow looks after the jobs of a folder here, and {away[0]} is none; give the folder in which they "
+            "were submitted"
+        )
+    try:
+        follow([Path(folder) for folder in folders])
+    except Left:
+        raise KeyboardInterrupt from None
+
+
 def diff(arguments: Sequence[str]) -> int:
     """Print what runs, or configurations with their seeds and folds, differ in."""
     parser = Parser(
@@ -94,9 +119,9 @@ def diff(arguments: Sequence[str]) -> int:
         description="Of two: configuration, code and versions, metrics side by side, and the rows that the two predict "
         "differently. Of three or more: configuration and metrics side by side, and McNemar's test of every pair.",
     )
-    parser.add_argument("first", type=Path, metavar="A", help="a run, or a folder with the runs of one configuration")
-    parser.add_argument("second", type=Path, metavar="B", help="another")
-    parser.add_argument("others", type=Path, nargs="*", metavar="C", help="further ones")
+    parser.add_argument("first", metavar="A", help="a run, or a folder with the runs of one configuration")
+    parser.add_argument("second", metavar="B", help="another")
+    parser.add_argument("others", nargs="*", metavar="C", help="further ones")
     parser.add_argument(
         "--examples", type=at_least(0), metavar="N", help="flipped rows of two runs shown each way; default 5"
     )
@@ -106,8 +131,10 @@ def diff(arguments: Sequence[str]) -> int:
         return _diff_many(given)
 
     from nlu.reports.compare import difference_as_json, difference_of, print_difference
+    from nlu.storage.copies import all_records_of
 
-    found = difference_of(given.first, given.second, 5 if given.examples is None else given.examples)
+    first, second = all_records_of([given.first, given.second], "RUN")
+    found = difference_of(first, second, 5 if given.examples is None else given.examples)
     if given.json:
         print(difference_as_json(found))
     else:
@@ -117,10 +144,11 @@ def diff(arguments: Sequence[str]) -> int:
 
 def _diff_many(given: Namespace) -> int:
     from nlu.reports.many import differences_as_json, differences_of, print_differences
+    from nlu.storage.copies import all_records_of
 
     if given.examples is not None:
         raise UserError(f"--examples is {given.examples}, but flipped rows are shown of two runs alone; leave it out")
-    found = differences_of([given.first, given.second, *given.others])
+    found = differences_of(all_records_of([given.first, given.second, *given.others], "RUN"))
     if given.json:
         print(differences_as_json(found))
     else:
@@ -137,7 +165,7 @@ def errors(arguments: Sequence[str]) -> int:
         "predictions, and at labels that may be wrong, by confident learning (needs cleanlab: pip install "
         "'nlu[errors]').",
     )
-    parser.add_argument("folder", type=Path, metavar="RUN", help="a run, or a folder with all folds of one")
+    parser.add_argument("folder", metavar="RUN", help="a run, or a folder with all folds of one")
     parser.add_argument("--set", metavar="NAME", help="which predictions; default: of the set that decides")
     parser.add_argument("--seed", type=at_least(0), metavar="N", help="of several seeds the one that is taken")
     parser.add_argument("--rows", type=at_least(0), default=20, metavar="N", help="rows shown of a kind; default 20")
@@ -155,21 +183,24 @@ def errors(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything, each suspected label too, as JSON")
-    form.add_argument("--html", type=Path, metavar="FILE", help="write a page instead, with whole texts")
+    form.add_argument("--html", metavar="FILE", help="write a page instead, with whole texts")
     given = parser.parse(arguments)
-    if given.html and given.html.exists():
-        raise UserError(f"--html is {given.html}, which exists; give another file")
 
     from nlu.reports.errors.analysis import BY, Options, analyse
     from nlu.reports.errors.show import print_report, report_as_json, write_page
     from nlu.reports.errors.subject import subject_of
+    from nlu.storage.copies import records_of
+    from nlu.storage.outputs import output_file, require_free
 
+    if given.html:
+        require_free(given.html, "--html")
     options = Options(given.rows, tuple(name for name in BY if name in (given.by or BY)), given.near, given.rank_by)
-    found = analyse(subject_of(given.folder, given.set, given.seed), options)
+    found = analyse(subject_of(records_of(given.folder, "RUN"), given.set, given.seed), options)
     if given.json:
         print(report_as_json(found))
     elif given.html:
-        write_page(given.html, found, given.rows)
+        with output_file(given.html, "--html") as path:
+            write_page(path, found, given.rows)
         print(given.html)
     else:
         print_report(found, given.rows)
@@ -186,20 +217,21 @@ def clean(arguments: Sequence[str]) -> int:
         "longer training from there. What a resume needs stays: nothing is touched of a run that has not ended, or "
         "that a process holds. Without --yes nothing is removed.",
     )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a run, a sweep, or what holds such")
+    _add_folders(parser)
     parser.add_argument("--yes", action="store_true", help="remove it")
     parser.add_argument(
         "--keep-best", type=at_least(1), default=1, metavar="K", help="best checkpoints kept; default 1"
     )
     parser.add_argument("--keep-optimizer", action="store_true", help="keep what resume=RUN needs of an ended run")
     given = parser.parse(arguments)
+    if remote := [folder for folder in given.folders if "://" in folder]:
+        raise UserError(
+            f"{remote[0]} lies in a store, where nothing is cleaned; python -m nlu.io rm -r removes a folder there"
+        )
 
     from nlu.reports.cleaning import clean_runs
-    from nlu.reports.runs import find_runs
 
-    runs, unread = find_runs(given.folders)
-    if not runs:
-        raise UserError(*(unread or [f"{folder} holds no run; give a folder that does" for folder in given.folders]))
+    runs, unread = _runs_in(given.folders)
     problems = clean_runs(runs, given.keep_best, given.keep_optimizer, confirmed=given.yes)
     for remark in unread:
         print(f"nlu: {remark}", file=sys.stderr)
@@ -209,6 +241,20 @@ def clean(arguments: Sequence[str]) -> int:
 
 
 SUBCOMMANDS = {"diff": diff, "errors": errors, "clean": clean}
+
+
+def _add_folders(parser: Parser) -> None:
+    parser.add_argument("folders", nargs="+", metavar="DIR", help="a run, a sweep, or what holds such")
+
+
+def _runs_in(folders: Sequence[str | Path]) -> "tuple[list[Run], list[str]]":
+    """Return the runs in and below folders, and a sentence for each that cannot be read. Raises UserError for none."""
+    from nlu.reports.runs import find_runs
+
+    runs, unread = find_runs(map(Path, folders))
+    if not runs:
+        raise UserError(*(unread or [f"{folder} holds no run; give a folder that does" for folder in folders]))
+    return runs, unread
 
 
 def _share(text: str) -> float:
@@ -221,9 +267,9 @@ def _share(text: str) -> float:
     return value
 
 
-def _refuse_mistyped(folders: Sequence[Path]) -> None:
-    first = str(folders[0])
-    if not folders[0].exists() and "/" not in first and not hint(first, SUBCOMMANDS).startswith("valid"):
+def _refuse_mistyped(folders: Sequence[str]) -> None:
+    first = folders[0]
+    if not Path(first).exists() and "/" not in first and not hint(first, SUBCOMMANDS).startswith("valid"):
         raise UserError(f"{first} is neither a folder nor a sub-command; {hint(first, SUBCOMMANDS)}")
 
 

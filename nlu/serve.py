@@ -10,10 +10,10 @@ from typing import NoReturn
 
 from omegaconf import DictConfig
 
-from nlu.config.checks.validate import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
+from nlu.config.schemas import SCHEMAS
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 """of the extra `serve`"""

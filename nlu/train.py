@@ -12,6 +12,7 @@ python -m nlu.train --multirun seed=1,2,3                    Hydra's grid
 python -m nlu.train --multirun hydra/sweeper=hyperband 'optimizer.lr=tag(log,interval(1e-5,5e-4))'    a search
 """
 
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.entry.app import prepare, run_app
+from nlu.config.entry.guard import unnamed_folder_problem
 from nlu.config.errors import UserError
-from nlu.config.schema import Run
-from nlu.config.submitted import run_while_time_lasts
+from nlu.config.placement import placement
+from nlu.config.schema import PARTS, Run
+from nlu.config.submitted import is_submitted, run_while_time_lasts, was_started_before
 
 BEGAN_S = time.time()
 
@@ -33,10 +36,16 @@ def main(composed: DictConfig) -> int:
     """Run one configuration; as the job of a search, leave there what became of it."""
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     if not isinstance(trial := composed.get("trial"), DictConfig):
-        return run_while_time_lasts(partial(run, composed, run_dir))
+        return run_while_time_lasts(partial(run, composed, run_dir), _lost_a_peer)
     from nlu.sweeps.channel import run_trial
 
     return run_trial(OmegaConf.to_container(trial, resolve=True), run_dir, partial(run, composed, run_dir))  # type: ignore[arg-type]
+
+
+def _lost_a_peer(error: BaseException) -> bool:
+    from nlu.sweeps.faults import lost_a_peer
+
+    return placement().world_size > 1 and lost_a_peer(error)
 
 
 def run(composed: DictConfig, run_dir: Path) -> int:
@@ -45,7 +54,17 @@ def run(composed: DictConfig, run_dir: Path) -> int:
     made_by_hydra = run_dir.stat().st_ctime >= BEGAN_S
     try:
         config = prepare(composed)
-        require_named_folder(config, hydra)
+        if named := [name for name in PARTS if config["data"].get(name) is not None]:
+            raise UserError(
+                f"data.{named[0]} is {config['data'][named[0]]}, but parts of a store are built by nlu.preprocess; "
+                f"leave out data.{' and data.'.join(named)}: the store is found when all parts are there"
+            )
+        if config["trial"] is None and (problem := unnamed_folder_problem(config["resume"], config["mirror"], hydra)):
+            raise UserError(problem)
+        config["mirror"] = mirror_of_job(config["mirror"], run_dir, hydra)
+        if config["resume"] == "never" and is_submitted() and was_started_before():
+            # What is in the folder this very job has begun.
+            config["resume"] = "auto"
         if config["dry_run"]:
             from nlu.config.entry.dry_run import show
 
@@ -58,15 +77,12 @@ def run(composed: DictConfig, run_dir: Path) -> int:
             run_dir.rmdir()
 
 
-def require_named_folder(config: dict[str, Any], hydra: DictConfig) -> None:
-    """Raise UserError where a run is to be continued in a folder that is a new one each time."""
-    group = "sweep" if hydra.mode == RunMode.MULTIRUN else "run"
-    folder = OmegaConf.to_container(hydra[group], resolve=False)["dir"]  # type: ignore[index, call-overload]
-    if config["resume"] == "auto" and config["trial"] is None and "${now:" in folder:
-        raise UserError(
-            f"resume is auto, but hydra.{group}.dir is the default, a new folder each time; "
-            f"set hydra.{group}.dir to the folder to continue"
-        )
+def mirror_of_job(mirror: str | None, run_dir: Path, hydra: DictConfig) -> str | None:
+    """Return where the mirror of this run is: a job among others has its own folder in the one that is set."""
+    if mirror is None or hydra.mode != RunMode.MULTIRUN:
+        return mirror
+    name = os.path.relpath(run_dir, Path(str(hydra.sweep.dir)).absolute())
+    return mirror if name == "." else f"{mirror.rstrip('/')}/{Path(name).as_posix()}"
 
 
 def choices_of(hydra: DictConfig) -> dict[str, str]:

@@ -6,16 +6,19 @@ python -m nlu.visualize outputs/seeds --out figures --format svg --format pdf
 """
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from nlu.config.entry.command import Parser, run_command
 from nlu.config.errors import UserError
-from nlu.storage.settle import require_new
+from nlu.storage.outputs import output_folder, require_free
+
+if TYPE_CHECKING:
+    from nlu.display.curves import Drawing
 
 MOST_ROWS = 40
 MOST_CONFUSIONS = 8
+PAGE = "index.html"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,8 +29,8 @@ def main(arguments: Sequence[str]) -> int:
         "and folds of a configuration as mean with a band of one standard deviation. Of classifiers also scores by "
         "class and by length, confusion and calibration, of the best weights. index.html holds all of it.",
     )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="RUN", help="a run, a sweep, or what holds such")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the figures")
+    parser.add_argument("folders", nargs="+", metavar="RUN", help="a run, a sweep, or what holds such")
+    parser.add_argument("--out", required=True, metavar="DIR", help="new folder for the figures")
     parser.add_argument(
         "--x", choices=("examples", "steps", "epochs", "time"), default="examples", help="the x axis; default examples"
     )
@@ -39,13 +42,15 @@ def main(arguments: Sequence[str]) -> int:
         "--format", action="append", choices=("png", "svg", "pdf"), default=[], help="of the figures; default png"
     )
     given = parser.parse(arguments)
-    require_new(given.out, "--out")
+    require_free(given.out, "--out")
 
     from nlu.reports.aggregate import rows_of
     from nlu.reports.curves import drawings_of, labels_of
     from nlu.reports.runs import find_runs
+    from nlu.storage.copies import all_records_of
 
-    runs, remarks = find_runs(given.folders)
+    folders = all_records_of(given.folders, "RUN")
+    runs, remarks = find_runs(folders)
     begun = [run for run in runs if (run.folder / "valid.tsv").is_file()]
     if not begun:
         raise UserError(*(remarks or [f"{folder} holds no run that has evaluated; give a folder that does"
@@ -64,11 +69,11 @@ def main(arguments: Sequence[str]) -> int:
 
     figures = {drawing.name: comparison.draw(drawing) for drawing in drawings}
     labels = labels_of(rows)
-    found = {
-        label: kept
-        for label, row in zip(labels, rows, strict=True)
-        if (kept := kept_scores(row.runs[0].folder, row.set_name)) is not None
+    kept_by_label = {
+        label: kept_scores(row.runs[0].folder, row.set_name) for label, row in zip(labels, rows, strict=True)
     }
+    found = {label: kept for label, kept in kept_by_label.items() if not isinstance(kept, str)}
+    reasons = {label: kept for label, kept in kept_by_label.items() if isinstance(kept, str)}
     if found:
         figures |= comparison.draw_by_class(found)
         figures["by_length"] = comparison.draw_by_length(found)
@@ -76,20 +81,33 @@ def main(arguments: Sequence[str]) -> int:
             figures[f"confusion_{number}"] = comparison.draw_confusion_of(label, kept)
             figures[f"calibration_{number}"] = comparison.draw_calibration_of(label, kept)
     formats = list(dict.fromkeys(given.format or ["png"]))
-    written = comparison.write_figures(given.out, figures, formats)
     header = ["configuration", "runs", f"{drawings[0].title}, best of the mean", "state"]
     best = {curve.label: curve.best for curve in drawings[0].curves}
     lines = [
         [label, str(len(row.runs)), metric_text(best[label][1] if best.get(label) else None), row.state]  # type: ignore[index]
         for label, row in zip(labels, rows, strict=True)
     ]
-    title = ", ".join(folder.name or str(folder) for folder in given.folders)
-    comparison.write_comparison(given.out / "index.html", title, header, lines, figures)
-    for path in [*written, given.out / "index.html"]:
-        print(path)
-    for remark in [*remarks, *left_out]:
+    title = ", ".join(folder.name or str(folder) for folder in folders)
+    with output_folder(given.out, "--out", last=PAGE) as folder:
+        written = comparison.write_figures(folder, figures, formats)
+        comparison.write_comparison(folder / PAGE, title, header, lines, figures)
+    for path in [*written, folder / PAGE]:
+        print(f"{given.out.rstrip('/')}/{path.relative_to(folder)}")
+    for remark in [*remarks, *left_out, *_not_drawn(drawings, list(found), reasons)]:
         print(f"nlu: {remark}", file=sys.stderr)
     return 0
+
+
+def _not_drawn(drawings: "Sequence[Drawing]", classifiers: Sequence[str], reasons: Mapping[str, str]) -> Iterator[str]:
+    """Say what stands in no figure, a line for each kind of figure; `reasons` why a configuration has none by class."""
+    for drawing in drawings:
+        if drawing.without:
+            yield f"{drawing.name}: left out {'; '.join(drawing.without)}, without any {drawing.title}"
+    if reasons:
+        named = "; ".join(f"{label} ({reason})" for label, reason in reasons.items())
+        yield f"by_class, by_length, confusion and calibration: left out {named}"
+    if beyond := classifiers[MOST_CONFUSIONS:]:
+        yield f"confusion and calibration: left out {'; '.join(beyond)}, beyond the first {MOST_CONFUSIONS}; name fewer"
 
 
 def command() -> NoReturn:

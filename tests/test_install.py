@@ -21,7 +21,7 @@ import pytest
 from tests.distribution import copy_checkout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-OPTIONAL = ("hf", "onnx", "oss", "errors", "excel", "serve", "tensorboard", "mlflow", "wandb", "tf")
+OPTIONAL = ("hf", "onnx", "oss", "errors", "excel", "pai", "serve", "tensorboard", "mlflow", "wandb", "tf")
 SHIPPED = ("nlu", "conf", "launchers", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 DISTRIBUTIONS = {
     "hydra": "hydra-core",
@@ -29,6 +29,7 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "hydra_plugins": "hydra-optuna-sweeper",
     "mlflow": "mlflow-skinny",
+    "odps": "pyodps",
     "tensorflow": "tensorflow-cpu",
 }
 """Where the name that is imported is not the name that is installed."""
@@ -126,7 +127,7 @@ print(hydra_plugins.hyperband_sweeper.__file__)
 """
 
 
-WAYS = ["wheel", *(pytest.param(way, marks=pytest.mark.thorough) for way in ("checkout", "editable"))]
+WAYS = [pytest.param(way, marks=pytest.mark.thorough) for way in ("wheel", "checkout", "editable")]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -55,7 +55,7 @@ def keys_called(names: Mapping[str, str]) -> Iterator[None]:
 
     try:
         yield
-    except DataError as error:
+    except UserError as error:
         problems = map(renamed, error.problems)
         raise type(error)(*problems, summary=renamed(error.summary), remedy=renamed(error.remedy)) from None
 

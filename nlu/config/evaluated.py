@@ -29,7 +29,7 @@ def on_run(
     """Return a run's configuration for scoring it: `saved`, with what `overrides` say, whose values are in `composed`.
 
     Where other files are given, their format and columns are those of training only as far as that can be: a file of
-    another suffix is read by its own, and columns that no override names are looked for by the names of the fields.
+    another suffix is read by its own, in which columns that were numbered are looked for by the names of the fields.
     `named` are the sets that rows are given for: then neither the run's own rows nor what its `checkpoint` began with
     are needed.
     Raises UserError for keys that would make another run of it.
@@ -92,7 +92,10 @@ def _reading(saved: Mapping[str, Any], data: Mapping[str, Any], given: list[str]
     }
     if new <= known:
         return {}
-    changed = {"format": "auto", "header": None, "fields": None}
+    changed: dict[str, Any] = {"format": "auto", "header": None}
+    # A column that is named has its name in any format; one that is counted may stand elsewhere.
+    if any(isinstance(column, int) for column in (saved.get("fields") or {}).values()):
+        changed["fields"] = None
     return {
         key: value for key, value in changed.items() if not any(f"{one}.".startswith(f"data.{key}.") for one in given)
     }

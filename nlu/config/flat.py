@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-WITHOUT_EFFECT = ("resume", "dry_run", "trial", "choices", "tracker")
+WITHOUT_EFFECT = ("resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores")
 """Keys that do not change what a run computes, with all below them; no comparison of runs looks at them."""
 
 

@@ -4,7 +4,7 @@ This module imports nothing heavy, as `nlu.config.schema` does not.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 from nlu.config.schema import Run
@@ -38,7 +38,7 @@ class Predict:
     """best | last | best-2 | PATH of a checkpoint."""
     input: Input
     output: str
-    """csv, tsv, jsonl or parquet by its suffix; - is standard output."""
+    """csv, tsv, jsonl or parquet by its suffix; odps://PROJECT/tables/NAME; - is standard output."""
     scores: bool = False
     """Add the probability of each label in a column of its own."""
     logits: bool = False
@@ -109,7 +109,7 @@ class Export:
     """One format or several, each then in a folder of its name."""
     out: str
     """A new folder."""
-    rows: PositiveInt = 256
+    max_rows: PositiveInt = 256
     """Rows of the run's evaluation set that the export is held against."""
 
     @classmethod
@@ -142,6 +142,8 @@ class Serve:
     """Rows that may wait to be computed; further requests are refused with 429."""
     requests_per_s: PositiveFloat | None = None
     """Requests a second of one client, with as many at once; null = any."""
+    proxies: list[str] = field(default_factory=list)
+    """Addresses or networks whose X-Forwarded-For is believed; [] = none."""
     timeout_s: PositiveFloat = 30.0
     """After which a request is given up, and how long requests under way may take once the server is to stop."""
     reload_s: NonNegativeFloat = 5.0

@@ -56,6 +56,8 @@ class Folds:
     """Column of the training rows, by name or number from 0, whose equal values are never torn apart; null = none."""
 
 
+PARTS = ("part", "parts")
+"""keys of `data` that `nlu.preprocess` alone can do something with"""
 Node = dict[str, Any]
 """A choice of a group: `_target_` and the keyword arguments of its constructor."""
 
@@ -72,6 +74,10 @@ class Run:
     """The only fold to run, counted from 0; null = each in its turn."""
     resume: str = "never"
     """never | auto (continue this run folder if it holds a run, start it otherwise) | PATH of a run or checkpoint."""
+    mirror: str | None = None
+    """Folder of a bucket that keeps the run while it goes on, s3://BUCKET/FOLDER or oss://...; null = none."""
+    stores: str | None = None
+    """Folder of a bucket where machines share data stores, s3://BUCKET/FOLDER or oss://...; null = none."""
     dry_run: bool = False
     """Print the resolved configuration and the verdict on it, then stop."""
     trusted_packages: list[str] = field(default_factory=list)
@@ -104,8 +110,10 @@ class Run:
         return run
 
     def to_config(self) -> dict[str, Any]:
-        """Return plain containers, as config.yaml holds them."""
-        return asdict(self)
+        """Return plain containers, as config.yaml holds them, without the keys that are no run's."""
+        config = asdict(self)
+        config["data"] = {key: value for key, value in config["data"].items() if key not in PARTS}
+        return config
 
     @property
     def is_standalone(self) -> bool:

@@ -226,12 +226,23 @@ def _longest_module(target: str) -> tuple[str, ModuleSpec | None]:
         raise UserError(f"{target}: there is no package {first or target!r} here; install it or correct the name")
     name = first
     for part in parts:
-        # PathFinder, unlike importlib.util.find_spec, does not import the parent packages.
-        found = PathFinder.find_spec(f"{name}.{part}", spec.submodule_search_locations or [])
+        found = _found_in(list(spec.submodule_search_locations or []), name, part)
         if found is None:
             break
         name, spec = f"{name}.{part}", found
     return name, spec
+
+
+def _found_in(folders: list[str], package: str, part: str) -> ModuleSpec | None:
+    name = f"{package}.{part}"
+    try:
+        # PathFinder, unlike importlib.util.find_spec, does not import the parent packages.
+        return PathFinder.find_spec(name, folders)
+    except KeyError:
+        # Of a folder without __init__.py it asks the imported parent where that lies.
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(path) for folder in folders if (path := Path(folder, part)).is_dir()]
+        return spec
 
 
 @cache

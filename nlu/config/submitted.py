@@ -10,13 +10,38 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from hydra.core.utils import JobReturn
+
+LAST_WORD_S = 3.0
+"""how long a process that ended by an error takes to leave it"""
+LOST_MAX = 5
+"""A job that was started again so often and loses a process once more has failed."""
 LOST, RAISED = "UncompletedJobError", "FailedJobError"
 _LOST = re.compile(
     r"Job (?P<job>\S+) \(task: \S+\) with path (?P<folder>\S+)/[^/\s]+\s.*?\(state: (?P<state>[^)]*)\)", re.S
 )
+
+
+class JobLost(RuntimeError):
+    """A job ended without a word: its node went down, it was cancelled, or nothing is known of it any more."""
+
+
+@dataclass
+class ElsewhereReturn(JobReturn):
+    """What is known here of a job that ran elsewhere and left no JobReturn of its own."""
+
+    number: int = 0
+    folder: str = ""
+
+
+def raised_in(job: JobReturn) -> Any:
+    """Return what a job that failed raised; the public property (read in 1.4.0rc3) prints a line, and raises it."""
+    return job._return_value
 
 
 def refusal_of(error: BaseException | None) -> str | None:
@@ -63,25 +88,44 @@ def time_signal() -> signal.Signals:
     return signal.Signals[name] if name in signal.Signals.__members__ else signal.SIGUSR2
 
 
-def was_answered() -> bool:
-    """Whether this is a job that Slurm starts once more although it had ended, with its state saved, when it had to go.
+def was_started_before() -> bool:
+    """Whether its queue has started this job before, to be asked once a process: then what it began goes on.
 
-    A search has read that and launched another job, which would wait for this one, or this one for it.
+    A file in the job's folder tells; `SLURM_RESTART_COUNT` is Slurm's own alone, and known to nobody else.
     """
-    if "SLURM_RESTART_COUNT" not in os.environ:
-        return False
     import submitit
 
     paths = getattr(submitit.JobEnvironment(), "paths", None)
-    returned = getattr(paths, "result_pickle", None)
-    return returned is not None and returned.exists()
+    if paths is None:
+        return "SLURM_RESTART_COUNT" in os.environ
+    try:
+        (paths.folder / f"{paths.job_id}_{paths.task_id}_started").touch(exist_ok=False)
+    except FileExistsError:
+        return True
+    return False
 
 
-def run_while_time_lasts(run: Callable[[], int]) -> int:
+def _went_without_a_word() -> bool:
+    """Whether none of a job's other processes said what became of it, and the job was not started too often yet."""
+    import submitit
+
+    # Slurm ends the step as well, and asks this process to go.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(LAST_WORD_S)
+    paths = submitit.JobEnvironment().paths
+    said = [path for path in paths.folder.glob(f"{paths.job_id}_*_result.pkl") if path != paths.result_pickle]
+    return not said and int(os.environ.get("SLURM_RESTART_COUNT", 0)) < LOST_MAX
+
+
+def run_while_time_lasts(run: Callable[[], int], lost_a_peer: Callable[[BaseException], bool] = lambda _: False) -> int:
     """Call `run`, which returns an exit status; as a job of submitit's whose time is nearly up, it stops as on SIGTERM.
 
     submitit then queues the job again where hydra.launcher.max_num_timeout allows that. By itself it would do so, or
-    raise an error, in the midst of whatever runs, which it still does while nobody listens to SIGTERM.
+    raise an error, in the midst of whatever runs, which it still does while nobody listens to SIGTERM. That signal it
+    ignores; here it ends what has nothing to save yet, since Slurm sends it to a job that is queued again.
+
+    Of several processes of a job the first has it queued again. So it does where it lost another one, as `lost_a_peer`
+    says of an error, that did not say why: its node went down. Slurm by itself counts such a job as ended.
     """
     if not is_submitted():
         return run()
@@ -89,23 +133,29 @@ def run_while_time_lasts(run: Callable[[], int]) -> int:
     queue_again: Any = signal.getsignal(number)
     if not callable(queue_again):
         return run()
-    deaf = signal.getsignal(signal.SIGTERM)
+    deaf = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     is_up = False
 
     def receive(*received: Any) -> None:
         nonlocal is_up
-        if signal.getsignal(signal.SIGTERM) == deaf:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, deaf)
             queue_again(*received)
         is_up = True
         signal.raise_signal(signal.SIGTERM)
 
     signal.signal(number, receive)
-    status = run()
+    try:
+        status = run()
+    except RuntimeError as error:
+        if lost_a_peer(error) and _went_without_a_word():
+            queue_again(number, None)
+        raise
     if is_up and status:
         try:
             queue_again(number, None)
         except Exception as error:
-            # It cannot be queued again: its status says the same.
-            if not was_lost(error):
+            # It cannot be queued again, by submitit's count or by Slurm's rules: its status says the same.
+            if not was_lost(error) and not isinstance(error, subprocess.SubprocessError):
                 raise
     return status

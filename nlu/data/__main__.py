@@ -16,6 +16,7 @@ from nlu.config.entry.command import Parser, at_least, run_command
 from nlu.config.errors import DataError, UserError, keys_called
 from nlu.config.layouts import FORMATS, ROLES
 from nlu.config.nearest import hint
+from nlu.config.words import counted
 
 SUFFIX = ".html"
 CALLED = {
@@ -85,7 +86,6 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--out",
-        type=Path,
         metavar=f"PAGE{SUFFIX}",
         help="where the page is written; default: a new file in outputs/data",
     )
@@ -104,24 +104,26 @@ def _role(text: str) -> tuple[str, str | int]:
     return role, int(column) if column.isdecimal() else column
 
 
-def _page(given: Any) -> Path:
+def _page(given: Any) -> str:
     """Where the page goes. Raises UserError where something is there."""
     if given.out is None:
         import datetime
 
         name = given.data or Path(given.files[0].rpartition("=")[2]).stem
-        return Path("outputs/data") / f"{Path(name).stem}-{datetime.datetime.now():%Y-%m-%d-%H-%M-%S-%f}{SUFFIX}"
-    out: Path = given.out
-    if out.suffix.lower() not in (SUFFIX, ".htm"):
-        raise UserError(
-            f"--out is {out}, but a page is a file whose name ends in {SUFFIX}; write {out.with_suffix(SUFFIX)}"
-        )
-    if out.exists():
-        raise UserError(f"--out is {out}, which exists; nothing was written; choose another, or remove it")
+        return f"outputs/data/{Path(name).stem}-{datetime.datetime.now():%Y-%m-%d-%H-%M-%S-%f}{SUFFIX}"
+    out: str = given.out
+    stem, dot, suffix = out.rpartition(".")
+    if not dot or f".{suffix.lower()}" not in (SUFFIX, ".htm"):
+        written = f"{stem if dot and '/' not in suffix else out}{SUFFIX}"
+        raise UserError(f"--out is {out}, but a page is a file whose name ends in {SUFFIX}; write {written}")
+
+    from nlu.storage.outputs import require_free
+
+    require_free(out, "--out")
     return out
 
 
-def _report(given: Any, out: Path | None) -> int:
+def _report(given: Any, out: str | None) -> int:
     from nlu.data.survey.report import as_record, report_on
     from nlu.data.survey.sources import of_choice, of_files
     from nlu.data.survey.walk import walk
@@ -149,9 +151,11 @@ def _report(given: Any, out: Path | None) -> int:
     record = as_record(report, model, given.data)
     if out is not None:
         from nlu.display.survey_page import write_survey_page
+        from nlu.storage.outputs import output_file
 
         # Before anything is printed, as whoever reads that may stop reading.
-        write_survey_page(out, given.data or ", ".join(survey.name for survey in surveys), record)
+        with output_file(out, "--out") as path:
+            write_survey_page(path, given.data or ", ".join(survey.name for survey in surveys), record)
     if given.json:
         import json
 
@@ -169,7 +173,7 @@ def _without_rows(survey: Any) -> DataError:
     where = ", ".join(str(file.path) for file in survey.source.files)
     if survey.bad:
         return DataError(
-            *survey.listed_bad[:5], summary=f"{where}: none of its {survey.bad:,} rows can be used",
+            *survey.listed_bad[:5], summary=f"{where}: none of its {counted(survey.bad, 'row')} can be used",
             remedy="name other columns by --fields, or mend these rows",
         )  # fmt: skip
     return DataError(f"{where} holds no row; give a file with rows")

@@ -4,15 +4,18 @@ Axes: N rows of one chunk.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nlu.config.errors import DataError
+from nlu.config.words import counted
 from nlu.data.dataset import SourceFile
-from nlu.data.encoding import unusable
+from nlu.data.encoding import Encoded, unusable
 from nlu.data.layouts import Layout
+from nlu.data.parts import Chunks
 from nlu.data.readers import GROUP, BadRow, Mark, Row
 from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hash
@@ -31,7 +34,7 @@ class Builder:
 
     def __init__(
         self, folder: Path, reading: Reading, layout: Layout, target: Target, tokenizer: Tokenizer, *, max_len: int,
-        skips_bad_rows: bool,
+        skips_bad_rows: bool, chunks: Chunks,
     ):  # fmt: skip
         self.counts: dict[str, dict[str, Any]] = {}
         """of each set: rows, bad_rows, cut, document_marks, listed_bad_rows"""
@@ -44,6 +47,7 @@ class Builder:
         self._tokenizer = tokenizer
         self._max_len = max_len
         self._skips_bad_rows = skips_bad_rows
+        self._chunks = chunks
 
     def add_set(
         self, name: str, key: str, sources: Sequence[SourceFile], advance: Callable[[int], None], *, with_group: bool
@@ -53,11 +57,13 @@ class Builder:
         writer = SetWriter(self._folder / name, self._target.column())
         bad: list[str] = []
         counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
-        for chunk in self._reading.chunks(sources, with_group=with_group):
+        for number, chunk in enumerate(self._reading.chunks(sources, with_group=with_group)):
             good = self._usable(chunk, sources, bad, counts)
             # Once a row has to be mended, the rest is only looked at for others.
             if good and (self._skips_bad_rows or not counts["bad_rows"]):
-                self._write(writer, good, counts)
+                rows = [row.values for _, row, _ in good]
+                encoded = self._chunks.encoded(name, number, len(rows), partial(self._encode, rows))
+                self._write(writer, good, encoded, counts)
             advance(len(chunk))
         writer.close()
         if counts["bad_rows"] and not self._skips_bad_rows:
@@ -104,9 +110,29 @@ class Builder:
         role, rule = problem
         return None, BadRow.of(row.number, self._reading.column(role), values.get(role), rule)
 
-    def _write(self, writer: SetWriter, good: Good, counts: dict[str, int]) -> None:
+    def encode_part(
+        self, name: str, sources: Sequence[SourceFile], advance: Callable[[int], None], part: int, parts: int, *,
+        with_group: bool,
+    ) -> set[int]:  # fmt: skip
+        """Encode every chunk of a set whose number is `part` modulo `parts`, and keep it; returns the numbers of all
+        chunks that hold rows. Rows that cannot be used are for the job that joins to tell."""
+        numbers: set[int] = set()
+        for number, chunk in enumerate(self._reading.chunks(sources, with_group=with_group)):
+            counts = {"read": 0, "bad_rows": 0, "document_marks": 0}
+            if good := self._usable(chunk, sources, [], counts):
+                numbers.add(number)
+                if number % parts == part and not self._chunks.has(name, number):
+                    self._chunks.keep(name, number, self._encode([row.values for _, row, _ in good]))
+            advance(len(chunk))
+        if name == "train":
+            self._target.close()
+        return numbers
+
+    def _encode(self, rows: list[Any]) -> Encoded:
+        return self._layout.encode(self._tokenizer, rows, self._max_len)
+
+    def _write(self, writer: SetWriter, good: Good, encoded: Encoded, counts: dict[str, int]) -> None:
         rows = [row.values for _, row, _ in good]
-        encoded = self._layout.encode(self._tokenizer, rows, self._max_len)
         counts["cut"] += int(encoded.cut_N.sum())
         origin = Origin(
             np.array([text_hash(self._layout.identity(values)) for values in rows], np.int64),
@@ -132,9 +158,8 @@ def _is_group(value: Any) -> bool:
 def _not_usable(bad: list[str], counts: dict[str, int], name: str) -> DataError:
     summary = ""
     if counts["bad_rows"] > len(bad):
-        summary = (
-            f"{counts['bad_rows']:,} of the {counts['read']:,} rows of {name} cannot be used, the first {len(bad)} are"
-        )
+        rows = f"{counts['bad_rows']:,} of the {counted(counts['read'], 'row')} of {name}"
+        summary = f"{rows} cannot be used, the first {len(bad)} are"
     return DataError(
         *bad,
         summary=summary,

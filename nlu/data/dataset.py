@@ -2,12 +2,15 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from glob import has_magic
 from pathlib import Path
 from typing import Literal
 
 from nlu.config.checks.rules import content_of, data_folder, files_like, is_pattern
 from nlu.config.errors import DataError, UserError
-from nlu.config.types import Fraction, PositiveInt, RowLength
+from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
+from nlu.storage.matching import fetch_matching
+from nlu.storage.places import is_object
 from nlu.storage.resources import fetch
 
 Source = str | list[str] | dict[str, str]
@@ -42,6 +45,8 @@ class Files:
         exclude_dev_from_train: bool = False,
         max_rows: PositiveInt | None = None,
         urls: dict[str, str] | None = None,
+        parts: PositiveInt | None = None,
+        part: NonNegativeInt | None = None,
     ):
         """`train`, `dev`, `test`: a path, a pattern (`split*`) or URL, or a list of them. For `dev` a mapping names
         several evaluation sets; with `format=lines` a mapping gives one file per label. `dev=null` splits off
@@ -53,7 +58,8 @@ class Files:
         `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows` reads the
         first rows of each file alone, bad ones included, a header not; a set of three files has up to three times as
         many.
-        `urls`: where a path that is neither here nor under $NLU_DATA may be fetched."""
+        `urls`: where a path that is neither here nor under $NLU_DATA may be fetched. `parts`, of nlu.preprocess alone:
+        how many jobs share its work, and `part` which of them this is, from 0; null: one job does it all."""
         self.train, self.dev, self.test = train, dev, test
         self.fields = dict(fields or {})
         self.format = format
@@ -69,6 +75,7 @@ class Files:
         self.exclude_dev_from_train = exclude_dev_from_train
         self.max_rows = max_rows
         self.urls = dict(urls or {})
+        self.parts, self.part = parts, part
 
     def sources(self, only: Collection[str] | None = None) -> dict[str, tuple[str, Source]]:
         """Return the configuration key and what it says for each set that has files of its own, in order of use.
@@ -132,6 +139,8 @@ class Files:
         return files
 
     def _find_all(self, key: str, reference: str) -> list[Path]:
+        if is_object(reference) and has_magic(reference):
+            return fetch_matching(reference, what=key)
         if not is_pattern(reference):
             return [self.find(key, reference)]
         if found := files_like(reference):

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from nlu.config.words import counted
 from nlu.data.duplicates import among, repeated
 from nlu.data.examples import Examples
-from nlu.data.prepare import Store
+from nlu.data.opening import Store
 
 RARE, RARE_WITHOUT_NAME = 0.001, 0.05
 """share of the training rows below which a label may be a slip of the pen; the second for marks such as -"""
@@ -79,10 +80,12 @@ def lines(facts: dict[str, Any]) -> list[str]:
     """Return the facts as log lines."""
     out = []
     if facts["dropped_duplicates"]:
-        out.append(f"data: {facts['dropped_duplicates']:,} exact duplicates (text and label) dropped before splitting")
+        out.append(
+            f"data: {counted(facts['dropped_duplicates'], 'exact duplicate')} (text and label) dropped before splitting"
+        )
     for name, part in facts["sets"].items():
         out.append(
-            f"data: {name}: {part['examples']:,} examples; tokens: median {part['length_median']}, 95 % "
+            f"data: {name}: {counted(part['examples'], 'example')}; tokens: median {part['length_median']}, 95 % "
             f"{part['length_95_percent']}, most {part['length_max']}"
         )
         out += [f"data: {name}: {line}" for line in _target_lines(name, part)]
@@ -132,7 +135,7 @@ def _listed(names: list[str]) -> str:
 def _balance_line(labels: dict[str, int], total: int) -> str:
     shares = sorted(labels.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{label}: {count:,} ({count / total:.1%})" for label, count in shares[:12])
-    return shown + (f", and {len(shares) - 12} more labels" if len(shares) > 12 else "")
+    return shown + (f", and {counted(len(shares) - 12, 'more label')}" if len(shares) > 12 else "")
 
 
 def length_histograms(store: Store) -> dict[str, list[int]]:

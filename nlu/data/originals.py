@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from nlu.config.errors import DataError
+from nlu.config.words import counted
 from nlu.data.charset import not_utf_8
 from nlu.data.readers import (
     BLANKS,
@@ -150,8 +151,8 @@ class Originals:
             )
         if len(cells) != len(self.columns):
             raise DataError(
-                f"{place} has {len(cells)} columns where the first row of the file has {len(self.columns)}, and "
-                "cannot be written in another format; give output the suffix of the input"
+                f"{place} has {counted(len(cells), 'column')} where the first row of the file has {len(self.columns)}, "
+                "and cannot be written in another format; give output the suffix of the input"
             )
         return dict(zip(self.columns, cells, strict=True))
 

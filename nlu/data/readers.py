@@ -225,7 +225,7 @@ def _columns(path: Path, fields: Fields, first: list[str], header: bool) -> dict
             if column >= len(first):
                 raise DataError(
                     f"{path}:1: {key_of(role)} is column {column}, counted from 0, but the row has "
-                    f"{len(first)} columns; "
+                    f"{counted(len(first), 'column')}; "
                     f"{_other_separator(first) or f'set {key_of(role)} to a number below {len(first)}'}"
                 )
             columns[role] = column

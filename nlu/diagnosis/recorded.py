@@ -246,15 +246,15 @@ def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], na
         )  # fmt: skip
     if config.get("data.dev") is None and not config.get("folds.count"):
         yield Check(
-            "dev set", f"data.dev=null: {config.get('data.dev_fraction', 0):.0%} of the training texts, drawn by seed "
-            f"{config.get('seed')}; another seed draws others",
+            "dev set", f"data.dev=null: {config.get('data.dev_fraction', 0):.0%} of the training texts, chosen "
+            "by their hash: the same for every seed",
         )  # fmt: skip
     if own.get("examples"):
-        yield Check("size of the set", f"{own['examples']:,} rows of {name}: one of them is {1 / own['examples']:.2%}")
+        yield Check("size of the set", f"{counted(own['examples'], 'row')} of {name}: one is {1 / own['examples']:.2%}")
     if own.get("in_train"):
         yield Check(
-            "rows in train", f"{own['in_train']:,} texts of {name} are training texts, so its score flatters",
-            "warning", "take them out of one of the two",
+            "rows in train", f"{counted(own['in_train'], 'text')} of {name} in the training set too, so its score "
+            "flatters", "warning", "take them out of one of the two",
         )  # fmt: skip
     skipped = {key: part["bad_rows"] for key, part in (facts.get("sets") or {}).items() if part.get("bad_rows")}
     if skipped:
@@ -264,7 +264,7 @@ def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], na
         )
     if own.get("cut_to_max_len"):
         yield Check(
-            "texts cut", f"{own['cut_to_max_len']:,} of {name} are longer than data.max_len="
+            "texts cut", f"{counted(own['cut_to_max_len'], 'row')} of {name} longer than data.max_len="
             f"{config.get('data.max_len')}; score them with the same max_len",
         )  # fmt: skip
 

@@ -34,6 +34,8 @@ class Drawing:
     curves: list[Curve] = field(default_factory=list)
     epochs: float | None = None
     """the length of an epoch on the x axis, where all runs agree"""
+    without: list[str] = field(default_factory=list)
+    """configurations that have no such quantity"""
 
 
 @dataclass

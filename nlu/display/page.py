@@ -9,12 +9,11 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 
 from matplotlib.figure import Figure
 
+from nlu.display.document import document, part
 from nlu.display.search import FIGURES, svg_of
 from nlu.display.tables import count_text, metric_text
 from nlu.display.trials import Summary, TrialRow, duration_text, written
@@ -34,18 +33,14 @@ def write_page(
 ) -> None:  # fmt: skip
     """Write the page. `remark` says how importances came about or why there are none; `command` runs the best trial."""
     shown = {name: svg_of(name, figures[name]) if name in figures else NOTHING[name] for name in FIGURES}
-    parts = {name: files(__package__).joinpath(name).read_text(encoding="utf-8") for name in PARTS}
     data = json.dumps(plain(_data(summary)), ensure_ascii=False, separators=(",", ":"))
-    text = Template(parts["page.html"]).substitute(
-        title=html.escape(summary.name), counts=html.escape(summary.counts), facts=_facts(summary, command),
-        remark=html.escape(remark), style=parts["page.css"], script=parts["page.js"],
+    text = document(
+        "page.html", summary.name, summary.counts, ["page.css"], facts=_facts(summary, command),
+        remark=html.escape(remark), script=part("page.js"),
         # The end of the script element must not stand inside it.
         data=data.replace("</", "<\\/").replace("<!--", "<\\!--"), **shown,
     )  # fmt: skip
     write_text(path, text)
-
-
-PARTS = ("page.html", "page.css", "page.js")
 
 
 def _facts(summary: Summary, command: str | bool) -> str:

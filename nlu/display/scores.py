@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from matplotlib.axes import Axes
 
+from nlu.config.words import counted
 from nlu.display.figures import new_figure, save_figure
 from nlu.display.tables import count_text, metric_text, print_table, table_of
 
@@ -22,7 +23,7 @@ class Found(Protocol):
     rows: int
     metrics: dict[str, float]
     by_label: list[dict[str, Any]]
-    intervals: dict[str, list[float]]
+    intervals: dict[str, list[float] | None]
     names: list[str]
     confusion: list[list[int]] | None
     calibration: list[dict[str, Any]] | None
@@ -32,11 +33,11 @@ def print_scores(found: Mapping[str, Found], out: str | None) -> None:
     """Print each set's metrics with their intervals, its table by label and what is confused most, then the paths."""
     for name, one in found.items():
         table = table_of(
-            [(f"{name}, {one.rows:,} examples", False), ("value", True), ("95 % from", True), ("to", True)]
+            [(f"{name}, {counted(one.rows, 'example')}", False), ("value", True), ("95 % from", True), ("to", True)]
         )
         for metric, value in one.metrics.items():
-            low, high = one.intervals.get(metric, (None, None))
-            table.add_row(metric, metric_text(value), *("" if end is None else metric_text(end) for end in (low, high)))
+            ends = one.intervals[metric] or (None, None) if metric in one.intervals else ()
+            table.add_row(metric, metric_text(value), *map(metric_text, ends))
         print_table("", table)
         if one.by_label:
             print_table("", _by_label(one.by_label))

@@ -5,11 +5,11 @@ The record is what `nlu.data.survey.report.as_record` returns.
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
+from nlu.config.words import counted
+from nlu.display.document import document
 from nlu.display.survey_figures import draw_survey
 from nlu.display.survey_tables import Grid, grids
 from nlu.storage.files import write_text
@@ -30,9 +30,8 @@ def write_survey_page(path: Path, title: str, record: Mapping[str, Any]) -> None
     )
     first, *others = map(_section, grids(record))
     shown = "".join([*_shown_between(record), *_shown_within(record), *_bad(record)])
-    styles = [files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "survey.css")]
-    text = Template(files(__package__).joinpath("survey.html").read_text(encoding="utf-8")).substitute(
-        title=html.escape(title), counts=html.escape(_counts(record)), style="".join(styles),
+    text = document(
+        "survey.html", title, _counts(record), ["page.css", "survey.css"],
         remarks=_list(record["remarks"]) or "<p class='remark'>Nothing stands out.</p>",
         command=html.escape(record["command"]), fields=_list(_fields(record)), figures=figures, sets=first,
         tables="".join(others), shown=shown,
@@ -41,7 +40,7 @@ def write_survey_page(path: Path, title: str, record: Mapping[str, Any]) -> None
 
 
 def _counts(record: Mapping[str, Any]) -> str:
-    sets = ", ".join(f"{name}: {one['rows']:,} rows" for name, one in record["sets"].items())
+    sets = ", ".join(f"{name}: {counted(one['rows'], 'row')}" for name, one in record["sets"].items())
     return f"{sets}; {tokens_told(record)}"
 
 
@@ -108,5 +107,5 @@ def _texts(title: str, shown: Sequence[Mapping[str, Any]]) -> str:
 def _bad(record: Mapping[str, Any]) -> Iterable[str]:
     for name, one in record["sets"].items():
         if one["bad_rows"]:
-            count = f"{one['bad_rows']:,} rows of {name} cannot be used"
+            count = f"{counted(one['bad_rows'], 'row')} of {name} cannot be used"
             yield f"<section class='wide'><h2>{html.escape(count)}</h2>{_list(one['listed_bad_rows'])}</section>"

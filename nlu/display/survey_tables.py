@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nlu.config.words import counted
 from nlu.display.tables import print_table, table_of
 
 MOST_LABELS = 30
@@ -76,7 +77,7 @@ def _labels(sets: Sets) -> Grid:
         for label in names[:MOST_LABELS]
     ]  # fmt: skip
     more = len(names) - MOST_LABELS
-    return Grid("Labels", columns, lines, f"and {more:,} more labels, which --json lists" if more > 0 else "")
+    return Grid("Labels", columns, lines, f"and {counted(more, 'more label')}, which --json lists" if more > 0 else "")
 
 
 def _numbers(sets: Sets) -> Grid:
@@ -134,7 +135,7 @@ def _classes(sets: Sets) -> Grid:
         )
     scripts = {name: one["scripts"] for name, one in sets.items()}
     for script in dict.fromkeys(script for own in scripts.values() for script in own):
-        own = [f"{scripts[name].get(script, 0):,} rows" for name in sets]
+        own = [counted(scripts[name].get(script, 0), "row") for name in sets]
         lines.append([f"mostly {script}" if script != "none" else "without letters", *own])
     return Grid("Characters", [("class", False), *((name, True) for name in sets)], lines)
 

@@ -29,7 +29,7 @@ from nlu.inference.trained import load_trained
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
 from nlu.storage.files import write_json
-from nlu.storage.settle import new_folder, require_new
+from nlu.storage.outputs import output_folder, require_free
 from nlu.tasks.task import Task
 from nlu.training.build import bars, build_data, build_model, build_task
 from nlu.training.evaluation import Evaluator, score
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 EXIT_DIFFERS = 1
 """with compare=true: a score is another than the run recorded"""
+RESULT = "result.json"
 
 
 @dataclass
@@ -64,7 +65,7 @@ def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) 
     logs.set_up(None, 0)
     with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
         if config.out is not None:
-            require_new(Path(config.out), "out")
+            require_free(config.out, "out")
         with Progress(enabled=ranks.is_first) as progress:
             subject = _subject(config, located, named, ranks, progress)
             require_classes(config.classes, subject.task)
@@ -88,7 +89,7 @@ def _tell(
         assert located is not None, "validated together"
         status = _compare(config, located, subject, found, result, ranks)
     if config.out is not None:
-        write_json(folder / "result.json", result)
+        write_json(folder / RESULT, result)
         draw_scores(folder / "plots", found)
     return status
 
@@ -104,7 +105,7 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
     if named:
         files: Files = build(config.data, trusted=config.trusted_packages)
         names = [name for name in files.sources() if name != "train" and ("test" if name == "test" else "dev") in named]
-        with ranks.first_goes_first():
+        with ranks.leaders_go_first():
             store = prepare_scoring(
                 files, names, trained.target, trained.layout.name, trained.tokenizer, group_by=config.group_by,
                 progress=bars(progress),
@@ -156,8 +157,13 @@ def _folder(out: str | None, ranks: Ranks) -> Iterator[Path]:
     with ExitStack() as held:
         own = None
         if ranks.is_first:
-            place = TemporaryDirectory(prefix="nlu-evaluate-") if out is None else new_folder(Path(out))
-            own = str(held.enter_context(place))
+            own = str(
+                held.enter_context(
+                    TemporaryDirectory(prefix="nlu-evaluate-")
+                    if out is None
+                    else output_folder(out, "out", last=RESULT)
+                )
+            )
         yield Path(ranks.from_first(own))
 
 

@@ -32,12 +32,13 @@ from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs
 from nlu.runs.predictions import evaluation_sets, predictions_of
 from nlu.storage.files import write_json
-from nlu.storage.settle import new_folder, require_new
+from nlu.storage.outputs import output_folder, require_free
 from nlu.tasks.classify import class_predictions
 
 log = logging.getLogger(__name__)
 
 CHECK_BATCH = 32
+ABOUT = "export.json"
 TIMED_S = 1.0
 """how long each latency is measured"""
 TEXTS = ("text", "text_a", "text_b", "tokens")
@@ -69,12 +70,15 @@ def run_export(config: Export) -> int:
     formats = [FORMATS[name] for name in dict.fromkeys(asked)]
     for one in formats:
         require_packages(one)
-    place = Path(config.out)
-    require_new(place, "out")
+    require_free(config.out, "out")
     trained = load_trained(locate(config.run, config.checkpoint))
-    rows = rows_to_check(trained, config.rows)
+    rows = rows_to_check(trained, config.max_rows)
     found = []
-    with new_folder(place) as staging, Progress() as progress, progress.task("exporting", len(formats)) as bar:
+    with (
+        output_folder(config.out, "out", last=ABOUT) as staging,
+        Progress() as progress,
+        progress.task("exporting", len(formats)) as bar,
+    ):
         for one in formats:
             folder = staging if len(formats) == 1 else staging / one.name
             folder.mkdir(exist_ok=True)
@@ -83,9 +87,9 @@ def run_export(config: Export) -> int:
                 found.append(check(one, trained, folder, rows))
             bar.advance()
         own = _of_run(trained, rows)
-        write_json(staging / "export.json", _about(trained, [own, *found]))
+        write_json(staging / ABOUT, _about(trained, [own, *found]))
     _print([own, *found])
-    print(f"\n{place}")
+    print(f"\n{config.out}")
     return 0
 
 
@@ -284,6 +288,11 @@ def _print(found: Sequence[Checked]) -> None:
         table.add_row(
             one.format, str(one.rows), f"{one.largest_difference:.2g}", f"{one.same:.2%}",
             metric_text(one.accuracy), f"{one.size_mb:.1f}",
-            metric_text(one.latency_1_ms), metric_text(one.latency_32_ms),
+            digits(one.latency_1_ms), digits(one.latency_32_ms),
         )  # fmt: skip
     print_table("", table)
+
+
+def digits(time_ms: float) -> str:
+    """Return a time with three digits, or those before its point; no machine measures more twice."""
+    return f"{time_ms:,.0f}" if time_ms >= 99.95 else f"{time_ms:#.3g}"

@@ -11,7 +11,7 @@ from nlu.config.inference import Evaluate
 from nlu.config.nearest import hint
 from nlu.data.examples import Examples
 from nlu.display.progress import Progress
-from nlu.metrics.bootstrap import Blocks, Together, blocks_of, intervals_of_means
+from nlu.metrics.bootstrap import Blocks, Intervals, Together, blocks_of, intervals_of_means
 from nlu.metrics.calibration import CalibrationScorer, CurveScorer
 from nlu.metrics.queries import ChosenScorer, ConfusionScorer, QueryScorer
 from nlu.metrics.scores import Record, Scorer
@@ -29,7 +29,7 @@ class Findings:
     metrics: dict[str, float]
     """these and all others"""
     by_label: list[dict[str, Any]]
-    intervals: dict[str, list[float]] = field(default_factory=dict)
+    intervals: Intervals = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     confusion: list[list[int]] | None = None
     """rows of each class (lines) that each class was predicted for (columns), in the order of `names`"""

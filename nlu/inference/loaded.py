@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nlu.config.errors import DataError, UserError
+from nlu.config.words import counted
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS, Values
@@ -40,6 +41,13 @@ class Loaded:
             raise UserError(f"batch_size is {batch_size} but must be at least 1")
         trained = load_trained(locate(str(run), checkpoint))
         return cls(Predictor(trained, choose_device(device, 0, keys=""), batch_size=batch_size))
+
+    def __repr__(self) -> str:
+        trained = self.trained
+        return (
+            f"<nlu.load {str(trained.located.checkpoint)!r}: {type(trained.task).__name__} by "
+            f"{type(trained.model.backbone).__name__}, {counted(len(self.labels), 'label')}, {self.predictor.device}>"
+        )
 
     @property
     def trained(self) -> Trained:
@@ -126,5 +134,7 @@ def _require_several(given: object, name: str) -> None:
 
 def _target_of(target: Target, values: Values, number: int) -> Any:
     stored, problem = target.read(values)
+    if problem is not None:
+        problem = problem[0], f"{problem[1]}; mend the row, or leave it out"
     require_none(problem, values, f"row {number}")
     return stored

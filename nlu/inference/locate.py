@@ -7,6 +7,8 @@ from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.reports.runs import CONFIG, Run, find_runs, is_run, metric_of, parts
+from nlu.storage.copies import complete, records_of
+from nlu.storage.places import is_object
 from nlu.storage.resources import fetch
 
 SEARCH = "search.json"
@@ -30,7 +32,7 @@ def locate(reference: str, checkpoint: str = "best") -> Located:
 
     Raises UserError where there is none, naming what is there.
     """
-    path = fetch(reference, what="run") if "://" in reference else Path(reference).expanduser()
+    path = _found(reference, "run")
     if NAMED.fullmatch(path.name) and is_run(path.parent):
         if checkpoint != "best":
             raise UserError(f"run is {reference}, which names a checkpoint, but checkpoint is {checkpoint}; give one")
@@ -38,11 +40,23 @@ def locate(reference: str, checkpoint: str = "best") -> Located:
     elif (path / LABELS).is_file():
         if checkpoint != "best":
             raise UserError(f"run is {reference}, which is a checkpoint, but checkpoint is {checkpoint}; give one")
-        return _of_checkpoint(path, f"run is {reference}")
+        return _of_checkpoint(complete(path), f"run is {reference}")
     run_dir = _run_of(path, reference)
     if NAMED.fullmatch(checkpoint) is None:
-        return _of_checkpoint(Path(checkpoint).expanduser(), f"checkpoint is {checkpoint}")
-    return Located(run_dir, _checkpoint_of(run_dir, checkpoint))
+        return _of_checkpoint(complete(_found(checkpoint, "checkpoint")), f"checkpoint is {checkpoint}")
+    return Located(run_dir, complete(_checkpoint_of(run_dir, checkpoint)))
+
+
+def _found(reference: str, what: str) -> Path:
+    """Return where a reference lies here; of an object store a copy, as yet without weights, of the run it is of."""
+    if not is_object(reference):
+        return fetch(reference, what=what) if "://" in reference else Path(reference).expanduser()
+    top, within = reference.rstrip("/"), ""
+    for part in (r"/checkpoints/[^/]+", rf"/({NAMED.pattern})"):
+        if match := re.search(f"{part}$", top):
+            top, within = top[: match.start()], match[0].strip("/")
+            break
+    return records_of(top, what) / within
 
 
 def _run_of(path: Path, reference: str) -> Path:

@@ -1,4 +1,4 @@
-"""Rows with their predictions as bytes: csv, tsv, jsonl, parquet and CoNLL columns.
+"""Rows with their predictions as bytes: csv, tsv, jsonl, parquet and CoNLL columns, and rows of tables.
 
 Where the output has the format of the input, what stood in a row stays as it was, to the byte; otherwise it is written
 anew from its columns.
@@ -19,6 +19,7 @@ from nlu.config.nearest import hint
 from nlu.data.originals import BOM, Original, Originals, token_lines
 from nlu.data.workbook import MOST_ROWS, cell_text, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
 from nlu.inference.columns import PREDICTION, Cell, Columns, Holds, text_of
+from nlu.storage.table_target import TableTarget, is_table
 
 BLANK = " \t\r\n"
 FORMATS = {
@@ -67,6 +68,8 @@ def output_of(path: str, source: Originals, columns: Columns, separator: str) ->
         return _Conll(source, columns)
     if chosen == "parquet":
         return _Parquet(source, columns)
+    if chosen == "odps":
+        return _TableRows(path, source, columns)
     if chosen == "xlsx":
         return _Workbook(source, columns, separator)
     if chosen == "jsonl":
@@ -77,6 +80,8 @@ def output_of(path: str, source: Originals, columns: Columns, separator: str) ->
 def _format_of(path: str, source: Originals) -> str:
     if path == "-":
         return source.file_format if source.file_format in ("csv", "tsv", "conll") else "jsonl"
+    if is_table(path):
+        return "odps"
     suffix = Path(path).suffix.lower()
     chosen = FORMATS.get(suffix)
     if chosen is None:
@@ -282,6 +287,23 @@ class _Parquet:
         with pq.ParquetWriter(file, self._schema) as writer:
             for path in pieces:
                 writer.write_table(pq.read_table(path, schema=self._schema))
+
+
+class _TableRows(_Parquet):
+    """Rows of a table of MaxCompute, as the parquet file that is sent there."""
+
+    def __init__(self, address: str, source: Originals, columns: Columns):
+        super().__init__(source, columns)
+        self._schema = TableTarget(address, "output").storable(self._schema)
+
+    def require_writable(self, original: Original, place: str) -> None:
+        _require_no_more(self._source.record(original, place), self._source, place)
+
+    def _own(self, row: Written) -> dict[str, Any]:
+        if self._source.file_format == "parquet":
+            return super()._own(row)
+        record = self._source.record(row.original, row.place)
+        return {name: None if (cell := record.get(name)) is None else _cell_text(cell) for name in self._source.columns}
 
 
 class _Workbook:

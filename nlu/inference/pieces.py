@@ -12,14 +12,21 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from nlu.config.errors import UserError
+from nlu.storage.cache import cache_dir, text_digest
 from nlu.storage.files import replacing, sync_folder, write_bytes, write_json
 from nlu.storage.locks import Locked, hold_folder
+from nlu.storage.outputs import require_no_object, send_file
+from nlu.storage.places import Place, parse_place
 from nlu.storage.settle import remove
+from nlu.storage.stores import store_of
+from nlu.storage.table_target import TableTarget, is_table
 
 PLAN = "plan.json"
 LOCK = ".lock"
 JOINED, DONE = "joined", "done"
 """the whole file before it gets its name, and the mark that from now on it may have it"""
+COMMITTING = "committing"
+"""the upload to a table whose commit was begun"""
 
 
 class Joins(Protocol):
@@ -35,6 +42,7 @@ class Pieces:
     def __init__(self, place: Path):
         self.place = place
         self.folder = place.with_name(f".{place.name}.pieces")
+        self.shown = str(place)
 
     @contextmanager
     def held(self, plan: Mapping[str, Any]) -> Iterator[int]:
@@ -54,7 +62,7 @@ class Pieces:
                         remove(self.folder)
         except Locked:
             raise UserError(
-                f"output is {self.place}, which another process is writing; wait for it, or choose another"
+                f"output is {self.shown}, which another process is writing; wait for it, or choose another"
             ) from None
 
     def require_place(self) -> None:
@@ -79,7 +87,7 @@ class Pieces:
         before = json.loads(known.read_text(encoding="utf-8"))
         if changed := [key for key in {**before, **plan} if before.get(key) != plan.get(key)]:
             raise UserError(
-                f"output is {self.place}, which was begun otherwise ({', '.join(changed)} differ); give the same to go "
+                f"output is {self.shown}, which was begun otherwise ({', '.join(changed)} differ); give the same to go "
                 f"on, choose another, or remove {self.folder}"
             )
 
@@ -94,12 +102,75 @@ class Pieces:
     def finish(self, count: int, output: Joins) -> None:
         """Put the pieces together as the file, and remove them. Raises UserError where the file is there by now."""
         self.require_place()
-        with replacing(self.folder / JOINED) as file:
-            output.join([self._path(number) for number in range(count)], file)
+        self._join([self._path(number) for number in range(count)], output)
         write_bytes(self.folder / DONE, b"")
         os.rename(self.folder / JOINED, self.place)
         sync_folder(self.place.parent)
         remove(self.folder)
 
+    def _join(self, paths: Sequence[Path], output: Joins) -> None:
+        with replacing(self.folder / JOINED) as file:
+            output.join(paths, file)
+
+    def _all(self, count: int) -> list[Path]:
+        """The paths of all pieces. Raises UserError where another machine keeps one in a cache of its own."""
+        paths = [self._path(number) for number in range(count)]
+        if absent := [path for path in paths if not path.is_file()]:
+            raise UserError(
+                f"{absent[0]} is not here, so another machine keeps it; set NLU_CACHE to a folder that all share"
+            )
+        return paths
+
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.piece"
+
+
+class ObjectPieces(Pieces):
+    """The same of a file in an object store: its pieces lie in the cache of this machine; it is sent at the end."""
+
+    def __init__(self, place: Place):
+        super().__init__(cache_dir() / "outputs" / text_digest(place.shown) / place.name)
+        self._target, self.shown = place, place.shown
+
+    def require_place(self) -> None:
+        if not (self.folder / PLAN).is_file():
+            require_no_object(self._target, "output")
+        elif store_of(self._target).look(self._target) is not None:
+            raise UserError(
+                f"output is {self._target.shown}, which exists; nothing was written; choose another, or remove it"
+            )
+        self.place.parent.mkdir(parents=True, exist_ok=True)
+
+    def finish(self, count: int, output: Joins) -> None:
+        self.require_place()
+        self._join(self._all(count), output)
+        send_file(self.folder / JOINED, self._target)
+        remove(self.folder)
+
+
+class TablePieces(Pieces):
+    """The same of a table of MaxCompute, which gets all its rows at once, at the end."""
+
+    def __init__(self, target: TableTarget):
+        super().__init__(cache_dir() / "outputs" / text_digest(target.shown) / target.name)
+        self._target, self.shown = target, target.shown
+
+    def require_place(self) -> None:
+        # What is noted there was ready to be committed, so that rows in the table may be its own.
+        if not (self.folder / COMMITTING).is_file():
+            self._target.require_free()
+        self.place.parent.mkdir(parents=True, exist_ok=True)
+
+    def finish(self, count: int, output: Joins) -> None:
+        self.require_place()
+        self._join(self._all(count), output)
+        self._target.send(self.folder / JOINED, self.folder / COMMITTING)
+        remove(self.folder)
+
+
+def pieces_of(output: str) -> Pieces:
+    """The pieces of the file that `output` names. Raises UserError where nothing can be written there."""
+    if is_table(output):
+        return TablePieces(TableTarget(output, "output"))
+    place = parse_place(output, "output", writes=True)
+    return Pieces(Path(output)) if place.is_local else ObjectPieces(place)

@@ -25,7 +25,7 @@ from nlu.display.progress import Bar, Progress
 from nlu.inference.columns import Columns, columns_of
 from nlu.inference.locate import locate
 from nlu.inference.output import Output, Written, output_of
-from nlu.inference.pieces import Pieces
+from nlu.inference.pieces import Pieces, pieces_of
 from nlu.inference.predictor import Predictor
 from nlu.inference.source import bad_row, found, originals_for, require_usable
 from nlu.inference.trained import Trained, load_trained
@@ -50,7 +50,7 @@ def run_prediction(config: Predict) -> int:
         if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
             raise UserError("input or output is -, which one process alone can use; set devices=1, or name files")
         if config.output != STANDARD and ranks.is_first:
-            Pieces(Path(config.output)).require_place()
+            pieces_of(config.output).require_place()
         trained = load_trained(locate(config.run, config.checkpoint))
         with found(config.input.path, config.input.format) as path, keys_called(KEYS):
             predict_file(config, trained, path, ranks)
@@ -67,14 +67,14 @@ def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks) ->
     rows = require_usable(
         source, predictor.problem, output.require_writable, may_skip=may_skip, max_rows=config.max_rows
     )
-    log.info("run %s, checkpoint %s; %s rows on %s x %s", trained.located.run_dir, trained.located.checkpoint.name,
-             f"{rows:,}", ranks.world_size, ranks.device.type)  # fmt: skip
+    log.info("run %s, checkpoint %s; %s on %s x %s", trained.located.run_dir, trained.located.checkpoint.name,
+             counted(rows, "row"), ranks.world_size, ranks.device.type)  # fmt: skip
     with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", rows) as bar:
         work = _Work(predictor, source, columns, output, config, bar)
         if config.output == STANDARD:
             work.to_standard_output()
         else:
-            work.to_file(Pieces(Path(config.output)), ranks)
+            work.to_file(pieces_of(config.output), ranks)
     if ranks.is_first:
         work.tell(rows)
 
@@ -131,7 +131,8 @@ class _Work:
             log.info("cut to data.max_len, %d tokens: %s", self.predictor.trained.config.data["max_len"],
                      counted(self.cut, "row"))  # fmt: skip
         speed = self.predicted / (time.monotonic() - self.began_s)
-        log.info("%s: %s, %s predicted by this process, %.3g a second", self.config.output, counted(rows, "row"),
+        place = "standard output" if self.config.output == STANDARD else self.config.output
+        log.info("%s: %s, %s predicted by this process, %.3g a second", place, counted(rows, "row"),
                  f"{self.predicted:,}", speed)  # fmt: skip
 
     def _chunks(self) -> Iterator[Chunk]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import STANDARD, Input
 from nlu.config.nearest import hint
+from nlu.config.words import counted
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files
@@ -126,7 +127,7 @@ def require_usable(
     if not count:
         raise DataError(f"{source.path} holds no row; give a file with rows")
     if wrong and not may_skip:
-        summary = f"{wrong:,} of the {count:,} rows cannot be used, the first {len(listed)} are"
+        summary = f"{wrong:,} of the {counted(count, 'row')} cannot be used, the first {len(listed)} are"
         raise DataError(
             *listed, summary=summary if wrong > len(listed) else "",
             remedy="mend these rows, or set on_bad_row=skip to leave their predictions empty",

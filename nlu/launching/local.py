@@ -8,22 +8,24 @@ import ctypes
 import logging
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
+from nlu.config.entry.tracebacks import print_traceback
 from nlu.config.errors import EXIT_USER_ERROR, UserError
+from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
+from nlu.sweeps.faults import ProcessLost, lost_a_peer
 from nlu.training.experiment import run_experiment
-from nlu.training.ranks import MEETING, launched_by_torchrun
 from nlu.training.stopping import EXIT_INTERRUPTED, EXIT_REQUEUE
 
 PR_SET_PDEATHSIG = 1
@@ -45,9 +47,8 @@ def spread(work: Work, devices: int) -> int:
     """Do the work here, or in a process for each device, and return the exit status; raises as `launch` does."""
     # cuBLAS repeats its sums only with a fixed workspace, and reads this once.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    if devices == 1 or launched_by_torchrun():
-        return work()
-    return in_processes(work, devices)
+    workers = placement().workers(devices)
+    return _Workers(work, workers, None).wait() if workers else work()
 
 
 def in_processes(work: Work, count: int, limit_s: float | None = None) -> int:
@@ -55,23 +56,22 @@ def in_processes(work: Work, count: int, limit_s: float | None = None) -> int:
 
     Raises TimeoutError, after ending them, where they have not ended by themselves after `limit_s` seconds.
     """
-    return _Workers(work, count, limit_s).wait()
+    workers = [Placement("workers", local, count, local, count) for local in range(count)]
+    return _Workers(work, workers, limit_s).wait()
 
 
 class _Workers:
-    def __init__(self, work: Work, count: int, limit_s: float | None):
+    def __init__(self, work: Work, workers: list[Placement], limit_s: float | None):
         self._limit_s, self._deadline_s = limit_s, None if limit_s is None else time.monotonic() + limit_s
         context = multiprocessing.get_context("spawn")
-        # Workers meet at a file, since a port that is free now may be another's by the time it is bound.
+        # Those of one node meet at a file, since a port that is free now may be another's by the time it is bound.
         self._meeting = tempfile.TemporaryDirectory(prefix="nlu-workers-")
         self._processes = []
         self._reports: list[Connection] = []
-        for rank in range(count):
+        meeting = f"file://{self._meeting.name}/store"
+        for worker in workers:
             report, theirs = context.Pipe(duplex=False)
-            environment = {
-                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
-                MEETING: str(Path(self._meeting.name) / "store"),
-            }  # fmt: skip
+            environment = replace(worker, meeting=worker.meeting or meeting).environment()
             arguments = (os.getpid(), sys.argv, environment, theirs, work)
             process = context.Process(target=_work, args=arguments, daemon=False)
             process.start()
@@ -136,7 +136,6 @@ class _Workers:
             process.kill()
 
 
-_OF_GLOO = re.compile(r"\bgloo\b|Connection (closed|reset) by peer")
 _STOPPED = (EXIT_REQUEUE, EXIT_INTERRUPTED)
 
 
@@ -156,6 +155,15 @@ def _work(parent: int, argv: list[str], environment: dict[str, str], report: Con
     os.environ.update(environment)
     sys.argv = argv
     try:
+        _tell_errors(report, work)
+    except Exception as error:
+        # multiprocessing would print it as it is.
+        print_traceback(error)
+        _leave(1)
+
+
+def _tell_errors(report: Connection, work: Work) -> None:
+    try:
         _leave(work())
     except KeyboardInterrupt:
         _leave(EXIT_INTERRUPTED)
@@ -169,15 +177,9 @@ def _work(parent: int, argv: list[str], environment: dict[str, str], report: Con
     except RuntimeError as error:
         if lost_a_peer(error):
             time.sleep(LOST_PEER_S)
+            # Still here, so it was none of this machine's.
+            report.send(ProcessLost(str(error)))
         raise
-
-
-def lost_a_peer(error: RuntimeError) -> bool:
-    """Whether a message between processes failed, as it does where one of them has ended. gloo's errors have no kind
-    of their own and name its source file or the connection; nccl's have one."""
-    from torch.distributed import DistError
-
-    return isinstance(error, DistError) or _OF_GLOO.search(str(error)) is not None
 
 
 def _leave(status: int) -> NoReturn:

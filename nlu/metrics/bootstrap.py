@@ -15,6 +15,8 @@ from nlu.metrics.scores import Record, Scorer
 
 LEVEL = 0.95
 MOST_BLOCKS = 200
+Intervals = dict[str, list[float] | None]
+"""both ends, by metric; None where nothing can be said of one"""
 
 
 class Blocks:
@@ -33,10 +35,11 @@ class Blocks:
         """Return the scorer of all rows."""
         return self._joined(range(len(self._scorers)))
 
-    def intervals(
-        self, resamples: int, seed: int, advance: Callable[[int], None] = lambda done: None
-    ) -> dict[str, list[float]]:
-        """Return for each metric the ends of the interval that holds LEVEL of the resamples; NaN where one is NaN."""
+    def intervals(self, resamples: int, seed: int, advance: Callable[[int], None] = lambda done: None) -> Intervals:
+        """Return for each metric the ends of the interval that holds LEVEL of the resamples.
+
+        None where a resample has no such score, as of an AUC without rows of a class, and of a single block.
+        """
         rng = np.random.default_rng(seed)
         drawn: dict[str, list[float]] = {}
         for _ in range(resamples):
@@ -44,7 +47,7 @@ class Blocks:
             for name, value in self._joined(blocks).result().metrics.items():
                 drawn.setdefault(name, []).append(value)
             advance(1)
-        return {name: _ends(values) for name, values in drawn.items()}
+        return {name: _ends(values, len(self._scorers)) for name, values in drawn.items()}
 
     def _joined(self, blocks: Iterable[int]) -> Any:
         joined: Any = self._make()
@@ -55,7 +58,7 @@ class Blocks:
 
 def intervals_of_means(
     by_query: Mapping[str, Sequence[float]], resamples: int, seed: int, advance: Callable[[int], None]
-) -> dict[str, list[float]]:  # fmt: skip
+) -> Intervals:  # fmt: skip
     """Return the same of metrics that are means over queries: queries are drawn, each with the candidates it has."""
     rng = np.random.default_rng(seed)
     values_MQ = np.array(list(by_query.values()))
@@ -63,10 +66,12 @@ def intervals_of_means(
     for resample in range(resamples):
         drawn_MR[:, resample] = values_MQ[:, rng.integers(values_MQ.shape[1], size=values_MQ.shape[1])].mean(1)
         advance(1)
-    return {name: _ends(values_R) for name, values_R in zip(by_query, drawn_MR, strict=True)}
+    return {name: _ends(values_R, values_MQ.shape[1]) for name, values_R in zip(by_query, drawn_MR, strict=True)}
 
 
-def _ends(drawn: Any) -> list[float]:
+def _ends(drawn: Any, units: int) -> list[float] | None:
+    if units < 2 or np.isnan(drawn).any():
+        return None
     tail = (1 - LEVEL) / 2
     return [float(end) for end in np.quantile(drawn, [tail, 1 - tail])]
 

@@ -34,9 +34,7 @@ def labels_of(rows: Sequence[Row]) -> list[str]:
     shown = differing_columns(rows).shown
     names = [
         ", ".join(
-            f"{key.rpartition('.')[2]}={_short(values[number])}"
-            for key, values in shown.items()
-            if values[number] is not None
+            f"{_last_of(key)}={_short(values[number])}" for key, values in shown.items() if values[number] is not None
         )
         for number in range(len(rows))
     ]
@@ -59,7 +57,9 @@ def drawings_of(rows: Sequence[Row], across: Across, metrics: Sequence[str]) -> 
         for label, row in zip(labels, rows, strict=True):
             points = [_of_metric(tables[run.folder], across, set_name, metric) for run in row.runs]
             curve = joined(label, points)
-            if curve is not None:
+            if curve is None:
+                drawing.without.append(label)
+            else:
                 curve.best = _best(row.runs, curve, metric) if set_name != OF_SUMMARY else None
                 drawing.curves.append(curve)
         if not drawing.curves:
@@ -72,6 +72,8 @@ def drawings_of(rows: Sequence[Row], across: Across, metrics: Sequence[str]) -> 
             points = [_points(tables[run.folder][0], COLUMNS[across], column) for run in row.runs]
             if (curve := joined(label, points)) is not None:
                 drawing.curves.append(curve)
+            else:
+                drawing.without.append(label)
         found += [drawing] if drawing.curves else []
     epochs = {_epoch(tables[run.folder], across) for row in rows for run in row.runs}
     for drawing in found:
@@ -165,6 +167,12 @@ def _epoch(tables: tuple[list[dict[str, Cell]], list[dict[str, Cell]]], across: 
         if epoch > 0 and across != "time":
             return round(x / epoch, 6)
     return None
+
+
+def _last_of(key: str) -> str:
+    """A legend leaves out what begins with an underscore."""
+    name = key.rpartition(".")[2]
+    return key if name.startswith("_") else name
 
 
 def _short(value: object) -> str:

@@ -13,25 +13,25 @@ LENGTH_BINS = 8
 TEXTS = ("text", "text_a", "text_b")
 
 
-def kept_scores(run_dir: Path, set_name: str | None) -> KeptScores | None:
-    """Read a set's predictions, by default those of the set that decides; None where they are no classifier's."""
+def kept_scores(run_dir: Path, set_name: str | None) -> KeptScores | str:
+    """Read a set's predictions, by default those of the set that decides; why not, where they are no classifier's."""
     names = kept_sets(run_dir)
     chosen = set_name if set_name in names else next((name for name in names if name != "test"), None)
     if chosen is None:
-        return None
+        return "no predictions kept"
     found = predictions_of(run_dir, chosen)
     labels = found.labels
     confusion, calibration = ConfusionScorer(labels), CalibrationScorer(labels)
     lengths, right = [], []
     for record in found:
         if not isinstance(record.get("prediction"), str) or "probabilities" not in record:
-            return None
+            return "no probabilities of classes"
         confusion.add(record)
         calibration.add(record)
         lengths.append(_length(record))
         right.append(record["prediction"] == record["label"])
     if not right:
-        return None
+        return "no predictions kept"
     by_length = _by_length(np.array(lengths), np.array(right)) if any(lengths) else []
     return KeptScores(
         chosen, labels, found.header["by_label"], confusion.matrix(), calibration.bins(),

@@ -15,6 +15,7 @@ from nlu.reports.aggregate import Row, Spread, missing_folds
 from nlu.reports.columns import Columns, differing_columns
 from nlu.reports.runs import Run, parts
 from nlu.runs.predictions import write_predictions
+from nlu.storage.copies import place_text
 from nlu.storage.files import plain
 from nlu.sweeps.repeats import OUT_OF_FOLD
 
@@ -96,13 +97,14 @@ def _states(row: Row) -> str:
 
 def folders_of(folders: Sequence[Path]) -> str:
     """Return where runs lie, relative to the working folder: `sweep/{0,2,5}`; of folds and seeds the folder above."""
-    paths = [Path(path_text(folder)) for folder in folders]
-    if len(paths) == 1:
-        return str(paths[0])
-    top = Path(os.path.commonpath(paths))
-    if {path.name for path in paths} == {path.name for path in parts(top)}:
-        return str(top)
-    names = [str(path.relative_to(top)) for path in paths]
+    if len(folders) == 1:
+        return path_text(folders[0])
+    paths = [Path(os.path.abspath(folder)) for folder in folders]
+    above = Path(os.path.commonpath(paths))
+    top = path_text(above)
+    if {path.name for path in paths} == {path.name for path in parts(above)}:
+        return top
+    names = [str(path.relative_to(above)) for path in paths]
     return f"{top}/{{{','.join(names[:MAX_FOLDERS])}{',...' if len(names) > MAX_FOLDERS else ''}}}"
 
 
@@ -174,7 +176,7 @@ def as_csv(tables: Sequence[Sequence[Row]]) -> str:
                     line[f"{prefix}{name} sd"] = spread.sd if spread else None
             line |= {"set": row.set_name, "n": len(row.counted), "state": _states(row)}
             line |= {name: row.mean(name) for name in ("best_step", "examples", "examples_per_s")}
-            lines.append(line | {"folders": " ".join(str(run.folder) for run in row.runs)})
+            lines.append(line | {"folders": " ".join(place_text(run.folder) for run in row.runs)})
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
     writer.writeheader()

@@ -163,6 +163,12 @@ def arrange_best(folder: Path, steps: list[int]) -> None:
     sync_folder(folder)
 
 
+def best_of(last: Path) -> list[dict[str, Any]]:
+    """The best evaluations that a saved state knows, best first."""
+    saved = json.loads((last / "state.json").read_text(encoding="utf-8"))
+    return saved.get("state", {}).get("best", [])
+
+
 def held_steps(folder: Path) -> dict[int, Path]:
     """The complete best checkpoints of a folder, whatever they are named, by step."""
     held: dict[int, Path] = {}

@@ -1,6 +1,7 @@
 """The folder of a run: one run each, held by a lock while it is written, continued only by the same run."""
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
@@ -13,6 +14,7 @@ from nlu.config.errors import UserError
 from nlu.config.flat import WITHOUT_EFFECT, flat
 from nlu.config.schema import num_repeats
 from nlu.runs.checkpoint import TAKEN, find_last
+from nlu.runs.mirrored import NOTE, OUTBOX
 from nlu.runs.takeover import LOCK, make_own, take, taken_from
 from nlu.storage.files import write_text
 from nlu.storage.locks import Locked, hold_folder
@@ -25,10 +27,14 @@ CONFIG = "config.yaml"
 """makes the folder a run's"""
 BEFORE_BEGIN = ("log*.txt", f".{CONFIG}.*.tmp")
 """may be all that is left of a run that failed, or was killed, before it began: its log, and CONFIG written aside"""
+SUBMISSION = (".submitted", ".submitit")
+"""what was written of its submission, and what its job says"""
 REPEATS = ("fold-*", "seed-*")
 """folders of the runs that folds and seeds make of a configuration, within its own (`nlu.training.repeats`)"""
 LOCK_WAIT_S = 10.0
 """A killed parent's workers take a moment to follow it."""
+SHARED_WAIT_S = 60.0
+"""longer than a file system of the network remembers that a file was not there"""
 
 
 @contextmanager
@@ -57,12 +63,22 @@ def hold(run_dir: Path) -> Iterator[None]:
                     run_dir.rmdir()
 
 
+def is_seen(run_dir: Path) -> bool:
+    """Whether the folder that another process holds is seen here; a shared file system may take a while to show it."""
+    deadline_s = time.monotonic() + SHARED_WAIT_S
+    while not (run_dir / LOCK).exists():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.1)
+    return True
+
+
 def _contents(run_dir: Path) -> list[str]:
     """What is there beside locks, which a kill leaves, also that of a repeat."""
     return sorted(
         path.name
         for path in run_dir.iterdir()
-        if path.name not in (LOCK, TAKEN) and (not _is_repeat(path) or _contents(path))
+        if path.name not in (LOCK, TAKEN, NOTE, OUTBOX, *SUBMISSION) and (not _is_repeat(path) or _contents(path))
     )
 
 

@@ -6,7 +6,6 @@ rename after config.yaml was written. A kill before that leaves nothing that the
 kill after it a run that goes on. Nothing is ever changed in the other run's folder.
 """
 
-import json
 import os
 import shutil
 import time
@@ -14,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import CheckpointError
-from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN, damaged
+from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN, best_of, damaged
 from nlu.runs.predictions import FOLDER, kept_sets, predictions_of
 from nlu.storage.cache import read_json
+from nlu.storage.copies import complete, records_of
 from nlu.storage.files import replacing, sync_folder, write_json
 from nlu.storage.locks import is_locked
+from nlu.storage.places import is_object
 from nlu.storage.settle import MARKER, copy_files, copy_whole, is_whole, remove
 
 LOCK = ".lock"
@@ -104,6 +105,9 @@ def make_own(run_dir: Path) -> None:
 
 
 def _place_of(reference: str) -> Path:
+    if is_object(reference):
+        top, _, name = reference.rstrip("/").partition(f"/{CHECKPOINTS}/")
+        return complete(records_of(top, "resume") / CHECKPOINTS) / (name or "last")
     path = Path(reference).expanduser()
     return path / CHECKPOINTS / "last" if (path / CHECKPOINTS).is_dir() else path.absolute()
 
@@ -141,8 +145,7 @@ def _is_of_one_moment(taken: Path) -> bool:
 
 
 def _best(taken: Path) -> list[dict[str, Any]]:
-    saved = json.loads((taken / "last" / "state.json").read_text(encoding="utf-8"))
-    return saved.get("state", {}).get("best", [])
+    return best_of(taken / "last")
 
 
 def _best_steps(taken: Path) -> list[int]:

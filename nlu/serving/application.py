@@ -1,6 +1,7 @@
 """The routes of a server: predictions, explanations, what is served and how it fares, and a page to try it."""
 
 import asyncio
+import json
 import logging
 import os
 import secrets
@@ -20,6 +21,7 @@ import nlu
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
 from nlu.inference.attribution import explaining
+from nlu.inference.rows import alternatives_of
 from nlu.serving.batching import Batcher, Busy, Parts
 from nlu.serving.limits import GONE, Rates, Refused, read_body
 from nlu.serving.measures import CONTENT_TYPE, Measures
@@ -80,6 +82,7 @@ class Application:
         for path, (name, kind) in PAGE.items():
             app.get(path, include_in_schema=False)(self._route(path, partial(_file, name, kind), is_open=True))
         app.add_exception_handler(404, _unknown_path)
+        app.add_exception_handler(405, self._wrong_method)
         return app
 
     async def predict(self, request: Request) -> Response:
@@ -136,6 +139,14 @@ class Application:
             return response
 
         return answer
+
+    async def _wrong_method(self, request: Request, error: Any) -> Response:
+        path, allowed = request.url.path, error.headers["Allow"]
+        example: dict[str, Any] = dict.fromkeys(alternatives_of(self.newest.served.trained)[-1], "...")
+        bodies = {"/predict": {"rows": [example]}, "/explain": {"row": example}}
+        body = f" with a body such as {json.dumps(bodies[path])}" if path in bodies else ""
+        refused = f"{request.method:.20} {path:.80} is not answered; send {allowed}{body}"
+        return JSONResponse({"detail": refused}, 405, error.headers)
 
     def _require_near(self, request: Request) -> None:
         """Refuse what a page of another site may have a browser ask."""

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from nlu.config.words import counted
 from nlu.data.layouts import Values
 from nlu.inference.predictor import Predictor
 
@@ -106,7 +107,7 @@ class Batcher:
         with self._changed:
             # A request that is larger than all that may wait is let in alone.
             if self._rows and self._rows + len(values) > self._most_waiting:
-                raise Busy(f"{self._rows:,} rows wait, of {self._most_waiting:,} that may")
+                raise Busy(f"{counted(self._rows, 'row')} waiting, of {self._most_waiting:,} that may")
             self._waiting += pieces
             self._rows += len(values)
             self._changed.notify()

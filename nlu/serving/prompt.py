@@ -12,6 +12,7 @@ from rich.text import Text
 
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
+from nlu.config.words import counted
 from nlu.inference.columns import PREDICTION, SIMILARITY, kind_of, text_of
 from nlu.inference.loaded import Loaded
 from nlu.inference.rows import alternatives_of
@@ -123,7 +124,7 @@ def _shown(loaded: Loaded, row: dict[str, str], found: dict[str, Any]) -> Iterat
         bar = "█" * round(probability * BAR_CELLS)
         yield Text(f"  {bar:<{BAR_CELLS}} {probability:.4f} {label}", style="" if label == ranked[0][0] else "dim")
     if len(ranked) > SHOWN_LABELS:
-        yield Text(f"  and {len(ranked) - SHOWN_LABELS} more labels", style="dim")
+        yield Text(f"  and {counted(len(ranked) - SHOWN_LABELS, 'more label')}", style="dim")
 
 
 def _coloured(text: str, spans: list[dict[str, Any]], types: list[str]) -> Text:

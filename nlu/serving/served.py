@@ -32,6 +32,8 @@ class Served:
     predictor: Predictor
     mark: Mark
     _mistakes: Mistakes | None = None
+    _search: "Generator[None, None, Mistakes] | None" = None
+    """under way"""
 
     @property
     def trained(self) -> Trained:
@@ -42,9 +44,22 @@ class Served:
         return kind_of(self.trained)
 
     def mistakes(self) -> "Generator[None, None, Mistakes]":
-        """Find the mistakes of the run on its evaluation set, in parts; they are kept from the first time on."""
-        if self._mistakes is None:
-            self._mistakes = yield from Mistakes.of(self.predictor)
+        """Find the mistakes of the run on its evaluation set, in parts; they are kept from the first time on.
+
+        Several explanations that want them at the same time do parts of one search, which goes on where one of them
+        ends.
+        """
+        while self._mistakes is None:
+            self._search = self._search or Mistakes.of(self.predictor)
+            try:
+                next(self._search)
+            except StopIteration as end:
+                self._mistakes = end.value
+            except BaseException:
+                self._search = None
+                raise
+            else:
+                yield
         return self._mistakes
 
     def about(self) -> dict[str, Any]:

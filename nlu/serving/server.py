@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_network
 
 import uvicorn
 
@@ -31,14 +32,17 @@ def run_server(config: Serve) -> int:
     Raises UserError where the run cannot be loaded, the address is another's, or the port is in use.
     """
     logs.set_up(None, 0)
+    _require_addresses(config.proxies)
     with _listening(config) as listener:
         newest = Newest(config)
         _allow_files()
         app = Application(config, newest)
         settings = uvicorn.Config(
             app.routes(), log_config=None, access_log=False, server_header=False, backlog=BACKLOG, ws="none",
-            # The other parser bounds no headers; who a proxy says is asking may be made up.
-            http="h11", h11_max_incomplete_event_size=MOST_HEADER_BYTES, proxy_headers=False,
+            # The other parser bounds no headers.
+            http="h11", h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+            # Who else says for whom it asks may make it up.
+            proxy_headers=bool(config.proxies), forwarded_allow_ips=config.proxies,
             limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=max(1, round(config.timeout_s)),
         )  # fmt: skip
         server = uvicorn.Server(settings)
@@ -47,6 +51,14 @@ def run_server(config: Serve) -> int:
         server.run(sockets=[listener])
     log.info("stopped")
     return 0
+
+
+def _require_addresses(proxies: list[str]) -> None:
+    for proxy in proxies:
+        try:
+            ip_network(proxy)
+        except ValueError as error:
+            raise UserError(f"proxies has {proxy!r}, which is no address ({error}); give e.g. 10.0.0.7") from None
 
 
 @contextmanager

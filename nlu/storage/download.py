@@ -43,18 +43,19 @@ def file_entry(reference: Reference) -> Entry:
 def _download(reference: Reference, path: Path) -> Path:
     for delay_s in (*RETRY_DELAYS_S, None):
         try:
-            _receive(reference, path)
+            receive(reference, path)
             break
         except (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError, urllib.error.URLError) as error:
-            if delay_s is None or not _is_transient(error):
+            if delay_s is None or not is_transient(error):
                 raise _failure(reference, error) from error
-            logger.warning("%s: %s; trying again in %g s", reference.shown, _reason(error), delay_s)
+            logger.warning("%s: %s; trying again in %g s", reference.shown, reason_of(error), delay_s)
             time.sleep(delay_s)
     reference.check_digest(path)
     return path
 
 
-def _receive(reference: Reference, path: Path) -> None:
+def receive(reference: Reference, path: Path) -> None:
+    """Write what the URL gives to a file, all of it."""
     request = urllib.request.Request(reference.location, headers={"User-Agent": "nlu"})
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
         length = response.headers.get("Content-Length")
@@ -69,13 +70,15 @@ def _receive(reference: Reference, path: Path) -> None:
         raise ConnectionError(f"the connection ended after {received} of {expected} bytes")
 
 
-def _is_transient(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
+    """Whether the same may go well in a moment."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code in TRANSIENT_STATUS
     return not isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """What went wrong, in the words of the server or the system."""
     if isinstance(error, urllib.error.HTTPError):
         return f"the server answers {error.code} {error.reason}"
     return str(getattr(error, "reason", "") or error) or type(error).__name__
@@ -83,6 +86,6 @@ def _reason(error: Exception) -> str:
 
 def _failure(reference: Reference, error: Exception) -> DataError:
     return DataError(
-        f"{reference.what} {reference.shown} cannot be downloaded: {_reason(error)}; "
+        f"{reference.what} {reference.shown} cannot be downloaded: {reason_of(error)}; "
         "correct the URL, or fetch the file by hand and give its path"
     )

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 HIDDEN = "***"
+LAUNCHER = "hydra.launcher"
+LAUNCHER_LINES = ("setup", "modules", "additional_parameters", "srun_args")
+"""keys of a launcher that hold lines of a shell or options of a queue, and so may hold anything"""
 FILE_NAMES = (
     ".env*", "*.env", "*secret*", "*credential*", "*password*", "*passwd*", "*api_key*", "*apikey*", "*.pem", "*.key",
     "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pypirc",
@@ -49,7 +52,13 @@ def hide(text: str) -> str:
 
 
 def hide_setting(argument: str) -> str:
-    """An argument of a command: `key=value` without the value where the key names a secret, addresses as in `hide`."""
+    """An argument of a command: `key=value` without the value where the key names a secret, or lines of a launcher that
+    may hold anything; addresses as in `hide`."""
+    key, equals, _ = argument.partition("=")
+    name = key.lstrip("+~")
+    if equals and (name == LAUNCHER or name.startswith(f"{LAUNCHER}.")):
+        if name == LAUNCHER or not set(re.split(r"[.\[]", name)).isdisjoint(LAUNCHER_LINES):
+            return f"{key}={HIDDEN}"
     return hide(SETTING.sub(rf"\g<key>{HIDDEN}", argument))
 
 

@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.answers import Unreachable
 from nlu.storage.archives import inside
+from nlu.storage.buckets import open_bucket
 from nlu.storage.cache import cache_dir, read_json, text_digest
 from nlu.storage.download import file_entry
+from nlu.storage.drivers import connect
 from nlu.storage.entries import Entry
 from nlu.storage.files import write_json
+from nlu.storage.places import is_object, parse_place
 from nlu.storage.progress import download_progress
+from nlu.storage.receiving import fetch_into
 from nlu.storage.reference import Reference
+from nlu.storage.store import Advance
+from nlu.storage.stores import Objects
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +35,18 @@ ADVICE = "check endpoint and credentials (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, F
 
 @dataclass(frozen=True)
 class Listing:
-    """What the store holds under a location: for a file, itself under its own name."""
+    """What the store holds under a location: for a file, itself under the name ''."""
 
-    is_folder: bool
     sizes: dict[str, int | None]
-    """Remote path of each file -> size in bytes, None where the store does not say."""
-    root: str
+    """Path of each file below the location -> size in bytes, None where the store does not say."""
     version: str
     """Differs whenever the store says that any of the files differs."""
+    receive: Callable[[str, Path, Advance], None]
+    """Writes one of them to a path here."""
+
+    @property
+    def is_folder(self) -> bool:
+        return "" not in self.sizes
 
 
 def fetch_remote(reference: Reference) -> Path:
@@ -46,18 +57,15 @@ def fetch_remote(reference: Reference) -> Path:
     """
     if reference.sha256 is not None and (pinned := file_entry(reference).find()) is not None:
         return pinned
-    filesystem, root = connect(reference)
     latest = cache_dir() / "latest" / f"{text_digest(reference.location)}.json"
     try:
-        listing = _list(filesystem, root)
+        listing = _list_objects(reference) if is_object(reference.location) else _list(reference)
     except FileNotFoundError as error:
         raise _missing(reference) from error
-    except PermissionError as error:
-        raise _failure(reference, error) from error
-    except Exception as error:  # each driver has exceptions of its own for a server that does not answer
+    except Unreachable as error:
         return _last_fetched(reference, latest, error)
     entry = _entry(reference, listing)
-    path = entry.find() or entry.fill(reference, lambda folder: _download(reference, filesystem, listing, folder))
+    path = entry.find() or entry.fill(reference, lambda folder: _download(reference, listing, folder))
     _note(latest, {"source": reference.shown, "entry": entry.folder.relative_to(cache_dir()).as_posix()})
     return path
 
@@ -71,38 +79,47 @@ def _note(latest: Path, note: dict[str, Any]) -> None:
             logger.debug("%s is not noted: %s", latest, error)
 
 
-def connect(reference: Reference, **options: Any) -> tuple[Any, str]:
-    """A filesystem of fsspec that no other caller shares, and the location's path in it.
+def _list_objects(reference: Reference) -> Listing:
+    place = parse_place(reference.location, reference.what)
+    store = Objects(open_bucket(place.scheme, place.bucket, f"{reference.what} {reference.shown}"))
+    found = store.look(place)
+    files = {} if found is None else store.files(place) if found.is_folder else {"": found}
+    if not files:
+        raise FileNotFoundError(reference.location)
 
-    `options` go to the driver. Raises UserError for a scheme that is not known or whose package is missing.
-    """
-    import fsspec
+    def receive(name: str, path: Path, advance: Advance) -> None:
+        fetch_into(store, place.within(name) if name else place, files[name], path, advance)
 
-    if reference.scheme in {"s3", "s3a", "oss"}:
-        options = {"use_listings_cache": False, **options}
+    version = repr([[name, file.size, file.etag, file.modified_s] for name, file in files.items()])
+    return Listing({name: file.size for name, file in files.items()}, version, receive)
+
+
+def _list(reference: Reference) -> Listing:
+    """What lies in any other store that fsspec knows."""
+    filesystem, root = connect(reference)
     try:
-        return fsspec.url_to_fs(reference.location, skip_instance_cache=True, **options)
-    except ImportError as error:
-        hint = "pip install ossfs, or use s3:// with AWS_ENDPOINT_URL" if reference.scheme == "oss" else "install it"
-        raise UserError(
-            f"{reference.what} {reference.shown} needs a package that is missing ({error}); {hint}"
-        ) from error
-    except ValueError as error:
-        raise UserError(
-            f"{reference.what} {reference.shown}: {error}; use a path, http(s)://, s3://, pypi://, hf:// "
-            "or another scheme of fsspec"
-        ) from error
-
-
-def _list(filesystem: Any, root: str) -> Listing:
-    info = filesystem.info(root)
-    is_folder = info["type"] == "directory"
-    found = filesystem.find(root, detail=True) if is_folder else {root: info}
+        info = filesystem.info(root)
+        found = filesystem.find(root, detail=True) if info["type"] == "directory" else {root: info}
+    except (FileNotFoundError, PermissionError) as error:
+        raise error if isinstance(error, FileNotFoundError) else _failure(reference, error) from error
+    except Exception as error:  # each driver has exceptions of its own for a server that does not answer
+        raise Unreachable(*_failure(reference, error).problems) from error
     files = {path: entry for path, entry in sorted(found.items()) if entry["type"] == "file" and path[-1] != "/"}
     if not files:
         raise FileNotFoundError(root)
+    names = {path.removeprefix(root).strip("/"): path for path in files}
+
+    def receive(name: str, path: Path, advance: Advance) -> None:
+        from fsspec.callbacks import Callback
+
+        class Advancing(Callback):
+            def relative_update(self, inc: int = 1) -> None:
+                advance(inc)
+
+        filesystem.get_file(names[name], str(path), callback=Advancing())
+
     version = json.dumps([[path, _version(entry)] for path, entry in files.items()])
-    return Listing(is_folder, {path: entry.get("size") for path, entry in files.items()}, root, version)
+    return Listing({name: files[path].get("size") for name, path in names.items()}, version, receive)
 
 
 def _version(info: dict[str, Any]) -> list[str]:
@@ -118,41 +135,32 @@ def _entry(reference: Reference, listing: Listing) -> Entry:
     return file_entry(reference)
 
 
-def _download(reference: Reference, filesystem: Any, listing: Listing, folder: Path) -> Path:
+def _download(reference: Reference, listing: Listing, folder: Path) -> Path:
     top = folder / reference.name
     known = [size for size in listing.sizes.values() if size is not None]
     with download_progress(reference.name, sum(known) if len(known) == len(listing.sizes) else None) as advance:
-        for remote, size in listing.sizes.items():
-            relative = remote.removeprefix(listing.root).strip("/")
-            path = inside(top, relative, reference.shown) if listing.is_folder else top
+        for name, size in listing.sizes.items():
+            path = inside(top, name, reference.shown) if listing.is_folder else top
             path.parent.mkdir(parents=True, exist_ok=True)
-            _receive(reference, filesystem, remote, path, advance)
+            try:
+                listing.receive(name, path, advance)
+            except FileNotFoundError as error:
+                raise _missing(reference) from error
+            except UserError:
+                raise
+            except Exception as error:  # each driver has exceptions of its own for a transfer that breaks
+                raise _failure(reference, error) from error
             if size is not None and path.stat().st_size != size:
-                raise _failure(reference, f"{remote} came with {path.stat().st_size} of {size} bytes")
+                raise _failure(reference, f"{name or reference.name} came with {path.stat().st_size} of {size} bytes")
     reference.check_digest(top)
     return top
 
 
-def _receive(reference: Reference, filesystem: Any, remote: str, path: Path, advance: Callable[[int], None]) -> None:
-    from fsspec.callbacks import Callback
-
-    class Advance(Callback):
-        def relative_update(self, inc: int = 1) -> None:
-            advance(inc)
-
-    try:
-        filesystem.get_file(remote, str(path), callback=Advance())
-    except FileNotFoundError as error:
-        raise _missing(reference) from error
-    except Exception as error:  # each driver has exceptions of its own for a transfer that breaks
-        raise _failure(reference, error) from error
-
-
-def _last_fetched(reference: Reference, latest: Path, error: Exception) -> Path:
+def _last_fetched(reference: Reference, latest: Path, error: Unreachable) -> Path:
     known = read_json(latest)
     path = Entry(cache_dir() / known["entry"]).find() if known else None
     if path is None:
-        raise _failure(reference, error) from error
+        raise error
     logger.warning("%s cannot be asked (%s); using the version fetched last, %s", reference.shown, error, path)
     return path
 

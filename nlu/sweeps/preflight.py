@@ -198,7 +198,7 @@ def is_group_of(loader: ConfigLoader) -> Callable[[str], bool]:
 def shared_values(base: DictConfig, drawn: Sequence[str]) -> dict[str, str]:
     """Return the composed values that no trial draws, flat and as text, the form in which they are compared."""
     plain, _ = resolve(without_hydra(base))
-    own = ("trial", "resume", "dry_run", *drawn)
+    own = ("trial", "resume", "dry_run", "mirror", *drawn)
     return {
         key: repr(value)
         for key, value in flat(plain).items()

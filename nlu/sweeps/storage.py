@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from nlu.sweeps.patience import PatientStorage
 
 JOURNAL = "journal.log"
+JOURNAL_FOLDER = "journal"
+"""in a search's mirror"""
 JOURNAL_SCHEME = "journal"
 OBJECT_SCHEMES = ("s3", "s3a", "oss")
 ALTERNATIVES = (
@@ -38,6 +40,11 @@ def storage_url(written: str | None, sweep_dir: Path) -> str:
     if "://" in written:
         return written
     return f"{JOURNAL_SCHEME}://{Path(written).expanduser().absolute()}"
+
+
+def journal_of(mirror: str | None) -> str | None:
+    """Return where the journal of a search lies whose folder is kept in an object store; None of one that is not."""
+    return None if mirror is None else f"{mirror.rstrip('/')}/{JOURNAL_FOLDER}"
 
 
 def url_problems(url: str, n_jobs: int) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nlu.config.errors import UserError
 from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.storage.locks import hold_lock
@@ -43,6 +44,10 @@ class MLflow:
     def __init__(self, *, experiment: str = "nlu", database: str | None = None):
         """`experiment` is what MLflow calls a list of runs. `database`: path of an SQLite file that many runs may
         share; null = one in the run's folder."""
+        if database is not None and "://" in database:
+            raise UserError(
+                f"tracker.database is {database}, but SQLite writes to a file of this machine; give a path or null"
+            )
         self.experiment, self.database = experiment, database
 
     def start(self, beginning: Beginning) -> None:

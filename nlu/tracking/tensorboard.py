@@ -2,7 +2,9 @@
 
 import json
 import math
+import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from nlu.runs.tallies import Histogram, drawn
@@ -10,6 +12,8 @@ from nlu.tracking.tracker import Beginning, Outcome, Point
 
 OF_END = ".end"
 """how the name of the file of the results ends: written anew if the end of a run comes twice"""
+WITHOUT_TENSORFLOW = "tensorboard.compat.notf"
+"""a module whose presence says so"""
 
 
 class TensorBoard:
@@ -25,6 +29,8 @@ class TensorBoard:
         """No options."""
 
     def start(self, beginning: Beginning) -> None:
+        # TensorBoard needs none of TensorFlow, which takes seconds to load and talks, and looks for this first.
+        sys.modules.setdefault(WITHOUT_TENSORFLOW, ModuleType(WITHOUT_TENSORFLOW))
         from torch.utils.tensorboard import SummaryWriter
 
         folder = self._folder = beginning.folder

@@ -16,7 +16,8 @@ from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
-from nlu.data.prepare import Store, prepare
+from nlu.data.opening import Store
+from nlu.data.prepare import Part, prepare, prepare_part
 from nlu.data.seeds import stable_seed
 from nlu.data.targets import Target
 from nlu.display.progress import Progress
@@ -124,27 +125,35 @@ def build_stepper(config: Run, model: TaskModel, task: Task, ranks: Ranks) -> St
 
 
 def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
-    """Open the pretrained weights and the data store; rank 0 fetches and builds, the others find."""
-    trusted = config.trusted_packages
-    task_class: Any = import_target(config.task[TARGET], trusted)
-    reference, vocab = config.model.get("pretrained"), config.tokenizer.get("vocab")
+    """Open the pretrained weights and the data store; the leader of each node fetches and builds, its others find."""
     fold = None
     if config.fold is not None:
         assert config.folds.count is not None, "validated together"
         fold = Fold(config.fold, config.folds.count, config.seed)
-    with ranks.first_goes_first():
-        source = open_pretrained(reference) if reference else None
-        files: Files = build(config.data, trusted=trusted)
-        tokenizing = build(config.tokenizer, trusted=trusted)
-        store = prepare(
-            files, tokenizing, task_class.target, task_class.layouts,
-            pretrained=source.folder if source else None,
-            vocab=fetch(vocab, what="tokenizer.vocab") if vocab else None, progress=bars(progress),
-            group_by=config.folds.group_by,
-            fold=fold,
-            trusted=trusted,
-        )  # fmt: skip
+    with ranks.leaders_go_first():
+        task_class, source, shaping = _shaping(config, progress)
+        store = prepare(**shaping, fold=fold)
     return Data(task_class, store, source)
+
+
+def build_part(config: Run, part: Part, progress: Progress) -> bool:
+    """Encode a part of the data store; returns whether no part is missing any more, so that `build_data` joins them."""
+    return prepare_part(**_shaping(config, progress)[2], part=part)
+
+
+def _shaping(config: Run, progress: Progress) -> tuple[Any, Pretrained | None, dict[str, Any]]:
+    """The task's class, the pretrained weights, and what `prepare` is told of a store."""
+    trusted = config.trusted_packages
+    task_class: Any = import_target(config.task[TARGET], trusted)
+    reference, vocab = config.model.get("pretrained"), config.tokenizer.get("vocab")
+    source = open_pretrained(reference) if reference else None
+    files: Files = build(config.data, trusted=trusted)
+    return task_class, source, {
+        "files": files, "tokenizing": build(config.tokenizer, trusted=trusted), "target": task_class.target,
+        "layouts": task_class.layouts, "pretrained": source.folder if source else None,
+        "vocab": fetch(vocab, what="tokenizer.vocab") if vocab else None, "progress": bars(progress),
+        "group_by": config.folds.group_by, "trusted": trusted, "shared": config.stores,
+    }  # fmt: skip
 
 
 def bars(progress: Progress) -> Callable[[str], Any]:

@@ -1,6 +1,8 @@
 """What a command runs, on this process's rank: one run, or the runs that folds and seeds make of it."""
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,12 @@ import torch
 
 from nlu.config.schema import Run
 from nlu.data.facts import describe, lines
+from nlu.data.prepare import Part
 from nlu.display.progress import Progress
 from nlu.runs import logs
-from nlu.training.build import build_data
+from nlu.runs.folder import hold
+from nlu.runs.mirror import Mirror, closed_at_the_end
+from nlu.training.build import build_data, build_part
 from nlu.training.loop import Trial
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import repeats_of, run_repeats
@@ -42,10 +47,11 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
             torch.set_deterministic_debug_mode("warn")
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         trial = trial_of(config, ranks)
-        if repeats := repeats_of(config, overrides):
-            status = run_repeats(repeats, config, run_dir, overrides, ranks, trial)
-        else:
-            status = run_single(config, run_dir, overrides, ranks, trial=trial)
+        with mirrored(config, run_dir, ranks) as after_save:
+            if repeats := repeats_of(config, overrides):
+                status = run_repeats(repeats, config, run_dir, overrides, ranks, trial, after_save)
+            else:
+                status = run_single(config, run_dir, overrides, ranks, trial=trial, after_save=after_save)
     if status:
         log.info("the command with hydra.run.dir=%s resume=auto goes on", run_dir)
     elif ranks.is_first and config.is_standalone:
@@ -53,6 +59,26 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
 
         show_result(run_dir)
     return status
+
+
+@contextmanager
+def mirrored(config: Run, run_dir: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
+    """Keep the folder in the configuration's mirror, if it names one; yields what is to be called after each save.
+
+    Before the block the folder holds what the mirror holds, after it the other way round. Rank 0 does it for all.
+    """
+    if config.mirror is None:
+        yield lambda: None
+        return
+    mirror = None
+    if ranks.is_first:
+        mirror = Mirror(config.mirror, run_dir)
+        with hold(run_dir):
+            mirror.open(may_hold_a_run=config.resume != "never")
+    ranks.barrier()
+    with closed_at_the_end(mirror) if mirror else nullcontext():
+        yield mirror.saved if mirror else lambda: None
+    ranks.barrier()
 
 
 def trial_of(config: Run, ranks: Ranks) -> Trial | None:
@@ -74,6 +100,13 @@ class _OfRankZero:
 
     def require_newest(self) -> None:
         raise AssertionError("only rank 0 holds the trial")
+
+
+def encode_part(config: Run, part: tuple[int, int]) -> bool:
+    """Encode a part (its number, of how many) of the data store; returns whether all parts are there by now."""
+    logs.set_up(None, 0)
+    with Progress() as progress:
+        return build_part(config, Part(*part), progress)
 
 
 def describe_data(config: Run) -> dict[str, Any]:

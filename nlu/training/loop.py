@@ -8,7 +8,7 @@ import gc
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +21,8 @@ from torch import Tensor
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.schema import Trainer
 from nlu.data.examples import Examples
+from nlu.data.opening import Store
 from nlu.data.order import Order, Whole
-from nlu.data.prepare import Store
 from nlu.display.progress import Progress
 from nlu.optim.adamw import set_learning_rate
 from nlu.optim.schedules import Schedule
@@ -75,6 +75,8 @@ class Training:
     """train.tsv and valid.tsv on rank 0, none elsewhere"""
     trial: Trial | None = None
     """on all ranks or on none"""
+    after_save: Callable[[], None] = lambda: None
+    """called on rank 0 whenever the last state was saved"""
 
     def __post_init__(self) -> None:
         self.total_steps = self.clock.steps(parse_duration(self.trainer.max_duration))
@@ -332,6 +334,7 @@ def save_last(run: Training) -> None:
             run.stepper.model, run.stepper.optimizer, run.stepper.average, run.state, run.order_key
         )
         run.checkpoints.arrange(run.state.best)
+        run.after_save()
     run.stepper.ranks.barrier()
 
 

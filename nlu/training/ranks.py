@@ -5,7 +5,7 @@ needed for them, and no message waits for an accelerator; gradients go over nccl
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,12 +15,11 @@ import torch
 import torch.distributed as dist
 
 from nlu.config.errors import UserError
+from nlu.config.placement import placement, reachable
 from nlu.runs.provenance import usable_cores
 
-MEETING = "NLU_WORKERS_MEET_AT"
-"""environment variable: the file at which the workers of one machine find each other; without it, torchrun's address"""
 TIMEOUT = timedelta(hours=2)
-"""Rank 0 may tokenize a large set while the others wait."""
+"""A node's leader may tokenize a large set while the others wait."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +31,25 @@ class Ranks:
     device: torch.device
     host_group: dist.ProcessGroup | None = None
     """over which messages between hosts go; None: over the default group"""
+    local_rank: int = 0
+    """among the ranks of its node"""
+    node: int = 0
+    nodes: int = 1
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
     @contextmanager
-    def first_goes_first(self) -> Iterator[None]:
-        """Let rank 0 do the block alone, then the others, who find its results on disk."""
-        if not self.is_first:
+    def leaders_go_first(self) -> Iterator[None]:
+        """Let one rank of each node do the block, then the others, who find its results on their node's disk.
+
+        Where nodes share that disk, the block must bear to be done by several at once, as by the jobs of a grid.
+        """
+        if self.local_rank:
             self.barrier()
         yield
-        if self.is_first:
+        if not self.local_rank:
             self.barrier()
 
     def barrier(self) -> None:
@@ -75,11 +81,6 @@ class Ranks:
         return box[0]
 
 
-def launched_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is one of several that something else started."""
-    return "RANK" in environment and "WORLD_SIZE" in environment and "LOCAL_RANK" in environment
-
-
 def choose_device(wanted: str, local_rank: int, keys: str = "trainer.") -> torch.device:
     """Return the device of a local rank. Raises UserError where there is none for it; `keys` is what stands before
     `device` and `devices` in the configuration."""
@@ -101,23 +102,22 @@ def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]
 
     `keys` is as in `choose_device`.
     """
-    if not launched_by_torchrun():
-        yield Ranks(0, 1, choose_device(wanted_device, 0, keys))
+    place = placement()
+    device = choose_device(wanted_device, place.local_rank, keys)
+    if place.meeting is None:
+        yield Ranks(0, 1, device)
         return
-    rank, world_size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    device = choose_device(wanted_device, local, keys)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     elif "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", world_size))))
-    meeting = os.environ.get(MEETING)
+        torch.set_num_threads(max(1, usable_cores() // place.local_world_size))
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT, rank=rank, world_size=world_size,
-        init_method=f"file://{meeting}" if meeting else "env://",
+        "nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT, rank=place.rank, world_size=place.world_size,
+        init_method=reachable(place.meeting),
     )  # fmt: skip
     host_group = dist.new_group(backend="gloo", timeout=TIMEOUT) if device.type == "cuda" else None
     try:
-        yield Ranks(rank, world_size, device, host_group)
+        yield Ranks(place.rank, place.world_size, device, host_group, place.local_rank, place.node, place.nodes)
         # Rank 0 keeps the addresses: were it to leave first, another's last message could fail.
         dist.barrier(group=host_group)
     finally:

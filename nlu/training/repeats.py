@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import statistics
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,8 +91,9 @@ def _last_value(result: dict[str, Any]) -> float:
 
 
 def run_repeats(
-    repeats: list[Repeat], config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, trial: Trial | None
-) -> int:
+    repeats: list[Repeat], config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, trial: Trial | None,
+    after_save: Callable[[], None] = lambda: None,
+) -> int:  # fmt: skip
     """Run the repeats that are not finished yet, then write what they make together; returns the exit status.
 
     A trial that is pruned leaves the repeats that it has, and no joined predictions.
@@ -118,7 +120,7 @@ def run_repeats(
         for repeat in repeats:
             status = run_single(
                 repeat.config, run_dir / repeat.name, repeat.overrides, ranks, trial=mean,
-                signals=signals, before_training=begin,
+                signals=signals, before_training=begin, after_save=after_save,
             )  # fmt: skip
             if status:
                 return status

@@ -10,7 +10,7 @@ import torch
 
 from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
-from nlu.data.prepare import Store
+from nlu.data.opening import Store
 from nlu.runs.checkpoint import OrderKey, load_last, read_order, source_of
 from nlu.runs.state import State
 from nlu.training.ranks import Ranks

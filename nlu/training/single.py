@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from nlu.config.errors import UserError
 from nlu.config.schema import Run
 from nlu.data.facts import describe, lines
 from nlu.display.progress import Progress
 from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
-from nlu.runs.folder import checkpoint_to_continue, hold, say_finished, write_config
+from nlu.runs.folder import FOLDER_KEY, checkpoint_to_continue, hold, is_seen, say_finished, write_config
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
 from nlu.runs.records import TRAIN, TRAIN_COLUMNS, VALID, VALID_COLUMNS, Table
 from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
@@ -30,22 +31,25 @@ log = logging.getLogger(__name__)
 def run_single(
     config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, *, trial: Trial | None = None,
     signals: StopSignals | None = None, before_training: Callable[[], None] = lambda: None,
+    after_save: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
     """Run to the end, or find the run finished; returns the exit status: 0, or 75 or 130 when stopped and saved.
 
     `before_training` is called once everything is built, before anything is written. `signals` are a caller's, who
-    listens by then; without them the run listens itself, while it trains. Raises UserError for whatever the user must
+    listens by then; without them the run listens itself, while it trains. `after_save` is called on rank 0 after each
+    save of the last state. Raises UserError for whatever the user must
     change; a run folder that this command did not begin stays untouched.
     """
     logs.begin(run_dir, ranks.rank, standalone=config.is_standalone)
     shown = Progress(enabled=ranks.is_first, on_console=config.is_standalone)
     with hold(run_dir) if ranks.is_first else nullcontext(), shown as progress:
         checkpoint = ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
+        require_shared(run_dir, ranks)
         if checkpoint is not None and (run_dir / "result.json").is_file():
             say_finished(run_dir, f"run in {run_dir} is", config.data)
             return 0
         run = build_run(config, run_dir, ranks, progress, checkpoint)
-        run.trial = trial
+        run.trial, run.after_save = trial, after_save
         run.signals = signals or run.signals
         # Until here there is nothing to save, and a signal ends the process as usual.
         with run.journal.closed_on_errors(), run.signals if signals is None else nullcontext():
@@ -64,6 +68,15 @@ def run_single(
         with run.journal.closed_on_errors():
             finish(run)
     return 0
+
+
+def require_shared(run_dir: Path, ranks: Ranks) -> None:
+    """Raise UserError on all ranks where a node does not see the folder of the run, which the first one holds."""
+    if ranks.nodes > 1 and ranks.sum_on_host([float(ranks.node > 0 and not is_seen(run_dir))])[0]:
+        raise UserError(
+            f"{run_dir}, the folder of this run, is not the same on all of its {ranks.nodes} nodes; choose a "
+            f"{FOLDER_KEY} on a file system that they share"
+        )
 
 
 def take_over(run: Training, checkpoint: Path, config: Run) -> None:

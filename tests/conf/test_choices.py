@@ -56,7 +56,7 @@ READERS = {
 def test_the_top_level_keys_and_the_groups_are_these(composer):
     config = composer.plain()
     assert list(config) == [
-        "seed", "seeds", "folds", "fold", "resume", "dry_run", "trusted_packages", "trial",
+        "seed", "seeds", "folds", "fold", "resume", "mirror", "stores", "dry_run", "trusted_packages", "trial",
         "loss", "head", "method", "task", "optimizer", "model", "data", "tokenizer", "scheduler", "precision",
         "tracker", "trainer",
     ]  # fmt: skip
@@ -74,6 +74,7 @@ def test_every_model_goes_with_every_data_set(composer, choices):
     assert not {pair: problems for pair, problems in found.items() if problems}
 
 
+@pytest.mark.thorough
 def test_every_choice_of_every_group_goes_with_the_defaults_or_with_the_task_it_is_for(composer, choices):
     tried = [group for group in (*WITH_TARGET, *OTHERS) if group not in ("model", "data", "task")]
     for group, name in [(each, name) for each in tried for name in choices(each)]:

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests import warm
 from tests.conf.test_start import CHECKOUT, HEAVY
 
 ENTRIES = configparser.ConfigParser()
@@ -43,8 +44,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def query(environment: dict[str, str], typed: str, *prefix: str, program: str = "nlu-train") -> list[str]:
     """Return what is offered at the end of what is typed; asserts that nothing is said into it."""
     found = shutil.which(program, path=environment["PATH"])
-    command = [*prefix, found or program, "-sc", "query=bash"]
-    done = subprocess.run(command, env={**environment, "COMP_LINE": typed}, capture_output=True, text=True, timeout=60)
+    arguments, asking = [found or program, "-sc", "query=bash"], {**environment, "COMP_LINE": typed}
+    if prefix:
+        done = subprocess.run([*prefix, *arguments], env=asking, capture_output=True, text=True, timeout=60)
+    else:
+        done = warm.run(arguments, cwd=CHECKOUT, env=asking)
     assert done.returncode == 0 and (prefix or done.stderr == ""), done.stderr
     return done.stderr.splitlines() if prefix else done.stdout.split()
 
@@ -75,7 +79,8 @@ def test_every_command_is_a_program(environment):
     }
     assert modules == COMMANDS, "a file directly in nlu/ is a command; name it in console_scripts of setup.cfg"
     for name in COMMANDS:
-        done = subprocess.run([name, "--help"], env=environment, capture_output=True, text=True, timeout=60)
+        program = shutil.which(name, path=environment["PATH"])
+        done = warm.run([str(program), "--help"], cwd=CHECKOUT, env=environment)
         assert done.returncode == 0 and "python -m nlu." in done.stdout
 
 
@@ -124,9 +129,8 @@ def test_completion_imports_nothing_heavy(environment):
 
 @pytest.mark.parametrize("request_of_shell", [["install=tcsh"], [], ["install=bash", "seed=2"]])
 def test_a_request_that_hydra_has_not_is_refused_with_those_it_has(environment, request_of_shell):
-    done = subprocess.run(
-        ["nlu-train", "-sc", *request_of_shell], env=environment, capture_output=True, text=True, timeout=60
-    )
+    program = shutil.which("nlu-train", path=environment["PATH"])
+    done = warm.run([str(program), "-sc", *request_of_shell], cwd=CHECKOUT, env=environment)
     assert done.returncode == 2
     assert "--shell-completion is" in done.stderr and "install=bash" in done.stderr
 

@@ -9,7 +9,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from nlu.config.checks.validate import RUN, SCHEMAS
 from nlu.config.checks.values import broken_rule, check_value
 from nlu.config.choices import conf_dir
 from nlu.config.defaults import PLAIN_GROUPS
 from nlu.config.entry.app import find_plugins
+from nlu.config.schemas import RUN, SCHEMAS
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
 
@@ -121,8 +121,14 @@ def _annotations(target: str) -> dict[str, ast.expr]:
         return {name: parameter.annotation for name, parameter in signature.parameters.items()}
     # Hydra's plugins take their keys by position as well.
     module, _, name = target.rpartition(".")
-    constructor = inspect.signature(getattr(importlib.import_module(module), name))
-    return {key: ast.parse(str(each.annotation), mode="eval").body for key, each in constructor.parameters.items()}
+    plugin = getattr(importlib.import_module(module), name)
+    # A launcher takes whatever keys it is given: those of a dataclass.
+    constructor = inspect.signature(getattr(plugin, "keys", plugin))
+    return {
+        key: ast.parse(str(each.annotation), mode="eval").body
+        for key, each in constructor.parameters.items()
+        if key != TARGET
+    }
 
 
 def pages_of(folder: Path) -> dict[str, Page]:
@@ -187,6 +193,14 @@ def test_one_file_alone_explains_the_keys_of_a_constructor():
     explained = Counter(page.config[TARGET] for page in full)
     with_keys = {page.config[TARGET] for page in PAGES.values() if page.config.get(TARGET) and page.keys}
     assert len(with_keys) > 20 and explained == Counter(with_keys)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("hydra/launcher/")])
+def test_a_launcher_has_the_same_defaults_in_other_programs(name):
+    page = PAGES[name]
+    module, _, kind = page.config[TARGET].rpartition(".")
+    own = asdict(getattr(importlib.import_module(module), kind).keys())
+    assert {key: value for key, value in page.config.items() if key != "defaults"} == own
 
 
 def test_values_are_given_a_meaning_in_many_comments():

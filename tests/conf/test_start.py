@@ -3,10 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
+import hydra
 import pytest
 
 import nlu
+from nlu.train import main
+from tests.training.in_process import program
 
 CHECKOUT = Path(nlu.__file__).parents[1]
 HEAVY = {
@@ -22,7 +26,7 @@ HEAVY = {
     "optuna",
     "sqlalchemy",
 }
-MAX_RATIO = 1.5
+MAX_RATIO, SAME_FILES = 1.5, 1.1
 BARE = """
 import hydra
 
@@ -36,7 +40,12 @@ main()
 
 @pytest.mark.parametrize(
     ("arguments", "status"),
-    [(["--cfg", "job"], 0), (["--help"], 0), (["dry_run=true"], 0), (["trainer.batchsize=3"], 2)],
+    [
+        (["dry_run=true"], 0),
+        (["trainer.batchsize=3"], 2),
+        pytest.param(["--cfg", "job"], 0, marks=pytest.mark.thorough),
+        pytest.param(["--help"], 0, marks=pytest.mark.thorough),
+    ],
 )
 def test_nothing_heavy_is_imported_before_a_run_begins(tmp_path, arguments, status):
     command = [sys.executable, "-X", "importtime", "-m", "nlu.train", *arguments, f"hydra.run.dir={tmp_path}/run"]
@@ -48,23 +57,30 @@ def test_nothing_heavy_is_imported_before_a_run_begins(tmp_path, arguments, stat
     assert not (tmp_path / "run").exists()
 
 
+def test_a_refused_key_is_composed_with_and_without_once_each(capsys):
+    with mock.patch("hydra.compose", wraps=hydra.compose) as composing:
+        program(main, "train", "trainer.batchsize=3", status=2)
+    assert "nearest: trainer.batch_size" in capsys.readouterr().err
+    assert [call.args[1] for call in composing.call_args_list] == [["trainer.batchsize=3"], []]
+
+
 COUNTED = """
 import cProfile, contextlib, io, pstats, runpy, sys
 name, *sys.argv = sys.argv[1:]
 program = runpy.run_path if name.endswith(".py") else runpy.run_module
 profile, shown = cProfile.Profile(), io.StringIO()
-with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit, Exception):
     profile.runcall(program, name, run_name="__main__")
 print(pstats.Stats(profile).total_calls, "seed: 1" in shown.getvalue())
 """
 
 
-def calls_of(program: str, folder: Path) -> int:
-    """Return how many functions a program calls to show its configuration, imports included."""
-    command = [sys.executable, "-c", COUNTED, program, program, "--cfg", "job"]
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+def calls_of(program: str, folder: Path, *arguments: str, shown: bool) -> int:
+    """Return how many functions a program calls, imports included; it shows its configuration if `shown`."""
+    command = [sys.executable, "-c", COUNTED, program, program, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
     calls, is_shown = done.stdout.split()
-    assert is_shown == "True"
+    assert is_shown == str(shown), done.stderr
     return int(calls)
 
 
@@ -72,5 +88,25 @@ def test_showing_the_configuration_takes_little_more_than_a_bare_hydra_program(t
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/config.yaml").write_text("seed: 1\n")
     (tmp_path / "bare.py").write_text(BARE)
-    bare, ours = calls_of("bare.py", tmp_path), calls_of("nlu.train", CHECKOUT)
+    bare, ours = (
+        calls_of(program, folder, "--cfg", "job", shown=True)
+        for program, folder in (("bare.py", tmp_path), ("nlu.train", CHECKOUT))
+    )
     assert ours <= MAX_RATIO * bare, f"nlu.train --cfg job calls {ours} functions, bare Hydra {bare}"
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [
+        ("train", "devicee=cpu"),
+        pytest.param("train", "--help", marks=pytest.mark.thorough),
+        pytest.param("evaluate", "devicee=cpu", marks=pytest.mark.thorough),
+        pytest.param("export", "devicee=cpu", marks=pytest.mark.thorough),
+    ],
+)
+def test_help_and_a_refused_key_take_what_they_take_hydra_over_the_same_files(tmp_path, command, argument):
+    text = BARE.replace('"conf"', repr(str(CHECKOUT / "conf"))).replace('"config"', repr(command))
+    (tmp_path / "bare.py").write_text(text)
+    bare = calls_of("bare.py", tmp_path, argument, shown=False)
+    ours = calls_of(f"nlu.{command}", CHECKOUT, argument, shown=False)
+    assert ours <= SAME_FILES * bare, f"nlu.{command} {argument} calls {ours} functions, bare Hydra {bare}"

@@ -81,3 +81,13 @@ def test_an_unknown_target_is_refused_with_its_part_that_is_wrong_and_the_neares
     with pytest.raises(UserError) as caught:
         read_signature(target)
     assert expected in str(caught.value)
+
+
+def test_packages_without_an_init_are_read_at_any_depth(tmp_path, monkeypatch):
+    module = tmp_path / "my_parts" / "losses" / "soft.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("class Soft:\n    def __init__(self, *, degree: float = 0.5): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(read_signature("my_parts.losses.soft.Soft").parameters) == ["degree"]
+    with pytest.raises(UserError, match="my_parts.losses.sofd.*soft"):
+        read_signature("my_parts.losses.sofd.Soft")

@@ -8,7 +8,8 @@ import pytest
 
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
-from nlu.data.prepare import Store, prepare
+from nlu.data.opening import Store
+from nlu.data.prepare import prepare
 from nlu.data.tokenizing import WordPiece
 
 

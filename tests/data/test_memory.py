@@ -10,7 +10,7 @@ from nlu.data.encoding import Encoded
 from nlu.data.examples import Examples
 from nlu.data.facts import describe
 from nlu.data.layouts import LAYOUTS
-from nlu.data.prepare import Store
+from nlu.data.opening import Store
 from nlu.data.store import Origin, SetWriter, StoredSet
 from nlu.data.targets import Tags
 from nlu.data.tokenizing import SPECIALS, wordpiece

@@ -1,13 +1,17 @@
 """Every format, read from real files, with the place of whatever cannot be used."""
 
 import json
+from typing import get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.data.readers import BadRow, Row, read_rows
+from nlu.config.inference import Input
+from nlu.config.layouts import FORMATS
+from nlu.data.dataset import Files
+from nlu.data.readers import READERS, SUFFIX_FORMATS, BadRow, Row, read_rows
 
 TEXT_LABEL = {"text": "text", "label": "label"}
 
@@ -193,6 +197,13 @@ def test_each_line_of_plain_lines_is_a_text(write):
 def test_a_suffix_that_tells_no_format_is_refused(write):
     with pytest.raises(DataError, match=r"'\.dat' tells no format; set data\.format"):
         read(write("a.dat", "x"))
+
+
+def test_the_formats_that_may_be_asked_for_are_those_that_are_read():
+    # Where a configuration is checked nothing is imported that reads, so each names them.
+    of_data = get_type_hints(Files.__init__)["format"], get_type_hints(Input)["format"]
+    assert set(FORMATS) == {"auto", *READERS} and all(get_args(kind) == FORMATS for kind in of_data)
+    assert set(SUFFIX_FORMATS.values()) <= set(READERS)
 
 
 def test_a_bad_row_is_described_by_file_row_field_value_and_rule(tmp_path):

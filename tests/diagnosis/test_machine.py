@@ -118,8 +118,8 @@ def test_a_check_that_fails_takes_no_other_along() -> None:
 
 
 def test_doctor_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.setenv(name, "1")
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match="start it once, without torchrun"):
         main([])
 

@@ -105,6 +105,23 @@ def test_rows_that_hang_on_their_neighbours_are_broken(run: Path) -> None:
     assert neighbours.mark == "broken" and neighbours.says.startswith("23 of 23 rows of dev are predicted otherwise")
 
 
+def test_rounding_in_other_company_is_broken_with_the_native_bert_alone(run: Path) -> None:
+    trained = load_trained(located := locate(str(run)))
+    ranks = Ranks(0, 1, torch.device("cpu"))
+    with Progress(enabled=False) as progress:
+        sets = build_data(Config.of(saved_config(run)), ranks, progress).store.sets
+    own = trained.task.forward
+
+    def forward(model: TaskModel, batch: Batch) -> dict[str, torch.Tensor]:
+        outputs = own(model, batch)
+        return {**outputs, "logits": outputs["logits"].double() * (1 + 1e-7 * len(batch))}
+
+    with mock.patch.object(trained.task, "forward", forward):
+        assert next(predicted_again(located, trained, sets, ranks, "dev")).mark == "broken"
+        with mock.patch("nlu.diagnosis.recomputed.BERT_TARGET", "another"):
+            assert next(predicted_again(located, trained, sets, ranks, "dev")).mark == "ok"
+
+
 def test_rows_that_are_others_now_are_told_and_not_predicted_again(own: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(own.parent, tmp_path / "moved"))
     config = (folder / "run/config.yaml").read_text().replace(str(own.parent), str(folder))

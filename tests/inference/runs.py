@@ -9,7 +9,7 @@ from nlu import evaluate as evaluating
 from nlu import export as exporting_command
 from nlu import predict as predicting
 from nlu.inference import exporting
-from tests.training.in_process import program, train
+from tests.training.in_process import of_composed, train
 from tests.training.kinds import Kind, Row, read
 
 STEPS = ("trainer.max_duration=4st", "trainer.eval_interval=2st", "trainer.keep_best=2")
@@ -24,19 +24,19 @@ def trained(kind: Kind, folder: Path, *overrides: str) -> Path:
 
 
 def predict(*overrides: str, status: int = 0) -> None:
-    """Run `python -m nlu.predict` with these overrides, and assert its exit status."""
-    program(predicting.main, "predict", "device=cpu", *overrides, status=status)
+    """Do what `python -m nlu.predict` does with these overrides, and assert its exit status."""
+    of_composed(predicting.main, "predict", "device=cpu", *overrides, status=status)
 
 
 def evaluate(*overrides: str, status: int = 0) -> None:
-    """Run `python -m nlu.evaluate` with these overrides, and assert its exit status; its figures stay blank."""
-    program(evaluating.main, "evaluate", "trainer.device=cpu", *overrides, status=status)
+    """Do the same of `python -m nlu.evaluate`; its figures stay blank."""
+    of_composed(evaluating.main, "evaluate", "trainer.device=cpu", *overrides, status=status)
 
 
 def export(*overrides: str, status: int = 0) -> None:
-    """Run `python -m nlu.export` with these overrides, and assert its exit status; latencies are hardly measured."""
+    """Do the same of `python -m nlu.export`; latencies are hardly measured."""
     with mock.patch.object(exporting, "TIMED_S", 0.0):
-        program(exporting_command.main, "export", *overrides, status=status)
+        of_composed(exporting_command.main, "export", *overrides, status=status)
 
 
 def kept(run_dir: Path, name: str = "dev") -> list[dict[str, Any]]:

@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
 import torch
 
+from nlu.config.inference import Export
+from nlu.inference.exporting import digits
+from nlu.inference.exports.formats import FORMATS
 from tests.inference.runs import export, kept, predict, trained
 from tests.training.in_process import train
 from tests.training.kinds import TASKS, TEXTCNN, Kind, classes, few_first, read, write
@@ -104,6 +107,17 @@ def test_files_for_other_runtimes_are_held_against_the_run(name: str, written: s
     assert not list(tmp_path.glob(".out*"))
 
 
+def test_latencies_have_the_digits_that_are_worth_reading() -> None:
+    assert [digits(time_ms) for time_ms in (7.7812, 65.807, 99.96, 473.6186, 2432.1)] == [
+        "7.78", "65.8", "100", "474", "2,432"
+    ]  # fmt: skip
+
+
+def test_the_formats_that_may_be_asked_for_are_those_that_are_written() -> None:
+    one, several = get_args(get_type_hints(Export)["format"])
+    assert get_args(one) == get_args(get_args(several)[0]) == tuple(FORMATS)
+
+
 @pytest.mark.thorough
 def test_several_formats_get_a_folder_each_and_the_table_has_all(tmp_path: Path, capsys: Any) -> None:
     run = trained(TASKS["classify"], tmp_path)
@@ -134,6 +148,8 @@ def test_a_mistyped_format_and_a_folder_that_exists_are_refused(tmp_path: Path, 
     train(*TASKS["classify"].overrides(tmp_path), "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/run")
     export(f"run={tmp_path}/run", "format=huggingfaces", f"out={tmp_path}/out", status=2)
     assert "huggingface" in capsys.readouterr().err
+    export(f"run={tmp_path}/run", "format=huggingface", f"out={tmp_path}/out", "rows=3", status=2)
+    assert "rows: there is no such key; nearest: max_rows" in capsys.readouterr().err
     export(f"run={tmp_path}/run", "format=huggingface", f"out={tmp_path}/run", status=2)
     assert "exists; nothing was written" in capsys.readouterr().err
 

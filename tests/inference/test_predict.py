@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from nlu import predict as predicting
 from nlu.inference import prediction
 from tests import warm
 from tests.inference.runs import FEW, STEPS, kept, predict, trained, unlabelled
-from tests.training.in_process import train
+from tests.training.in_process import program, train
 from tests.training.kinds import TASKS, few_first, read, write
 from tests.training.runs import REPOSITORY, SAME_THREADS
 
@@ -158,7 +159,7 @@ def test_conll_lines_come_back_with_marks_wide_spaces_and_bad_ones(tmp_path: Pat
         ("a.json", '[{"text": "a"}, "b"]', "o.jsonl", "is no object"),
         ("a.csv", "id,text,id\n1,a,2\n", "o.jsonl", "columns called id"),
         ("a.csv", "id,text\n1\t,a\n", "o.tsv", "which a tsv cannot"),
-        ("a.csv", "id,text\n1,a\n2\n", "o.jsonl", "has 1 columns"),
+        ("a.csv", "id,text\n1,a\n2\n", "o.jsonl", "has 1 column where"),
     ],
 )
 def test_what_the_output_cannot_hold_is_said_before_anything_is_predicted(
@@ -224,6 +225,14 @@ def test_rows_that_cannot_be_used_stop_it_or_stay_empty(
     assert "no prediction for 2 rows" in capsys.readouterr().err
 
 
+def test_the_command_itself_writes_what_the_tests_find_in_its_parts(run: Path, tmp_path: Path) -> None:
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 5))
+    order = (f"run={run}", f"input={tmp_path}/new.jsonl", "scores=true", "device=cpu")
+    predict(*order, f"output={tmp_path}/parts.jsonl")
+    program(predicting.main, "predict", *order, f"output={tmp_path}/whole.jsonl")
+    assert (tmp_path / "whole.jsonl").read_bytes() == (tmp_path / "parts.jsonl").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("orders", "words"),
     [
@@ -239,6 +248,8 @@ def test_rows_that_cannot_be_used_stop_it_or_stay_empty(
         (["output=OUT/o.csv", "run=OUT/absent"], ["is no folder here"]),
         (["output=OUT/o.csv", "input=-"], ["set input.format"]),
         (["output=OUT/o.conll"], ["the input has none"]),
+        (["output=OUT/o.csv", "input=3"], ["error: input is 3 but must be a text; set input to"]),
+        (["output=OUT/o.csv", "input=???"], ["error: input is not set but must be a text; set input\n"]),
         (["output=OUT/o.csv", "devics=2"], ["devics: there is no such key; nearest: devices"]),
     ],
 )  # fmt: skip

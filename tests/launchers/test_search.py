@@ -86,6 +86,7 @@ hydra:
 """
 
 
+@pytest.mark.thorough
 def test_what_hangs_on_a_choice_is_drawn_only_with_it(tmp_path):
     (tmp_path / "conf/space").mkdir(parents=True)
     (tmp_path / "conf/space/mine.yaml").write_text(SPACE)
@@ -97,6 +98,7 @@ def test_what_hangs_on_a_choice_is_drawn_only_with_it(tmp_path):
     assert all(set(params) == {"kind", "lr" if params["kind"] == "a" else "steps"} for params in drawn)
 
 
+@pytest.mark.thorough
 def test_jobs_of_their_own_keep_the_slots_filled(tmp_path):
     said = search(tmp_path / "s", DRAWN, *LOCAL, "hydra.sweeper.n_trials=5", "step_s=0.1")
     assert states(tmp_path / "s") == ["COMPLETE"] * 5

@@ -4,11 +4,14 @@ import multiprocessing
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 
 from nlu.config.errors import UserError
@@ -25,9 +28,9 @@ def slots_of(tmp_path: Path, count: int, *overrides: str) -> Any:
     with initialize_config_dir(config_dir=str(tmp_path / "conf")):
         config = compose("mine", [LOCAL, f"hydra.sweep.dir={tmp_path}", *overrides], return_hydra_config=True)
         config.hydra.job.config_name = "mine"
-        context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=None)
-        slots = Slots(config, context, lambda config: None, count)
-        slots.launcher = slots._launcher(0, 1)
+        context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks(config))
+        slots = Slots(config, context, lambda config: 10 * config.x, count)
+        slots.launcher = slots._launcher()
         return slots
 
 
@@ -71,6 +74,45 @@ def test_an_hour_that_is_asked_for_is_an_hour(tmp_path, primary):
     # Whoever looked has left submitit's own default as it was.
     primary("x: 1\n")
     assert timeout_min(tmp_path) == DAYS_60
+
+
+class OneAtATime(BasicLauncher):
+    """Stands for the launchers of others, of which nobody knows that they take launches from several threads."""
+
+    launches: ClassVar[list[tuple[int, int]]] = []
+
+    def launch(self, job_overrides, initial_job_idx):
+        self.launches.append((initial_job_idx, len(job_overrides)))
+        return super().launch(job_overrides, initial_job_idx)
+
+
+def test_a_launcher_that_takes_one_launch_at_a_time_gets_batches_of_consecutive_numbers(tmp_path, primary):
+    primary("x: 1\n")
+    Plugins.instance().register(OneAtATime)
+    target = f"hydra.launcher._target_={OneAtATime.__module__}.OneAtATime"
+    slots = slots_of(tmp_path, 4, "hydra/launcher=basic", target, "hydra.sweep.subdir='${hydra:job.num}'")
+    assert slots.count == 4 and not slots.is_threaded
+    assert slots.sentence(4).startswith("OneAtATime takes one launch at a time, so trials run in batches of 4, with")
+    # A trial that is given back comes out of turn.
+    for number in (3, 1, 7, 2):
+        slots.launch(number, 1, [f"x={number}"])
+    assert slots.next_ended() is None
+    slots.hand_over()
+    assert OneAtATime.launches == [(1, 3), (7, 1)]
+    ended = list(iter(slots.next_ended, None))
+    assert [(one.number, one.value) for one in ended] == [(1, 10), (2, 20), (3, 30), (7, 70)]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.isdigit()) == ["1", "2", "3", "7"]
+
+
+def test_what_such_a_launcher_raises_is_of_all_jobs_that_it_was_handed(tmp_path, primary):
+    primary("x: 1\n")
+    Plugins.instance().register(OneAtATime)
+    target = f"hydra.launcher._target_={OneAtATime.__module__}.OneAtATime"
+    slots = slots_of(tmp_path, 2, "hydra/launcher=basic", target)
+    for number in (0, 1):
+        slots.launch(number, 1, ["unknown=1"])
+    slots.hand_over()
+    assert [(one.number, one.never_began) for one in iter(slots.next_ended, None)] == [(0, True), (1, True)]
 
 
 def test_two_that_come_as_a_third_leaves_do_not_both_hold_the_folder(tmp_path):

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from nlu.config.errors import UserError
+from nlu.report import main
 from tests import warm
 from tests.reports.folders import begin_run, end_run, predict
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, run, weights
@@ -83,10 +85,26 @@ def test_help_tells_the_sub_commands_and_each_has_its_own():
         (["diff", "."], "required: B"),
         (["diff", "a", "b", "c", "--examples", "3"], "two runs alone"),
         (["diff", "a", "a", "b"], "a is named twice"),
+        (["errors", ".", "more"], "more: one argument too many"),
     ],
 )
-def test_mistakes_cost_a_sentence_and_exit_2(tmp_path, arguments, words):
-    assert words in report(*arguments, status=2, cwd=tmp_path)
+def test_mistakes_cost_a_sentence(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as raised:
+        main(arguments)
+    assert words in str(raised.value)
+
+
+def test_values_of_flags_that_do_not_exist_are_not_called_flags():
+    with pytest.raises(UserError) as raised:
+        main(["errors", ".", "--row", "5", "--nearr=0.3"])
+    assert raised.value.problems == [
+        "--row: there is no such flag; nearest: --rows", "--nearr: there is no such flag; nearest: --near"
+    ]  # fmt: skip
+
+
+def test_a_mistake_exits_with_2(tmp_path):
+    assert "nearest: diff" in report("dif", "a", "b", status=2, cwd=tmp_path)
 
 
 def test_what_the_system_refuses_costs_a_sentence(tmp_path):

@@ -114,6 +114,7 @@ def test_a_clean_checkout_has_no_diff_and_a_huge_diff_is_cut(checkout):
     assert huge["dirty"] and huge["diff_cut"] and 190_000 < len(huge["diff"].encode()) <= 200_000
 
 
+@pytest.mark.thorough
 def test_a_package_installed_inside_another_checkout_is_not_taken_for_a_part_of_it(checkout):
     installed = checkout / ".venv/lib/site-packages"
     installed.parent.mkdir(parents=True)

@@ -20,8 +20,9 @@ import nlu
 from nlu.config.inference import Serve
 from nlu.inference.loaded import Loaded
 from nlu.serving.prompt import run_prompt
+from nlu.serving.served import Newest
 from tests import warm
-from tests.inference.runs import predict, trained, unlabelled
+from tests.inference.runs import kept, predict, trained, unlabelled
 from tests.serving.servers import Server, serving
 from tests.training.kinds import TASKS, few_first, read, write
 from tests.training.runs import REPOSITORY, SAME_THREADS
@@ -129,6 +130,29 @@ def test_reasons_add_up_and_near_mistakes_come_with_them(server: Server) -> None
     assert len(found["mistakes"]) == 2 and all(one["label"] != one["prediction"] for one in found["mistakes"])
 
 
+def test_explanations_at_the_same_time_encode_the_mistakes_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Newest(Serve(run=str(run), device="cpu", batch_size=1)).served
+    wrong = sum(one["label"] != one["prediction"] for one in kept(run))
+    encoded, vectors = [], served.predictor.vectors
+    monkeypatch.setattr(served.predictor, "vectors", lambda *given: encoded.append(1) or vectors(*given))
+    first, second, left = served.mistakes(), served.mistakes(), served.mistakes()
+    next(left)
+    for _ in range(wrong // 2 - 1):
+        next(first), next(second)
+    left.close()
+    assert wrong > 3 and exhausted(first) is exhausted(second) is exhausted(served.mistakes())
+    assert len(encoded) == wrong
+
+
+def exhausted(parts: Any) -> Any:
+    """What a generator returns."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return end.value
+
+
 def test_a_server_says_what_it_serves_and_how_it_fares(server: Server) -> None:
     status, about = server.ask("/labels")
     assert status == 200 and about["labels"] == ["bad", "good"] and about["fields"] == [["text"]]
@@ -139,6 +163,14 @@ def test_a_server_says_what_it_serves_and_how_it_fares(server: Server) -> None:
     described = server.ask("/openapi.json")[1]
     assert set(described["paths"]) == {"/predict", "/explain", "/labels", "/health", "/metrics"}
     assert server.ask("/nothing")[0] == 404
+
+
+def test_a_request_of_the_wrong_kind_is_told_the_right_one(server: Server) -> None:
+    told = 'GET /predict is not answered; send POST with a body such as {"rows": [{"text": "..."}]}'
+    assert server.ask("/predict") == (405, {"detail": told})
+    told = 'GET /explain is not answered; send POST with a body such as {"row": {"text": "..."}}'
+    assert server.ask("/explain") == (405, {"detail": told})
+    assert server.ask("/labels", {}) == (405, {"detail": "POST /labels is not answered; send GET"})
 
 
 def test_the_page_loads_nothing_from_elsewhere(server: Server) -> None:
@@ -182,8 +214,20 @@ def command(run: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
 def test_a_client_that_asks_too_often_is_told_when_to_come_back(run: Path) -> None:
     with serving(run, "requests_per_s=0.01") as server:
         assert server.ask("/predict", {"rows": ["a"]})[0] == 200
-        status, answer = server.ask("/predict", {"rows": ["a"]})
+        # Whoever it claims to ask for, unless it is a proxy that is known.
+        status, answer = server.ask("/predict", {"rows": ["a"]}, **{"X-Forwarded-For": "203.0.113.7"})
         assert status == 429 and "more than 0.01 requests a second" in answer["detail"]
+
+
+def test_each_client_of_a_known_proxy_has_a_rate_of_its_own(run: Path) -> None:
+    row = {"rows": ["a"]}
+    with serving(run, "requests_per_s=0.01", "proxies=[127.0.0.0/8]") as server:
+        for client in ("203.0.113.7", "203.0.113.8"):
+            assert server.ask("/predict", row, **{"X-Forwarded-For": client})[0] == 200
+            status, answer = server.ask("/predict", row, **{"X-Forwarded-For": client})
+            assert status == 429 and f"from {client}; send fewer" in answer["detail"]
+    refused = command(run, "proxies=[my-proxy]", "port=0")
+    assert refused.returncode == 2 and "proxies has 'my-proxy', which is no address" in refused.stderr
 
 
 def test_a_changed_best_is_taken_up_and_no_request_is_dropped(run: Path, tmp_path: Path) -> None:

@@ -99,3 +99,17 @@ def test_neither_the_log_nor_the_study_gets_what_an_error_of_others_repeats(tmp_
         logs.tear_down()
     written = (tmp_path / "log.txt").read_text()
     assert "geheim" not in written and written.count("***") >= 3
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "hydra.launcher.setup=['export HF_TOKEN=abc123']",
+        "+hydra.launcher.additional_parameters={export: 'X=abc123'}",
+        "hydra.launcher.srun_args[0]=--export=X=abc123",
+        "hydra.launcher={setup: ['export X=abc123']}",
+    ],
+)
+def test_lines_of_a_launcher_may_hold_anything_and_are_hidden(argument: str) -> None:
+    assert "abc123" not in hide_setting(argument) and hide_setting(argument).endswith("=***")
+    assert hide_setting("hydra.launcher.partition=main") == "hydra.launcher.partition=main"

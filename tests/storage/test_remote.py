@@ -10,7 +10,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from nlu.config.errors import DataError
-from nlu.storage import remote
+from nlu.storage import drivers, remote
+from nlu.storage.reference import Reference
 from nlu.storage.resources import fetch
 
 
@@ -69,7 +70,7 @@ def test_a_missing_object_is_reported(bucket):
 
 def test_an_object_that_came_in_part_is_refused_and_leaves_nothing(bucket, cached_files, monkeypatch):
     bucket.put_object(Key="a.bin", Body=b"abcdef")
-    monkeypatch.setattr(remote, "_receive", lambda reference, store, name, path, advance: path.write_bytes(b"abc"))
+    monkeypatch.setattr(remote, "fetch_into", lambda store, place, found, path, advance: path.write_bytes(b"abc"))
     with pytest.raises(DataError, match=r"a\.bin came with 3 of 6 bytes"):
         fetch(f"s3://{bucket.name}/a.bin")
     assert cached_files() == []
@@ -90,11 +91,10 @@ def test_without_the_server_the_version_fetched_last_is_used_with_a_warning(buck
     bucket.put_object(Key="a.txt", Body=b"abc")
     path = fetch(f"s3://{bucket.name}/a.txt")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setenv("FSSPEC_S3_RETRIES", "1")
+    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", ())
     assert fetch(f"s3://{bucket.name}/a.txt") == path
     assert "cannot be asked" in caplog.text
-    with pytest.raises(DataError, match="check endpoint and credentials"):
+    with pytest.raises(DataError, match=r"never\.txt cannot be read.*check AWS_ENDPOINT_URL"):
         fetch(f"s3://{bucket.name}/never.txt")
 
 
@@ -122,3 +122,14 @@ def test_a_key_that_leaves_the_folder_is_refused(bucket, tmp_path, cached_files)
     with pytest.raises(DataError, match="outside its folder"):
         fetch(f"s3://{bucket.name}/evil")
     assert cached_files() == [] and not list(tmp_path.rglob("escaped.txt"))
+
+
+def test_an_endpoint_of_oss_is_spoken_to_as_it_wants_it_and_no_other(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://s3.oss-cn-hangzhou.aliyuncs.com")
+    filesystem, _ = drivers.connect(Reference("s3://bucket/a", "s3", None, "file"), config_kwargs={"retries": {}})
+    assert filesystem.config_kwargs["signature_version"] == "s3" and "retries" in filesystem.config_kwargs
+    assert filesystem.config_kwargs["s3"] == {"addressing_style": "virtual"}
+    assert filesystem.config_kwargs["request_checksum_calculation"] == "when_required"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://s3.example.com/aliyuncs.com")
+    filesystem, _ = drivers.connect(Reference("s3://bucket/a", "s3", None, "file"))
+    assert filesystem.config_kwargs == {}

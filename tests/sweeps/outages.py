@@ -110,12 +110,13 @@ def object_store(monkeypatch: pytest.MonkeyPatch, bucket: str) -> Iterator[tuple
     from nlu.sweeps import object_journal
 
     monkeypatch.setattr(object_journal, "RETRY_DELAYS_S", (0.05,))
+    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", ())
+    monkeypatch.setattr(object_journal, "REQUEST_DELAYS_S", ())
     with ObjectStore() as store:
         for name, value in {
             "AWS_ENDPOINT_URL": store.endpoint, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_DEFAULT_REGION": "us-east-1", "AWS_MAX_ATTEMPTS": "1",
+            "AWS_DEFAULT_REGION": "us-east-1",
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
         boto3.resource("s3").create_bucket(Bucket=bucket)
         yield store, Storage(f"s3://{bucket}/sweep", store.away)

@@ -13,6 +13,7 @@ from nlu.config.errors import UserError
 from nlu.sweeps import channel
 from nlu.sweeps.away import StorageAway
 from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, PRUNER, Superseded, Trial, run_trial
+from nlu.sweeps.faults import ProcessLost
 from nlu.sweeps.storage import open_storage, storage_url
 from nlu.training.stopping import StopSignals
 
@@ -289,15 +290,55 @@ def test_before_a_run_listens_these_signals_end_a_slurm_job(tmp_path, in_slurm, 
     assert done.returncode == -signal.SIGTERM
 
 
-def test_a_job_that_slurm_queues_again_after_it_was_stopped_leaves_its_trial_to_the_next(
-    handed, tmp_path, in_slurm, monkeypatch
-):  # fmt: skip
+def test_a_job_that_slurm_queues_again_goes_on_also_where_it_had_returned(handed, tmp_path, in_slurm, monkeypatch):
     in_slurm.parent.mkdir()
     assert run_trial(handed(0), tmp_path / "0", lambda: 75) == 75
+    in_slurm.touch()
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     began = []
-    # Killed before it could return anything: it is this job that goes on.
     run_trial(handed(0), tmp_path / "0", lambda: began.append(1) or 75)
     assert began
-    in_slurm.touch()
-    assert run_trial(handed(0), tmp_path / "0", lambda: pytest.fail("it ran")) == 75
+
+
+def test_a_job_that_slurm_queues_again_leaves_a_trial_that_was_launched_anew(handed, tmp_path, in_slurm, monkeypatch):
+    assert run_trial({**handed(0), "launch": 2}, tmp_path / "0", lambda: 75) == 75
+    channel._open.cache_clear()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert run_trial({**handed(0), "launch": 1}, tmp_path / "0", lambda: pytest.fail("it ran")) == 75
+
+
+@pytest.fixture
+def over_two_nodes(monkeypatch):
+    """The environment of a process of several; sets which of them it is."""
+    for name, value in (("WORLD_SIZE", "2"), ("MASTER_ADDR", "h"), ("MASTER_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    return lambda rank: monkeypatch.setenv("RANK", str(rank))
+
+
+def test_only_the_first_process_of_a_job_has_its_trial(handed, tmp_path, over_two_nodes):
+    over_two_nodes(1)
+    assert run_trial(handed(0), tmp_path / "0", lambda: 7) == 7
+    assert frozen(handed, 0).user_attrs == {} and not (tmp_path / channel.LOCKS).exists()
+    over_two_nodes(0)
+    assert run_trial(handed(0), tmp_path / "0", lambda: 75) == 75
+    assert channel.CLAIM in frozen(handed, 0).user_attrs
+
+
+@pytest.mark.parametrize("error", [
+    RuntimeError("[/x/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"),
+    ProcessLost("of another node"),
+])  # fmt: skip
+def test_a_job_that_loses_a_process_elsewhere_leaves_no_outcome_and_alone_it_is_the_trials(
+    handed, tmp_path, over_two_nodes, monkeypatch, error
+):
+    def run():
+        raise error
+
+    over_two_nodes(0)
+    with pytest.raises(RuntimeError):
+        run_trial(handed(0), tmp_path / "0", run)
+    assert OUTCOME not in frozen(handed, 0).user_attrs and str(error) in (tmp_path / "0/log.txt").read_text()
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError):
+        run_trial(handed(1), tmp_path / "1", run)
+    assert frozen(handed, 1).user_attrs[OUTCOME]["state"] == FAILED

@@ -1,5 +1,6 @@
 """A storage of any kind may be away in the middle of a search: nothing is lost, and nothing happens twice."""
 
+import time
 import uuid
 from types import SimpleNamespace
 
@@ -71,6 +72,20 @@ def test_a_search_that_is_to_stop_does_not_wait(storage, study):
     held.is_hurried = lambda: True
     with storage.away(), pytest.raises(StorageAway):
         hurried.get_trials()
+
+
+def test_a_search_that_is_to_stop_waits_for_no_single_request_either(monkeypatch):
+    with outages.object_store(monkeypatch, uuid.uuid4().hex) as (store, storage):
+        monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", (1.5, 1.5))
+        held = open_storage(storage.url)
+        study = optuna.create_study(storage=held, study_name="s")
+        held.is_hurried = lambda: True
+        began_s = time.monotonic()
+        with store.away():
+            for call in (study.get_trials, study.ask):
+                with pytest.raises(StorageAway):
+                    call()
+        assert time.monotonic() - began_s < 2.5
 
 
 class Forgetful(optuna.storages.InMemoryStorage):

@@ -41,13 +41,13 @@ def test_submitits_names_are_what_they_were_and_are_done_without(monkeypatch, tm
     for name, value in (("EXECUTOR", "slurm"), ("FOLDER", str(tmp_path))):
         monkeypatch.setenv(f"SUBMITIT_{name}", value)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    returned = submitit.JobEnvironment().paths.result_pickle
-    returned.touch()
-    assert submitted.was_answered()
+    assert submitit.JobEnvironment().paths.folder == tmp_path
+    assert [submitted.was_started_before() for _ in range(2)] == [False, True]
     monkeypatch.delattr(submitit.JobEnvironment, "paths")
     monkeypatch.delattr(submitit.JobEnvironment, "USR_SIG")
-    assert not submitted.was_answered() and submitted.time_signal().name == "SIGUSR2"
+    assert not submitted.was_started_before() and submitted.time_signal().name == "SIGUSR2"
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert submitted.was_started_before()
 
 
 OVERRIDES = [

@@ -2,7 +2,11 @@
 
 import json
 import re
+import shutil
+from contextlib import redirect_stdout
 from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
 import numpy as np
@@ -13,6 +17,7 @@ from optuna.distributions import FloatDistribution
 from PIL import Image
 
 from nlu.config.flat import flat
+from nlu.config.schema import PARTS
 from nlu.display.search import draw_figures, place_of, ticks_of
 from nlu.display.trials import Parameter
 from nlu.sweeps.summary import write_summary
@@ -39,10 +44,19 @@ def figures(folder):
     return {path.name for path in (folder / "summary").glob("*.png")}
 
 
+@pytest.fixture(scope="module")
+def of_18(tmp_path_factory) -> tuple[optuna.Study, Path]:
+    """A search of 18 trials of every state, and its folder with a summary: figures take most of these tests' time."""
+    study, folder = study_of(mixed, 18), tmp_path_factory.mktemp("search")
+    with redirect_stdout(StringIO()):
+        write_summary(study, folder)
+    return study, folder
+
+
 @pytest.mark.parametrize(
     ("states", "trials", "expected"),
     [
-        (mixed, 18, FIGURES),
+        (mixed, 12, FIGURES),
         ("COMPLETE", 1, FIGURES - {"importances.png"}),
         ("PRUNED", 3, FIGURES - {"importances.png"}),
         ("FAIL", 3, set()),
@@ -75,8 +89,9 @@ def test_trials_are_printed_best_first_with_what_they_cost(tmp_path, capsys):
     )
 
 
-def test_a_second_summary_removes_what_no_longer_holds(tmp_path, capsys):
-    write_summary(study_of(mixed, 12), tmp_path)
+def test_a_second_summary_removes_what_no_longer_holds(tmp_path, capsys, of_18):
+    shutil.copytree(of_18[1], tmp_path, dirs_exist_ok=True)
+    assert figures(tmp_path) == FIGURES
     write_summary(study_of("FAIL", 2), tmp_path)
     assert figures(tmp_path) == set() and not (tmp_path / "experiment" / "best.yaml").exists()
 
@@ -125,6 +140,7 @@ class References(HTMLParser):
         self.found += [value for name, value in attributes if name in ("src", "href", "srcset", "data", "action")]
 
 
+@pytest.mark.thorough
 def test_the_page_is_one_file_that_fetches_nothing_and_stays_small(tmp_path, capsys):
     write_summary(study_of(mixed, 60), tmp_path)
     text = (tmp_path / "summary" / "index.html").read_text()
@@ -135,17 +151,15 @@ def test_the_page_is_one_file_that_fetches_nothing_and_stays_small(tmp_path, cap
     assert len(text.encode()) < 250_000
 
 
-def test_names_and_errors_with_markup_stay_text_in_the_page(tmp_path, capsys):
-    write_summary(study_of(mixed, 6), tmp_path)
-    text = (tmp_path / "summary" / "index.html").read_text()
+def test_names_and_errors_with_markup_stay_text_in_the_page(of_18):
+    text = (of_18[1] / "summary" / "index.html").read_text()
     assert "a <b>sweep" not in text and text.count("</script>") == 2
-    assert page_data(tmp_path)["trials"][4]["error"] == "ValueError: </script> & a\tb"
+    assert page_data(of_18[1])["trials"][4]["error"] == "ValueError: </script> & a\tb"
 
 
-def test_the_page_shows_the_same_figures_and_what_belongs_to_each_trial(tmp_path, capsys):
-    study = study_of(mixed, 12)
-    write_summary(study, tmp_path)
-    text = (tmp_path / "summary" / "index.html").read_text()
+def test_the_page_shows_the_same_figures_and_what_belongs_to_each_trial(of_18):
+    study, folder = of_18
+    text = (folder / "summary" / "index.html").read_text()
     figures = dict(re.findall(r'<section id="(\w+)"[^>]*>.*?(<svg .*?</svg>)', text, re.S))
     assert set(figures) == {name.removesuffix(".png") for name in FIGURES}
     trials = read_summary(study).trials
@@ -177,10 +191,9 @@ def test_a_long_curve_is_thinned_and_keeps_its_end(tmp_path):
         assert 150 < len(steps) <= 201 and (steps[0], steps[-1]) == (1, 1000)
 
 
-def test_figures_have_the_size_that_is_promised_and_show_something(tmp_path, capsys):
-    write_summary(study_of(mixed, 18), tmp_path)
+def test_figures_have_the_size_that_is_promised_and_show_something(of_18):
     for name in FIGURES - {"importances.png"}:
-        pixels = np.asarray(Image.open(tmp_path / "summary" / name))
+        pixels = np.asarray(Image.open(of_18[1] / "summary" / name))
         assert pixels.shape[:2] == (600, 1000) and pixels[..., :3].std() > 5
 
 
@@ -222,6 +235,8 @@ def test_the_best_trial_of_a_real_run_composes_to_the_same_configuration(tmp_pat
     assert header == ["# @package _global_", f"# {command}"]
     assert command == f"python -m nlu.train --config-dir={tmp_path} experiment=best"
     composed = yaml.safe_load(run(*command.split()[3:], "--cfg=job", "--resolve"))
+    for name in PARTS:  # What preprocess alone takes is not written down for a run.
+        assert composed["data"].pop(name) is None
     ran = yaml.safe_load((tmp_path / "0" / "config.yaml").read_text())
     assert ran.pop("choices")["model"] == "bert_tiny"
     assert flat(composed) == flat(ran)

@@ -10,7 +10,8 @@ import torch
 
 from nlu.data.collate import collate
 from nlu.data.dataset import Files
-from nlu.data.prepare import Store, prepare
+from nlu.data.opening import Store
+from nlu.data.prepare import prepare
 from nlu.data.tokenizing import WordPiece
 from nlu.metrics.scores import Scores
 

@@ -17,15 +17,19 @@ import pytest
 import torch
 from hydra.core.hydra_config import HydraConfig
 from matplotlib.figure import Figure
+from omegaconf import OmegaConf
 from safetensors.numpy import load_file
 
 from nlu.config.checks.reading import USER_MISTAKES
-from nlu.config.entry.app import Task, run_app
+from nlu.config.entry.app import EXIT_INTERRUPTED, Task, run_app
+from nlu.config.entry.flags import short_form
+from nlu.config.entry.quoting import quoted
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.schema import Run
 from nlu.launching.local import launch
 from nlu.runs.records import read_rows
 from nlu.train import main
+from tests.composing import composed as composed_by_parts
 from tests.composing import prepared
 
 MODEL = (
@@ -87,6 +91,30 @@ def start(config: Run, run_dir: Path, status: int = 0) -> None:
     nothing = mock.patch("nlu.training.finish.draw"), mock.patch("nlu.training.single.snapshot_code")
     with _put_back(), nothing[0], nothing[1]:
         left = launch(config, run_dir, [])
+    assert left == status, f"exit {left}, not {status}"
+
+
+def of_composed(task: Task, name: str, *overrides: str, status: int = 0) -> None:
+    """Run what a command makes of its configuration, and assert its exit status, without Hydra.
+
+    Composing takes longer than all else of a small command; here choices of groups are composed once for all tests.
+    Problems are said as the command says them; what Hydra refuses is left to the command itself.
+    """
+    given = [quoted(short_form(text)) for text in overrides]
+    try:
+        config = composed_by_parts(given, name)
+    except USER_MISTAKES:
+        program(task, name, *overrides, status=status)
+        return
+    with _put_back():
+        HydraConfig.instance().cfg = OmegaConf.create({"hydra": {"mode": "RUN", "overrides": {"task": given}}})
+        try:
+            left = task(config)
+        except UserError as error:
+            print_error(error)
+            left = EXIT_USER_ERROR
+        except KeyboardInterrupt:
+            left = EXIT_INTERRUPTED
     assert left == status, f"exit {left}, not {status}"
 
 

@@ -1,8 +1,6 @@
 """What a user can do wrong, through the real command: the message, status 2, no traceback, nothing written over."""
 
-import resource
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -157,10 +155,11 @@ def test_a_disk_that_is_full_during_a_save_leaves_the_older_checkpoint(tmp_path:
     process.wait()
     before = weights_and_state(last)
     # A limit on file size is what a test can set by itself; a full disk fails in the same place with another number.
-    full = subprocess.run(
-        [sys.executable, *command], cwd=REPOSITORY, env=SAME_THREADS, capture_output=True, text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)),
-    )  # fmt: skip
+    limited = (
+        "import resource, runpy, sys\nresource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"
+        "runpy.run_module('nlu.train', run_name='__main__', alter_sys=True)"
+    )
+    full = warm.run(["-c", limited, *command[2:]], cwd=REPOSITORY, env=SAME_THREADS)
     assert full.returncode == 2, full.stderr
     assert "Traceback" not in full.stderr
     assert f"{last} could not be saved" in full.stderr and "the older one stands; free some space" in full.stderr

@@ -18,6 +18,7 @@ MINE = '''
 """A model that records, and trackers that listen, or fail."""
 
 import json
+import time
 from pathlib import Path
 
 from nlu.models.encoders.bert import Bert
@@ -65,6 +66,12 @@ class Failing(Told):
             raise OSError("no\\nspace")
 
 
+class Hanging(Told):
+    def write(self, *said):
+        if said[0] == "log":
+            time.sleep(60)
+
+
 class Absent(Told):
     packages = {"no_such_package": "no-such-package"}
     extra = "no-such"
@@ -78,7 +85,7 @@ def package(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("package")
     (folder / "watched.py").write_text(MINE)
     (folder / "my/tracker").mkdir(parents=True)
-    for name in ("Told", "Failing", "Absent"):
+    for name in ("Told", "Failing", "Hanging", "Absent"):
         (folder / f"my/tracker/{name.lower()}.yaml").write_text(f"_target_: watched.{name}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
@@ -185,6 +192,16 @@ def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(tmp_path: Path
     what = {"start": "starting", "log": "logging", "flush": "flushing", "end": "ending"}[at]
     assert len(warnings) == 1
     assert f"the tracker Failing failed while {what} (OSError: no space) and is off from here on" in warnings[0]
+    assert (run_dir / "result.json").is_file()
+
+
+def test_a_tracker_that_hangs_is_left_out_and_the_run_goes_on(
+    tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nlu.tracking.guarded.LIMIT_S", 0.1)
+    run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=hanging")
+    (warning,) = (line for line in (run_dir / "log.txt").read_text().splitlines() if "the tracker" in line)
+    assert "the tracker Hanging hangs while logging, for 0.1 s by now, and is off from here on" in warning
     assert (run_dir / "result.json").is_file()
 
 

@@ -18,8 +18,13 @@ from tests.serving.servers import serving
 pytestmark = pytest.mark.thorough
 
 NOT_HERE = {
+    "launcher=slurm": "needs Slurm; make test-slurm starts one",
+    "launcher=joblib": "needs that plugin; tests/launchers has a launcher of its kind",
+    "launcher=pai": "needs an account; tests/services runs jobs over doubles of PAI",
     "postgresql://": "needs a database; tests/services runs searches on one",
     "s3://": "needs an object store; tests/services runs searches on one",
+    "oss://": "needs an object store; tests/services has a double of one",
+    "odps://": "needs an account; tests/inference/test_predict_table.py writes into a double of MaxCompute",
 }
 SIZES = {
     "bert": ("hidden_size=8", "layers=1", "heads=2", "intermediate_size=16", "max_positions=128", "pretrained=null"),
@@ -63,6 +68,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(folder, "model=bert_tiny", *small, *RUN, *SHORT, "folds=2", "hydra.run.dir=outputs/folds")
     search = ("--multirun", "hydra/sweeper=hyperband", "hydra.sweep.dir=outputs/search", "hydra.sweeper.n_trials=2")
     run(folder, "model=bert_tiny", *small, *RUN, *SHORT, *search, "optimizer.lr=interval(1e-4,1e-3)")
+    grid = ("--multirun", "hydra/launcher=submitit_local", "hydra.sweep.dir=outputs/grid", "seed=1,2")
+    run(folder, "model=bert_tiny", *small, *RUN, *SHORT, *grid)
     return folder
 
 

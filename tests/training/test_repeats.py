@@ -118,6 +118,7 @@ def test_folds_spread_over_jobs_are_the_same_runs_and_join_the_same(
     assert (joined.header, list(joined.records())) == (apart.header, list(apart))
 
 
+@pytest.mark.thorough
 def test_folds_that_were_broken_go_on_at_the_broken_one_to_the_same_bytes(
     data: tuple[str, ...], three_folds: tuple[Path, str], tmp_path: Path
 ) -> None:

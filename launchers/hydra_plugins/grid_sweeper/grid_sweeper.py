@@ -37,6 +37,11 @@ class GridSweeper(Sweeper):
                 f"hydra.sweeper.max_batch_size is {self.max_batch_size} but must be an integer >= 1 or null; "
                 "set hydra.sweeper.max_batch_size to such a value"
             )
+        if self.max_batch_size is not None and self.config.hydra.launcher.get("wait") is False:
+            raise UserError(
+                "hydra.launcher.wait is false, but a batch of hydra.sweeper.max_batch_size begins when the last one "
+                "has ended; leave one of them out (hydra.launcher.array_parallelism of Slurm limits what runs at once)"
+            )
         given = [*(f"{key}={value}" for key, value in self.params.items()), *arguments]
         # The loader is what glob(*) asks for the choices of a group.
         overrides = OverridesParser.create(self.hydra_context.config_loader).parse_overrides(given)

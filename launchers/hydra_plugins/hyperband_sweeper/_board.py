@@ -44,6 +44,10 @@ class Board:
             self._is_written = False
             self._console.print(f"{LOG} is not written any more: {error}", style="yellow")
 
+    def stop_bar(self) -> None:
+        """Take the bar away for good, which would be drawn over a question."""
+        self._bar.stop()
+
     def progress(self, finished: int, best: str) -> None:
         self._bar.update(self._task, completed=finished, description=f"trials, best {best}")
 

@@ -1,13 +1,11 @@
 """The search: ask, launch, wait, tell; every decision is in the storage, so that it can be broken off anywhere."""
 
-import contextlib
 import math
 import signal
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,6 +18,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from nlu.config.errors import UserError, print_error
 from nlu.config.words import counted
+from nlu.runs.mirror import Mirror
 from nlu.sweeps import preflight, resources
 from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, STOPPED, last_line
 from nlu.sweeps.distributions import suggest
@@ -29,8 +28,10 @@ from nlu.sweeps.lease import Lease
 from ._board import Board, Idle, parameters
 from ._failures import Failures, FailuresEndSearch
 from ._folder import hold, require_no_run
+from ._mirror import bring_trials_back, mirrored, tell
 from ._plan import Plan
-from ._slots import Ended, quiet_launchers, terminate_jobs
+from ._slots import REMEDY, Ended, quiet_launchers
+from ._stop import Stop
 
 VALUES, ATTEMPT, LAUNCHES = "values", "attempt", "launches"
 """user attributes of a trial: what was drawn, once that is complete; how often it has failed so far; how often a job
@@ -39,7 +40,6 @@ POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
 LOST_MAX = 3
 """How often a job may vanish without a word, and without having got any further, before its trial has failed."""
-STOP_WAIT_S, STOP_AGAIN_S = 60.0, 2.0
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
@@ -52,11 +52,13 @@ def sweep(
     quiet_launchers()
     plan = Plan(settings, arguments, context, task, config)
     require_no_run(plan.folder)
-    with hold(plan.folder) as place:
+    with mirrored(plan) as mirror, hold(plan.folder) as place:
         plan.prepare()
-        with Lease(plan.storage, plan.name, place, lambda text: print(text, file=sys.stderr)) as lease:
+        with Lease(plan.storage, plan.name, place, tell) as lease:
             plan.settle()
-            search = Search(plan, lease)
+            if mirror is not None:
+                mirror.saved()
+            search = Search(plan, lease, mirror)
             try:
                 search.run()
             except FailuresEndSearch:
@@ -82,13 +84,13 @@ class Search:
 
     plan: Plan
     lease: Lease
+    mirror: Mirror | None = None
     running: dict[int, Running] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)
     """numbers that were asked for, and have no job: of a search that was broken off, or to be started again"""
     lost: Counter[int] = field(default_factory=Counter)
     """how often a trial's job vanished without having got further"""
-    stopping: int | None = None
-    """the signal that asked to stop"""
+    stop: Stop = field(default_factory=Stop)
 
     def __post_init__(self) -> None:
         self.failures = Failures(self.plan.folder, self.plan.settings["stop_after_same_failures"])
@@ -104,24 +106,27 @@ class Search:
             Board(
                 self.plan.folder, self.plan.n_trials, with_bar=self.plan.slots.is_threaded or self.plan.is_run
             ) as self.board,
-            self._signals(),
+            self.stop.heard(self.plan.slots.is_threaded),
         ):
-            self.plan.storage.is_hurried = lambda: self.stopping is not None
+            self.plan.storage.is_hurried = lambda: self.stop.signal is not None
             self._announce(len(finished))
             try:
                 self._loop()
             except UserError:
                 self._end_jobs()
                 raise
-            if self.stopping is not None:
+            if self.stop.signal is not None:
                 self._end_jobs()
                 self.board.say(f"stopped; the same command with hydra.sweep.dir={self.plan.folder} goes on")
-                raise SystemExit(130 if self.stopping == signal.SIGINT else 75)
+                raise SystemExit(130 if self.stop.signal == signal.SIGINT else 75)
             if self.plan.slots.is_threaded:
                 self.board.say(f"idle slots: {self.idle.share:.1%} of the time in which trials remained")
 
+    def _end_jobs(self) -> None:
+        self.stop.end_jobs(self.plan.slots, set(self.running), self.plan.folder, self.board)
+
     def _loop(self) -> None:
-        while self.stopping is None:
+        while self.stop.signal is None:
             self.lease.require()
             self._collect()
             self._fill()
@@ -149,7 +154,7 @@ class Search:
         return len(self.waiting) + max(0, self.plan.n_trials - self.asked)
 
     def _fill(self) -> None:
-        while len(self.running) < self.plan.slots.count and self.stopping is None and self._remaining() > 0:
+        while len(self.running) < self.plan.slots.count and self.stop.signal is None and self._remaining() > 0:
             if self.waiting:
                 number = self.waiting.pop(0)
             else:
@@ -157,8 +162,9 @@ class Search:
                 self.asked += 1
             self.lease.require()
             self._start(number)
-            if not self.plan.slots.is_threaded:
+            if not self.plan.slots.is_threaded and not self.plan.slots.is_batched:
                 self._collect()
+        self.plan.slots.hand_over()
 
     def _start(self, number: int) -> None:
         frozen = self._drawn(number)
@@ -276,13 +282,13 @@ class Search:
         elif ended.value in STOPPED:
             self.waiting.insert(0, ended.number)
             if not self.plan.slots.is_threaded:
-                self.stopping = signal.SIGINT if ended.value == 130 else signal.SIGTERM
-            elif self.stopping is None:
+                self.stop.signal = signal.SIGINT if ended.value == 130 else signal.SIGTERM
+            elif self.stop.signal is None:
                 self.board.say(f"trial {ended.number}: its job was stopped, its state saved; it goes on from there")
         elif ended.refusal is not None:
             raise UserError(
-                f"the job of trial {ended.number} was refused: {ended.refusal}; correct what hydra.launcher sets, and "
-                f"the same command with hydra.sweep.dir={self.plan.folder} goes on"
+                f"trial {ended.number}: {ended.refusal}{REMEDY}, and the same command with "
+                f"hydra.sweep.dir={self.plan.folder} goes on"
             )
         elif ended.never_began:
             raise UserError(
@@ -332,58 +338,15 @@ class Search:
         return f"{best.value:.6g} (trial {best.number})"
 
     def _show_progress(self) -> None:
+        if self.mirror is not None:
+            self.mirror.saved()
         self.board.progress(sum(trial.state in FINISHED for trial in self._trials()), self._best())
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Have SIGTERM, SIGUSR1 and Ctrl-C end the search in order, where its jobs run in processes of their own."""
-        if not self.plan.slots.is_threaded:
-            yield
-            return
-        before = {
-            number: signal.signal(number, self._asked_to_stop)
-            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _asked_to_stop(self, number: int, frame: Any) -> None:
-        if self.stopping is not None:
-            raise KeyboardInterrupt
-        self.stopping = number
-
-    def _end_jobs(self) -> None:
-        """Have local jobs save their state and end; those on other machines go on, and are found again."""
-        if self.plan.slots.is_threaded and not self.plan.slots.is_local:
-            self._forget_ended()
-        if not self.running:
-            return
-        numbers = ", ".join(map(str, sorted(self.running)))
-        one = len(self.running) == 1
-        under_way = f"trial {numbers} is under way" if one else f"trials {numbers} are under way"
-        if not self.plan.slots.is_local:
-            self.board.say(f"{under_way} elsewhere, and {'goes' if one else 'go'} on there")
-            return
-        self.board.say(f"{under_way}: {'it saves its state and ends' if one else 'they save their state and end'}")
-        deadline_s = time.monotonic() + STOP_WAIT_S
-        while self.running and time.monotonic() < deadline_s:
-            # More than once: a job that is just starting does not listen yet.
-            terminate_jobs()
-            if (ended := self.plan.slots.next_ended(STOP_AGAIN_S)) is not None:
-                self.running.pop(ended.number, None)
-
-    def _forget_ended(self) -> None:
-        """Leave out the launches that end by themselves at this moment: what refused one job refuses others."""
-        for ended in iter(partial(self.plan.slots.next_ended, STOP_AGAIN_S), None):
-            self.running.pop(ended.number, None)
 
     def summarize(self) -> None:
         """Write the table, the best configuration and the figures."""
         from nlu.sweeps.summary import write_summary
 
+        bring_trials_back(self.plan, self._trials(), partial(self.board.say, style="yellow"))
         write_summary(self.plan.study, self.plan.folder)
         # Before what is said on standard error after it.
         sys.stdout.flush()

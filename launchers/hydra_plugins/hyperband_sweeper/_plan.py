@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from optuna.samplers import RandomSampler
 
+from nlu.config.checks.reading import read_override
 from nlu.config.checks.resolve import without_hydra
 from nlu.config.checks.values import show
 from nlu.config.entry.app import prepare
@@ -21,12 +22,13 @@ from nlu.config.entry.grid import run_dir_problems
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.words import counted
+from nlu.storage.objects import address_problems
 from nlu.sweeps import preflight, resources
 from nlu.sweeps.channel import PRUNER
 from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
 from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space, space_differences
-from nlu.sweeps.storage import open_storage, storage_url, url_problems
+from nlu.sweeps.storage import journal_of, open_storage, storage_url, url_problems
 
 from . import _folder
 from ._slots import Slots
@@ -58,14 +60,16 @@ class Plan:
         """the program reports to its trial; of any other the number that its job returns is the value"""
         self.is_run = self.hands_trial and "task" in self.config and "trainer" in self.config
         """the program is nlu.train"""
-        self.url = storage_url(self.settings["storage"], self.folder)
-        # A folder may have been moved or renamed since its search began.
-        self.name = self.settings["study_name"] or _folder.held_name(self.folder) or self.folder.name
+        self.mirror = _mirror(self.arguments, self.config)
+        """where the folder is kept while the search goes on, and with it the journal, unless a storage is set"""
+        self.url = storage_url(self.settings["storage"] or journal_of(self.mirror), self.folder)
         self.warnings: list[str] = []
         """what the user should know before the first trial"""
 
     def prepare(self) -> None:
         """Settle everything that can be settled without a trial. Raises UserError with all problems of a step."""
+        # A folder may have been moved or renamed since its search began.
+        self.name = self.settings["study_name"] or _folder.held_name(self.folder) or self.folder.name
         _folder.require_same_study(self.folder, self.name)
         compose = self._composer()
         is_group = preflight.is_group_of(self.context.config_loader)
@@ -142,6 +146,11 @@ class Plan:
         if "hydra:job.num" not in subdir and "hydra.job.num" not in subdir:
             found.append(
                 f"hydra.sweep.subdir is {subdir}, but a trial's folder must be found by its number; leave it out"
+            )
+        if self.config.hydra.launcher.get("wait") is False:
+            found.append(
+                "hydra.launcher.wait is false, but a search draws its next trials from what the last ones gave; leave "
+                "it out, and start the search where it can stay, in tmux or as a job of its own"
             )
         found += run_dir_problems(self.config)
         found += url_problems(self.url, self.n_jobs)
@@ -288,6 +297,14 @@ class Plan:
             found.append(f"trial={{{named},number:{number},attempt:{attempt},launch:{launch}}}")
             found += ["resume=auto"] if "resume" in self.config else []
         return found
+
+
+def _mirror(arguments: Sequence[str], config: DictConfig) -> str | None:
+    """Return the mirror that the trials share, each of which has a folder of its own in it."""
+    written = [read_override(text).value() for text in arguments if text.lstrip("+").startswith("mirror=")]
+    mirror = written[-1] if written else OmegaConf.select(config, "mirror")
+    # What is none is refused with all else, when the trials' configuration is checked.
+    return mirror if isinstance(mirror, str) and not address_problems(mirror, "mirror") else None
 
 
 def _described(spec: dict[str, Any], besides: dict[str, Any]) -> str:

@@ -1,34 +1,32 @@
-"""Starting jobs: one at a time in this process, or each in a thread that waits for a launcher of its own."""
+"""Starting jobs: one at a time in this process, each in a thread that waits for a launcher of its own, or in batches
+of a launcher that takes one launch at a time."""
 
 import contextlib
-import copy
-import itertools
 import logging
 import os
 import queue
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext, RunMode, TaskFunction
+from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict, read_write
 
-from nlu.config.submitted import refusal_of, was_lost
+from nlu.config.submitted import raised_in, refusal_of, was_lost
+from nlu.launching.queue import JobRefused
 from nlu.runs.provenance import usable_cores
 from nlu.sweeps.channel import last_line
 
-SEVERAL_AT_ONCE = ("hydra_plugins.hydra_submitit_launcher.", "hydra_plugins.pai_launcher.")
+SEVERAL_AT_ONCE = ("hydra_plugins.queue_launcher.", "hydra_plugins.hydra_submitit_launcher.")
 """Launchers that were read and found to take launches from several threads."""
-LOCAL = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
-TIMEOUT = "hydra.launcher.timeout_min"
+LOCAL = "hydra_plugins.queue_launcher.queue_launcher.LocalLauncher"
+REMEDY = "; correct what hydra.launcher sets"
 NO_TIMEOUT_MIN = 60 * 24 * 60
 """What a local job has where nobody set the key: submitit's own default is an hour, which a trial may well take."""
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -51,19 +49,19 @@ class Ended:
 
     @property
     def refusal(self) -> str | None:
-        """What the command that hands jobs over said when it refused this one."""
-        return refusal_of(self.error)
+        """What the queue, or the command that hands jobs over, said when it refused this one."""
+        if isinstance(self.error, JobRefused):
+            return last_line(self.error).removesuffix(REMEDY)
+        said = refusal_of(self.error)
+        return None if said is None else f"its job was refused: {said}"
 
     @property
     def failure(self) -> BaseException | None:
         """What was raised in the job, or by the launcher."""
         if self.error is not None or self.result is None or self.result.status != JobStatus.FAILED:
             return self.error
-        try:
-            # Of a job that failed this raises what the job raised.
-            return RuntimeError(f"it returned {self.result.return_value!r}")
-        except BaseException as error:
-            return error
+        raised = raised_in(self.result)
+        return raised if isinstance(raised, BaseException) else RuntimeError(f"it returned {raised!r}")
 
     @property
     def value(self) -> Any:
@@ -76,33 +74,40 @@ class Ended:
 
 
 class Slots:
-    """Places for jobs. `launch` returns at once where jobs run elsewhere, and after the job where they run here."""
+    """Places for jobs. `launch` returns at once where jobs run elsewhere, and after the job where they run here.
+
+    A launcher that takes one launch at a time is handed those that were launched since the last `hand_over` by that,
+    which returns when all of them have ended.
+    """
 
     def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, wanted: int):
         # OmegaConf takes nodes out of their tree while it copies them: no other thread may read this copy meanwhile.
         self._config, self._context, self._task = config.copy(), context, task
         self.target = str(config.hydra.launcher._target_)
-        takes_several = self.target.startswith(SEVERAL_AT_ONCE)
-        self.is_threaded = takes_several
-        self.count = wanted if takes_several else 1
+        self.is_threaded = self.target.startswith(SEVERAL_AT_ONCE)
+        self.is_batched = not self.is_threaded and self.target != BASIC and wanted > 1
+        self.count = wanted if self.is_threaded or self.is_batched else 1
+        self._batch: list[tuple[int, int, list[str]]] = []
         self._ended: queue.Queue[Ended] = queue.Queue()
-        self._jobs = f"{config.hydra.sweep.dir}/.submitit/{time.strftime('%Y%m%d-%H%M%S')}"
-        self._launches = itertools.count()
         self._devices: dict[int, int] = {}
-        self._is_timed = self.is_local and _is_timed(config, context)
+        self._is_timed = self.is_local and config.hydra.launcher.timeout_min is not None
 
     @property
     def is_local(self) -> bool:
         return self.target == LOCAL
 
     def sentence(self, wanted: int) -> str | None:
-        """Return what to say where fewer trials run at once than were asked for."""
+        """Return what to say where trials run otherwise than each in its slot, as many as were asked for."""
+        name = self.target.rpartition(".")[2]
+        if self.is_batched:
+            return (
+                f"{name} takes one launch at a time, so trials run in batches of {self.count}, with consecutive "
+                "numbers; a free slot waits for its batch; hydra/launcher=submitit_local fills each at once"
+            )
         if self.count == wanted:
             return None
-        name = self.target.rpartition(".")[2]
-        why = "runs jobs in this process" if self.target == BASIC else "is not known to take several launches at once"
         return (
-            f"hydra.sweeper.n_jobs is {wanted}, but {name} {why}, so trials run one at a time; "
+            f"hydra.sweeper.n_jobs is {wanted}, but {name} runs jobs in this process, so trials run one at a time; "
             "hydra/launcher=submitit_local runs them side by side"
         )
 
@@ -121,8 +126,11 @@ class Slots:
     def launch(self, number: int, launch: int, overrides: Sequence[str]) -> None:
         """Start a job under its trial's number; its end comes through `next_ended`."""
         own = [*overrides, *self._share_of_machine(number)]
+        if self.is_batched:
+            self._batch.append((number, launch, own))
+            return
         try:
-            launcher = self._launcher(number, launch)
+            launcher = self._launcher()
         except Exception as error:
             self._ended.put(Ended(number, launch, None, error))
             return
@@ -133,6 +141,24 @@ class Slots:
             target=self._launch_apart, args=(launcher, number, launch, own), name=f"trial-{number}", daemon=True
         )
         work.start()
+
+    def hand_over(self) -> None:
+        """Hand over what was launched since the last time, consecutive numbers together, and wait for all of it."""
+        batch, self._batch = sorted(self._batch), []
+        while batch:
+            count = next(
+                (place for place in range(1, len(batch)) if batch[place][0] != batch[place - 1][0] + 1), len(batch)
+            )
+            together, batch = batch[:count], batch[count:]
+            results: Sequence[JobReturn | None] = [None] * count
+            error: Exception | None = None
+            try:
+                launcher = self._launcher()
+                results = launcher.launch([own for _, _, own in together], initial_job_idx=together[0][0])
+            except Exception as raised:
+                error = raised
+            for (number, launch, _), result in zip(together, results, strict=True):
+                self._ended.put(Ended(number, launch, result, error))
 
     def _launch_apart(self, launcher: Launcher, number: int, launch: int, overrides: Sequence[str]) -> None:
         # Ctrl-C is for the search, which then ends its jobs in order; what is started here inherits the mask.
@@ -151,16 +177,13 @@ class Slots:
         except Exception as error:
             return Ended(number, launch, None, error)
 
-    def _launcher(self, number: int, launch: int) -> Launcher:
+    def _launcher(self) -> Launcher:
         config, context, task = self._config.copy(), self._context, self._task
-        if not self.is_local:
+        if not self.is_local or self._is_timed:
             return Plugins.instance().instantiate_launcher(config=config, hydra_context=context, task_function=task)
         own = self._config.copy()
         with read_write(own.hydra), open_dict(own.hydra):
-            # Of each launch its own: process numbers come again, and a stale result would be taken for this one's.
-            own.hydra.launcher.submitit_folder = f"{self._jobs}/{number}-{launch}-{next(self._launches)}/%j"
-            if not self._is_timed:
-                own.hydra.launcher.timeout_min = NO_TIMEOUT_MIN
+            own.hydra.launcher.timeout_min = NO_TIMEOUT_MIN
         launcher = Plugins.instance().instantiate_launcher(config=own, hydra_context=context, task_function=task)
         # Hydra refuses a job whose own launcher is not that of the search.
         launcher.setup(hydra_context=context, task_function=task, config=config)
@@ -181,32 +204,6 @@ class Slots:
         return [f"+hydra.job.env_set.{name}='{value}'" for name, value in shares.items()]
 
 
-def _is_timed(config: DictConfig, context: HydraContext) -> bool:
-    """Return whether somebody set how long a job may take, on the command line or in a file.
-
-    Another default, composed in submitit's place, shows it: what is set stands against either.
-    """
-    given = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
-    if any(override.lstrip("+").startswith(f"{TIMEOUT}=") for override in given):
-        return True
-    store, group, name = ConfigStore.instance(), "hydra/launcher", "submitit_local"
-    default = store.load(f"{group}/{name}.yaml")
-    other = copy.deepcopy(default.node)
-    other.timeout_min = default.node.timeout_min + 1
-    try:
-        store.store(
-            group=group, name=name, node=other, package=default.package, provider=default.provider, replace=True
-        )
-        composed = context.config_loader.load_configuration(
-            config_name=config.hydra.job.config_name, overrides=given, run_mode=RunMode.MULTIRUN
-        )
-    finally:
-        store.store(
-            group=group, name=name, node=default.node, package=default.package, provider=default.provider, replace=True
-        )
-    return composed.hydra.launcher.timeout_min != other.timeout_min
-
-
 def visible_gpus() -> list[str]:
     """Return the names of the GPUs that CUDA would see, without importing torch."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -218,8 +215,7 @@ def visible_gpus() -> list[str]:
 
 def quiet_launchers() -> None:
     """Keep the launchers' own line about each job out of the console; the sweep has one of its own."""
-    for name in (BASIC.rpartition(".")[0], LOCAL.rpartition(".")[0]):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger(BASIC.rpartition(".")[0]).setLevel(logging.WARNING)
 
 
 def terminate_jobs() -> None:

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hydra import compose, initialize_config_search_path
+from hydra import initialize_config_search_path
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nlu.config.checks.composing import compose
 from nlu.config.checks.reading import USER_MISTAKES, first_values, read_override
 from nlu.config.checks.resolve import resolve
-from nlu.config.checks.validate import RUN, known_keys
+from nlu.config.checks.validate import known_keys
 from nlu.config.errors import UserError
+from nlu.config.schemas import RUN
 
 
 def with_known_keys(
@@ -29,7 +31,7 @@ def with_known_keys(
                 if override[0] not in "+~" and parsed.package is None and "." in parsed.key_or_group
             }
             others = first_values([override for override in overrides if override not in plain])
-            config = compose(config_name, overrides=others)
+            config = compose(config_name, others)
         except (UserError, *USER_MISTAKES):
             return list(overrides)
     left_out = {override for override, key in plain.items() if is_left_out(key, config, schema)}

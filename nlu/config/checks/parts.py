@@ -1,6 +1,7 @@
 """Whether the loss and the head of a configuration are made for what its task gives, and for each other."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from nlu.config.choices import choice_of, targets_of
@@ -17,15 +18,15 @@ DEFAULT_LOSS = "nlu.losses.cross_entropy.CrossEntropy"
 
 def part_problems(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
     """Yield each broken rule, as key, value, rule and remedy; `task` are the constants of the task's class."""
-    name = choice_of("task", config["task"][TARGET])
+    # What a class is called is read from all files of its group, so it is asked for only where something is to be said.
+    name, what = partial(choice_of, "task", config["task"][TARGET]), partial(choice_of, "loss", config["loss"][TARGET])
     misfit = _misfit(config["loss"][TARGET], task)
-    what = choice_of("loss", config["loss"][TARGET])
     if misfit:
         reads, gives = misfit
         fitting = [choice for choice, target in targets_of("loss").items() if not _misfit(target, task)]
         yield (
-            f"loss is {what}, which reads {reads}, but task={name} gives {gives}; leave out loss= for the task's own, "
-            f"or choose one that fits: {', '.join(fitting)}"
+            f"loss is {what()}, which reads {reads}, but task={name()} gives {gives}; leave out loss= for the task's "
+            f"own, or choose one that fits: {', '.join(fitting)}"
         )
     head, heads = config["head"][TARGET], task.get("heads")
     reads = read_constants(config["loss"][TARGET]).get("reads", "logits")
@@ -33,13 +34,13 @@ def part_problems(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]
     if heads and head.startswith("nlu.") and head != AUTO_HEAD and head not in heads:
         fitting = [choice_of("head", path) for path in heads]
         yield (
-            f"head is {choice_of('head', head)}, but task={name} takes {', '.join(fitting)}; set head=auto for the "
+            f"head is {choice_of('head', head)}, but task={name()} takes {', '.join(fitting)}; set head=auto for the "
             "task's own"
         )
     elif head == SIDES_HEAD and (config["head"]["features"] == "cosine") != (reads != "logits"):
         wanted = "concat" if reads == "logits" else "cosine"
         yield (
-            f"head.features is {config['head']['features']}, but loss is {what}, which reads {reads}; set "
+            f"head.features is {config['head']['features']}, but loss is {what()}, which reads {reads}; set "
             f"head.features={wanted}, or head=auto"
         )
     elif head == CRF_HEAD and not misfit:
@@ -47,7 +48,7 @@ def part_problems(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]
     batch_size, devices = config["trainer"]["batch_size"], config["trainer"]["devices"]
     if reads == "similarities" and batch_size < 2 * devices:
         yield (
-            f"loss is {what}, which tells a pair from the others of its micro-batch, but trainer.batch_size is "
+            f"loss is {what()}, which tells a pair from the others of its micro-batch, but trainer.batch_size is "
             f"{batch_size} over {devices} device(s), so there are none; set trainer.batch_size to >= {2 * devices}"
         )
 

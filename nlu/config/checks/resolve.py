@@ -5,8 +5,7 @@ from typing import Any
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from nlu.config.checks.rules import MISSING
-from nlu.config.checks.validate import UNRESOLVED
+from nlu.config.unset import MISSING, UNRESOLVED
 
 
 def without_hydra(config: DictConfig) -> DictConfig:

@@ -18,10 +18,11 @@ from nlu.config.layouts import ROLES, known_roles, layouts_of, missing_roles
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
+from nlu.config.unset import MISSING
+from nlu.storage.objects import address_problems
+from nlu.storage.places import is_object
 from nlu.storage.redaction import credential_problems
 
-MISSING = "???"
-"""A value that is still to be set, which is reported wherever it stands; no rule speaks of it as well."""
 DATA_TARGET = DEFAULT_TARGETS["data"]
 DEFAULT_DATA_FOLDER = "../shared/data"
 BERT_TARGET = "nlu.models.encoders.bert.Bert"
@@ -143,6 +144,11 @@ def _repeats(config: dict[str, Any]) -> Iterator[str]:
             f"folds.group_by is {group_by}, but with data.format={config['data']['format']} rows have no column to "
             "group by; set folds.group_by=null, or give the rows as a table or jsonl"
         )
+    mirror = config.get("mirror")
+    if mirror is not None:
+        yield from address_problems(mirror, "mirror")
+    if config.get("stores") is not None:
+        yield from address_problems(config["stores"], "stores")
     if config["resume"] not in ("auto", "never") and (config["seeds"] > 1 or (count is not None and fold is None)):
         yield (
             f"resume is {config['resume']!r}, the state of one run, but folds and seeds make several; set resume to "
@@ -201,7 +207,7 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
             "null for random weights"
         )
     resume = config["resume"]
-    if resume not in ("auto", "never") and not Path(resume).expanduser().is_dir():
+    if resume not in ("auto", "never") and not is_object(resume) and not Path(resume).expanduser().is_dir():
         yield f"resume is {resume!r}, which is no folder; set it to auto, never, or a run's folder"
 
 

@@ -6,31 +6,16 @@ All problems are collected, so that a user mends a configuration in one go.
 from collections.abc import Mapping
 from typing import Any
 
-from nlu.config.checks.rules import MISSING, cross_problems
+from nlu.config.checks.rules import cross_problems
 from nlu.config.checks.values import broken_rule, check_value, show
 from nlu.config.defaults import PLAIN_GROUPS, with_defaults, with_targets
 from nlu.config.errors import UserError
 from nlu.config.nearest import key_hint
+from nlu.config.schemas import EVALUATE, RUN
 from nlu.config.signature import Parameter, Signature, read_signature
 from nlu.config.targets import TARGET, is_trusted, untrusted
+from nlu.config.unset import MISSING, UNRESOLVED
 
-RUN = "nlu.config.schema.Run"
-EVALUATE = "nlu.config.inference.Evaluate"
-SCHEMAS = {
-    "train": RUN, "preprocess": RUN, "evaluate": EVALUATE, "export": "nlu.config.inference.Export",
-    "predict": "nlu.config.inference.Predict", "serve": "nlu.config.inference.Serve",
-}  # fmt: skip
-"""Of each command that composes a configuration, the dataclass of the top-level keys."""
-
-
-class _Unresolved:
-    """Stands for a value whose interpolation failed, which is reported by whoever resolved it."""
-
-    def __repr__(self) -> str:
-        return "unresolved"
-
-
-UNRESOLVED = _Unresolved()
 _NOTHING = object()
 
 

@@ -1,14 +1,16 @@
 """The entry that every command shares: Hydra composes, users get messages, programs get exit codes.
 
-0 is success, 1 a bug of ours with its traceback, 2 something the user can mend, 130 an interrupt.
+0 is success, 1 a bug of ours with its traceback, 2 something the user can mend, 130 an interrupt. What checks alone
+need is imported where they begin, so that showing a configuration costs little more than Hydra.
 """
 
 import errno
 import functools
+import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,19 +25,17 @@ from hydra.utils import execution_whitelist
 from omegaconf import DictConfig
 
 import nlu
-from nlu.config.checks.left_out import with_known_keys
-from nlu.config.checks.overrides import composition_problem, override_problems
+from nlu.config.checks.composing import composing_once
 from nlu.config.checks.reading import USER_MISTAKES
-from nlu.config.checks.resolve import resolve
-from nlu.config.checks.validate import RUN, SCHEMAS, problems
 from nlu.config.choices import conf_dir
-from nlu.config.defaults import with_defaults
 from nlu.config.entry.completion import asked, installed_command, is_query
 from nlu.config.entry.flags import CommandLine, read_command_line
-from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
-from nlu.config.entry.guard import require_safe, whitelist
+from nlu.config.entry.grid import current, current_grid, job_name, print_end, status_of
+from nlu.config.entry.guard import handed_over, require_safe, whitelist
+from nlu.config.entry.tracebacks import hide_tracebacks
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.pipes import leave_output
+from nlu.config.schemas import RUN, SCHEMAS
 from nlu.config.submitted import grid_problems
 
 EXIT_INTERRUPTED = 130
@@ -61,14 +61,21 @@ Task = Callable[[DictConfig], Any]
 def find_plugins() -> None:
     """Have Hydra, and the jobs it starts, find the plugins of a checkout; installed ones it finds by itself."""
     plugins = Path(nlu.__file__).resolve().parents[1] / "launchers"
-    if (plugins / "hydra_plugins").is_dir() and str(plugins) not in sys.path:
+    if not (plugins / "hydra_plugins").is_dir():
+        return
+    if str(plugins) not in sys.path:
         sys.path.append(str(plugins))
-        known = os.environ.get("PYTHONPATH")
+    known = os.environ.get("PYTHONPATH")
+    if str(plugins) not in (known or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join([*([known] if known else []), str(plugins)])
 
 
 def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
     """Return the configuration as plain containers, resolved and valid. Raises UserError with all problems."""
+    from nlu.config.checks.resolve import resolve
+    from nlu.config.checks.validate import problems
+    from nlu.config.defaults import with_defaults
+
     plain, unresolved = resolve(config)
     found = unresolved + problems(plain, schema)
     if found:
@@ -84,6 +91,7 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
     of them lie, is said at the end. `schema` is the dotted name of the dataclass of the top-level keys, by
     default that of the command; `config_dir` replaces `conf_dir()`.
     """
+    hide_tracebacks()
     schema = schema or SCHEMAS.get(config_name, RUN)
     # Hydra then raises its errors instead of printing them and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -99,10 +107,11 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
     except UserError as error:
         print_error(error)
         sys.exit(EXIT_USER_ERROR)
-    with current_grid(partial(prepare, schema=schema)) as grid:
+    with current_grid(partial(prepare, schema=schema), command=list(sys.argv)) as grid:
         job = _Job(task, grid.swept)
-        _run(job, line, line.config_name or config_name, directory, schema)
-    print_end(grid.returned)
+        with composing_once(), _collecting_later():
+            _run(job, line, line.config_name or config_name, directory, schema)
+    print_end(grid)
     sys.exit(max([*job.exit_codes, *map(status_of, grid.returned)], default=0))
 
 
@@ -129,6 +138,8 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
         except USER_MISTAKES:
             if job.has_started:
                 raise
+            from nlu.config.checks.left_out import with_known_keys
+
             completed = with_known_keys(config_name, search_path, line.overrides, schema)
             if completed == line.overrides:
                 raise
@@ -156,10 +167,33 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
         sys.exit(EXIT_USER_ERROR)
 
 
+@contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Let no garbage be looked for until a job begins, or the block ends: composing leaves none to speak of."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _compose_and_run(job: "_Job", line: CommandLine, config_name: str, directory: Path, search_path: list[str]) -> None:
+    trusted: list[str] = []
     # What only shows something builds nothing.
-    trusted = require_safe(config_name, search_path, line.overrides, line.is_multirun) if line.runs_jobs else []
+    if line.runs_jobs:
+        known = require_safe(config_name, search_path, line.overrides, line.is_multirun)
+        trusted = known.trusted
+        if known.handed_over is not None:
+            if (grid := current()) is not None:
+                grid.is_single = True
+            line = replace(
+                line, flags=[*line.flags, "--multirun"], overrides=handed_over(line.overrides, known.handed_over)
+            )
     sys.argv = [sys.argv[0], *line.arguments]
+    if line.runs_jobs:
+        gc.enable()
     main = hydra.main(config_path=str(directory), config_name=config_name, execution_whitelist=whitelist(trusted))
     main(job.wrapped())()
 
@@ -212,6 +246,8 @@ class _Job:
 def _composition_problems(
     error: Exception, config_name: str, search_path: list[str], line: CommandLine, schema: str
 ) -> list[str]:
+    from nlu.config.checks.overrides import composition_problem, override_problems
+
     if isinstance(error, yaml.YAMLError | SearchPathException):
         # The overrides are not to blame, and cannot be tried before this is mended.
         return [composition_problem(error, config_name)]

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from nlu.config.entry.tracebacks import hide_tracebacks
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.nearest import hint
 from nlu.config.pipes import leave_output
@@ -21,9 +22,17 @@ class Parser(argparse.ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return the values. Raises UserError for a flag that does not exist, lacks its value or has a wrong one."""
         values, unknown = self.parse_known_args(arguments)
-        if unknown:
+        # What follows a flag that does not exist may be its value.
+        named = [text.partition("=")[0] for text in unknown if text.startswith("-")]
+        if named:
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-            raise UserError(*(f"{text}: there is no such flag; {hint(text, flags)}" for text in unknown))
+            raise UserError(*(f"{flag}: there is no such flag; {hint(flag, flags)}" for flag in named))
+        if unknown:
+            self.error(
+                f"{', '.join(unknown)}: one argument too many"
+                if len(unknown) == 1
+                else f"{', '.join(unknown)}: {len(unknown)} arguments too many"
+            )
         return values
 
     def error(self, message: str) -> NoReturn:
@@ -43,6 +52,7 @@ def at_least(lowest: int) -> Callable[[str], int]:
 
 def run_command(main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Run `main` on the arguments of the process and exit with what it returns, or with 2 for a UserError."""
+    hide_tracebacks()
     try:
         status = main(sys.argv[1:])
         sys.stdout.flush()

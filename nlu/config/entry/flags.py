@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from nlu.config.entry.quoting import quoted
 from nlu.config.errors import UserError
+from nlu.storage.places import is_object
 
 HIDDEN = "***"
 """stands in a run's file `overrides` for a secret"""
@@ -56,7 +57,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     given = _parser().parse_intermixed_args([OURS.get(text, text) for text in _with_files(arguments)])
     overrides = [quoted(short_form(text)) for text in given.overrides]
     if given.rerun is not None:
-        saved = _parser().parse_intermixed_args(_saved(Path(given.rerun)))
+        saved = _parser().parse_intermixed_args(_saved(_run_folder(given.rerun)))
         overrides = _merged([quoted(short_form(text)) for text in saved.overrides], overrides, given.rerun)
         given.config_dir = given.config_dir or saved.config_dir
     if given.config_path is not None and "://" not in given.config_path:
@@ -129,6 +130,14 @@ def _with_files(arguments: Iterable[str]) -> Iterator[str]:
             yield from read_overrides(Path(argument[1:]))
         else:
             yield argument
+
+
+def _run_folder(reference: str) -> Path:
+    if not is_object(reference):
+        return Path(reference)
+    from nlu.storage.copies import records_of
+
+    return records_of(reference, "--rerun")
 
 
 def _saved(run: Path) -> list[str]:

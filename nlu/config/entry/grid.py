@@ -14,20 +14,22 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
-from hydra.core.utils import JobReturn
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from nlu.config.checks.reading import interval_problem
 from nlu.config.checks.resolve import without_hydra
-from nlu.config.entry.dry_run import show_grid
 from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.entry.quoting import quoted
 from nlu.config.errors import UserError
+from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 
 STOPPED = (75, 130)
 """Exit statuses of a job that saved its state and is to be continued."""
+EXIT_LOST = 1
+"""Exit status of a command of which a job left no word."""
 RECORD = "config.yaml"
 """makes a folder a run's"""
 Check = Callable[[DictConfig], dict[str, Any]]
@@ -44,15 +46,24 @@ class Grid:
     """keys whose values differ between the jobs"""
     returned: list[JobReturn] = field(default_factory=list)
     """what the jobs returned, wherever they ran"""
+    command: Sequence[str] = ()
+    """the command line as it was given"""
+    is_single: bool = False
+    """it is one run that a launcher takes, in the folder that hydra.run.dir names"""
 
 
 _CURRENT: ContextVar[Grid | None] = ContextVar("grid", default=None)
 
 
+def current() -> Grid | None:
+    """Return the grid that runs in this thread."""
+    return _CURRENT.get()
+
+
 @contextmanager
-def current_grid(check: Check) -> Iterator[Grid]:
+def current_grid(check: Check, command: Sequence[str]) -> Iterator[Grid]:
     """Have a grid that runs inside `check` the configuration of each of its jobs before the first one starts."""
-    grid = Grid(check)
+    grid = Grid(check, command=command)
     token = _CURRENT.set(grid)
     try:
         yield grid
@@ -67,22 +78,29 @@ def run_grid(
 
     Raises UserError before anything is written or started where the configuration of a job is not valid.
     """
-    jobs, grid = jobs_of(overrides), _CURRENT.get()
+    grid = _CURRENT.get()
+    # The records of one run hold what was written.
+    is_single = grid is not None and grid.is_single
+    jobs = [[quoted(str(override.input_line)) for override in overrides]] if is_single else jobs_of(overrides)
     if grid is not None:
         grid.swept += [key for key, values in _values(jobs).items() if len(values) > 1]
         configs = _checked(context.config_loader, config, jobs, grid)
         if all(checked.get("dry_run") for checked in configs):
+            from nlu.config.entry.dry_run import show_grid
+
             show_grid([job_name(number, job, grid.swept) for number, job in enumerate(jobs)])
             return []
-    folder = Path(config.hydra.sweep.dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(config, folder / "multirun.yaml")
+    if not is_single:
+        folder = Path(config.hydra.sweep.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(config, folder / "multirun.yaml")
     batches: list[Sequence[JobReturn]] = []
     for begin in range(0, len(jobs), batch_size or len(jobs)):
         batches.append(launcher.launch(jobs[begin : begin + (batch_size or len(jobs))], initial_job_idx=begin))
         for job in batches[-1]:
-            # Raises what the job raised.
-            _ = job.return_value
+            if lost_in(job) is None:
+                # Raises what the job raised.
+                _ = job.return_value
     if grid is not None:
         grid.returned += [job for batch in batches for job in batch]
     return batches
@@ -123,11 +141,12 @@ def job_name(number: int, overrides: Sequence[str], swept: Sequence[str]) -> str
 def _checked(loader: ConfigLoader, master: DictConfig, jobs: Sequence[list[str]], grid: Grid) -> list[dict[str, Any]]:
     """Return the configuration of each job. Raises UserError with every problem once, and which jobs have it."""
     configs: list[dict[str, Any]] = []
-    found: dict[str, list[int]] = {problem: list(range(len(jobs))) for problem in run_dir_problems(master)}
+    of_all = [] if grid.is_single else run_dir_problems(master)
+    found: dict[str, list[int]] = {problem: list(range(len(jobs))) for problem in of_all}
     folders: dict[str, list[int]] = {}
     for number, job in enumerate(jobs):
         try:
-            with _composed(loader, master, number, job) as composed:
+            with _composed(loader, master, number, job, grid.is_single) as composed:
                 folders.setdefault(HydraConfig.get().runtime.output_dir, []).append(number)
                 configs.append(grid.check(composed))
         except UserError as error:
@@ -151,7 +170,9 @@ def _of_jobs(numbers: list[int], jobs: Sequence[list[str]], swept: Sequence[str]
 
 
 @contextmanager
-def _composed(loader: ConfigLoader, master: DictConfig, number: int, overrides: list[str]) -> Iterator[DictConfig]:
+def _composed(
+    loader: ConfigLoader, master: DictConfig, number: int, overrides: list[str], is_single: bool
+) -> Iterator[DictConfig]:
     """Compose the configuration of a job, with what Hydra's launchers tell it of itself."""
     composed = loader.load_sweep_config(master, overrides)
     with open_dict(composed), read_write(composed.hydra):
@@ -161,7 +182,8 @@ def _composed(loader: ConfigLoader, master: DictConfig, number: int, overrides: 
             raise UserError(*problems)
         with open_dict(composed), read_write(composed.hydra):
             sweep = composed.hydra.sweep
-            composed.hydra.runtime.output_dir = os.path.abspath(os.path.join(str(sweep.dir), str(sweep.subdir)))
+            folder = composed.hydra.run.dir if is_single else os.path.join(str(sweep.dir), str(sweep.subdir))
+            composed.hydra.runtime.output_dir = os.path.abspath(str(folder))
     with current_config(composed):
         yield without_hydra(composed)
 
@@ -176,21 +198,32 @@ def run_dir_problems(config: DictConfig) -> list[str]:
     ]
 
 
+def lost_in(job: JobReturn) -> JobLost | None:
+    """Return why a job left no word; None of one that ended by itself, well or not."""
+    found = raised_in(job) if job.status == JobStatus.FAILED else None
+    return found if isinstance(found, JobLost) else None
+
+
 def status_of(job: JobReturn) -> int:
-    """Return the exit status that a job stands for: the integer that it returned, 0 for anything else."""
+    """Return the exit status that a job stands for: the integer that it returned, 0 for anything else; 1 of one that
+    was lost."""
+    if lost_in(job) is not None:
+        return EXIT_LOST
     value = job.return_value
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def print_end(jobs: Sequence[JobReturn]) -> None:
+def print_end(grid: Grid) -> None:
     """Say after the last job of a grid where the runs are, and on standard error which jobs left none."""
-    if not jobs:
+    if not grid.returned:
         return
     from nlu.config.words import path_text
 
-    statuses = {job.hydra_cfg.hydra.job.num: status_of(job) for job in jobs}  # type: ignore[union-attr]
-    folders = [Path(job.hydra_cfg.hydra.runtime.output_dir) for job in jobs]  # type: ignore[union-attr]
-    top = path_text(Path(os.path.commonpath([folder.parent for folder in folders])))
+    jobs = grid.returned
+    numbered = {0: jobs[0]} if grid.is_single else {_number_of(job): job for job in jobs}
+    statuses = {number: status_of(job) for number, job in numbered.items()}
+    folders = [_folder_of(job) for job in jobs]
+    top = folders[0] if grid.is_single else Path(os.path.commonpath([folder.parent for folder in folders]))
     # A job that was refused may have found the run of an earlier command in its folder.
     left = [
         folder
@@ -198,15 +231,31 @@ def print_end(jobs: Sequence[JobReturn]) -> None:
         if status_of(job) in (0, *STOPPED) and (folder / RECORD).is_file()
     ]
     if left:
-        print(f"\n{len(left)} of {len(jobs)} jobs left a run in {top}")
-        print(f"python -m nlu.report {shlex.quote(top)}", flush=True)
-    failed = [number for number, status in statuses.items() if status not in (0, *STOPPED)]
+        what = "the run is in" if grid.is_single else f"{len(left)} of {len(jobs)} jobs left a run in"
+        print(f"\n{what} {path_text(top)}")
+        print(f"python -m nlu.report {shlex.quote(path_text(top))}", flush=True)
+    lost = {number: error for number, job in numbered.items() if (error := lost_in(job)) is not None}
+    failed = [number for number, status in statuses.items() if status not in (0, *STOPPED) and number not in lost]
     stopped = [number for number, status in statuses.items() if status in STOPPED]
     for numbers, what in ((failed, "refused or failed"), (stopped, "stopped, their state saved")):
         if numbers:
             listed = ", ".join(map(str, numbers))
-            print(f"nlu: {len(numbers)} of {len(jobs)} jobs were {what}: {listed}", file=sys.stderr)
+            told = f"the job was {what.replace('their', 'its')}" if grid.is_single else (
+                f"{len(numbers)} of {len(jobs)} jobs were {what}: {listed}")  # fmt: skip
+            print(f"nlu: {told}", file=sys.stderr)
+    for number, error in lost.items():
+        print(f"nlu: {'the job' if grid.is_single else f'job {number}'} left no result: {error}", file=sys.stderr)
+    if lost:
+        print("nlu: the same command with resume=auto and the same folder runs the rest", file=sys.stderr)
     # Jobs in processes of their own spoke into files of their own.
-    elsewhere = Path(top) / ".submitit"
+    elsewhere = top / ".submitit"
     if failed and elsewhere.is_dir():
-        print(f"nlu: what they said is in {elsewhere}", file=sys.stderr)
+        print(f"nlu: what they said is in {path_text(elsewhere)}", file=sys.stderr)
+
+
+def _number_of(job: JobReturn) -> int:
+    return job.number if isinstance(job, ElsewhereReturn) else job.hydra_cfg.hydra.job.num  # type: ignore[union-attr]
+
+
+def _folder_of(job: JobReturn) -> Path:
+    return Path(job.folder if isinstance(job, ElsewhereReturn) else job.hydra_cfg.hydra.runtime.output_dir)  # type: ignore[union-attr]

@@ -4,20 +4,27 @@ The configuration is composed once more for it, before Hydra starts, which costs
 only shows something does without. Behind it stands Hydra's own whitelist, which `whitelist` fills.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from hydra import compose, initialize_config_search_path
+from hydra import initialize_config_search_path
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nlu.config.checks.reading import first_values
+from nlu.config.checks.composing import compose
+from nlu.config.checks.reading import first_values, sweep_problem
 from nlu.config.errors import UserError
 from nlu.config.targets import TARGET
+from nlu.storage.places import is_object
 
 OWN = (
     "nlu", "hydra_plugins", "hydra.experimental", "optuna.samplers", "logging",
@@ -29,24 +36,49 @@ _FACTORIES = (TARGET, "()", "class")
 """keys of callbacks, launchers and sweepers, and of logging, that name what is to be called"""
 
 
-def require_safe(
-    config_name: str, search_path: Sequence[str], overrides: Sequence[str], is_multirun: bool
-) -> list[str]:
-    """Return the packages that the configuration trusts. Raises UserError with all that is wrong with Hydra's keys.
+@dataclass(frozen=True)
+class Known:
+    """What is known of a command before Hydra starts."""
+
+    trusted: list[str]
+    """the packages that its configuration trusts"""
+    handed_over: str | None
+    """the folder of the one run that a launcher is to take; None of any other command"""
+
+
+def require_safe(config_name: str, search_path: Sequence[str], overrides: Sequence[str], is_multirun: bool) -> Known:
+    """Return what is known of a command. Raises UserError with all that is wrong with Hydra's keys.
 
     `search_path` holds URIs of configuration directories. What does not compose raises what Hydra raises.
     """
     with initialize_config_search_path(list(search_path)):
-        config = compose(config_name, overrides=first_values(overrides), return_hydra_config=True)
+        config = compose(config_name, first_values(overrides), with_hydra=True)
+        parsed = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(list(overrides))
     is_multirun = is_multirun or config.hydra.mode == RunMode.MULTIRUN
     trusted = [str(package) for package in OmegaConf.select(config, "trusted_packages", default=None) or ()]
     with current_config(config):
         group = "sweep" if is_multirun else "run"
-        found = [*_foreign(config, trusted), *place_problems(config, group), *_launched(config, is_multirun)]
+        is_handed_over = not is_multirun and _is_launched(config) and not _is_dry_run(config)
+        found = [*_foreign(config, trusted), *place_problems(config, group), *_moved(config)]
+        found += [*_single(config, parsed)] if is_handed_over else []
+        resume, mirror = (OmegaConf.select(config, key, default=None) for key in ("resume", "mirror"))
+        if is_handed_over and (problem := unnamed_folder_problem(resume, mirror, config.hydra)):
+            # Its job may wait for hours before it could say so.
+            found.append(problem)
         found += _scored(config) if is_multirun else []
-    if found:
-        raise UserError(*found)
-    return trusted
+        if found:
+            raise UserError(*found)
+        return Known(trusted, str(config.hydra.run.dir) if is_handed_over else None)
+
+
+def handed_over(overrides: Sequence[str], run_dir: str) -> list[str]:
+    """Return the overrides of a --multirun whose one job is the run that these overrides ask for.
+
+    Hydra asks a launcher for nothing else. What is written of the submission goes into the run's own folder, unless
+    that is the working folder, as it is of nlu.preprocess.
+    """
+    own = [] if os.path.abspath(run_dir) == os.getcwd() else ["hydra.sweep.dir=${hydra.run.dir}"]
+    return [*overrides, *own, "hydra.sweep.subdir=."]
 
 
 def whitelist(trusted: Sequence[str]) -> list[str]:
@@ -60,10 +92,32 @@ def place_problems(config: DictConfig, group: str) -> Iterator[str]:
         # An interpolation that fails is Hydra's to report.
         with _passed_over():
             if "://" in (place := str(config.hydra[group][key])):
+                kept = f", and mirror={place} to have it kept there" if is_object(place) else ""
                 yield (
                     f"hydra.{group}.{key} is {place}, but a run writes into a folder of this machine; set "
-                    f"hydra.{group}.{key} to a local folder, and copy it when the run has ended"
+                    f"hydra.{group}.{key} to a local folder{kept}"
                 )
+
+
+def unnamed_folder_problem(resume: Any, mirror: Any, hydra: DictConfig) -> str | None:
+    """Return a problem where a run is to be continued in a folder that is a new one each time."""
+    group = "sweep" if hydra.mode == RunMode.MULTIRUN else "run"
+    folder = OmegaConf.to_container(hydra[group], resolve=False)["dir"]  # type: ignore[index, call-overload]
+    # What a mirror holds is gone on with in any folder.
+    if resume != "auto" or mirror is not None or "${now:" not in folder:
+        return None
+    return (
+        f"resume is auto, but hydra.{group}.dir is the default, a new folder each time; "
+        f"set hydra.{group}.dir to the folder to continue"
+    )
+
+
+def _moved(config: DictConfig) -> Iterator[str]:
+    if OmegaConf.select(config, "hydra.job.chdir", default=None):
+        yield (
+            "hydra.job.chdir is true, which would look for data.train and all other paths in the run's folder; "
+            "set hydra.job.chdir=null: what a run writes goes into hydra.run.dir anyway"
+        )
 
 
 def _foreign(config: DictConfig, trusted: Sequence[str]) -> Iterator[str]:
@@ -91,13 +145,27 @@ def _named(prefix: str, node: Any) -> Iterator[tuple[str, str]]:
                 yield full_key, value.removeprefix("ext://")
 
 
-def _launched(config: DictConfig, is_multirun: bool) -> Iterator[str]:
-    name = config.hydra.runtime.choices.get("hydra/launcher")
-    if not is_multirun and name not in ("basic", None):
+def _is_launched(config: DictConfig) -> bool:
+    return config.hydra.runtime.choices.get("hydra/launcher") not in ("basic", None)
+
+
+def _is_dry_run(config: DictConfig) -> bool:
+    with _passed_over():
+        return config.get("dry_run") is True
+    return False
+
+
+def _single(config: DictConfig, overrides: Sequence[Override]) -> Iterator[str]:
+    """Yield what keeps a command from being one run that a launcher takes."""
+    choices = config.hydra.runtime.choices
+    if (sweeper := choices.get("hydra/sweeper")) not in ("basic", None):
         yield (
-            f"hydra/launcher is {name}, but without --multirun a run is not handed over and would train here; add "
-            "--multirun, or set hydra/launcher=basic to train here"
+            f"hydra/sweeper is {sweeper}, but without --multirun nothing is searched, and hydra/launcher="
+            f"{choices.get('hydra/launcher')} would take one run; add --multirun, or leave hydra/sweeper out"
         )
+    for override in overrides:
+        if override.is_sweep_override():
+            yield sweep_problem(str(override.input_line), override.key_or_group)
 
 
 def _scored(config: DictConfig) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""Quotes around words of other scripts, which Hydra's grammar takes in quotes alone: `data.train=数据.csv`."""
+"""Quotes around what Hydra's grammar takes in quotes alone: words of other scripts, `data.train=数据.csv`, and tables
+with a partition, `output=odps://PROJECT/tables/NAME/pt=1`.
+"""
 
 import re
 
@@ -7,17 +9,21 @@ _PIECES_INSIDE = re.compile(rf"{_QUOTED}|[^'\"{{}}\[\](),:]+|.", re.DOTALL)
 """pieces of a list, mapping or function: quoted texts, words, and marks between them"""
 _PIECES = re.compile(rf"{_QUOTED}|[^'\",]+|.", re.DOTALL)
 """pieces of plain values, of which a sweep has several"""
+_TABLES = re.compile(rf"{_QUOTED}|odps://[^\s'\"{{}}\[\](),]+")
 
 
 def quoted(argument: str) -> str:
-    """Return an override with quotes around each word of its value that holds letters beyond ASCII.
+    """Return an override with quotes around each word of its value that holds letters beyond ASCII, and each partition.
 
     Left as they are: what is in quotes already, has a backslash or an interpolation, and keys of mappings, which Hydra
     knows in ASCII alone.
     """
     key, equals, value = argument.partition("=")
-    if value.isascii() or "${" in value:
+    if "${" in value:
         return argument
+    value = _TABLES.sub(lambda match: f'"{match[0]}"' if match[0].startswith("odps:") else match[0], value)
+    if value.isascii():
+        return f"{key}{equals}{value}"
     pieces = (_PIECES_INSIDE if re.search(r"[\[{(]", value) else _PIECES).findall(value)
     following = [*pieces[1:], ""]
     return f"{key}=" + "".join(

@@ -115,8 +115,9 @@ def _of_shared(report: Report) -> Iterator[str]:
             continue
         others = f", {counted(pair.conflicts, 'text')} of them with other labels" if pair.conflicts else ""
         yield (
-            f"{pair.rows[1]:,} rows of {pair.second} have a text that {pair.first} has too{others}: scores on rows "
-            "that were trained on flatter; take them out of one of the two"
+            f"{counted(pair.rows[1], 'row')} of {pair.second} {'has' if pair.rows[1] == 1 else 'have'} a text that "
+            f"{pair.first} has too{others}: scores on rows that were trained on flatter; take them out of one "
+            "of the two"
         )
     for name, one in report.withins.items():
         if one.conflicts:
@@ -126,11 +127,11 @@ def _of_shared(report: Report) -> Iterator[str]:
 def _of_rows(report: Report, survey: Survey) -> Iterator[str]:
     one = report.withins[survey.name]
     if survey.bad:
-        yield f"{survey.name}: {survey.bad:,} rows cannot be used; mend them, or set data.on_bad_row=skip"
+        yield f"{survey.name}: {counted(survey.bad, 'row')} cannot be used; mend them, or set data.on_bad_row=skip"
     if one.duplicates > MUCH_REPEATED * len(survey):
         yield (
-            f"{survey.name}: {one.duplicates:,} rows ({one.duplicates / len(survey):.0%}) repeat a text of the set; "
-            "data.drop_duplicates=true keeps the first of those that are equal in text and label"
+            f"{survey.name}: {counted(one.duplicates, 'row')} ({one.duplicates / len(survey):.0%}) with a text that is "
+            "there before; data.drop_duplicates=true keeps the first of those that are equal in text and label"
         )
 
 
@@ -170,7 +171,7 @@ def _of_texts(report: Report, survey: Survey) -> Iterator[str]:
         yield f"{survey.name}: {damaged:,} damaged or private characters, as a wrong encoding leaves them"
     hidden = survey.letters.classes["i"]
     if hidden:
-        yield f"{survey.name}: {hidden:,} invisible or control characters; tokenizers drop most of them"
+        yield f"{survey.name}: {counted(hidden, 'invisible or control character')}; tokenizers drop such"
 
 
 def _of_labels_between(report: Report) -> Iterator[str]:

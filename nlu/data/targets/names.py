@@ -139,7 +139,7 @@ def numbered(names: Iterable[str]) -> dict[str, int]:
 def outside(names: Iterable[str], cut_to: int | None, *, is_trained: bool = False) -> str:
     """Return a label map as far as it is shown, and what to do about a label that it lacks."""
     if is_trained:
-        return f"{shown(names)} that the run was trained for; leave such rows out, or train with this label"
+        return f"{shown(names)} that the run was trained for"
     if cut_to is None:
         return f"{shown(names)}; if it is one, set data.labels to all labels"
     return (

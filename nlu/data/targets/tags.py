@@ -8,6 +8,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from nlu.config.words import counted
 from nlu.data.dataset import Files
 from nlu.data.encoding import unusable
 from nlu.data.layouts import units_of
@@ -50,7 +51,7 @@ class Tags(Target):
             if len(tags) == count:
                 numbers, rule = self.numbers(tags)
             else:
-                rule = f"has {len(tags)} tags for {count} tokens"
+                rule = f"has {counted(len(tags), 'tag')} for {counted(count, 'token')}"
         elif rule is None:
             rule = "is not a list of tags"
         return (None, (role, rule)) if rule is not None else (numbers, None)

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from nlu.config.errors import UserError
 from nlu.inference.exports.of_transformers import both_signs, classifier_of, named, tagger_of
 from nlu.inference.exports.padded import (
-    copied_linear,
+    copied_pooler,
     load_exactly,
-    own_unit,
-    require_linear,
+    own_linear,
     require_native,
     transformers_config,
     transformers_weights,
@@ -47,7 +46,7 @@ def write(trained: Trained, folder: Path) -> None:
 
 def model_of(trained: Trained) -> Any:
     """Return the run as a model of transformers."""
-    linear = own_unit(copied_linear(require_linear(trained, FORMAT).linear), trained)
+    linear = own_linear(trained, FORMAT)
     names = trained.labels or ["LABEL_0"]
     labels: dict[str, Any] = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
     is_tagging, theirs = trained.target.kind == "tags", trained.model.backbone
@@ -100,10 +99,10 @@ def _by_pooler(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict
     # ELECTRA's sizes have the same names, but for a width of embeddings of their own.
     shared = {key: getattr(known, key) for key in SIZES}
     model = BertForSequenceClassification(BertConfig(**shared, **labels))
-    assert backbone.pooler is not None, "it reads a text by its pooler"
-    pooler = named({"bert.pooler.dense": copied_linear(backbone.pooler["dense"])})  # type: ignore[arg-type]
+    pooler = copied_pooler(backbone)
+    assert pooler is not None, "it reads a text by its pooler"
     encoder = {f"bert.{name}": value for name, value in transformers_weights(backbone).items()}
-    load_exactly(model, {**encoder, **pooler, **named({"classifier": linear})})
+    load_exactly(model, {**encoder, **named({"bert.pooler.dense": pooler, "classifier": linear})})
     return model.eval()
 
 

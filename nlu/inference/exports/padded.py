@@ -44,14 +44,23 @@ def others_of(backbone: object) -> str:
     return "use nlu.predict, or train model=bert"
 
 
-def require_linear(trained: Trained, wanted: str) -> LinearHead:
-    """Return the head. Raises UserError where it is not one linear layer."""
+def own_linear(trained: Trained, wanted: str) -> nn.Linear:
+    """Return a copy of the head, in fp32 on the host; it gives a number in its own unit, not on the scale of training.
+
+    Raises UserError where the head is not one linear layer.
+    """
     head = trained.model.head
     if not isinstance(head, LinearHead):
         other = "a CRF" if trained.target.kind == "tags" else "a head over two vectors"
         remedy = "format=sentence_transformers writes its encoder" if other != "a CRF" else "use nlu.predict"
         raise UserError(f"format is {wanted}, but the run has {other}, which this format does not know; {remedy}")
-    return head
+    linear = copied_linear(head.linear)
+    if trained.target.kind == "number":
+        target: Any = trained.target
+        with torch.no_grad():
+            linear.weight.mul_(target.sd)
+            linear.bias.mul_(target.sd).add_(target.mean)
+    return linear
 
 
 def transformers_config(trained: Trained, **more: Any) -> Any:
@@ -93,14 +102,9 @@ def copied_linear(linear: nn.Linear) -> nn.Linear:
     return plain
 
 
-def own_unit(linear: nn.Linear, trained: Trained) -> nn.Linear:
-    """Have a layer that predicts a number give it in its own unit, and not on the scale of training."""
-    if trained.target.kind == "number":
-        target: Any = trained.target
-        with torch.no_grad():
-            linear.weight.mul_(target.sd)
-            linear.bias.mul_(target.sd).add_(target.mean)
-    return linear
+def copied_pooler(backbone: Bert) -> nn.Linear | None:
+    """Return the same of BERT's pooler; None where there is none."""
+    return copied_linear(backbone.pooler["dense"]) if backbone.pooler is not None else None  # type: ignore[arg-type]
 
 
 def load_exactly(model: nn.Module, weights: dict[str, Tensor]) -> None:

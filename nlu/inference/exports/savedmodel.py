@@ -14,9 +14,8 @@ from nlu.inference.exports.huggingface import tokenizer_of
 from nlu.inference.exports.padded import (
     NAMES,
     Inputs,
-    copied_linear,
-    own_unit,
-    require_linear,
+    copied_pooler,
+    own_linear,
     require_native,
     transformers_weights,
 )
@@ -28,12 +27,10 @@ SIGNATURE = "serving_default"
 
 def write(trained: Trained, folder: Path) -> None:
     """Write model and tokenizer. Raises UserError for an encoder or a head that it cannot hold."""
-    backbone, head = require_native(trained, FORMAT), require_linear(trained, FORMAT)
+    backbone, linear = require_native(trained, FORMAT), own_linear(trained, FORMAT)
     tensors = transformers_weights(backbone)
-    linear = own_unit(copied_linear(head.linear), trained)
     tensors |= {f"classifier.{name}": value.detach() for name, value in linear.named_parameters()}
-    if backbone.pooler is not None:
-        pooler = copied_linear(backbone.pooler["dense"])  # type: ignore[arg-type]
+    if (pooler := copied_pooler(backbone)) is not None:
         tensors |= {f"pooler.{name}": value.detach() for name, value in pooler.named_parameters()}
     pooling = "none" if trained.target.kind == "tags" else backbone.pooling
     tf = _tensorflow()

@@ -18,10 +18,9 @@ from tokenizers.models import WordPiece
 from nlu.config.errors import UserError
 from nlu.data.tokenizing import read_vocab
 from nlu.inference.exports.padded import (
-    copied_linear,
+    copied_pooler,
     load_exactly,
-    own_unit,
-    require_linear,
+    own_linear,
     require_native,
     transformers_weights,
 )
@@ -39,7 +38,7 @@ HEAD = ("output_weights", "output_bias")
 
 def write(trained: Trained, folder: Path) -> None:
     """Write weights, sizes and vocabulary. Raises UserError for an encoder or a tokenizer that BERT has not."""
-    backbone, head = require_native(trained, FORMAT), require_linear(trained, FORMAT)
+    backbone, linear = require_native(trained, FORMAT), own_linear(trained, FORMAT)
     own, normalizer = trained.tokenizer, trained.tokenizer.backend.normalizer
     if not isinstance(own.backend.model, WordPiece) or not isinstance(normalizer, normalizers.BertNormalizer):
         raise UserError(
@@ -47,12 +46,10 @@ def write(trained: Trained, folder: Path) -> None:
             "it as huggingface, onnx, torch_export or torchscript"
         )
     weights = transformers_weights(backbone)
-    if backbone.pooler is not None:
-        pooler = copied_linear(backbone.pooler["dense"])  # type: ignore[arg-type]
+    if (pooler := copied_pooler(backbone)) is not None:
         weights |= {f"pooler.dense.{name}": value.detach() for name, value in pooler.named_parameters()}
     prefix = "electra" if backbone.embeddings_project is not None else "bert"
     tensors = tensorflow_names({name: value.numpy() for name, value in weights.items()}, prefix)
-    linear = own_unit(copied_linear(head.linear), trained)
     values = (linear.weight.detach().numpy(), linear.bias.detach().numpy())
     write_checkpoint(folder / NAME, {**tensors, **dict(zip(HEAD, values, strict=True))})
     sizes = {theirs: backbone.sizes[ours] for ours, theirs in CONFIG_KEYS.items() if backbone.sizes[ours] is not None}

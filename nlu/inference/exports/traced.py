@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.inference.exports.padded import (
-    copied_linear,
+    copied_pooler,
     load_exactly,
-    own_unit,
-    require_linear,
+    own_linear,
     transformers_config,
     transformers_weights,
 )
@@ -31,7 +30,7 @@ class Padded(nn.Module):
     def __init__(self, trained: Trained, wanted: str):
         """Raises UserError for an encoder or a head that it cannot hold."""
         super().__init__()
-        head, backbone = require_linear(trained, wanted), trained.model.backbone
+        self.linear, backbone = own_linear(trained, wanted), trained.model.backbone
         is_tagging = trained.target.kind == "tags"
         if isinstance(backbone, Bert):
             self.encoder: nn.Module = PaddedBert(trained, backbone, is_tagging)
@@ -44,7 +43,6 @@ class Padded(nn.Module):
                 f"format is {wanted}, but the encoder of this run is {type(backbone).__name__}, which only its own "
                 "package computes; use nlu.predict, or train model=bert, hf or textcnn"
             )
-        self.linear = own_unit(copied_linear(head.linear), trained)
         self.eval()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
@@ -63,7 +61,7 @@ class PaddedBert(nn.Module):
         self.inner = ElectraModel(transformers_config(trained, attn_implementation="eager"))
         load_exactly(self.inner, transformers_weights(backbone))
         self.pooling = "none" if is_tagging else backbone.pooling
-        self.pooler = copied_linear(backbone.pooler["dense"]) if backbone.pooler is not None else None  # type: ignore[arg-type]
+        self.pooler = copied_pooler(backbone)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return vectors of texts, (N, D), or of tokens, (N, T, D)."""

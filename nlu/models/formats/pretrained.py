@@ -22,7 +22,9 @@ from nlu.config.errors import CheckpointError
 from nlu.models.formats.names import encoder_names
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 from nlu.models.task_model import TaskModel
+from nlu.storage.places import is_object, parse_place
 from nlu.storage.resources import fetch
+from nlu.storage.stores import store_of
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +138,14 @@ def run_part(reference: str) -> str:
     """Turn RUN/best and RUN/last into the folders of that run's checkpoints; leave any other reference alone."""
     for part, name in (("best", "best-1"), ("last", "last")):
         run = reference.rstrip("/").removesuffix(f"/{part}")
-        if run != reference.rstrip("/") and (Path(run).expanduser() / "checkpoints").is_dir():
+        if run == reference.rstrip("/"):
+            continue
+        if is_object(run):
+            place = parse_place(f"{run}/checkpoints/{name}", "model.pretrained")
+            is_run = store_of(place).look(place) is not None
+        else:
+            is_run = (Path(run).expanduser() / "checkpoints").is_dir()
+        if is_run:
             return f"{run}/checkpoints/{name}"
     return reference
 

@@ -102,7 +102,8 @@ class _Pass:
             self._remarks.append("by length, unknown tokens and overlap: the run's data.json does not tell its layout")
         self._counter = self._token_counter()
         self._texts = Texts(layout, options.near) if layout is not None and "overlap" in options.by else None
-        self._known = Probabilities(first) if subject.joined is not None and "probabilities" in first else None
+        self._has_probabilities = "probabilities" in first
+        self._known = Probabilities(first) if subject.joined is not None and self._has_probabilities else None
         self._value, self._right = array("d"), array("d")
         self._tokens, self._unknown = array("q"), array("q")
         self._mistakes: list[tuple[float, int, Shown]] = []
@@ -250,14 +251,18 @@ class _Pass:
             return []
 
     def _label_errors(self, found: Report) -> None:
-        if self._subject.joined is None:
+        if not self._has_probabilities:
+            # Nor would folds help.
+            found.remarks.append(
+                f"suspected label errors: there are none, since {_NOT_FOR[self._judge.kind]}; read the first mistakes, "
+                f"those with the largest {self._judge.ranked_by}"
+            )
+            return
+        if self._known is None:
             found.remarks.append(
                 "suspected label errors: they need predictions of every training row by a model that did not see it; "
                 + _how_to_fold(self._subject.run)
             )
-            return
-        if self._known is None:
-            found.remarks.append(_NOT_FOR[self._judge.kind])
             return
         try:
             errors = find_label_errors(self._known, self._options.rank_by, self._judge.kind == "label sets")
@@ -273,12 +278,12 @@ class _Pass:
 
 
 _NOT_FOR = {
-    "classes": "suspected label errors: they need the probability of each class, which these predictions lack",
-    "label sets": "suspected label errors: they need the probability of each label, which these predictions lack",
-    "numbers": "suspected label errors: confident learning is of classes; of numbers look at the largest distances",
-    "spans": "suspected label errors: they need the probability of each tag, which predictions of spans do not keep; "
-    "look at the rows whose right tags have the highest loss",
+    "classes": "these predictions keep no probability of each class",
+    "label sets": "these predictions keep no probability of each label",
+    "numbers": "a number has no probability of being another",
+    "spans": "predictions of spans keep no probability of each tag",
 }
+"""why confident learning does not apply"""
 
 
 def _how_to_fold(run: Run) -> str:

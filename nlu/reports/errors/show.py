@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nlu.config.words import path_text
+from nlu.config.words import counted, path_text
 from nlu.display.plain_page import html_table, write_plain_page
 from nlu.display.tables import count_text, metric_text, print_table, table_of
 from nlu.reports.errors.analysis import Report
@@ -72,8 +72,9 @@ def headline(found: Report) -> str:
     whole = found.whole
     ends = "" if whole.low is None else f" (95 %: {metric_text(whole.low)} to {metric_text(whole.high)})"
     if whole.wrong is None:
-        return f"{found.subject.name}: {whole.rows:,} rows, mean distance {metric_text(whole.value)}{ends}"
-    return f"{found.subject.name}: {whole.wrong:,} of {whole.rows:,} rows wrong, {metric_text(whole.value)}{ends}"
+        return f"{found.subject.name}: {counted(whole.rows, 'row')}, mean distance {metric_text(whole.value)}{ends}"
+    wrong = f"{whole.wrong:,} of {counted(whole.rows, 'row')} wrong"
+    return f"{found.subject.name}: {wrong}, {metric_text(whole.value)}{ends}"
 
 
 def _mistakes(found: Report) -> Section:
@@ -115,10 +116,8 @@ def _label_errors(found: Report, rows: int) -> list[Section]:
     if errors is None:
         return []
     share = len(errors.suspects) / errors.rows
-    title = (
-        f"suspected label errors, {len(errors.suspects):,} of {errors.rows:,} rows ({share:.1%}), the likeliest first "
-        f"(confident learning)"
-    )
+    suspects = f"{len(errors.suspects):,} of {counted(errors.rows, 'row')} ({share:.1%})"
+    title = f"suspected label errors, {suspects}, the likeliest first (confident learning)"
     trained = [_training_place(found, suspect.number) for suspect, _ in found.suspects[:rows]]
     with_trained = any(trained)
     header = [("row", False), ("label", False), ("likely", False), ("p of label", True), ("margin", True),

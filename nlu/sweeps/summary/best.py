@@ -18,7 +18,7 @@ from nlu.display.tables import metric_text
 from nlu.display.trials import Summary, TrialRow, written
 from nlu.storage.files import write_text
 
-NOT_KEPT = ("trial", "resume", "dry_run", "hydra")
+NOT_KEPT = ("trial", "resume", "dry_run", "mirror", "hydra")
 """What belongs to the run, not to the experiment."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 """our words for optuna's states"""
+FOLDER = "folder"
+"""user attribute of a study: the folder of its search"""
 
 
 class OfNumbers(Protocol):
@@ -34,11 +37,19 @@ def read_summary(study: optuna.Study, metric: str | None = None) -> Summary:
 
     trials = study.get_trials(deepcopy=False)
     maximize = study.direction == StudyDirection.MAXIMIZE
-    rows = [_row(trial, maximize) for trial in trials]
+    place = study.user_attrs.get(FOLDER)
+    rows = [replace(row, folder=_folder_here(row, place)) for row in (_row(trial, maximize) for trial in trials)]
     return Summary(
         name=study.study_name, metric=metric or _metric_of(rows) or "value", maximize=maximize, trials=rows,
         params=list(_parameters(trials)),
     )  # fmt: skip
+
+
+def _folder_here(row: TrialRow, place: str | None) -> str | None:
+    """Return the folder of a trial's run; of one that ran elsewhere that into which it was brought back."""
+    if row.folder and place and not Path(row.folder).is_dir() and (own := Path(place) / str(row.number)).is_dir():
+        return str(own)
+    return row.folder
 
 
 def _metric_of(rows: list[TrialRow]) -> str | None:

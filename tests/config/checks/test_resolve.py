@@ -3,7 +3,7 @@
 from omegaconf import OmegaConf
 
 from nlu.config.checks.resolve import resolve
-from nlu.config.checks.validate import UNRESOLVED
+from nlu.config.unset import UNRESOLVED
 
 
 def test_interpolations_become_values_and_containers_become_plain():

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from nlu.config.checks import validate
-from nlu.config.checks.validate import UNRESOLVED, known_keys, problems
+from nlu.config.checks.validate import known_keys, problems
 from nlu.config.defaults import with_defaults
+from nlu.config.unset import UNRESOLVED
 
 SCHEMA = "shop.schema.Job"
 

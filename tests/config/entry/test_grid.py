@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
 from nlu.config.entry.app import run_app
-from nlu.config.entry.grid import job_name, jobs_of, print_end
+from nlu.config.entry.grid import Grid, job_name, jobs_of, print_end
 from nlu.config.errors import UserError
 
 SCHEMA = "shop.schema.Job"
@@ -96,9 +97,11 @@ def test_jobs_that_stopped_with_their_state_saved_are_not_told_as_failed(tmp_pat
     def job(number, status):
         output = SimpleNamespace(output_dir=str(tmp_path / str(number)))
         hydra = SimpleNamespace(job=SimpleNamespace(num=number), runtime=output)
-        return SimpleNamespace(hydra_cfg=SimpleNamespace(hydra=hydra), return_value=status)
+        found = JobReturn(hydra_cfg=SimpleNamespace(hydra=hydra), status=JobStatus.COMPLETED)
+        found.return_value = status
+        return found
 
-    print_end([job(number, status) for number, status in enumerate((0, 75, 2, 130))])
+    print_end(Grid(lambda config: {}, returned=[job(number, status) for number, status in enumerate((0, 75, 2, 130))]))
     assert capsys.readouterr().err.splitlines() == [
         "nlu: 1 of 4 jobs were refused or failed: 2", "nlu: 2 of 4 jobs were stopped, their state saved: 1, 3",
     ]  # fmt: skip

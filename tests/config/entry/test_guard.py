@@ -65,6 +65,7 @@ def test_a_run_folder_that_is_an_address_is_refused_before_anything_is_written(t
     assert code == 2
     shown = place.replace("${seed}", "1")
     assert f"hydra.run.dir is {shown}, but a run writes into a folder of this machine; set hydra.run.dir to" in told
+    assert (f"mirror={shown} to have it kept there" in told) == (not place.startswith("file://"))
     assert list(Path().iterdir()) == []
 
 
@@ -84,11 +85,20 @@ def test_and_that_of_one_job_of_a_grid_alone(train, mine: Path):
     assert list(Path().iterdir()) == []
 
 
-def test_a_launcher_without_multirun_is_refused_instead_of_left_out(train):
-    code, told = train("hydra/launcher=submitit_slurm")
-    assert code == 2 and "ran" not in told.split()
-    assert "hydra/launcher is submitit_slurm, but without --multirun" in told and "add --multirun" in told
+def test_a_job_stays_in_the_folder_from_which_its_paths_are_meant(train, tmp_path: Path):
+    code, told = train("hydra.job.chdir=true", f"hydra.run.dir={tmp_path}/run")
+    assert code == 2 and told.startswith("nlu: error: hydra.job.chdir is true") and not (tmp_path / "run").exists()
+
+
+def test_a_launcher_takes_one_run_as_well_but_neither_a_search_nor_several_values(train):
+    code, told = train("hydra/launcher=submitit_local", "hydra/sweeper=hyperband")
+    assert code == 2 and "hydra/sweeper is hyperband, but without --multirun nothing is searched" in told
+    code, told = train("hydra/launcher=submitit_local", "seed=1,2")
+    assert code == 2 and "seed=1,2: several values need --multirun" in told
+    assert list(Path().iterdir()) == []
     assert train("hydra/launcher=basic", "hydra.run.dir=run")[0] == 0
+    # What only shows the configuration submits nothing.
+    assert train("hydra/launcher=submitit_local", "dry_run=true", "hydra.run.dir=shown") == (0, "ran 1\n")
 
 
 @pytest.mark.filterwarnings("ignore:hydra.utils.instantiate")

@@ -16,6 +16,11 @@ from nlu.config.entry.quoting import quoted
         ('data.fields={text: "评论, 全", label: stars}', {"text": "评论, 全", "label": "stars"}),
         ("data.labels=[好评, '差评', 1, neutral]", ["好评", "差评", 1, "neutral"]),
         ("a=naïve", "naïve"),
+        ("output=odps://p/tables/found/pt=1/city=杭州", "odps://p/tables/found/pt=1/city=杭州"),
+        (
+            "a=[odps://p/tables/x/pt=1, 'odps://p/tables/y/pt=2', z]",
+            ["odps://p/tables/x/pt=1", "odps://p/tables/y/pt=2", "z"],
+        ),
     ],
 )
 def test_words_of_other_scripts_mean_themselves(given: str, meant: object) -> None:

@@ -1,0 +1,313 @@
+"""Hand jobs to a queue, or find those that it has already, and follow them to their end."""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus, filter_overrides, run_job, setup_globals
+from hydra.types import HydraContext, RunMode, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+
+from nlu.config.checks.resolve import resolve, without_hydra
+from nlu.config.entry.app import find_plugins
+from nlu.config.entry.grid import RECORD, current, job_name
+from nlu.config.errors import UserError
+from nlu.config.submitted import ElsewhereReturn, JobLost
+from nlu.config.words import counted
+from nlu.launching import history
+from nlu.launching.following import Ended, Follower, Left, left_sentence
+from nlu.launching.listing import Several
+from nlu.launching.queue import Finding, Job, JobRefused, JobState, Queue, Ticket
+from nlu.launching.queues import Place, open_queue
+from nlu.launching.submissions import Submissions, Submitted, kept_settings, new_tokens, without_resume
+
+AGAIN_S = (1.0, 5.0, 15.0, 60.0)
+"""after how long a queue that did not answer a submission is asked again"""
+_COPYING = threading.Lock()
+"""OmegaConf takes nodes out of their tree while it copies them, and trials are launched side by side."""
+
+
+class SubmittedJob:
+    """What a process of a job calls: composes the job as Hydra's launchers do, and runs it. submitit pickles it."""
+
+    def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, *, is_single: bool):
+        self.config, self.context, self.task, self.is_single = config, context, task, is_single
+        self.command = current_command()
+        with _COPYING:
+            self.singletons = Singleton.get_state()
+
+    def __call__(self, job: Job) -> JobReturn:
+        import submitit
+
+        Singleton.set_state(self.singletons)
+        setup_globals()
+        # What a run writes down is the command that was given, not the one by which a queue starts Python.
+        sys.argv = list(self.command)
+        config = composed(self.config, self.context, job.number, job.overrides, is_single=self.is_single)
+        with read_write(config.hydra), open_dict(config.hydra.job):
+            config.hydra.job.id = submitit.JobEnvironment().job_id
+        return run_job(
+            hydra_context=self.context,
+            task_function=self.task,
+            config=config,
+            job_dir_key="hydra.run.dir" if self.is_single else "hydra.sweep.dir",
+            job_subdir_key=None if self.is_single else "hydra.sweep.subdir",
+        )
+
+    def checkpoint(self, job: Job) -> Any:
+        """Have submitit start the same job again: what it goes on with lies in its folder."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self, job)
+
+
+def _of_job(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of the settings that are written down those by which a job is found, not those of whoever waits for it."""
+    return {key: value for key, value in settings.items() if key != "wait"}
+
+
+def current_command() -> list[str]:
+    """Return the command as it was given."""
+    grid = current()
+    return list(grid.command) if grid is not None and grid.command else list(sys.argv)
+
+
+def composed(
+    config: DictConfig, context: HydraContext, number: int, overrides: Sequence[str], *, is_single: bool
+) -> DictConfig:
+    """Return the configuration of a job; that of one run is what it would be without a launcher."""
+    found = context.config_loader.load_sweep_config(config, list(overrides))
+    with read_write(found.hydra), open_dict(found.hydra):
+        if is_single:
+            found.hydra.mode = RunMode.RUN
+        else:
+            found.hydra.job.num = number
+            found.hydra.job.id = f"job_id_for_{number}"
+    return found
+
+
+def launch(
+    name: str, params: dict[str, Any], job_overrides: Sequence[Sequence[str]], first: int, config: DictConfig,
+    context: HydraContext, task: TaskFunction,
+) -> list[JobReturn]:  # fmt: skip
+    """Run the jobs on the queue of this name; see `QueueLauncher.launch`."""
+    return _Launch(name, params, job_overrides, first, config, context, task).run()
+
+
+class _Launch:
+    def __init__(
+        self, name: str, params: dict[str, Any], job_overrides: Sequence[Sequence[str]], first: int,
+        config: DictConfig, context: HydraContext, task: TaskFunction,
+    ):  # fmt: skip
+        # A program of another's may have found this plugin in ways of its own, which its jobs do not know.
+        find_plugins()
+        self.name, self.params, self.config, self.context = name, params, config, context
+        grid = current()
+        self.swept = grid.swept if grid is not None else []
+        self.is_single = grid is not None and grid.is_single
+        self.folder = Path(os.path.abspath(str(config.hydra.sweep.dir)))
+        if "submitit_folder" in params:
+            # Hydra resolved it in a copy, where the time of day in the name of a default folder is another one.
+            own = str(config.hydra.launcher.submitit_folder) if self.is_single else params["submitit_folder"]
+            # Whoever looks after the jobs later may do so from another folder.
+            self.params = {**params, "submitit_folder": os.path.abspath(os.path.expanduser(own))}
+        self.is_trial = any(override.startswith("trial=") for one in job_overrides for override in one)
+        tokens = new_tokens(len(job_overrides))
+        self.jobs = [
+            Job(first + place, self._folder_of(first + place, one), tuple(one), tokens[place])
+            for place, one in enumerate(job_overrides)
+        ]
+        work = SubmittedJob(config, context, task, is_single=self.is_single)
+        module = f"nlu.{config.hydra.job.config_name}"
+        dirs = tuple(source.path for source in config.hydra.runtime.config_sources if source.provider == "command-line")
+        self.queue: Queue = open_queue(name, Place(self.params, self.folder, module, work, self._composed, dirs))
+        self.queues: dict[str, Queue] = {}
+        """by its id the queue of each job that an earlier command submitted"""
+        self.former: dict[str, Queue] = {}
+        self.submissions = Submissions(self.folder)
+        self.command = history.command_text(work.command)
+
+    def _composed(self, job: Job) -> dict[str, Any]:
+        from nlu.config.entry.guard import current_config
+
+        own = composed(self.config, self.context, job.number, job.overrides, is_single=self.is_single)
+        with current_config(own):
+            return resolve(without_hydra(own))[0]
+
+    def _folder_of(self, number: int, overrides: Sequence[str]) -> str:
+        """Return the folder of a job; composing it takes a tenth of a second, and a number alone needs none."""
+        raw = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)["subdir"]  # type: ignore[index, call-overload]
+        if raw == "${hydra:job.num}" and not self.is_single:
+            return str(self.folder / str(number))
+        from nlu.config.entry.guard import current_config
+
+        own = composed(self.config, self.context, number, overrides, is_single=self.is_single)
+        with current_config(own):
+            place = own.hydra.run.dir if self.is_single else os.path.join(own.hydra.sweep.dir, own.hydra.sweep.subdir)
+            return os.path.abspath(str(place))
+
+    def run(self) -> list[JobReturn]:
+        if self.is_trial:
+            # What became of a job that an earlier search left is that trial's to know.
+            tickets = self._submit(self.jobs)
+        else:
+            with self.submissions.held():
+                tickets = self._attach_or_submit()
+        if not self.params.get("wait", True):
+            print(f"nlu: {left_sentence(len(tickets), self.folder)}", file=sys.stderr)
+            return []
+        names = {ticket.job.token: self._name(ticket.job) for ticket in tickets}
+        try:
+            found = Follower(self._followed(tickets), tickets, names, self.folder).run(self._note_end)
+        except Left:
+            raise KeyboardInterrupt from None
+        return [self._returned(ticket, found[ticket.job.token]) for ticket in tickets]
+
+    def _followed(self, tickets: Sequence[Ticket]) -> Queue:
+        if all(queue is self.queue for queue in self.queues.values()):
+            return self.queue
+        return Several({ticket.id: self.queues.get(ticket.id, self.queue) for ticket in tickets})
+
+    def _name(self, job: Job) -> str:
+        return "run" if self.is_single else job_name(job.number, job.overrides, self.swept)
+
+    def _note_end(self, ticket: Ticket, ended: Ended) -> None:
+        self.submissions.ended(ticket.job.token, ended.word)
+
+    def _attach_or_submit(self) -> list[Ticket]:
+        """Return a ticket for each job: of those that an earlier command submitted, and nobody was told the end of,
+        their own; the others are submitted."""
+        known = {
+            submitted.job.number: submitted for submitted in self._recovered(self.submissions.read())
+            if submitted.ended is None
+        }  # fmt: skip
+        found: dict[int, Ticket] = {}
+        for job in self.jobs:
+            if (before := known.get(job.number)) is None or before.ticket is None:
+                continue
+            is_same = without_resume(before.job.overrides) == without_resume(job.overrides)
+            if not (is_same and before.queue == self.name) and not self._has_ended(before, before.ticket):
+                how = "with other values" if before.queue == self.name else "to another queue"
+                raise UserError(
+                    f"job {job.number} of {self.folder} was submitted {how} ({before.queue} {before.ticket.id}) and "
+                    f"has not ended; python -m nlu.jobs {self.folder} --cancel {job.number} cancels it, or choose "
+                    "another folder"
+                )
+            if is_same:
+                found[job.number] = before.ticket
+                self.queues[before.ticket.id] = self._queue_of(before)
+        if found:
+            count = counted(len(found), "job")
+            print(f"nlu: {count} of an earlier command found again, not submitted anew", file=sys.stderr)
+        new = [job for job in self.jobs if job.number not in found]
+        self._require_free(new)
+        submitted = {ticket.job.number: ticket for ticket in self._submit(new)} if new else {}
+        return [found.get(job.number) or submitted[job.number] for job in self.jobs]
+
+    def _queue_of(self, before: Submitted) -> Queue:
+        """Return the queue that has a job of an earlier command, with the settings by which it was submitted."""
+        if before.queue == self.name and _of_job(before.settings) == _of_job(kept_settings(self.params)):
+            return self.queue
+        key = f"{before.queue} {_of_job(before.settings)}"
+        if key not in self.former:
+            self.former[key] = open_queue(before.queue, Place(before.settings, self.folder))
+        return self.former[key]
+
+    def _has_ended(self, before: Submitted, ticket: Ticket) -> bool:
+        queue = self._queue_of(before)
+        try:
+            return queue.look([ticket.id])[ticket.id].state.is_final
+        except OSError as error:
+            raise UserError(
+                f"{queue.name} does not answer ({error}), so it is not known whether job {ticket.job.number} has "
+                "ended; try again later"
+            ) from error
+
+    def _require_free(self, jobs: Sequence[Job]) -> None:
+        """Raise UserError where a job would be refused by the run that its folder holds: it may wait for hours before
+        it could say so."""
+        if "resume" not in self.config or self.config.resume != "never":
+            return
+        if taken := [job for job in jobs if (Path(job.folder) / RECORD).is_file()]:
+            numbers = "" if self.is_single else f"jobs {', '.join(str(job.number) for job in taken)}: "
+            raise UserError(
+                f"{numbers}{taken[0].folder} holds a run already; nothing was submitted; set resume=auto to continue "
+                "what is there, or choose another folder"
+            )
+
+    def _recovered(self, known: list[Submitted]) -> list[Submitted]:
+        """Return the record, with the tickets of jobs whose submission was cut off. Raises UserError where those
+        cannot be found."""
+        cut = [one for one in known if one.ticket is None]
+        if not cut:
+            return known
+        others = cut if not isinstance(self.queue, Finding) else [one for one in cut if one.queue != self.name]
+        if others:
+            numbers = ", ".join(str(one.job.number) for one in others)
+            raise UserError(
+                f"the submission of jobs {numbers} in {self.folder} was cut off before {others[0].queue} had answered, "
+                "so nobody knows whether it has them; look there, cancel what you find, and "
+                f"python -m nlu.jobs {self.folder} --forget lets the same command submit them anew"
+            )
+        for settings in dict.fromkeys(str(one.settings) for one in cut):
+            own = [one for one in cut if str(one.settings) == settings]
+            queue = self._queue_of(own[0])
+            assert isinstance(queue, Finding)
+            tickets = queue.find([one.job for one in own])
+            self.submissions.submitted([ticket for ticket in tickets if ticket is not None])
+            self.submissions.refused([one.job for one, ticket in zip(own, tickets, strict=True) if ticket is None])
+        return self.submissions.read()
+
+    def _submit(self, jobs: list[Job]) -> list[Ticket]:
+        self.submissions.begin(jobs, self.name, self.params, self.command)
+        found: dict[str, Ticket] = {}
+        for wait_s in (*AGAIN_S, None):
+            left = [job for job in jobs if job.token not in found]
+            try:
+                found |= {ticket.job.token: ticket for ticket in self.queue.submit(left)} if left else {}
+                break
+            except JobRefused:
+                self.submissions.refused(left)
+                raise
+            except OSError as error:
+                self._unanswered(left, found, error, wait_s)
+        tickets = [found[job.token] for job in jobs]
+        self.submissions.submitted(tickets)
+        history.note(self.name, tickets, self.command)
+        return tickets
+
+    def _unanswered(self, jobs: list[Job], found: dict[str, Ticket], error: OSError, wait_s: float | None) -> None:
+        """Wait where a queue did not answer, and look which jobs it has all the same, before it is asked again.
+
+        Raises JobRefused where that was the last time, or where it cannot be known which jobs it has.
+        """
+        what = f"{self.queue.name} does not answer: {error}"
+        if not isinstance(self.queue, Finding) or wait_s is None:
+            raise JobRefused(f"{what}; the same command finds what it has taken all the same, and submits the rest")
+        print(f"nlu: {what}; it is asked again in {wait_s:g} s", file=sys.stderr)
+        time.sleep(wait_s)
+        with contextlib.suppress(OSError):
+            tickets = self.queue.find(jobs)
+            found |= {ticket.job.token: ticket for ticket in tickets if ticket is not None}
+
+    def _returned(self, ticket: Ticket, ended: Ended) -> JobReturn:
+        job = ticket.job
+        if isinstance(ended.outcome, JobReturn):
+            return ended.outcome
+        own = ElsewhereReturn(overrides=filter_overrides(job.overrides), number=job.number, folder=job.folder)
+        if ended.status is not None:
+            own.status = JobStatus.COMPLETED
+            own.return_value = ended.status
+            return own
+        what = "was cancelled" if ended.look.state == JobState.CANCELLED else "ended without a word"
+        why = f" ({ended.look.reason})" if ended.look.reason else ""
+        log = f"; its log: {ticket.log}" if ticket.log else ""
+        own.status = JobStatus.FAILED
+        own.return_value = JobLost(f"{self.queue.name} job {ticket.id} {what}{why}{log}")
+        return own

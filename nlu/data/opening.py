@@ -1,0 +1,137 @@
+"""A complete store, opened: which of its rows take part, and in which set."""
+
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlu.config.errors import DataError, UserError
+from nlu.config.words import counted
+from nlu.data.building import LISTED_GROUPS
+from nlu.data.duplicates import among, repeated
+from nlu.data.examples import Examples
+from nlu.data.folds import Fold, clusters_of, fold_numbers
+from nlu.data.layouts import Layout
+from nlu.data.plan import Plan
+from nlu.data.reading import Texts
+from nlu.data.store import StoreDamaged, StoredSet
+from nlu.data.targets import Target
+from nlu.data.tokenizing import Tokenizer, load_tokenizer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Store:
+    """An opened data store: examples of each set, what they are to give and the tokenizer that made it."""
+
+    folder: Path
+    sets: dict[str, Examples]
+    target: Target
+    layout: Layout
+    tokenizer: Tokenizer
+    meta: dict[str, Any]
+    digests: dict[str, str] = field(default_factory=dict)
+    """of each set: its content, what shaped it and which rows take part; the other sets have no share in it"""
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the target's numbers."""
+        return self.target.names
+
+
+def meta_of(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreDamaged(f"{folder / 'meta.json'} cannot be read ({error})") from None
+
+
+def open_sets(folder: Path, meta: dict[str, Any]) -> dict[str, StoredSet]:
+    # Only the rows of train were written before the names were in order.
+    return {
+        name: StoredSet.open(folder / name, counts["rows"], meta["remap"] if name == "train" else None)
+        for name, counts in meta["sets"].items()
+    }
+
+
+def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
+    """Open a complete store, drop duplicates and split off a dev set as its files or the fold say.
+
+    A fold takes the place of every dev set: what it holds out of the training rows is `dev`, the declared ones are
+    left out. Without one, the split goes by a hash of the text, so that equal texts land on the same side, whatever
+    the seed. Raises StoreDamaged where something is missing.
+    """
+    files, meta = plan.files, meta_of(folder)
+    names = list(files.sources())
+    if fold is not None and (left_out := [name for name in names if name not in ("train", "test")]):
+        log.info("data: the held-out rows are dev; data.dev (%s) is left out", ", ".join(left_out))
+        names = [name for name in names if name not in left_out]
+    meta["sets"] = {name: meta["sets"][name] for name in names}
+    stored = open_sets(folder, meta)
+    target = type(plan.target).from_meta(meta["target"])
+    train_rows_N = (
+        _first_of_equals(stored["train"], target) if files.drop_duplicates else np.arange(len(stored["train"]))
+    )
+    meta["dropped_duplicates"] = len(stored["train"]) - len(train_rows_N)
+    rows = {name: np.arange(len(part)) for name, part in stored.items()}
+    rows["train"] = train_rows_N
+    is_dev_N = None
+    if fold is not None:
+        is_dev_N = _held_out(stored["train"], train_rows_N, target, fold, plan.reading.group_by, meta["groups"])
+    elif files.dev is None and files.dev_fraction:
+        is_dev_N = stored["train"].text_hash_N[train_rows_N] % 1_000_003 / 1_000_003 < files.dev_fraction
+    origins = {name: Texts(plan.reading, plan.sets[name], plan.layout) for name in stored}
+    if is_dev_N is not None:
+        rows["dev"], rows["train"] = train_rows_N[is_dev_N], train_rows_N[~is_dev_N]
+        stored["dev"], origins["dev"] = stored["train"], origins["train"]
+    ordered = sorted(rows, key=lambda name: (name != "train") + (name == "test"))
+    sets = {name: Examples(name, stored[name], rows[name], target, plan.layout, origins[name]) for name in ordered}
+    if empty := [name for name, part in sets.items() if not len(part)]:
+        raise DataError(
+            f"the set {empty[0]} is empty after splitting {counted(len(train_rows_N), 'row')} with data.dev_fraction="
+            f"{files.dev_fraction}; set data.dev to a file or change data.dev_fraction"
+        )
+    target.fit(stored["train"], rows["train"])
+    tokenizer = plan.tokenizer or load_tokenizer(folder, None)
+    assert tokenizer is not None
+    return Store(folder, sets, target, plan.layout, tokenizer, meta)
+
+
+def _held_out(
+    stored: StoredSet, rows_N: np.ndarray, target: Target, fold: Fold, group_by: str | int | None, groups: list[str]
+) -> np.ndarray:
+    """Return which of the training rows the fold holds out. Raises UserError where there are more folds than clusters.
+
+    Rows are stratified as their target says; of tagged rows nothing is known, they are spread by number alone.
+    """
+    cluster_N = clusters_of(stored.text_hash_N[rows_N], None if group_by is None else stored.group_N[rows_N])
+    if (available := int(cluster_N.max()) + 1) < fold.count:
+        shown = ", ".join(groups) + (", ..." if len(groups) == LISTED_GROUPS else "")
+        what = f"{counted(available, 'different text')} in {counted(len(rows_N), 'row')}"
+        if group_by is not None:
+            what = f"{available} groups of folds.group_by={group_by} that share no text: {shown}"
+        raise UserError(f"folds.count is {fold.count}, but the training set has {what}; set it to <= {available}")
+    strata, counts_N = target.strata(stored, rows_N)
+    rows_C = np.bincount(strata)
+    # Strata that have names are numbered like them.
+    if rows_C.size > 1 and (few := [name for name, n in zip(target.names, rows_C, strict=False) if 0 < n < fold.count]):
+        log.warning("data: fewer rows than the %d folds have the labels %s; some folds hold none of them out",
+                    fold.count, ", ".join(few))  # fmt: skip
+    return fold_numbers(cluster_N, strata, counts_N, count=fold.count, seed=fold.seed) == fold.number
+
+
+def _first_of_equals(stored: StoredSet, target: Target) -> np.ndarray:
+    """Return the rows that are the first with their text and target, in file order."""
+    hash_N = stored.text_hash_N
+    twice_N = np.flatnonzero(among(hash_N, repeated(np.sort(hash_N))))
+    hash_N, target_N = hash_N[twice_N], target.identities(stored, twice_N)
+    order_N = np.lexsort((twice_N, target_N, hash_N))
+    hash_N, target_N = hash_N[order_N], target_N[order_N]
+    equal = (hash_N[1:] == hash_N[:-1]) & (target_N[1:] == target_N[:-1])
+    is_first_N = np.ones(len(stored), bool)
+    is_first_N[twice_N[order_N[1:][equal]]] = False
+    return np.flatnonzero(is_first_N)

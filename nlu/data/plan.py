@@ -1,0 +1,92 @@
+"""What a store is made of, found and checked before a row is read, and the fingerprint by which it is found again."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nlu.config.targets import TARGET
+from nlu.config.targets import build as build_target
+from nlu.data.dataset import Files, SourceFile
+from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.reading import Reading, fields_of, layout_of
+from nlu.data.shared import SharedStores
+from nlu.data.store import FORMAT_VERSION
+from nlu.data.targets import Target
+from nlu.data.tokenizing import Tokenizer, WordPiece
+from nlu.storage.cache import cache_dir, file_digest
+
+KNOWN_CODE = ("nlu", "builtins", "typing", "abc")
+
+
+@dataclass
+class Plan:
+    """All that shapes a store, once its files are found."""
+
+    files: Files
+    sets: dict[str, list[SourceFile]]
+    reading: Reading
+    layout: Layout
+    target: Target
+    tokenizer: Tokenizer | None
+    """null: built from the training texts"""
+    tokenizing: WordPiece | None
+    """null: nothing is built, since there is a tokenizer"""
+    is_trained: bool = False
+    """whether the target is closed, as weights were trained for it"""
+    shared: SharedStores | None = None
+    """where other machines look for it too"""
+
+    def fingerprint(self, sets: dict[str, list[SourceFile]]) -> str:
+        """Return what identifies the content of some of the sets."""
+        files, reading, target = self.files, self.reading, self.target
+        shaped_by = {
+            "format_version": FORMAT_VERSION,
+            "sets": {name: [(file_digest(f.path), f.label) for f in sources] for name, sources in sets.items()},
+            "reader": [reading.fields, files.format, files.header, files.on_bad_row, files.max_rows],
+            "suffixes": [[f.path.suffix for f in sources] for sources in sets.values()],
+            "group_by": reading.group_by,
+            "target": [type(target).__module__, type(target).__qualname__, target.kind, str(target.column())],
+            "labels": [files.labels, files.label_separator],
+            "max_len": files.max_len,
+            "layout": self.layout.name,
+            "tokenizer": self.tokenizer.digest if self.tokenizer else self._settings(),
+        }
+        if self.is_trained:
+            shaped_by["trained"] = target.meta()
+        if own_code := _code_outside_nlu(type(target), type(self.tokenizing)):
+            shaped_by["code"] = own_code
+        return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()[:24]
+
+    def folder(self) -> Path:
+        """Return where the store lies on this machine, or is to lie."""
+        return cache_dir() / "stores" / self.fingerprint(self.sets)
+
+    def _settings(self) -> dict[str, object]:
+        assert self.tokenizing is not None, "without a tokenizer there is what builds one"
+        return self.tokenizing.settings()
+
+
+def _code_outside_nlu(*classes: type) -> list[str]:
+    """Return the digests of the files of users' own classes; what nlu's read is told by FORMAT_VERSION."""
+    modules = dict.fromkeys(base.__module__ for kind in classes for base in kind.__mro__)
+    own = [sys.modules.get(name) for name in modules if name.partition(".")[0] not in KNOWN_CODE]
+    files = [Path(file) for module in own if (file := getattr(module, "__file__", None))]
+    return [file_digest(file) for file in files if file.is_file()]
+
+
+def plan_of(
+    files: Files, tokenizing: WordPiece, target: str, layouts: Sequence[str], pretrained: Path | None,
+    vocab: Path | None, group_by: str | int | None, trusted: Sequence[str], shared: str | None,
+) -> Plan:  # fmt: skip
+    sets = files.sets()
+    empty: Target = build_target({TARGET: target}, files, trusted=trusted)
+    fields = fields_of(files, sets["train"], type(empty).roles)
+    layout = LAYOUTS[layout_of(fields, layouts, type(empty).roles, files)]
+    reading = Reading(fields, files.format, files.header, files.max_rows, group_by)
+    return Plan(
+        files, sets, reading, layout, empty, tokenizing.given(vocab, pretrained), tokenizing,
+        shared=SharedStores(shared) if shared else None,
+    )  # fmt: skip

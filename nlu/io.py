@@ -1,0 +1,298 @@
+"""Look at, copy and remove files on this machine, s3:// and oss://; read http(s)://, hf:// and pypi:// too.
+
+python -m nlu.io ls s3://bucket/runs
+python -m nlu.io cp big.tsv s3://bucket/data/             broken off, the same command goes on where it was
+python -m nlu.io cp --recursive s3://bucket/runs/a outputs/a
+python -m nlu.io sync --delete outputs oss://bucket/runs  --dry says first what would be done
+python -m nlu.io exists s3://bucket/data/big.tsv && echo there
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from nlu.config.entry.command import Parser, run_command
+from nlu.config.errors import UserError
+from nlu.config.nearest import hint
+
+if TYPE_CHECKING:
+    from nlu.storage.places import Place
+    from nlu.storage.transfer import Plan
+
+EXIT_NO = 1
+Verb = Callable[[Sequence[str]], int]
+TARGETS = (
+    " TARGET is the new name; behind a slash, and in an existing folder, a file keeps its own. Of a folder the files "
+    "get to TARGET itself, behind a slash to TARGET/NAME. A file appears whole or not at all; the same command goes on "
+    "with what was broken off."
+)
+RECURSIVE = "with all that is in a folder"
+DRY = "say what would be done, and do nothing"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the sub-command that the first argument names; returns the exit status."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: python -m nlu.io COMMAND PATH ..., of which each has its own --help")
+        for name, verb in VERBS.items():
+            print(f"  {name:<9}{(verb.__doc__ or '').partition('.')[0]}.")
+        return 0 if arguments else 2
+    if arguments[0] not in VERBS:
+        raise UserError(f"there is no command {arguments[0]} of nlu.io; {hint(arguments[0], VERBS)}")
+    return VERBS[arguments[0]](arguments[1:])
+
+
+def exists(arguments: Sequence[str]) -> int:
+    """Say of each path whether something lies there. Exit status 1: of one nothing does."""
+    from nlu.storage.stores import store_of
+    from nlu.storage.transfer import readable
+
+    places = [readable(path) for path in _parser("exists", exists).parse(arguments).paths]
+    answers = [store_of(place).look(place) is not None for place in places]
+    for place, answer in zip(places, answers, strict=True):
+        print(f"{place.shown} {'exists' if answer else 'does not exist'}")
+    return 0 if all(answers) else EXIT_NO
+
+
+def ls(arguments: Sequence[str]) -> int:
+    """List a folder, or a file by itself. Folders end with a slash."""
+    parser = _parser("ls", ls)
+    parser.add_argument("-l", "--long", action="store_true", help="size in bytes and time of change in front")
+    parser.add_argument("-r", "--recursive", action="store_true", help="all files, with the folders below it")
+    given = parser.parse(arguments)
+
+    from nlu.storage.stores import store_of
+    from nlu.storage.transfer import found_at, readable
+
+    for path in given.paths:
+        place = readable(path)
+        found = found_at(place)
+        store = store_of(place)
+        entries = {place.name: found}
+        if found.is_folder:
+            entries = store.files(place) if given.recursive else store.children(place)
+        if len(given.paths) > 1:
+            print(f"{place.shown}:")
+        for name, entry in entries.items():
+            front = f"{'' if entry.size is None else entry.size:>14}  {_time(entry.modified_s):20}  "
+            print(f"{front if given.long else ''}{name}{'/' if entry.is_folder else ''}")
+    return 0
+
+
+def cat(arguments: Sequence[str]) -> int:
+    """Write what is in files to standard output, as it is."""
+    given = _parser("cat", cat).parse(arguments)
+
+    from nlu.storage.contents import chunks_of
+    from nlu.storage.transfer import readable
+
+    for path in given.paths:
+        for chunk in chunks_of(readable(path)):
+            sys.stdout.buffer.write(chunk)
+    return 0
+
+
+def cp(arguments: Sequence[str]) -> int:
+    """Copy a file, or what is in a folder. What lies at the target already is not copied again."""
+    parser = _parser("cp", cp, "source", "target", more=TARGETS)
+    _add_flags(parser)
+    given = parser.parse(arguments)
+
+    from nlu.storage.places import parse_place
+    from nlu.storage.transfer import plan_copy, readable, run_copies
+
+    target = parse_place(given.target, "TARGET", writes=True)
+    plan = plan_copy(readable(given.source, "SOURCE"), target, recursive=given.recursive)
+    return _carry_out(given, plan, "copy", "copied", lambda: run_copies(plan.copied, target.shown))
+
+
+def mv(arguments: Sequence[str]) -> int:
+    """Move a file, or what is in a folder; the source goes when all of it is there."""
+    parser = _parser("mv", mv, "source", "target", more=TARGETS)
+    _add_flags(parser)
+    given = parser.parse(arguments)
+
+    from nlu.storage.places import parse_place
+    from nlu.storage.transfer import plan_move, run_move
+
+    source = parse_place(given.source, "SOURCE")
+    target = parse_place(given.target, "TARGET", writes=True)
+    plan = plan_move(source, target, recursive=given.recursive)
+    return _carry_out(given, plan, "move", "moved", lambda: run_move(source, plan, target.shown))
+
+
+def sync(arguments: Sequence[str]) -> int:
+    """Make a folder hold what another holds. With --delete nothing else."""
+    parser = _parser("sync", sync, "source", "target")
+    parser.add_argument("--delete", action="store_true", help="remove what TARGET has and SOURCE has not")
+    parser.add_argument("--dry", action="store_true", help=DRY)
+    given = parser.parse(arguments)
+
+    from nlu.storage.places import parse_place, refuse_root
+    from nlu.storage.transfer import found_at, plan_copy, readable, remove_all, run_copies
+
+    target = parse_place(given.target, "TARGET", writes=True)
+    refuse_root(target, "synchronized onto")
+    source = readable(given.source, "SOURCE")
+    if not found_at(source).is_folder:
+        raise UserError(f"{source.shown} is a file, but sync takes folders; use cp")
+    plan = plan_copy(source, target, recursive=True, extra=given.delete)
+    for place in plan.extra:
+        print(f"remove {place.shown}")
+
+    def act() -> None:
+        run_copies(plan.copied, target.shown)
+        if plan.extra:
+            remove_all(target, plan.extra)
+
+    return _carry_out(given, plan, "copy", "copied", act)
+
+
+def rm(arguments: Sequence[str]) -> int:
+    """Remove files, or folders with all that is in them. Never a whole bucket or disk."""
+    parser = _parser("rm", rm)
+    _add_flags(parser)
+    given = parser.parse(arguments)
+
+    from nlu.storage.places import parse_place
+    from nlu.storage.transfer import plan_remove, run_remove
+
+    plans: dict[Place, list[Place]] = {
+        (place := parse_place(path, writes=True)): plan_remove(place, recursive=given.recursive) for path in given.paths
+    }
+    for place, files in plans.items():
+        if given.dry:
+            for file in files:
+                print(f"remove {file.shown}")
+        else:
+            run_remove(place, files)
+    count = sum(map(len, plans.values()))
+    print(f"nlu: {'would remove' if given.dry else 'removed'} {_counted(count)}", file=sys.stderr)
+    return 0
+
+
+def mkdir(arguments: Sequence[str]) -> int:
+    """Make folders, with those above them, or a bucket."""
+    parser = _parser("mkdir", mkdir)
+    parser.add_argument("--dry", action="store_true", help=DRY)
+    given = parser.parse(arguments)
+
+    from nlu.storage.places import parse_place
+    from nlu.storage.stores import writable_store_of
+    from nlu.storage.transfer import disk_errors
+
+    for path in given.paths:
+        place = parse_place(path, writes=True)
+        with disk_errors(place):
+            if given.dry:
+                print(f"make {place.shown}")
+            elif not writable_store_of(place).make_folder(place):
+                print(
+                    f"nlu: {place.shown}: an object store has no folders; it is there as soon as a file lies in it",
+                    file=sys.stderr,
+                )
+    return 0
+
+
+def size(arguments: Sequence[str]) -> int:
+    """Print the size in bytes of files, or of all that is in folders."""
+    from nlu.storage.contents import size_of
+
+    return _told(size, arguments, lambda place: f"{size_of(place)}\t")
+
+
+def md5(arguments: Sequence[str]) -> int:
+    """Print the MD5 of files, read now, in the form of md5sum."""
+    from nlu.storage.contents import md5_of
+
+    return _told(md5, arguments, lambda place: f"{md5_of(place)}  ")
+
+
+def mtime(arguments: Sequence[str]) -> int:
+    """Print when files were last changed, UTC."""
+    from nlu.storage.transfer import found_at
+
+    return _told(mtime, arguments, lambda place: f"{_time(found_at(place).modified_s) or 'unknown'}\t")
+
+
+def writable(arguments: Sequence[str]) -> int:
+    """Try to write in folders, and say of each whether that went. Exit status 1: in one it did not."""
+    given = _parser("writable", writable).parse(arguments)
+
+    from nlu.storage.places import parse_place
+    from nlu.storage.stores import writable_store_of
+
+    status = 0
+    for path in given.paths:
+        place = parse_place(path, writes=True)
+        try:
+            writable_store_of(place).try_writing(place)
+        except UserError as error:
+            print(f"{place.shown} is not writable: {error}")
+            status = EXIT_NO
+        else:
+            print(f"{place.shown} is writable")
+    return status
+
+
+VERBS: dict[str, Verb] = {
+    verb.__name__: verb for verb in (exists, ls, cat, cp, mv, rm, sync, mkdir, size, md5, mtime, writable)
+}
+
+
+def _parser(name: str, verb: Verb, *paths: str, more: str = "") -> Parser:
+    parser = Parser(prog=f"python -m nlu.io {name}", description=(verb.__doc__ or "") + more)
+    for path in paths:
+        parser.add_argument(path, metavar=path.upper())
+    if not paths:
+        parser.add_argument("paths", nargs="+", metavar="PATH")
+    return parser
+
+
+def _told(verb: Verb, arguments: Sequence[str], front: Callable[["Place"], str]) -> int:
+    """Print one line for each path, with what is said of it in front."""
+    paths = _parser(verb.__name__, verb).parse(arguments).paths
+
+    from nlu.storage.transfer import readable
+
+    for place in map(readable, paths):
+        print(f"{front(place)}{place.shown}")
+    return 0
+
+
+def _add_flags(parser: Parser) -> None:
+    parser.add_argument("-r", "--recursive", action="store_true", help=RECURSIVE)
+    parser.add_argument("--dry", action="store_true", help=DRY)
+
+
+def _carry_out(given: Namespace, plan: "Plan", verb: str, done: str, act: Callable[[], None]) -> int:
+    if given.dry:
+        for item in plan.copied:
+            print(f"{verb} {item.source.shown} {item.target.shown}")
+    else:
+        act()
+    told = f"would {verb}" if given.dry else done
+    same = f"; {_counted(len(plan.same))} lay there already" if plan.same else ""
+    amount = "" if plan.size is None else f", {plan.size / 1e6:,.1f} MB"
+    print(f"nlu: {told} {_counted(len(plan.copied))}{amount}{same}", file=sys.stderr)
+    return 0
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} file" if count == 1 else f"{count:,} files"
+
+
+def _time(seconds: float | None) -> str:
+    from datetime import UTC, datetime
+
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def command() -> NoReturn:
+    """Be the program nlu-io."""
+    run_command(main)
+
+
+if __name__ == "__main__":
+    command()

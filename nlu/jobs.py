@@ -1,0 +1,193 @@
+"""List and cancel jobs that a launcher handed to a queue; the history of all that was ever submitted.
+
+python -m nlu.jobs                          jobs of this project that have not ended
+python -m nlu.jobs outputs/grid             all jobs of a run, a grid or a search: state, node, log
+python -m nlu.jobs outputs/grid --cancel 3 5
+                                            cancel two of them; --cancel alone: all that have not ended
+python -m nlu.jobs outputs/grid --log 3     the end of what a job said
+python -m nlu.jobs --history                command, commit, time, id and log of every submission
+"""
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from nlu.config.entry.command import Parser, at_least, run_command
+from nlu.config.errors import UserError
+
+if TYPE_CHECKING:
+    from nlu.launching.listing import Listed
+
+HISTORY_SHOWN = ("time", "queue", "job", "id", "commit", "changed", "folder", "log", "command")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """List jobs, cancel some, or print the history; returns the exit status."""
+    parser = Parser(
+        prog="python -m nlu.jobs",
+        description="Jobs that a launcher handed to a queue (this machine's, Slurm's, PAI's), listed by their folder.",
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, metavar="DIR", help="a run, a grid, a search, or what holds such; default: all "
+        "jobs of this project that have not ended",
+    )  # fmt: skip
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
+        "--cancel", nargs="*", type=at_least(0), metavar="NUMBER", help="cancel these jobs; without numbers all of DIR "
+        "that have not ended",
+    )  # fmt: skip
+    action.add_argument("--log", type=at_least(0), metavar="NUMBER", help="print the end of what a job said")
+    action.add_argument("--history", action="store_true", help="print a line for every job submitted, oldest first")
+    action.add_argument(
+        "--forget", action="store_true", help="take jobs whose submission was cut off for not submitted"
+    )
+    parser.add_argument("--lines", type=at_least(1), default=40, metavar="N", help="lines of --log; default 40")
+    given = parser.parse(arguments)
+    if given.history:
+        return _history(given.folder)
+    if given.folder is None and (given.cancel is not None or given.log is not None or given.forget):
+        raise UserError("jobs are numbered within a folder; name it: python -m nlu.jobs DIR ...")
+    if given.forget:
+        return _forget(given.folder)
+    return _list(given)
+
+
+def _list(given: Namespace) -> int:
+    from nlu.launching.listing import latest, listed, records_of
+
+    records = records_of(given.folder) if given.folder is not None else _of_project()
+    rows = listed(latest(records))
+    if given.cancel is not None:
+        return _cancel(rows, given.cancel)
+    if given.log is not None:
+        return _log(rows, given.log, given.lines)
+    shown = rows if given.folder is not None else [row for row in rows if row.is_open]
+    if not shown:
+        print("nlu: no job of this project waits or runs", file=sys.stderr)
+        return 0
+    _print(shown)
+    return 0
+
+
+def _of_project() -> list:
+    """Return the records that the history of this project names and that are still there."""
+    from nlu.launching.history import read
+    from nlu.launching.submissions import FILE, FOLDER, Submissions
+
+    folders: dict[Path, None] = {}
+    for row in read():
+        # A job's own folder is that of the submission or, in a grid, one below it.
+        own = Path(row.get("folder", ""))
+        folders |= {place: None for place in (own, *own.parents) if (place / FOLDER / FILE).is_file()}
+    return [Submissions(folder) for folder in folders]
+
+
+def _print(rows: "Sequence[Listed]") -> None:
+    from nlu.config.words import path_text
+    from nlu.display.tables import Column, fitted, print_table
+
+    def texts(name: str) -> list[str]:
+        return [getattr(row, name) for row in rows]
+
+    times = [time.strftime("%m-%d %H:%M", time.localtime(row.submitted.time_s)) for row in rows]
+    tickets = [row.submitted.ticket for row in rows]
+    columns = [
+        Column("job", [str(row.submitted.job.number) for row in rows]),
+        Column("state", texts("state"), is_number=False),
+        Column("node", texts("node"), is_number=False, may_go=4),
+        Column("reason", texts("reason"), is_number=False, may_go=3),
+        Column("queue", [row.submitted.queue for row in rows], is_number=False, may_go=6),
+        Column("id", [ticket.id if ticket else "-" for ticket in tickets], is_number=False, may_go=2),
+        Column("submitted", times, is_number=False, may_go=5),
+        Column("folder", [path_text(Path(row.submitted.job.folder)) for row in rows], is_number=False),
+        Column("log", [_shown(ticket.log) if ticket else "-" for ticket in tickets], is_number=False, may_go=1),
+    ]
+    table, gone = fitted([column for column in columns if any(column.cells)])
+    print_table(table)
+    if gone:
+        print_table(f"too wide for this terminal: {', '.join(gone)}", style="dim")
+
+
+def _shown(log: str | None) -> str:
+    from nlu.config.words import path_text
+
+    return "-" if log is None else log if "://" in log else path_text(Path(log))
+
+
+def _chosen(rows: "Sequence[Listed]", numbers: Sequence[int]) -> "list[Listed]":
+    if absent := sorted(set(numbers) - {row.submitted.job.number for row in rows}):
+        known = ", ".join(str(row.submitted.job.number) for row in rows)
+        raise UserError(f"there is no job {', '.join(map(str, absent))}; there are {known}")
+    found = [row for row in rows if row.submitted.job.number in numbers]
+    if len(found) > len(set(numbers)):
+        folders = ", ".join(dict.fromkeys(str(row.folder) for row in found))
+        raise UserError(f"several folders have a job of this number; name one of them: {folders}")
+    return found
+
+
+def _cancel(rows: "Sequence[Listed]", numbers: Sequence[int]) -> int:
+    from nlu.config.words import counted
+    from nlu.launching.listing import queue_of
+
+    chosen = [row for row in (_chosen(rows, numbers) if numbers else rows) if row.is_open]
+    ids = [row.submitted.ticket.id for row in chosen if row.submitted.ticket is not None]
+    if not ids:
+        print("nlu: none of these jobs waits or runs; nothing was cancelled", file=sys.stderr)
+        return 0
+    try:
+        queue_of((row.folder, row.submitted) for row in chosen).cancel(ids)
+    except OSError as error:
+        raise UserError(f"the queue does not answer: {error}; try again later") from error
+    print(f"cancelled {counted(len(ids), 'job')}: {', '.join(str(row.submitted.job.number) for row in chosen)}")
+    return 0
+
+
+def _log(rows: "Sequence[Listed]", number: int, lines: int) -> int:
+    from nlu.launching.listing import queue_of
+
+    (row,) = _chosen(rows, [number])
+    if row.submitted.ticket is None:
+        raise UserError(f"the submission of job {number} was cut off, so its log is not known")
+    said = queue_of([(row.folder, row.submitted)]).log_tail(row.submitted.ticket.id, lines)
+    print("\n".join(said) if said else f"job {number} has said nothing yet")
+    return 0
+
+
+def _forget(folder: Path) -> int:
+    from nlu.config.words import counted
+    from nlu.launching.listing import records_of
+
+    count = 0
+    for record in records_of(folder):
+        cut = [one.job for one in record.read() if one.ticket is None]
+        if cut:
+            record.refused(cut)
+            count += len(cut)
+    print(f"{counted(count, 'job')} taken for not submitted")
+    return 0
+
+
+def _history(folder: Path | None) -> int:
+    from nlu.display.tables import print_table, table_of
+    from nlu.launching.history import project_folder, read
+
+    rows = read(project_folder(folder.resolve()) if folder is not None else None)
+    if not rows:
+        raise UserError("nothing was submitted from this project yet; hydra/launcher=slurm submits a run")
+    table = table_of((name, name == "job") for name in HISTORY_SHOWN)
+    for row in rows:
+        table.add_row(*(row.get(name, "") for name in HISTORY_SHOWN))
+    print_table(table)
+    return 0
+
+
+def command() -> NoReturn:
+    """Be the program nlu-jobs."""
+    run_command(main)
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,165 @@
+"""The code that goes to a job: what git tracks and what was declared beyond it; same files, same bytes, same name.
+
+No secret goes along: files whose names look secret are left out even where git tracks them, and a declared one is
+refused. Changes that are not committed yet do go along, since they are what runs here.
+"""
+
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nlu
+from nlu.config.choices import conf_dir
+from nlu.config.errors import UserError
+from nlu.launching.pai.command import ENTRY
+from nlu.launching.pai.settings import PREFIX
+from nlu.storage.redaction import is_secret_file
+
+LARGEST_SHOWN = 5
+EPOCH = (1980, 1, 1, 0, 0, 0)
+_ENTRY_SOURCE = Path(__file__).with_name("entry.py")
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Code as one file."""
+
+    content: bytes
+    suffix: str
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the content, in hexadecimal digits: its name in the store."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+def pack(top: Path, include: Sequence[str] = (), *, limit_mb: float, as_tar: bool = False) -> Archive:
+    """Return the code under `top` as a zip or, `as_tar`, a tar.gz. The same files give the same bytes.
+
+    Raises UserError for what cannot be included, and for an archive above the limit, naming its largest files.
+    """
+    files = {name: path.read_bytes() for name, path in sorted(code_files(top, include).items())}
+    files[ENTRY] = _ENTRY_SOURCE.read_bytes()
+    content = _tar(files) if as_tar else _zip(files)
+    if len(content) > limit_mb * 1e6:
+        largest = sorted(files, key=lambda name: -len(files[name]))[:LARGEST_SHOWN]
+        told = ", ".join(f"{name} ({len(files[name]) / 1e6:.1f} MB)" for name in largest)
+        raise UserError(
+            f"the archive of the code has {len(content) / 1e6:.1f} MB, more than {PREFIX}.code_limit_mb={limit_mb:g}; "
+            f"the largest files are {told}; take them out of git, put data on the store, or raise the limit"
+        )
+    return Archive(content, ".tar.gz" if as_tar else ".zip")
+
+
+def code_files(top: Path, include: Sequence[str] = ()) -> dict[str, Path]:
+    """Return what goes to a job, by its name there: files that git tracks, declared ones, and nlu itself.
+
+    Raises UserError where `top` is no checkout or something declared cannot go.
+    """
+    found = {
+        name: top / name
+        for name in _tracked(top)
+        if not any(map(is_secret_file, Path(name).parts)) and _is_plain(top / name)
+    }
+    problems = []
+    for declared in include:
+        try:
+            found |= _declared(top, declared)
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(*problems)
+    if not any(name.startswith("nlu/") for name in found):
+        # In a project that uses an installed nlu, the jobs get the same one.
+        found |= _of_nlu()
+    return found
+
+
+def _of_nlu() -> dict[str, Path]:
+    package = Path(nlu.__file__).resolve().parent
+    folders = {"nlu": package}
+    if conf_dir().resolve().parent != package:
+        # That of a checkout lies beside the package.
+        folders["conf"] = conf_dir().resolve()
+    return {
+        f"{name}/{path.relative_to(folder).as_posix()}": path
+        for name, folder in folders.items()
+        for path in _files_of(folder)
+    }
+
+
+def _tracked(top: Path) -> list[str]:
+    command = ["git", "-C", str(top), "ls-files", "-z", "--cached"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise UserError(f"git is not installed ({error}), but tells which files are code; install it") from None
+    if done.returncode:
+        reason = done.stderr.decode(errors="replace").strip().splitlines()
+        raise UserError(
+            f"{top} is no checkout of git ({reason[-1] if reason else 'no reason given'}), so nobody knows which files "
+            f"are code; start from your project's folder, after git init and git add, and declare the rest by "
+            f"{PREFIX}.include"
+        )
+    return [name.decode(errors="surrogateescape") for name in done.stdout.split(b"\0") if name]
+
+
+def _declared(top: Path, declared: str) -> dict[str, Path]:
+    path = Path(os.path.abspath(top / declared))
+    if not path.is_relative_to(top):
+        raise UserError(
+            f"{PREFIX}.include holds {declared}, which lies outside of {top}; copy it there, or put it on the store"
+        )
+    if not path.exists():
+        raise UserError(f"{PREFIX}.include holds {declared}, which does not exist under {top}")
+    files = [path] if path.is_file() else list(_files_of(path))
+    names = {file.relative_to(top).as_posix(): file for file in files}
+    if secret := [name for name in names if any(map(is_secret_file, Path(name).parts))]:
+        raise UserError(
+            f"{PREFIX}.include holds {', '.join(secret[:LARGEST_SHOWN])}, which by its name holds secrets; leave it "
+            "out: jobs get their rights by a role"
+        )
+    return names
+
+
+def _files_of(folder: Path) -> Iterable[Path]:
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if _is_plain(path) and "__pycache__" not in parts and not any(part.startswith(".git") for part in parts):
+            yield path
+
+
+def _is_plain(path: Path) -> bool:
+    # A link may lead out of the project, and a tracked file may be deleted here.
+    return path.is_file() and not path.is_symlink()
+
+
+def _zip(files: Mapping[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name, date_time=EPOCH)
+            entry.create_system = 3
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
+    return content.getvalue()
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=content, mode="wb", mtime=0, filename="") as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return content.getvalue()

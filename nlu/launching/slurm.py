@@ -1,0 +1,301 @@
+"""Slurm as a queue: jobs handed over by submitit, a grid as one array, and looked at by whatever answers.
+
+What is known of a job comes from squeue, which also knows those that ended some minutes ago, then from sacct where
+there is accounting. What a job returned lies in its folder. Where Slurm says that a job waits or runs, it does, also
+when the job has returned already: it was queued again, and goes on. While Slurm does not answer at all, the beat that
+each job leaves beside its log tells who lives.
+
+A job's id is Slurm's own, `57` or `57_3` in an array. Its files lie in the folder of the submission, named by the token
+of its first job, so that a cluster that counts from 1 again takes no old result for a new one. That folder is there
+before the job is: Slurm ends one at once whose log it cannot open.
+"""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.config.submitted import refusal_of
+from nlu.launching.attended import Attended, beat_file
+from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
+from nlu.launching.queues import Place
+from nlu.launching.submitit_jobs import log_files, read_outcome, result_file, tail
+
+RUNNING = frozenset({"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED", "RESIZING"})
+WAITING = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+)
+CANCELLED = frozenset({"CANCELLED", "REVOKED"})
+"""the states of squeue(1); a job in any other has ended"""
+GRACE_S = 30.0
+"""how long the result of a job that has ended may take to be seen here, on a shared file system"""
+SILENCE_S = 120.0
+"""how long a beat may stand still, while Slurm does not answer, before its job is lost"""
+ANSWER_S = 60.0
+LAST_TASK_S = 600
+"""how long the tasks of a job go on when one has ended: they end together, or one waits for what will never come.
+More than the five minutes after which Slurm counts a node as down, and has its jobs queued again."""
+ARRAY_MAX = 1001
+"""Slurm's own default of MaxArraySize"""
+INIT_KEYS = ("slurm_max_num_timeout", "slurm_python")
+SHARED = frozenset({
+    "name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "stderr_to_stdout",
+})  # fmt: skip
+"""keys that submitit knows of every executor; its others are called `slurm_...`"""
+OURS = ("submitit_folder", "wait", "modules", "container", "container_mounts", "srun_args", "setup")
+"""keys of hydra.launcher that are turned into others, or that submitit does not know"""
+NAMES = {"gpus": "gpus_per_node", "cpus": "cpus_per_task", "memory_gb": "mem_gb"}
+"""what submitit calls our keys"""
+LOAD_MODULES = "type module >/dev/null 2>&1 || . /etc/profile"
+"""A job's shell is no login shell, and may not know the command."""
+_AWAY = re.compile(r"[Uu]nable to contact|[Ss]ocket timed out|connect failure|Connection refused|Zero Bytes")
+SUBMITTED = "_submitted.pkl"
+"""how the file with a job's work ends, behind its id"""
+SAYS = "sbatch: error: "
+_UNKNOWN = "Invalid job id"
+
+
+class SlurmQueue:
+    """The queue of the cluster to which the commands on the PATH belong."""
+
+    name = "slurm"
+    poll_s = 2.0
+
+    def __init__(self, place: Place):
+        self._settings, self._work = dict(place.settings), place.work
+        folder = self._settings.get("submitit_folder") or f"{place.folder}/.submitit/%j"
+        self._base = Path(os.path.abspath(Path(str(folder).replace("%j", "")).expanduser()))
+        self._folders: dict[str, Path] = {}
+        self._ended_s: dict[str, float] = {}
+        """when a job was first seen to have ended without a result"""
+        self._beats: dict[str, tuple[str, float]] = {}
+        """a job's last beat, and when it was first seen"""
+
+    def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
+        """Hand over the jobs, several as arrays; see `nlu.launching.queue.Queue`."""
+        tickets: list[Ticket] = []
+        try:
+            largest = _largest_array() if len(jobs) > 1 else 1
+            for start in range(0, len(jobs), largest):
+                tickets += self._submit(jobs[start : start + largest])
+        except JobRefused as refusal:
+            ids = [ticket.id for ticket in tickets]
+            try:
+                self.cancel(ids)
+            except OSError as error:
+                raise JobRefused(
+                    *refusal.problems,
+                    f"jobs {', '.join(ids)} were taken before, and could not be cancelled ({error}); scancel ends them",
+                ) from refusal
+            raise
+        return tickets
+
+    def _submit(self, jobs: Sequence[Job]) -> list[Ticket]:
+        assert self._work is not None, "this queue was opened to look after jobs"
+        executor, attended = self._executor(jobs[0].token), Attended(self._work)
+        try:
+            with executor.batch():
+                submitted = [executor.submit(attended, job) for job in jobs]
+        except Exception as error:
+            if (said := refusal_of(error)) is None:
+                raise
+            if _AWAY.search(said):
+                raise OSError(f"Slurm does not answer: {said}") from error
+            raise JobRefused(
+                f"Slurm refused the jobs: {said.removeprefix(SAYS)}; correct what hydra.launcher sets"
+            ) from error
+        return [self._ticket(job, str(one.job_id)) for job, one in zip(jobs, submitted, strict=True)]
+
+    def _executor(self, token: str) -> Any:
+        from submitit import AutoExecutor
+
+        known = {NAMES.get(key, key): value for key, value in self._settings.items() if key not in OURS}
+        additional = known.get("additional_parameters") or {}
+        if not {"requeue", "no-requeue", "no_requeue"} & set(additional):
+            additional = {**additional, "requeue": True}
+        known |= {"additional_parameters": additional, "setup": self._setup(), "srun_args": self._srun_arguments()}
+        given = {key if key in SHARED else f"slurm_{key}": value for key, value in known.items() if value is not None}
+        init = {key: given.pop(key) for key in INIT_KEYS if key in given}
+        try:
+            executor = AutoExecutor(folder=self._base / token, cluster="slurm", **init)
+            executor.update_parameters(**given)
+        except RuntimeError as error:
+            raise JobRefused(
+                f"there is no Slurm here: {error}; run this where srun and sbatch are on the PATH, or choose another "
+                "hydra/launcher"
+            ) from error
+        except (TypeError, ValueError, NameError) as error:
+            said = str(error).splitlines()[0]
+            raise JobRefused(f"submitit takes no such job: {said}; correct what hydra.launcher sets") from error
+        return executor
+
+    def _setup(self) -> list[str]:
+        modules = self._settings.get("modules") or []
+        loaded = [LOAD_MODULES, *(f"module load {module} || exit 1" for module in modules)] if modules else []
+        return [*loaded, *(self._settings.get("setup") or [])]
+
+    def _srun_arguments(self) -> list[str]:
+        options = {"container": "--container-image", "container_mounts": "--container-mounts"}
+        own = [f"{option}={self._settings[key]}" for key, option in options.items() if self._settings.get(key)]
+        given = self._settings.get("srun_args") or []
+        if not any(argument.startswith(("--wait", "-W")) for argument in given):
+            own.append(f"--wait={LAST_TASK_S}")
+        return [*own, *given]
+
+    def _ticket(self, job: Job, id: str) -> Ticket:
+        return Ticket(job, id, str(self._log_files(id)[0]))
+
+    def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
+        """Return the ticket of each job that was handed over; see `nlu.launching.queue.Finding`.
+
+        A job whose submission was killed before submitit had put its work in place is none: started, it finds nothing
+        to do, and fails after a minute.
+        """
+        found = {job.token: self._ticket(job, id) for job, id in self._submitted()}
+        return [found.get(job.token) for job in jobs]
+
+    def _submitted(self) -> Iterator[tuple[Job, str]]:
+        from submitit.core.utils import DelayedSubmission
+
+        for path in self._base.glob(f"*/*{SUBMITTED}"):
+            yield DelayedSubmission.load(path).args[0], path.name.removesuffix(SUBMITTED)
+
+    def look(self, ids: Sequence[str]) -> Mapping[str, Look]:
+        """See `nlu.launching.queue.Queue`. While Slurm does not answer, the jobs' beats do."""
+        try:
+            known = _squeue(ids)
+        except OSError as error:
+            return {id: self._look_without_slurm(id, str(error)) for id in ids}
+        if unknown := [id for id in ids if id not in known]:
+            known |= _sacct(unknown)
+        return {id: self._look(id, *known.get(id, ("", None, "Slurm does not know it any more"))) for id in ids}
+
+    def _look(self, id: str, state: str, node: str | None, reason: str | None) -> Look:
+        if state in WAITING:
+            return Look(JobState.WAITING, None, reason)
+        if state in RUNNING:
+            return Look(JobState.RUNNING, node)
+        result = self._result(id)
+        if state in CANCELLED and result is not JobState.DONE:
+            return Look(JobState.CANCELLED, node, reason)
+        if result is not None:
+            return Look(result, node)
+        if state in ("", "COMPLETED") and time.monotonic() - self._ended_s.setdefault(id, time.monotonic()) < GRACE_S:
+            return Look(JobState.RUNNING, node, "its result is awaited")
+        told = {"": reason, "COMPLETED": "it ended without a result"}.get(state, state)
+        return Look(JobState.LOST, node, told)
+
+    def _look_without_slurm(self, id: str, error: str) -> Look:
+        result, beat = self._result(id), self._beat(id)
+        if result is not None:
+            return Look(result)
+        if beat is None:
+            return Look(JobState.WAITING, None, error)
+        node, since_s = beat.partition(" ")[0], self._beats[id][1]
+        if (silence_s := time.monotonic() - since_s) > SILENCE_S:
+            return Look(JobState.LOST, node, f"no sign of life for {silence_s:.0f} s, and {error}")
+        return Look(JobState.RUNNING, node)
+
+    def _beat(self, id: str) -> str | None:
+        """Return the last sign of life of a job, of whose age only this process's clock is asked."""
+        try:
+            beat = beat_file(self._folder(id), id).read_text()
+        except OSError:
+            return None
+        if id not in self._beats or self._beats[id][0] != beat:
+            self._beats[id] = beat, time.monotonic()
+        return beat
+
+    def _result(self, id: str) -> JobState | None:
+        if (outcome := self.outcome(id)) is None:
+            return None
+        return JobState.DONE if outcome.status.name == "COMPLETED" else JobState.FAILED
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Have the jobs save their state and end, for which Slurm leaves them its KillWait."""
+        for start in range(0, len(ids), 100):
+            _ask(["scancel", *ids[start : start + 100]])
+
+    def log_tail(self, id: str, lines: int = 1) -> list[str]:
+        """See `nlu.launching.queue.Queue`."""
+        return tail(self._log_files(id), lines)
+
+    def outcome(self, id: str) -> Any:
+        """See `nlu.launching.queue.Queue`."""
+        return read_outcome(result_file(self._folder(id), id))
+
+    status = outcome
+
+    def _log_files(self, id: str) -> list[Path]:
+        error_file, output_file = log_files(self._folder(id), id)
+        return [output_file] if self._settings.get("stderr_to_stdout") else [error_file, output_file]
+
+    def _folder(self, id: str) -> Path:
+        if id not in self._folders:
+            if not re.fullmatch(r"\d+(_\d+)?", id):
+                raise UserError(f"{id} is no job of Slurm's; its ids are like 57 or 57_3")
+            found = sorted(self._base.glob(f"*/{id}{SUBMITTED}"), key=lambda path: path.stat().st_mtime)
+            if not found:
+                return self._base
+            self._folders[id] = found[-1].parent
+        return self._folders[id]
+
+
+def _largest_array() -> int:
+    """Return how many jobs an array may have here; what keeps Slurm from telling, sbatch says better."""
+    try:
+        found = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]))
+    except OSError:
+        return ARRAY_MAX
+    return max(1, int(found[1]) if found else ARRAY_MAX)
+
+
+def _squeue(ids: Sequence[str]) -> dict[str, tuple[str, str | None, str | None]]:
+    """Return the state, nodes and reason of each job that Slurm's controller knows."""
+    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%N|%r", f"--jobs={_main_ids(ids)}"]
+    try:
+        answer = _ask(command)
+    except OSError as error:
+        # It says so of a job that ended long ago, where that is the only one that it is asked for.
+        if _UNKNOWN not in str(error):
+            raise
+        return {}
+    return {
+        id: (state, node or None, None if reason == "None" else reason)
+        for id, state, node, reason in (line.strip().split("|", 3) for line in answer.splitlines())
+    }
+
+
+def _sacct(ids: Sequence[str]) -> dict[str, tuple[str, str | None, str | None]]:
+    """Return the same of jobs that only the accounting knows; nothing where there is none, or it does not answer."""
+    command = ["sacct", "--noheader", "--allocations", "--parsable2", "--format=JobID,State,NodeList,ExitCode"]
+    try:
+        answer = _ask([*command, f"--jobs={_main_ids(ids)}"])
+    except OSError:
+        return {}
+    found: dict[str, tuple[str, str | None, str | None]] = {}
+    for line in answer.splitlines():
+        id, state, node, exit_code = line.split("|")
+        # What is said of a job that was cancelled goes on: "CANCELLED by 1000".
+        found[id] = (state.partition(" ")[0], None if node == "None assigned" else node, f"{state}, exit {exit_code}")
+    return found
+
+
+def _main_ids(ids: Sequence[str]) -> str:
+    return ",".join(sorted({id.partition("_")[0] for id in ids}))
+
+
+def _ask(command: list[str]) -> str:
+    """Return what one of Slurm's commands says. Raises OSError where it cannot answer."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"{command[0]} does not answer after {ANSWER_S:.0f} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"{command[0]} ended with status {done.returncode}"]
+        raise OSError(lines[-1])
+    return done.stdout

@@ -1,0 +1,171 @@
+"""What was submitted into a folder, written down there so that the same command finds its jobs again.
+
+FOLDER/.submitted/jobs.jsonl only grows, a line an event: `begin` with the jobs and their tokens before they are handed
+over, `submitted` with their ids after it, `refused` where the queue took none, `ended` once somebody was told how a job
+ended. A kill between the first two leaves a `begin` alone: a queue that finds jobs by their tokens is then asked for
+them; of another it is said, and nothing is submitted before the user has looked.
+
+FOLDER/.submitted/name is by what an object store knows the folder, whichever machine asks.
+"""
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import DataError
+from nlu.launching.queue import Job, Ticket
+from nlu.storage.files import write_text
+from nlu.storage.locks import hold_lock
+from nlu.storage.redaction import LAUNCHER_LINES, hide_setting
+
+FOLDER, FILE, LOCK, NAME = ".submitted", "jobs.jsonl", "lock", "name"
+IGNORED = ("resume=", "+resume=", "++resume=")
+"""overrides in which a command that goes on differs from the one that began"""
+_WRITING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job that was handed over, or was about to be."""
+
+    job: Job
+    queue: str
+    settings: Mapping[str, Any]
+    """with which the queue is opened again"""
+    command: str
+    time_s: float
+    ticket: Ticket | None
+    """None: it was about to be, and whoever did it was killed"""
+    ended: str | None
+    """how it ended, once somebody was told"""
+
+
+def new_tokens(count: int) -> list[str]:
+    """Return names that no other submission has."""
+    begun = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    return [f"{begun}-{place}" for place in range(count)]
+
+
+def without_resume(overrides: Sequence[str]) -> list[str]:
+    """Return what makes a job the same one again, in the form in which it is written down."""
+    return [hide_setting(override) for override in overrides if not override.startswith(IGNORED)]
+
+
+def kept_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of the keys of hydra.launcher what is written down, and with what a queue is opened again."""
+    return {
+        key: hide_setting(value) if isinstance(value, str) else value
+        for key, value in settings.items()
+        if key not in LAUNCHER_LINES
+    }
+
+
+class Submissions:
+    """The record of a folder. Several threads and processes may write to it."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._file = folder / FOLDER / FILE
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other commands from submitting into this folder."""
+        (self.folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        with hold_lock(self.folder / FOLDER / LOCK, wait_s=60, optional=True, what=f"the jobs of {self.folder}"):
+            yield
+
+    def name(self) -> str:
+        """Return a name that no other folder has, drawn when it is asked for first and kept beside the record."""
+        file = self.folder / FOLDER / NAME
+        with _WRITING:
+            if not file.is_file():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_text(file, secrets.token_hex(5) + "\n")
+            return file.read_text(encoding="utf-8").strip()
+
+    def begin(self, jobs: Sequence[Job], queue: str, settings: Mapping[str, Any], command: str) -> None:
+        """Write down what is about to be handed over; it is on the disk when this returns."""
+        kept = kept_settings(settings)
+        written = [{**asdict(job), "overrides": [hide_setting(text) for text in job.overrides]} for job in jobs]
+        self._add("begin", queue=queue, settings=kept, command=command, time_s=time.time(), jobs=written)
+
+    def submitted(self, tickets: Sequence[Ticket]) -> None:
+        """Write down by what the queue knows the jobs."""
+        known = [{"token": ticket.job.token, "id": ticket.id, "log": ticket.log} for ticket in tickets]
+        self._add("submitted", tickets=known)
+
+    def refused(self, jobs: Sequence[Job]) -> None:
+        """Write down that none of these jobs is in the queue."""
+        self._add("refused", tokens=[job.token for job in jobs])
+
+    def ended(self, token: str, state: str) -> None:
+        """Write down that somebody was told how a job ended: the same command starts it anew from now on."""
+        self._add("ended", token=token, state=state)
+
+    def read(self) -> list[Submitted]:
+        """Return the jobs that were handed over or about to be, oldest first. Raises DataError for a damaged record."""
+        found: dict[str, Submitted] = {}
+        for number, event in self._events():
+            try:
+                _apply(event, found)
+            except (KeyError, TypeError) as error:
+                raise DataError(f"{self._file}:{number} is no event of a submission ({error}); move it away") from error
+        return list(found.values())
+
+    def _events(self) -> Iterator[tuple[int, Any]]:
+        if not self._file.is_file():
+            return
+        lines = self._file.read_text(encoding="utf-8").split("\n")
+        # What stands behind the last line break was cut by a kill.
+        for number, line in enumerate(lines[:-1], 1):
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                # A cut line to which a later event was added.
+                if '{"event"' not in line[1:]:
+                    raise DataError(f"{self._file}:{number} is no JSON; move it away") from error
+                yield number, json.loads(line[line.rindex('{"event"') :])
+
+    def _add(self, event: str, **values: Any) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        line = json.dumps({"event": event, **values}, ensure_ascii=False) + "\n"
+        with _WRITING, open(self._file, "ab", buffering=0) as file:
+            file.write(line.encode())
+            os.fsync(file.fileno())
+
+
+def _apply(event: Mapping[str, Any], found: dict[str, Submitted]) -> None:
+    if event["event"] == "begin":
+        for own in event["jobs"]:
+            job = Job(own["number"], own["folder"], tuple(own["overrides"]), own["token"])
+            found[job.token] = Submitted(
+                job, event["queue"], event["settings"], event["command"], event["time_s"], None, None
+            )
+    elif event["event"] == "submitted":
+        for known in event["tickets"]:
+            before = found[known["token"]]
+            ticket = Ticket(before.job, known["id"], known["log"])
+            found[known["token"]] = replace(before, ticket=ticket)
+    elif event["event"] == "refused":
+        for token in event["tokens"]:
+            found.pop(token, None)
+    elif event["event"] == "ended":
+        before = found[event["token"]]
+        found[event["token"]] = replace(before, ended=event["state"])
+
+
+def submissions_below(folder: Path) -> list[Submissions]:
+    """Return the records of a folder and of those below it."""
+    found = []
+    for here, subfolders, _ in os.walk(folder):
+        if (Path(here) / FOLDER / FILE).is_file():
+            found.append(Submissions(Path(here)))
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and name != "checkpoints")
+    return found

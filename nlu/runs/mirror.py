@@ -1,0 +1,390 @@
+"""A folder of runs kept in an object store while they go on: claimed, fetched, sent after every save, given back.
+
+Sending is done by a thread of its own, from links to the files as they were at the save, so that training waits for
+nothing and a store that is away stops nothing: what could not be sent is tried again, the newest state first. Only the
+end of the process waits. Whoever goes on elsewhere finds the newest state that a record names (`nlu.storage.ledger`),
+with the digest of every file of it.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.runs.mirrored import BEGUN, LAST, NOTE, OUTBOX, RESULT, Version, final_names, install, versions
+from nlu.runs.takeover import CHECKPOINTS
+from nlu.storage.answers import Unreachable
+from nlu.storage.cache import read_digest, read_json
+from nlu.storage.files import write_json
+from nlu.storage.ledger import FOLDER, SAVE, Ledger, MirrorAway, TakenOver
+from nlu.storage.objects import ObjectStore
+from nlu.storage.progress import download_progress
+from nlu.storage.settle import remove
+
+log = logging.getLogger(__name__)
+
+KEY = "mirror"
+LEDGER = f"/{FOLDER}/"
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+TOLD_EVERY_S = 60.0
+EXIT_WAIT_S = 1800.0
+"""how long the end of a run waits for a store that does not answer; a run that failed waits `FAILED_WAIT_S`"""
+FAILED_WAIT_S = 60.0
+GIVE_UP_S = 5.0
+BRING_TRIES = 5
+SINGLE_PUT_BYTES = 64 << 20
+
+
+@dataclass
+class Snapshot:
+    """All files at one moment, and the folder of links that hold them."""
+
+    files: list[Version]
+    outbox: Path
+    has_ended: bool
+    names: dict[str, str]
+    """what each folder of a checkpoint is called in the folder, and in the mirror once the run has ended"""
+
+
+class Mirror:
+    """The mirror of one folder, for the process that writes to the folder.
+
+    `open` claims and fetches, `saved` is told of each save, `close` sends the rest and gives the claim back. Raises
+    UserError where the address is none, TakenOver where another process has the mirror.
+    """
+
+    def __init__(
+        self, url: str, folder: Path, ledger: Ledger | None = None, say: Callable[[str], None] = log.info,
+        is_search: bool = False,
+    ):  # fmt: skip
+        self.store, self._say = ObjectStore(url, KEY), say
+        self._folder, self._is_search = folder, is_search
+        self._ledger = ledger or Ledger(self.store)
+        self._outbox = folder / OUTBOX
+        self._sent: dict[str, tuple[int, int, int]] = {}
+        """by key: the identity of the file that is there"""
+        self._kept: dict[str, dict[str, Any]] = {}
+        """of the newest record: size and sha256 of each file of a checkpoint, by key"""
+        self._pending: Snapshot | None = None
+        self._failure: Exception | None = None
+        """why nothing is sent any more"""
+        self._closing = self._given_up = False
+        self._count = 0
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._send_all, name="mirror", daemon=True)
+
+    def open(self, *, may_hold_a_run: bool) -> None:
+        """Claim the mirror, and bring the folder to what it holds, unless the folder holds that already.
+
+        Raises UserError, before anything is changed anywhere, where the mirror holds a run and must not, or where both
+        hold runs that nothing connects; MirrorAway where the store does not answer.
+        """
+        try:
+            self._open(may_hold_a_run)
+        except (Unreachable, FileNotFoundError) as error:
+            raise MirrorAway(f"{error}; or leave out {KEY}={self.store.shown}") from error
+
+    def _open(self, may_hold_a_run: bool) -> None:
+        newest = self._ledger.newest()
+        there = newest.content if newest else {}
+        if there and not may_hold_a_run:
+            raise UserError(
+                f"{KEY} is {self.store.shown}, which holds a run; nothing was written; set resume=auto to go on with "
+                "it, or choose another"
+            )
+        strange = [] if newest else [key for key in self.store.list() if not key.startswith(f"{FOLDER}/")]
+        if strange:
+            raise UserError(
+                f"{KEY} is {self.store.shown}, which holds {strange[0]} and no run's mirror; choose another"
+            )
+        note = read_json(self._folder / NOTE) or {}
+        if there and note.get("mirror") != self.store.shown and self._began():
+            raise UserError(
+                f"{self._folder} and {self.store.shown} both hold a run, and the one was never kept in the other; "
+                f"choose another {KEY} or another hydra.run.dir"
+            )
+        self._ledger.claim(self._say, newest)
+        try:
+            remove(self._outbox)
+            if there:
+                if there["id"] not in note.get("saves", []):
+                    self._fetch(there)
+                self._kept = dict(there["fixed"])
+        except BaseException:
+            self._release()
+            raise
+        self._thread.start()
+
+    def saved(self) -> None:
+        """Have the files as they are now sent in the background. Raises TakenOver where another process took over."""
+        self._raise_failure()
+        self._count += 1
+        outbox = self._outbox / str(self._count)
+        has_ended = (self._folder / RESULT).is_file()
+        snapshot = Snapshot(
+            versions(self._folder, outbox, is_search=self._is_search),
+            outbox,
+            has_ended,
+            final_names(self._folder, is_search=self._is_search),
+        )
+        with self._changed:
+            if self._pending is not None:
+                remove(self._pending.outbox)
+            self._pending = snapshot
+            self._changed.notify_all()
+
+    def close(self, *, failed: bool = False) -> None:
+        """Send what is not there yet, and give the claim back. Raises UserError where the store stays away.
+
+        Nothing is sent of a folder in which no run began.
+        """
+        began = self._began()
+        if began and self._failure is None:
+            self.saved()
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        try:
+            self._wait(FAILED_WAIT_S if failed else EXIT_WAIT_S)
+        finally:
+            with self._changed:
+                self._given_up = True
+                self._changed.notify_all()
+            self._thread.join(GIVE_UP_S)
+            remove(self._outbox)
+            if not began:
+                (self._folder / NOTE).unlink(missing_ok=True)
+            if self._failure is None and not self._thread.is_alive():
+                self._release()
+            # A claim that a thread still writes under is not given back, but falls silent.
+            self._ledger.stop_beating()
+        self._raise_failure()
+
+    def _release(self) -> None:
+        try:
+            self._ledger.release()
+        except (Unreachable, UserError) as error:
+            log.warning("the claim on %s is not given back: %s", self.store.shown, error)
+
+    def _began(self) -> bool:
+        """Whether a run, or a search, has begun in the folder."""
+        return any((self._folder / name).is_file() for name in BEGUN)
+
+    def _wait(self, limit_s: float) -> None:
+        began_s = told_s = time.monotonic()
+        while self._thread.is_alive():
+            self._thread.join(0.2)
+            now_s = time.monotonic()
+            if now_s - told_s > TOLD_EVERY_S:
+                self._say(f"ended; waiting until all of it is in {self.store.shown}")
+                told_s = now_s
+            if now_s - began_s > limit_s:
+                raise UserError(
+                    f"the run in {self._folder} is not in {self.store.shown}, which did not take it for "
+                    f"{limit_s / 60:.0f} minutes; the same command with resume=auto sends the rest"
+                )
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            self._ledger.stop_beating()
+            raise self._failure
+
+    def _send_all(self) -> None:
+        """The thread: send the newest snapshot until there is none and the end was asked for."""
+        pause_s, is_told = PAUSE_S, False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending is not None or self._closing)
+                snapshot, self._pending = self._pending, None
+            if snapshot is None:
+                return
+            try:
+                self._send(snapshot)
+            except TakenOver as error:
+                self._failure = error
+                return
+            except (UserError, OSError) as error:
+                if self._given_up:
+                    return
+                if not is_told:
+                    log.warning("%s; training goes on, and what is missing there is sent later", error)
+                    is_told = True
+                self._put_back(snapshot)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._given_up, pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                continue
+            except Exception as error:
+                # A mistake of ours, which must not pass for a mirror that has all.
+                self._failure = error
+                return
+            if is_told:
+                log.info("%s answers again, and has all that was saved", self.store.shown)
+            pause_s, is_told = PAUSE_S, False
+            remove(snapshot.outbox)
+
+    def _put_back(self, snapshot: Snapshot) -> None:
+        with self._changed:
+            if self._pending is None:
+                self._pending = snapshot
+            else:
+                remove(snapshot.outbox)
+
+    def _send(self, snapshot: Snapshot) -> None:
+        """Make the mirror what the snapshot is: files of checkpoints, other files, the result, the record."""
+        fixed: dict[str, dict[str, Any]] = {}
+        loose: dict[str, int] = {}
+        self._ledger.require_held()
+        files = sorted(snapshot.files, key=lambda file: (not file.is_fixed, file.place == RESULT))
+        for file in files:
+            if file.is_fixed:
+                named = _final(file.key, snapshot.names)
+                key, place = (named, named) if snapshot.has_ended else (file.key, file.place)
+                fixed[key] = {**self._with_fixed(file, key), "place": place, "named": named}
+            else:
+                loose[file.place] = file.size
+                self._with_loose(file)
+        own_id = uuid.uuid4().hex
+        # Were this process killed between the two, the folder would not know its own save.
+        self._note(own_id)
+        self._ledger.append(SAVE, {"id": own_id, "fixed": fixed, "loose": loose, "ended": snapshot.has_ended}, own_id)
+        gone, self._kept = self._kept.keys() - fixed.keys(), fixed
+        for key in sorted(gone):
+            self._sent.pop(key, None)
+            self.store.delete(key)
+        if snapshot.has_ended:
+            self._clean({*fixed, *loose})
+        self._ledger.forget_old()
+
+    def _clean(self, named: set[str]) -> None:
+        """Delete what killed processes sent of checkpoints, and no record names; of mirrors below this one nothing."""
+        keys = list(self.store.list())
+        others = tuple({f"{key.partition(LEDGER)[0]}/" for key in keys if LEDGER in key})
+        for key in keys:
+            if CHECKPOINTS in key.split("/") and key not in named and not key.startswith(others):
+                self.store.delete(key)
+
+    def _with_fixed(self, file: Version, key: str) -> dict[str, Any]:
+        """Have a file of a checkpoint at a key; returns what a record says of its content."""
+        known = self._kept.get(key)
+        if known is None or known["size"] != file.size or self._sent.get(key, file.identity) != file.identity:
+            known = {"size": file.size, "sha256": file.sha256()}
+            earlier = self._kept.get(file.key)
+            if earlier is not None and earlier["sha256"] == known["sha256"]:
+                self.store.copy(file.key, key)
+            else:
+                self.store.put_file(key, file.file)
+            self._kept[key] = known
+        self._sent[key] = file.identity
+        return {name: known[name] for name in ("size", "sha256")}
+
+    def _with_loose(self, file: Version) -> None:
+        if self._sent.get(file.key) == file.identity:
+            return
+        if file.size <= SINGLE_PUT_BYTES:
+            self.store.put(file.key, file.content())
+        else:
+            self.store.put_file(file.key, file.file)
+        self._sent[file.key] = file.identity
+
+    def _note(self, own_id: str) -> None:
+        earlier = (read_json(self._folder / NOTE) or {}).get("saves", [])
+        write_json(self._folder / NOTE, {"mirror": self.store.shown, "saves": [*earlier[-1:], own_id]})
+
+    def _fetch(self, content: Mapping[str, Any]) -> None:
+        """Bring the folder to what a record names."""
+        incoming = self._outbox / "incoming"
+        # What lies there is installed, so nothing may that an earlier fetch has left.
+        remove(incoming)
+        total = sum(entry["size"] for entry in content["fixed"].values()) + sum(content["loose"].values())
+        self._say(f"fetching {self._folder} from {self.store.shown}, {total / 1e6:.0f} MB")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_json(self._folder / NOTE, {"mirror": self.store.shown, "saves": []})
+        with download_progress(self.store.reference.name, total) as advance:
+            for key, entry in content["fixed"].items():
+                path = _inside(incoming, entry["place"])
+                self.store.get_file(key, path, advance)
+                if (digest := read_digest(path)) != entry["sha256"]:
+                    raise UserError(
+                        f"{self.store.shown}/{key} is damaged: its sha256 is {digest}, not {entry['sha256']}; restore "
+                        f"that object, or start anew with another {KEY}"
+                    )
+            for place in content["loose"]:
+                self.store.get_file(place, _inside(incoming, place), advance)
+        install(self._folder, incoming)
+        remove(incoming)
+        write_json(self._folder / NOTE, {"mirror": self.store.shown, "saves": [content["id"]]})
+
+
+@contextmanager
+def closed_at_the_end(mirror: Mirror) -> Iterator[None]:
+    """Close the mirror after the block; where the block raised, that is what is told."""
+    try:
+        yield
+    except BaseException:
+        with suppress(UserError):
+            mirror.close(failed=True)
+        raise
+    mirror.close()
+
+
+def bring_back(url: str, folder: Path, say: Callable[[str], None] = log.info) -> bool:
+    """Bring a folder to what a mirror holds of a run that another process writes or wrote; returns whether it holds
+    one.
+
+    The state from which it could go on stays there: a command that goes on fetches it. Raises UserError where the
+    address is none or an object is damaged, Unreachable where the store does not answer.
+    """
+    with _BRINGING[hash(str(folder.absolute())) % len(_BRINGING)]:
+        return _brought(url, folder, say)
+
+
+_BRINGING = [threading.Lock() for _ in range(16)]
+"""Of two threads that bring one folder back the second finds it there."""
+
+
+def _brought(url: str, folder: Path, say: Callable[[str], None]) -> bool:
+    for _ in range(BRING_TRIES):
+        mirror = Mirror(url, folder, say=say)
+        newest = mirror._ledger.newest()
+        if newest is None or "fixed" not in newest.content:
+            return False
+        note, content = read_json(folder / NOTE) or {}, newest.content
+        if note.get("brought") == content["id"] or content["id"] in note.get("saves", []):
+            return True
+        if note.get("mirror") != mirror.store.shown and mirror._began():
+            raise UserError(
+                f"{folder} holds a run that is not the one in {mirror.store.shown}; move it away, and the same command "
+                "brings the other"
+            )
+        fixed = {key: entry for key, entry in content["fixed"].items() if LAST not in Path(entry["place"]).parts}
+        try:
+            mirror._fetch({**content, "fixed": fixed})
+        except FileNotFoundError:
+            # The run went on meanwhile, and took its place.
+            continue
+        write_json(folder / NOTE, {"mirror": mirror.store.shown, "saves": [], "brought": content["id"]})
+        return True
+    raise Unreachable(f"{url} changes faster than it is read; ask again later")
+
+
+def _final(key: str, names: Mapping[str, str]) -> str:
+    folder, _, name = key.rpartition("/")
+    return f"{names[folder]}/{name}" if folder in names else key
+
+
+def _inside(folder: Path, place: str) -> Path:
+    """Return the path of a place that a record names, which must not lead out of the folder."""
+    path = folder / place
+    if not place or Path(place).is_absolute() or ".." in Path(place).parts:
+        raise UserError(
+            f"the mirror names {place!r}, which would lie outside of the run's folder; choose another {KEY}"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

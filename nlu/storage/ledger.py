@@ -1,0 +1,262 @@
+"""Who may write to a folder of an object store, and what of it counts: records with numbers, each put on condition.
+
+    FOLDER/.ledger/0000000007.json     {"id": ..., "kind": "claim" | "save" | "release", "holder": ..., "content": ...}
+    FOLDER/.ledger/newest.json         {"number": 7}: there are at least so many, whatever a listing shows
+    FOLDER/.ledger/beat.json           {"holder": ..., "count": ...}
+
+A record is written under the number after the last one, by a put that the store refuses where an object stands. So of
+two that write the same number one succeeds, and the other learns of it: a holder whose folder was taken over while it
+slept can add no record, whatever it did meanwhile. Only what the newest record names counts. A lost answer is found out
+by the record's own id.
+
+A claim is free to take where the last record is a release, where its holder was a process of this machine that has
+ended, or where nothing was heard of the holder for `SILENCE_S` seconds by the clock of whoever waits.
+"""
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.storage.answers import Unreachable
+from nlu.storage.objects import ObjectStore
+
+log = logging.getLogger(__name__)
+
+FOLDER = ".ledger"
+BEAT = f"{FOLDER}/beat.json"
+NEWEST = f"{FOLDER}/newest.json"
+PROOF = f"{FOLDER}/conditional-put"
+CLAIM, SAVE, RELEASE = "claim", "save", "release"
+KEPT = 8
+"""records that stay: a listing that is some records old must still lead to one that is there"""
+BEAT_S, LOOK_S = 15.0, 1.0
+SILENCE_S = 60.0
+PAUSE_S, TRIES, CLAIM_TRIES = 0.5, 20, 5
+
+
+class MirrorAway(UserError):
+    """The store does not answer at the start, so that nothing is known of what it holds."""
+
+
+class TakenOver(UserError):
+    """Another process has claimed the folder since this one did; this one must not write there any more."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One entry, with the number that says where it stands."""
+
+    number: int
+    id: str
+    kind: str
+    holder: Mapping[str, Any]
+    content: Mapping[str, Any]
+    """what the folder is as of this record: carried on by a claim and a release, new in a save"""
+
+
+class Ledger:
+    """The records of a folder, and the claim on it. One process holds it at a time; not for several threads at once."""
+
+    def __init__(self, store: ObjectStore, *, beat_s: float = BEAT_S, silence_s: float = SILENCE_S):
+        self._store, self._beat_s, self._silence_s = store, beat_s, silence_s
+        self._own = {"id": uuid.uuid4().hex, "host": socket.gethostname(), **_process(os.getpid())}
+        self._newest: Record | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def newest(self, listed: Iterable[str] = ()) -> Record | None:
+        """Return the last record that the store has; None where there is none.
+
+        Where its keys were `listed` a moment ago, two requests do.
+        """
+        if (record := self._last_from(max(filter(None, map(_number, listed)), default=0))) is not None:
+            return record
+        for _ in range(TRIES):
+            # Either may be some records old, and records go on from there.
+            numbers = [self._noted(), *map(_number, self._store.list(FOLDER))]
+            known = max((number for number in numbers if number is not None), default=0)
+            record = self._last_from(known) or self._last_from(1)
+            if record is not None or not known:
+                return record
+            time.sleep(PAUSE_S)
+        raise Unreachable(f"{self._store.shown} lists records that it does not have; ask again later")
+
+    def _last_from(self, number: int) -> Record | None:
+        """Return the last record from a number on; None for 0, and where that number has none."""
+        record = self._read(number) if number else None
+        while record is not None and (later := self._read(record.number + 1)) is not None:
+            record = later
+        return record
+
+    def claim(self, say: Callable[[str], None], expected: Record | None) -> Record:
+        """Have the folder from now on, whose last record was `expected`; returns the record of the claim.
+
+        Raises TakenOver where another process has it, or was quicker. Waits, and says so, until it is known whether a
+        holder on another machine lives.
+        """
+        self._store.prove_conditional_put(PROOF)
+        if expected is not None and expected.kind != RELEASE and not _has_ended(expected.holder):
+            self._require_silence(expected, say)
+        self._newest = expected
+        claimed = self._claimed(expected.content if expected else {})
+        self._thread = threading.Thread(target=self._beat, name="ledger", daemon=True)
+        self._thread.start()
+        return claimed
+
+    def _claimed(self, content: Mapping[str, Any]) -> Record:
+        own_id = uuid.uuid4().hex
+        for _ in range(CLAIM_TRIES - 1):
+            try:
+                return self.append(CLAIM, content, own_id)
+            except Unreachable as error:
+                log.debug("%s; trying again", error)
+                time.sleep(PAUSE_S)
+        return self.append(CLAIM, content, own_id)
+
+    def append(self, kind: str, content: Mapping[str, Any], own_id: str | None = None) -> Record:
+        """Add a record after the last one that this process knows of; `own_id` is by what it is found again.
+
+        Raises TakenOver where another process has added one, Unreachable where the store does not answer.
+        """
+        last = self._newest
+        record = Record((last.number if last else 0) + 1, own_id or uuid.uuid4().hex, kind, self._own, content)
+        document = {"id": record.id, "kind": kind, "holder": self._own, "content": content}
+        written = self._store.put_new(_key(record.number), json.dumps(document, ensure_ascii=False).encode())
+        if not written:
+            there = self._read(record.number)
+            if there is None:
+                raise Unreachable(f"{self._store.shown} refuses record {record.number}, which it does not have")
+            if there.id != record.id:
+                self._require_own(there)
+                # The answer to an earlier try was lost, and the record stands.
+                self._newest = there
+                return self.append(kind, content, own_id)
+        self._newest = record
+        return record
+
+    def require_held(self) -> None:
+        """Raise TakenOver where another process has added a record since this one did: nothing may be written then."""
+        number = self._newest.number if self._newest else 0
+        if (later := self._read(number + 1)) is not None:
+            self._require_own(later)
+            self._newest = later
+
+    def _require_own(self, record: Record) -> None:
+        if record.holder.get("id") != self._own["id"]:
+            raise self._refusal(record.holder)
+
+    def _noted(self) -> int | None:
+        """Return the number that was noted last: an object that is asked for by name is never an old one."""
+        try:
+            return int(json.loads(self._store.get(NEWEST))["number"])
+        except FileNotFoundError:
+            return None
+
+    def forget_old(self) -> None:
+        """Note how many records there are, and delete those that nobody needs any more."""
+        assert self._newest is not None
+        self._store.put(NEWEST, json.dumps({"number": self._newest.number}).encode())
+        for key in self._store.list(FOLDER):
+            if (number := _number(key)) is not None and number <= self._newest.number - KEPT:
+                self._store.delete(key)
+
+    def release(self) -> None:
+        """Give the folder back, so that the next one need not wait."""
+        self.stop_beating()
+        if self._newest is not None and self._newest.kind != RELEASE:
+            self.append(RELEASE, self._newest.content)
+
+    def stop_beating(self) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _read(self, number: int) -> Record | None:
+        try:
+            found = json.loads(self._store.get(_key(number)))
+            return Record(number, found["id"], found["kind"], found["holder"], found["content"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self._store.shown}/{_key(number)} is no record of ours; choose another {self._store.reference.what}"
+            ) from error
+
+    def _require_silence(self, last: Record, say: Callable[[str], None]) -> None:
+        """Return once nothing was heard of the holder for long enough. Raises TakenOver where it lives."""
+        heard = self._heard()
+        say(
+            f"{self._store.shown} belongs to process {last.holder.get('pid')} on {last.holder.get('host')}; this one "
+            f"goes on if nothing is heard of it for {self._silence_s:.0f} s"
+        )
+        until_s = time.monotonic() + self._silence_s
+        while time.monotonic() < until_s:
+            time.sleep(min(LOOK_S, self._beat_s))
+            later = self._read(last.number + 1)
+            if later is not None and later.kind == RELEASE:
+                raise TakenOver(f"{self._store.shown} was given back a moment ago; run the same command again")
+            if later is not None or self._heard() != heard:
+                raise self._refusal((later or last).holder)
+
+    def _heard(self) -> bytes | None:
+        try:
+            return self._store.get(BEAT)
+        except FileNotFoundError:
+            return None
+
+    def _refusal(self, holder: Mapping[str, Any]) -> TakenOver:
+        whose = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
+        return TakenOver(
+            f"{self._store.reference.what} {self._store.shown} is written by {whose}; wait for it, stop it, or choose "
+            "another"
+        )
+
+    def _beat(self) -> None:
+        count = 0
+        while True:
+            try:
+                self._store.put(BEAT, json.dumps({"holder": self._own["id"], "count": count}).encode())
+            except (Unreachable, UserError) as error:
+                log.debug("%s", error)
+            count += 1
+            if self._ended.wait(self._beat_s):
+                return
+
+
+def _key(number: int) -> str:
+    return f"{FOLDER}/{number:010d}.json"
+
+
+def _number(key: str) -> int | None:
+    name = key.rpartition("/")[2].removesuffix(".json")
+    return int(name) if name.isdigit() else None
+
+
+def _process(pid: int) -> dict[str, Any]:
+    """Return what names a process among those of all machines and containers; nothing more where /proc tells none."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+        # The 22nd field, counted behind the name, which may hold blanks: ticks from boot to start.
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return {"pid": pid}
+    return {"pid": pid, "machine": f"{boot} {namespace}", "started": started}
+
+
+def _has_ended(holder: Mapping[str, Any]) -> bool:
+    """Whether a holder is known to have ended: it was a process of this machine, and there is none such any more."""
+    here = _process(os.getpid())
+    if "machine" not in holder or holder["machine"] != here.get("machine"):
+        return False
+    there = _process(holder["pid"])
+    return there.get("started") != holder.get("started")

@@ -1,0 +1,178 @@
+"""A folder of a bucket that runs write to, by its verbs: put, put where nothing stands, get, list, copy, delete.
+
+A put replaces an object as a whole: a reader sees the old or the new one. Nothing is appended, and nothing is listed
+from memory. Keys are relative to the folder that the store was opened with, and never lead out of it. Requests, and how
+often they are tried, are those of `nlu.storage.buckets`; files go over as in `nlu.storage.stores`.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from nlu.config.errors import UserError
+from nlu.storage.answers import Changed
+from nlu.storage.buckets import Bucket, open_bucket
+from nlu.storage.places import OBJECTS, Place
+from nlu.storage.receiving import fetch_into
+from nlu.storage.reference import Reference, parse_reference
+from nlu.storage.store import Advance, Found
+from nlu.storage.stores import Objects
+
+AT_ONCE = 32
+READ_TRIES = 5
+"""of a file that changes while it is read"""
+
+
+def _unseen(size: int) -> None:
+    """Show no progress."""
+
+
+class ObjectStore:
+    """The objects below a folder of a bucket, `s3://bucket/folder` or `oss://bucket/folder`.
+
+    Endpoint and credentials come from the environment (AWS_*, OSS_*, FSSPEC_*). It can be pickled and inherited over
+    fork, and threads may share it. Every method raises Denied for credentials that are refused, Unreachable where the
+    store does not answer, asked again after `delays_s` or, if that is not given, as often as any store is. Opening
+    raises UserError for what is no such address.
+    """
+
+    def __init__(self, url: str, what: str, delays_s: tuple[float, ...] | None = None):
+        self.reference = object_reference(url, what)
+        self.shown = self.reference.shown.rstrip("/")
+        bucket, _, folder = self.reference.location.partition("://")[2].rstrip("/").partition("/")
+        self._delays_s = delays_s
+        self._uploads: set[str] = set()
+        """begun by this process: runs that write to one folder do not go on with each other's"""
+        self._top = Place("oss" if self.is_oss else "s3", bucket, folder)
+
+    @property
+    def is_oss(self) -> bool:
+        return self.reference.scheme == "oss"
+
+    @property
+    def _bucket(self) -> Bucket:
+        called = f"{self.reference.what} {self.shown}"
+        return open_bucket(self._top.scheme, self._top.bucket, called, self._delays_s)
+
+    def _key(self, key: str) -> str:
+        """Return the key in the bucket. Raises UserError for one that leads out of the folder."""
+        if not key or key.startswith("/") or ".." in key.split("/") or "\\" in key:
+            raise UserError(f"{self.shown} holds no object called {key!r}: a key must not lead out of its folder")
+        return f"{self._top.path}/{key}"
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise UserError(
+                f"{self.reference.what} {self.shown} cannot be written: its bucket does not exist; create it first"
+            ) from error
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object, in the place of what stands there."""
+        with self._written():
+            self._bucket.put(self._key(key), content)
+
+    def put_new(self, key: str, content: bytes) -> bool:
+        """Write an object where none stands; returns whether it was written, as `Bucket.put_new` does."""
+        with self._written():
+            return self._bucket.put_new(self._key(key), content)
+
+    def put_file(self, key: str, path: Path, advance: Advance = _unseen) -> None:
+        """Write an object from a file of any size, in parts where it is large; it appears when all parts are there."""
+        with self._written():
+            Objects(self._bucket, self._uploads).put(path, replace(self._top, path=self._key(key)), advance)
+
+    def get(self, key: str) -> bytes:
+        """Return an object. Raises FileNotFoundError where none stands."""
+        return self._bucket.get(self._key(key))
+
+    def get_file(self, key: str, path: Path, advance: Advance = _unseen) -> None:
+        """Write an object into a file, whole or not at all. Raises FileNotFoundError where none stands."""
+        place = replace(self._top, path=self._key(key))
+        for tries_left in reversed(range(READ_TRIES)):
+            found = self._bucket.head(place.path)
+            if found is None:
+                raise FileNotFoundError(f"{self.shown}/{key}")
+            try:
+                # The file is new on this machine, whatever the store says of its age.
+                fetch_into(Objects(self._bucket), place, replace(found, modified_s=None), path, advance)
+                return
+            except Changed:
+                if not tries_left:
+                    raise
+
+    def get_several(self, keys: Sequence[str]) -> list[bytes | Exception]:
+        """Return objects, asked for at once, or for each the error with which it did not come."""
+        bucket = self._bucket
+
+        def get(key: str) -> bytes | Exception:
+            try:
+                return bucket.get(key)
+            except (FileNotFoundError, UserError) as error:
+                return error
+
+        inner = list(map(self._key, keys))
+        if len(inner) == 1:
+            return [get(inner[0])]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(get, inner))
+
+    def list(self, prefix: str = "") -> dict[str, Found]:
+        """Return all objects below a folder of the store, by key; nothing where there are none."""
+        folder = self._key(prefix.rstrip("/")) if prefix else self._top.path
+        try:
+            found = dict(self._bucket.entries(f"{folder}/"))
+        except FileNotFoundError:
+            return {}
+        start = f"{self._top.path}/"
+        return {key.removeprefix(start): entry for key, entry in sorted(found.items()) if not key.endswith("/")}
+
+    def look(self, key: str) -> Found | None:
+        """Return what the store says of an object; None where none stands."""
+        return self._bucket.head(self._key(key))
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object within the store, in the place of what stands there. Raises FileNotFoundError without one."""
+        self._bucket.copy(self._top.bucket, self._key(source), self._key(target))
+
+    def delete(self, key: str) -> None:
+        """Delete an object; it may be gone already."""
+        self._bucket.delete(self._key(key))
+
+    def prove_conditional_put(self, key: str) -> None:
+        """Raise UserError unless the store refuses to put an object where one stands: it is tried at this key."""
+        refused = not self.put_new(key, b"first\n") or not self.put_new(key, b"second\n")
+        if refused and self.get(key) == b"first\n":
+            return
+        condition = "x-oss-forbid-overwrite" if self.is_oss else "If-None-Match: *"
+        bucket = " (on OSS that is so where the bucket is versioned)" if self.is_oss else ""
+        raise UserError(
+            f"{self.reference.what} {self.shown} cannot be shared: the store overwrites an object in spite of "
+            f"{condition}{bucket}, so that of two writers one would be lost; use another bucket or store"
+        )
+
+
+def object_reference(url: str, what: str) -> Reference:
+    """Return the address of a folder of a bucket. Raises UserError for any other, `what` saying what it is for."""
+    reference = parse_reference(url, what)
+    bucket, _, folder = reference.location.partition("://")[2].partition("/")
+    if reference.scheme not in (*OBJECTS, "s3a") or not bucket or not folder.strip("/"):
+        raise UserError(
+            f"{what} is {reference.shown}, which is no folder of a bucket; write s3://BUCKET/FOLDER or oss://BUCKET/FOLDER"
+        )
+    if set(folder) & set("*?[]#\\") or ".." in folder.split("/"):
+        raise UserError(f"{what} is {reference.shown}, which has '..' or one of *?[]#\\ in it; choose another folder")
+    return reference
+
+
+def address_problems(url: str, what: str) -> list[str]:
+    """Return what is wrong with the address of a folder of a bucket, without asking any store."""
+    try:
+        object_reference(url, what)
+    except UserError as error:
+        return list(error.problems)
+    return []

@@ -1,0 +1,112 @@
+"""Large files as objects: uploaded in parts, of which those that have arrived stay when it is cut off; their etags."""
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from nlu.config.errors import DataError
+from nlu.storage.buckets import Bucket, Part
+from nlu.storage.store import Advance, Found
+
+MIB = 1 << 20
+PART_BYTES = 16 * MIB
+WHOLE_BYTES = 2 * PART_BYTES
+"""What is smaller is put in one request."""
+MAX_PARTS = 9000
+THREADS = 4
+OTHERS_PART_BYTES = (5 * MIB, 8 * MIB, 50 * MIB, 100 * MIB)
+"""In which other programs upload: boto3, the command of AWS, s3fs."""
+
+
+def part_bytes_of(size: int) -> int:
+    """The size of the parts in which a file is uploaded, so that they are not too many."""
+    return max(PART_BYTES, -(-size // MAX_PARTS // MIB) * MIB)
+
+
+def put_in_parts(bucket: Bucket, path: Path, key: str, advance: Advance, own: set[str] | None = None) -> None:
+    """Upload a large file; parts that have arrived of an upload that was cut off stay. Raises DataError as verbs do.
+
+    With `own`, which gains what is begun here, uploads that are not in it are another writer's, and left to it.
+    """
+    size, width = path.stat().st_size, part_bytes_of(path.stat().st_size)
+    count = -(-size // width)
+    begun = [] if own is not None and not own else bucket.uploads(key)
+    for upload in (*(name for name in reversed(begun) if own is None or name in own), None):
+        with suppress(FileNotFoundError):  # another has finished it, or given it up
+            name = upload or bucket.begin(key)
+            if own is not None:
+                own.add(name)
+            arrived = {part.number: part for part in bucket.parts(key, name)} if upload else {}
+            _complete(bucket, path, key, name, arrived, count, width, advance)
+            return
+    raise DataError(f"{bucket.scheme}://{bucket.name}/{key}: its upload was ended by another process; try again")
+
+
+def _complete(
+    bucket: Bucket, path: Path, key: str, upload: str, arrived: dict[int, Part], count: int, width: int,
+    advance: Advance,
+) -> None:  # fmt: skip
+    def put(number: int) -> Part:
+        with open(path, "rb") as file:
+            file.seek((number - 1) * width)
+            content = file.read(width)
+        part = arrived.get(number)
+        if part is None or part.etag.lower() != hashlib.md5(content, usedforsecurity=False).hexdigest():
+            part = bucket.put_part(key, upload, number, content)
+        advance(len(content))
+        return part
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        parts = list(pool.map(put, range(1, count + 1)))
+    try:
+        bucket.complete(key, upload, parts)
+    except FileNotFoundError:
+        # The answer to an attempt before this one may have been lost.
+        found = bucket.head(key)
+        if found is None or not _is_made_of(bucket, key, found, path, sum(part.size for part in parts)):
+            raise
+
+
+def _is_made_of(bucket: Bucket, key: str, found: Found, path: Path, size: int) -> bool:
+    """Whether an object is so many bytes of a file: by its etag or, where that does not tell, by reading it."""
+    if found.size != size:
+        return False
+    if found.etag and is_content(path, found.etag):
+        return True
+    with open(path, "rb") as file:
+        for start in range(0, size, PART_BYTES):
+            stop = min(start + PART_BYTES, size)
+            if bucket.get(key, (start, stop), found.etag) != file.read(stop - start):
+                return False
+    return True
+
+
+def joined_etag(parts: list[Part]) -> str:
+    """The etag that S3 gives to an object of these parts."""
+    digests = b"".join(bytes.fromhex(part.etag) for part in parts)
+    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(parts)}"
+
+
+def is_content(path: Path, etag: str) -> bool | None:
+    """Whether a local file is what an etag stands for; None where that etag does not tell."""
+    digest, dash, count = etag.lower().partition("-")
+    if len(digest) != 32 or set(digest) - set("0123456789abcdef"):
+        return None
+    if not dash:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "md5").hexdigest() == digest
+    size = path.stat().st_size
+    for width in (part_bytes_of(size), *OTHERS_PART_BYTES):
+        if count.isdecimal() and -(-size // width) == int(count):
+            if joined_etag(_parts_of(path, width)) == etag.lower():
+                return True
+    return None
+
+
+def _parts_of(path: Path, width: int) -> list[Part]:
+    with open(path, "rb") as file:
+        return [
+            Part(0, len(chunk), hashlib.md5(chunk, usedforsecurity=False).hexdigest())
+            for chunk in iter(lambda: file.read(width), b"")
+        ]

@@ -1,0 +1,60 @@
+"""An error that ends a process is told with its traceback, and without the secrets of the addresses in it."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SAID = "no connection to postgresql://me:hunter2@host/db"
+
+
+def broken() -> int:
+    try:
+        raise ConnectionError(SAID)
+    except ConnectionError as error:
+        raise RuntimeError("this cannot go on") from error
+
+
+def test_a_traceback_holds_no_password_of_an_address():
+    script = (
+        "from nlu.config.entry.command import run_command\n"
+        "from tests.config.entry.test_tracebacks import broken\n"
+        "run_command(lambda arguments: broken())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1 and "hunter2" not in done.stderr
+    assert "ConnectionError: no connection to postgresql://***@host/db" in done.stderr
+    assert done.stderr.rstrip().endswith("RuntimeError: this cannot go on") and "in broken" in done.stderr
+
+
+@pytest.mark.thorough
+def test_nor_does_that_of_one_of_several_processes(capfd):
+    from nlu.launching.local import in_processes
+
+    assert in_processes(broken, 1) == 1
+    said = capfd.readouterr().err
+    assert "postgresql://***@host/db" in said and "hunter2" not in said and "RuntimeError: this cannot go on" in said
+
+
+def interrupted() -> int:
+    try:
+        raise ConnectionError(SAID)
+    except ConnectionError as error:
+        raise KeyboardInterrupt from error
+
+
+def test_nor_that_of_a_thread_or_of_what_was_interrupted():
+    script = (
+        "import threading\n"
+        "from nlu.config.entry.tracebacks import hide_tracebacks\n"
+        "from tests.config.entry.test_tracebacks import broken, interrupted\n"
+        "hide_tracebacks()\n"
+        "thread = threading.Thread(target=broken, name='sender')\n"
+        "thread.start(), thread.join()\n"
+        "interrupted()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGINT and "hunter2" not in done.stderr
+    assert "Exception in thread sender:\n" in done.stderr and "RuntimeError: this cannot go on" in done.stderr
+    assert done.stderr.count("postgresql://***@host/db") == 2 and done.stderr.rstrip().endswith("KeyboardInterrupt")

@@ -1,0 +1,82 @@
+"""python -m nlu.predict output=odps://...: the rows and their predictions in a table of MaxCompute, by its double."""
+
+import csv
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("odps", reason="PyODPS comes with the extra pai")
+sys.path.insert(0, str(Path(__file__).parents[1] / "services"))  # where the double is
+from pai_server import ID, SECRET, PaiServer
+
+from nlu.inference.pieces import Pieces
+from tests.inference.runs import STEPS, kept, predict, trained, unlabelled
+from tests.training.in_process import train
+from tests.training.kinds import TASKS, read, write
+
+TABLE = "odps://p/tables/found/pt=1"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained(TASKS["classify"], tmp_path_factory.mktemp("classify"))
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_ID", ID)
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", SECRET)
+    with PaiServer(tmp_path, runs=False) as server:
+        monkeypatch.setenv("ODPS_ENDPOINT", f"http://{server.host}/api")
+        monkeypatch.setenv("ODPS_TUNNEL_ENDPOINT", f"http://{server.host}/api")
+        yield server
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_table_gets_every_row_with_the_prediction_that_the_run_gave_it(run, project, tmp_path, suffix):
+    rows = unlabelled(TASKS["classify"], 23)
+    if suffix == "jsonl":
+        write(tmp_path / "new.jsonl", rows)
+    else:
+        with open(tmp_path / "new.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    predict(f"run={run}", f"input={tmp_path}/new.{suffix}", f"output={TABLE}")
+    found = project.tables["found,pt=1"].to_pylist()
+    assert [{name: row[name] for name in rows[0]} for row in found] == rows
+    assert [row["prediction"] for row in found] == [one["prediction"] for one in kept(run)]
+    assert [str(field.type) for field in project.tables["found,pt=1"].schema][-2:] == ["string", "double"]
+    assert not list((tmp_path / "cache" / "outputs").rglob("*.pieces"))
+    predict(f"run={run}", f"input={tmp_path}/new.{suffix}", f"output={TABLE}", status=2)
+    assert project.tables["found,pt=1"].num_rows == 23
+
+
+def test_a_command_that_broke_off_goes_on_with_its_pieces(run, project, tmp_path, monkeypatch):
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 23))
+    given = (f"run={run}", f"input={tmp_path}/new.jsonl", f"output={TABLE}")
+    project.fault = lambda method, path: "403" if method == "POST" and "instances" in path else None
+    predict(*given, status=2)
+    assert "found" not in project.tables
+    project.fault = lambda method, path: None
+    monkeypatch.setattr(Pieces, "write", None)  # no piece is made again
+    predict(*given)
+    assert project.tables["found,pt=1"].num_rows == 23
+
+
+def test_a_run_that_is_trained_from_tables_predicts_from_one_into_another(run, project, tmp_path):
+    for name in ("train", "dev"):
+        project.tables[f"{name},pt=1"] = pa.Table.from_pylist(read(run.parent / f"{name}.jsonl"))
+    project.tables["new"] = pa.Table.from_pylist(unlabelled(TASKS["classify"], 23))
+    start = "odps://p/tables"
+    keys = TASKS["classify"].overrides(tmp_path, dev_rows=23)
+    sets = (f"data.train={start}/train/pt=1", f"data.dev={start}/dev/pt=1")
+    train(*keys, *STEPS, *sets, f"hydra.run.dir={tmp_path / 'run'}")
+    weights = "checkpoints/best-1/model.safetensors"
+    assert (tmp_path / "run" / weights).read_bytes() == (run / weights).read_bytes(), "the same rows in files"
+    predict(f"run={tmp_path / 'run'}", f"input={start}/new", f"output={TABLE}")
+    found = project.tables["found,pt=1"].to_pylist()
+    assert [row["prediction"] for row in found] == [one["prediction"] for one in kept(run)]

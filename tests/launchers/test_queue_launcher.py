@@ -1,0 +1,290 @@
+"""One run, or a grid, over a launcher: what it leaves is what it would leave here; nobody needs to wait for it."""
+
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nlu.jobs import main as jobs_main
+from nlu.launching import queues
+from nlu.launching.local_queue import LocalQueue
+from nlu.launching.queue import Job
+from nlu.launching.submissions import Submissions, new_tokens
+from nlu.reports.runs import read_overrides
+from tests.training.in_process import MODEL, PLAIN, command, sets, tensors, train
+from tests.training.runs import REPOSITORY, SAME_THREADS, run
+
+LOCAL = "hydra/launcher=submitit_local"
+LEFT = "hydra.launcher.wait=false"
+SMALL = (*MODEL, *PLAIN, "trainer.max_duration=4st", "trainer.eval_interval=2st")
+LONG = "trainer.max_duration=100000st"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A working folder, whose history is its own; jobs find the checkout as a user's do."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}:{REPOSITORY}/launchers")
+    return tmp_path
+
+
+def submitted(folder: Path) -> list:
+    return Submissions(folder).read()
+
+
+def test_one_run_is_left_to_a_launcher_and_collected_by_the_same_command_with_the_bytes_of_a_run_here(project, capfd):
+    own = (*sets(project), *SMALL, "optimizer.lr=3e-3")
+    command(*own, LOCAL, LEFT, "hydra.run.dir=there")
+    said = capfd.readouterr().err
+    assert "1 job goes on; python -m nlu.report --follow there follows, python -m nlu.jobs there --cancel" in said
+    (job,) = submitted(project / "there")
+    assert job.ended is None and job.ticket is not None
+    command(*own, LOCAL, "hydra.run.dir=there")
+    said = capfd.readouterr()
+    assert "1 job of an earlier command found again" in said.err and "run: done, best dev accuracy" in said.err
+    assert "the run is in there\npython -m nlu.report there" in said.out
+    (again,) = submitted(project / "there")
+    assert again.ticket == job.ticket and again.ended == "done"
+    train(*own, f"hydra.run.dir={project}/here")
+    for name, values in tensors(project / "here", "best-1/model").items():
+        assert (values == tensors(project / "there", "best-1/model")[name]).all()
+    # The records are those of a run that was started here, but for who started it.
+    assert read_overrides(project / "there") == {
+        key: value for key, value in (text.split("=", 1) for text in own) if not key.startswith("hydra")
+    }
+    (start,) = json.loads((project / "there/provenance.json").read_text())["starts"]
+    assert start["command"].endswith(f"{LOCAL} {LEFT} hydra.run.dir=there")
+    assert not (project / "there/multirun.yaml").exists()
+    assert jobs_main(["there"]) == 0 and "done" in capfd.readouterr().out
+    assert jobs_main(["--history"]) == 0 and capfd.readouterr().out.count("hydra.run.dir=there") == 1
+
+
+def test_what_its_job_would_refuse_is_refused_before_it_is_submitted(project, capfd):
+    own = (*sets(project), *SMALL, LOCAL)
+    (project / "taken").mkdir()
+    (project / "taken/config.yaml").write_text("{}")
+    command(*own, "hydra.run.dir=taken", status=2)
+    assert "taken holds a run already; nothing was submitted; set resume=auto" in capfd.readouterr().err
+    command(*own, "resume=auto", status=2)
+    assert "resume is auto, but hydra.run.dir is the default, a new folder each time" in capfd.readouterr().err
+    command(*own, "optimizer.lr=-1", status=2)
+    assert capfd.readouterr().err.startswith("nlu: error: optimizer.lr is -1 but must be a number > 0")
+    command(*own, "hydra.launcher.nodes=2", "hydra.run.dir=new", status=2)
+    assert "submitit cannot start jobs here" in capfd.readouterr().err
+    command("--multirun", *own, "seed=1,2", "hydra.sweeper.max_batch_size=1", LEFT, status=2)
+    assert "hydra.launcher.wait is false, but a batch of" in capfd.readouterr().err
+    assert submitted(project / "new") == [] and not (project / "outputs").exists()
+
+
+def cut_off(folder: Path, queue: str) -> None:
+    """Leave what a kill leaves between the two lines that a submission writes down."""
+    (token,) = new_tokens(1)
+    Submissions(folder).begin([Job(0, str(folder), ("seed=1",), token)], queue, {}, "train")
+
+
+def test_a_submission_that_was_cut_off_is_not_repeated_silently(project, capfd):
+    own = (*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
+    cut_off(project / "run", "elsewhere")
+    command(*own, status=2)
+    said = capfd.readouterr().err
+    assert "the submission of jobs 0" in said and "nobody knows whether it has them; look there, cancel" in said
+    assert jobs_main(["run"]) == 0 and "unknown" in capfd.readouterr().out
+    assert jobs_main(["run", "--forget"]) == 0 and "1 job taken for not submitted" in capfd.readouterr().out
+    assert submitted(project / "run") == []
+
+
+@pytest.mark.thorough
+def test_a_queue_that_finds_its_jobs_is_asked_for_one_whose_submission_was_cut_off(project, capfd):
+    own = (*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
+    cut_off(project / "run", "local")
+    command(*own)
+    assert [job.ended for job in submitted(project / "run")] == ["done"]
+    # Now one that did come into the queue.
+    file = project / "run/.submitted/jobs.jsonl"
+    file.write_text(
+        "".join(line for line in file.read_text().splitlines(True) if '"begin"' in line and "queue" in line)
+    )
+    (job,) = [job for job in submitted(project / "run") if job.job.overrides != ("seed=1",)]
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if job.job.token in line))
+    assert job.ticket is None
+    capfd.readouterr()
+    command(*own)
+    assert "1 job of an earlier command found again" in capfd.readouterr().err
+    assert [job.ended for job in submitted(project / "run")] == ["done"]
+
+
+class Elsewhere(LocalQueue):
+    """A second cluster, whose settings lead to other folders."""
+
+    name = "elsewhere"
+
+
+@pytest.mark.thorough
+def test_a_job_of_another_queue_is_not_submitted_a_second_time_here(project, capfd, monkeypatch):
+    monkeypatch.setitem(queues.FACTORIES, "elsewhere", f"{Elsewhere.__module__}.Elsewhere")
+    own = (*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
+    command(*own, LONG, LEFT, "hydra.launcher.submitit_folder=there")
+    file = project / "run/.submitted/jobs.jsonl"
+    file.write_text(file.read_text().replace('"queue": "local"', '"queue": "elsewhere"'))
+    until_steps(project / "run")
+    command(*own, LONG, status=2)
+    said = capfd.readouterr().err
+    assert "job 0 of" in said and "was submitted to another queue (elsewhere" in said and "--cancel 0" in said
+    assert jobs_main(["run", "--cancel", "0"]) == 0
+    command(*own, LONG, status=75)
+    assert "1 job of an earlier command found again" in capfd.readouterr().err
+    assert [job.ended for job in submitted(project / "run")] == ["cancelled"]
+
+
+@pytest.mark.thorough
+def test_a_job_is_found_again_where_other_settings_have_put_it(project, capfd):
+    own = (*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
+    command(*own, LEFT, "hydra.launcher.submitit_folder=there")
+    command(*own)
+    said = capfd.readouterr().err
+    assert "1 job of an earlier command found again" in said and "run: done" in said
+
+
+class LosesItsAnswer(LocalQueue):
+    """A queue whose first answer is lost on its way, after it has taken the jobs."""
+
+    answers = 0
+
+    def submit(self, jobs):
+        tickets = super().submit(jobs)
+        type(self).answers += 1
+        if self.answers == 1:
+            raise OSError("connection reset")
+        return tickets
+
+
+@pytest.mark.thorough
+def test_a_job_whose_answer_was_lost_is_found_instead_of_submitted_again(project, capfd, monkeypatch):
+    monkeypatch.setitem(queues.FACTORIES, "local", f"{LosesItsAnswer.__module__}.LosesItsAnswer")
+    command(*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
+    said = capfd.readouterr().err
+    assert "local does not answer: connection reset; it is asked again in 1 s" in said and "run: done" in said
+    assert LosesItsAnswer.answers == 1 and len(list((project / "run/.submitit").glob("*/[0-9]*"))) == 1
+
+
+def test_jobs_says_what_it_cannot_do(project, capfd):
+    (project / "empty").mkdir()
+    for arguments, told in (
+        (["--cancel"], "jobs are numbered within a folder; name it"),
+        (["absent"], "absent is no folder"),
+        (["empty"], "nothing was submitted in empty"),
+        (["--history"], "nothing was submitted from this project yet"),
+        (["empty", "--cancel", "-1"], "must be a whole number >= 0"),
+        (["--cancle"], "--cancle: there is no such flag; nearest: --cancel"),
+    ):
+        with pytest.raises(Exception, match=re.escape(told)):
+            jobs_main(arguments)
+    assert jobs_main([]) == 0 and "no job of this project waits or runs" in capfd.readouterr().err
+
+
+def grid(project: Path, *overrides: str, status: int = 0) -> str:
+    own = (*sets(project), *SMALL, "seed=1,2", LOCAL, f"hydra.sweep.dir={project}/grid")
+    return run("--multirun", *own, *overrides, status=status, env={"PYTHONPATH": os.environ["PYTHONPATH"]})
+
+
+def rows(folder: Path) -> int:
+    table = folder / "train.tsv"
+    return len(table.read_text().splitlines()) if table.exists() else 0
+
+
+def until_steps(folder: Path, before: int = 0) -> None:
+    """Wait until a run has trained for a while, beyond so many rows of its table."""
+    deadline_s = time.monotonic() + 120
+    while rows(folder) < before + 3:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def kill_job(folder: Path, number: int) -> None:
+    (job,) = [job for job in submitted(folder) if job.job.number == number and job.ended is None]
+    os.killpg(int(job.ticket.id.rpartition("/")[2]), signal.SIGKILL)
+
+
+@pytest.mark.thorough
+def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_again(project):
+    folder = project / "grid"
+    long = ("trainer.max_duration=4st,100000st", "seed=1")
+    grid(project, LEFT, *long)
+    until_steps(folder / "1")
+    kill_job(folder, 1)
+    said = grid(project, *long, status=1)
+    assert "1 of 2 jobs left a run in" in said and "job 0 (trainer.max_duration=4st): done, best" in said
+    assert re.search(r"nlu: job 1 left no result: local job \S+ ended without a word \(its process ended", said)
+    assert "the same command with resume=auto" in said
+    assert [job.ended for job in submitted(folder)] == ["done", "lost"]
+    # Both are submitted anew: one has nothing to do, the other goes on until it is cancelled, its state saved.
+    before = rows(folder / "1")
+    grid(project, *long, LEFT, "resume=auto")
+    until_steps(folder / "1", before)
+    assert jobs_main([str(folder), "--cancel", "1"]) == 0
+    said = grid(project, *long, "resume=auto", status=75)
+    assert "job 1 (trainer.max_duration=100000st): cancelled" in said
+    assert "1 of 2 jobs were stopped, their state saved: 1" in said
+
+
+@pytest.mark.thorough
+def test_a_job_that_has_not_ended_is_not_submitted_again_with_other_values(project, capfd):
+    grid(project, LEFT, LONG)
+    said = grid(project, LEFT, "optimizer.lr=1e-4", LONG, status=2)
+    assert "job 0 of" in said and "was submitted with other values" in said and "--cancel 0" in said
+    assert jobs_main([str(project / "grid"), "--cancel"]) == 0
+    assert "cancelled 2 jobs: 0, 1" in capfd.readouterr().out
+    assert jobs_main([str(project / "grid"), "--cancel"]) == 0
+    assert "none of these jobs waits or runs" in capfd.readouterr().err
+
+
+@pytest.mark.thorough
+def test_ctrl_c_without_a_terminal_leaves_the_jobs_and_says_how_to_cancel_them(project, capfd):
+    own = [*sets(project), *SMALL, LONG, LOCAL, "hydra.run.dir=run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nlu.train", *own], cwd=project, env={**SAME_THREADS, **os.environ},
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    until_steps(project / "run")
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "1 job goes on; python -m nlu.report --follow run follows" in said
+    assert jobs_main([]) == 0 and "running" in capfd.readouterr().out
+    assert jobs_main(["run", "--cancel"]) == 0
+    assert jobs_main(["run"]) == 0 and "cancelled" in capfd.readouterr().out
+
+
+@pytest.mark.thorough
+def test_on_a_terminal_a_table_is_drawn_and_ctrl_c_asks_what_is_to_become_of_the_jobs(project):
+    own = [*sets(project), *SMALL, LONG, LOCAL, "hydra.run.dir=run"]
+    line = shlex.join([sys.executable, "-m", "nlu.train", *own])
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ.update({**SAME_THREADS, "TERM": "xterm", "COLUMNS": "150", "LINES": "30"})
+        os.execvp("sh", ["sh", "-c", f"exec {line}"])
+    said, answers = b"", [b"\x03", b"c\n"]
+    until_steps(project / "run")
+    deadline_s, sent_s = time.monotonic() + 90, 0.0
+    while time.monotonic() < deadline_s:
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                said += os.read(terminal, 65536)
+            except OSError:
+                break
+        is_asked = b"go on?" in re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", said)
+        if answers and b"dev accuracy" in said and time.monotonic() - sent_s > 1 and (len(answers) == 2 or is_asked):
+            os.write(terminal, answers.pop(0))
+            sent_s = time.monotonic()
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 75
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode())
+    assert re.search(r"run +running +\S+ +[\d,]+ +dev accuracy 0\.\d+ ", shown)
+    assert "1 job has not ended: c = cancel" in shown and "cancelling 1 job" in shown and "run: cancelled" in shown

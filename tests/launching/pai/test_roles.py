@@ -1,0 +1,71 @@
+"""Short-lived keys that the platform gives a job by its role: a double of OSS takes them, with their token, alone."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra pai")
+from oss_emulator import KEY, SECRET, OssEmulator
+from pai_server import PaiServer
+
+from nlu.runs.mirror import Mirror, bring_back
+from nlu.storage import roles
+from nlu.storage.answers import Denied
+from nlu.storage.objects import ObjectStore
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """An OSS that takes keys with a token alone, and a platform that gives them to this process."""
+    (tmp_path / "pai").mkdir()
+    with OssEmulator() as oss, PaiServer(tmp_path / "pai", runs=False) as platform:
+        oss.token = "token-1"
+        platform.role = {"AccessKeyId": KEY, "AccessKeySecret": SECRET, "SecurityToken": oss.token}
+        monkeypatch.setenv("OSS_ENDPOINT", oss.environment["OSS_ENDPOINT"])
+        monkeypatch.setenv(roles.URI, platform.role_environment[roles.URI])
+        for name in ("FSSPEC_OSS_KEY", "FSSPEC_OSS_SECRET"):
+            monkeypatch.delenv(name, raising=False)
+        yield oss, platform
+
+
+def test_a_role_puts_gets_lists_copies_and_deletes(store):
+    objects = ObjectStore("oss://bucket/runs/文", "mirror")
+    objects.put("a b/1", b"one")
+    assert objects.put_new("a b/1", b"two") is False and objects.get("a b/1") == b"one"
+    objects.copy("a b/1", "c")
+    assert list(objects.list()) == ["a b/1", "c"] and objects.look("c").size == 3 and objects.look("d") is None
+    objects.delete("c")
+    assert list(objects.list()) == ["a b/1"]
+
+
+def test_keys_are_asked_for_anew_before_they_expire(store):
+    oss, platform = store
+    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + roles.EARLY_S - 5))
+    platform.role["Expiration"] = soon
+    objects = ObjectStore("oss://bucket/runs", "mirror")
+    objects.put("a", b"1")
+    oss.token = platform.role["SecurityToken"] = "token-2"
+    platform.role["Expiration"] = "2099-01-01T00:00:00Z"
+    objects.put("b", b"2")
+    oss.token = "token-3"
+    with pytest.raises(Denied):
+        objects.put("c", b"3")
+
+
+def test_keys_of_the_environment_stand_above_the_role(store, monkeypatch):
+    monkeypatch.setenv("FSSPEC_OSS_KEY", KEY)
+    monkeypatch.setenv("FSSPEC_OSS_SECRET", SECRET)
+    assert not roles.has_role()
+
+
+def test_a_run_is_kept_on_oss_and_comes_back(store, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    mirror = Mirror("oss://bucket/runs/one", folder)
+    mirror.open(may_hold_a_run=False)
+    (folder / "config.yaml").write_text("seed: 1\n")
+    (folder / "result.json").write_text("{}")
+    mirror.close()
+    back = tmp_path / "back"
+    assert bring_back("oss://bucket/runs/one", back) and Path(back / "config.yaml").read_text() == "seed: 1\n"

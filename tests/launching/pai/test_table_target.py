@@ -1,0 +1,150 @@
+"""Rows into tables of MaxCompute: all of them at once, never twice, never beside rows of others."""
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+pytest.importorskip("odps", reason="PyODPS comes with the extra pai")
+from pai_server import ID, SECRET
+
+from nlu.config.errors import DataError, UserError
+from nlu.storage import table_target
+from nlu.storage.resources import fetch
+from nlu.storage.table_target import TableTarget
+
+ROWS = pa.table({
+    "text": [f"第{number}行 'a' `b`" for number in range(95)], "label": [*range(94), None],
+    "probability": [number / 95 for number in range(95)], "labels": [["a", "b"]] * 94 + [[]],
+    "spans": [[{"type": "人", "first": 0, "text": "x"}]] * 95,
+})  # fmt: skip
+TABLE = "odps://p/tables/found"
+
+
+@pytest.fixture
+def project(server, monkeypatch):
+    from odps.config import option_context
+
+    monkeypatch.setattr(table_target, "BATCH_ROWS", 20)
+    monkeypatch.setattr(table_target, "BLOCK_BYTES", 2000)
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_ID", ID)
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", SECRET)
+    monkeypatch.setenv("ODPS_ENDPOINT", f"http://{server.host}/api")
+    monkeypatch.setenv("ODPS_TUNNEL_ENDPOINT", f"http://{server.host}/api")
+    with option_context() as options:
+        options.retry_times = 1
+        yield server
+
+
+@pytest.fixture
+def send(tmp_path):
+    def sent(address: str = TABLE, rows: pa.Table = ROWS) -> None:
+        parquet.write_table(rows, tmp_path / "rows")
+        TableTarget(address, "output").send(tmp_path / "rows", tmp_path / "committing")
+
+    return sent
+
+
+@pytest.mark.parametrize(("address", "key"), [(TABLE, "found"), (f"{TABLE}/pt=1/city=杭州", "found,pt=1,city=杭州")])
+def test_a_table_is_made_with_the_types_of_its_rows_and_holds_them(project, send, address, key):
+    send(address)
+    assert project.tables[key].equals(ROWS)
+    assert len(next(iter(project.uploads.values()))["blocks"]) > 2
+    if key == "found":
+        assert parquet.read_table(fetch(address)).equals(ROWS)
+
+
+def test_a_second_partition_joins_the_first(project, send, tmp_path):
+    send(f"{TABLE}/pt=1")
+    (tmp_path / "committing").unlink()
+    send(f"{TABLE}/pt=2", ROWS.slice(0, 3))
+    assert [project.tables[f"found,pt={number}"].num_rows for number in (1, 2)] == [95, 3]
+
+
+def test_columns_of_an_empty_table_may_stand_in_another_order(project, send):
+    project.tables["found"] = ROWS.select(["label", "spans", "text", "labels", "probability"]).slice(0, 0)
+    send()
+    assert project.tables["found"].select(ROWS.column_names).equals(ROWS)
+
+
+def test_a_table_with_rows_is_refused_and_kept(project, send):
+    project.tables["found"] = ROWS.slice(0, 2)
+    with pytest.raises(UserError, match="holds 2 rows; nothing was written; choose another table or partition"):
+        TableTarget(TABLE, "output").require_free()
+    with pytest.raises(UserError, match="holds 2 rows"):
+        send()
+    assert project.tables["found"].num_rows == 2
+
+
+def test_half_an_upload_is_seen_by_nobody_and_the_next_one_is_whole(project, send):
+    blocks = iter(range(99))
+    project.fault = lambda method, path: "reset" if method == "PUT" and next(blocks) > 1 else None
+    with pytest.raises(DataError, match="cannot be written"):
+        send()
+    assert project.tables["found"].num_rows == 0 and any(upload["blocks"] for upload in project.uploads.values())
+    project.fault = lambda method, path: None
+    send()
+    assert project.tables["found"].equals(ROWS)
+
+
+@pytest.mark.parametrize("fate", ["lost", "reset"])
+def test_a_commit_without_an_answer_is_done_once(project, send, fate):
+    times = iter([fate])
+    project.fault = lambda method, path: (
+        next(times, None) if method == "POST" and "uploadid" in path and "blockid" not in path else None
+    )
+    send()
+    assert project.tables["found"].equals(ROWS) and project.faults[fate] == 1
+
+
+@pytest.mark.parametrize("fate", ["lost", "reset"])
+def test_a_command_that_was_killed_at_its_commit_goes_on(project, send, monkeypatch, fate):
+    def killed(session, blocks):
+        if fate == "lost":
+            session.commit(blocks)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table_target, "_commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            send()
+    send()
+    assert project.tables["found"].equals(ROWS) and len(project.uploads) == 1
+
+
+def test_an_upload_that_is_forgotten_is_judged_by_the_rows(project, send):
+    send()
+    project.uploads.clear()
+    send()
+    assert project.tables["found"].num_rows == 95
+    project.tables["found"] = ROWS.slice(0, 7)
+    with pytest.raises(UserError, match="holds 7 rows"):
+        send()
+
+
+@pytest.mark.parametrize(
+    ("address", "rows", "said"),
+    [
+        ("odps://p/found", ROWS, "is no table; write odps://PROJECT/tables/NAME"),
+        (f"{TABLE}/pt=a'b", ROWS, 'has "\'" in the name of a partition'),
+        (f"{TABLE}/text=1", ROWS, "text would be the name of two columns"),
+        (TABLE, pa.table({"a": [1], "A": [2]}), "a would be the name of two columns"),
+        (TABLE, pa.table({"p value": [1]}), "'p value' is no name of a column there"),
+        (TABLE, pa.table({"t": pa.array([1], pa.time64("us"))}), r"column t holds time64\[us\]"),
+        ("odps://p/tables/shop", ROWS, "where column note is string, but the rows have no such column"),
+        ("odps://p/tables/shop", pa.table({"note": [1]}), "where column note is string, but the rows have bigint"),
+        ("odps://p/tables/shop/pt=1", pa.table({"note": ["a"]}), "the table has no partition"),
+        ("odps://p/tables/parted", pa.table({"note": ["a"]}), "the table has the partitions /pt=VALUE"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_predicted(project, address, rows, said):
+    project.tables |= {"shop": pa.table({"note": pa.array([], pa.string())}), "parted,pt=1": pa.table({"note": ["a"]})}
+    with pytest.raises(UserError, match=said):
+        TableTarget(address, "output").storable(rows.schema)
+    assert not project.uploads and not project.statements
+
+
+def test_wrong_keys_are_told_by_their_variables(project, monkeypatch):
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", "a-wrong-secret")
+    with pytest.raises(DataError, match="cannot be written: .*check ALIBABA_CLOUD_ACCESS_KEY_ID") as raised:
+        TableTarget(TABLE, "output").require_free()
+    assert "a-wrong-secret" not in str(raised.value)

@@ -1,0 +1,75 @@
+"""A queue that is away for a while costs those who follow its jobs nothing but time."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from nlu.display.jobs import JobsBoard
+from nlu.launching import local_queue
+from nlu.launching.following import Follower
+from nlu.launching.local_queue import LocalQueue
+from nlu.launching.queue import Job
+from nlu.launching.queues import Place
+from nlu.launching.submissions import new_tokens
+from tests.launching.jobs import number_of, sleep
+
+
+class AwayAtFirst(LocalQueue):
+    """A queue that does not answer the first questions of a kind."""
+
+    failures = 3
+    ctrl_c = 0
+    """so many looks at the jobs are followed by Ctrl-C"""
+
+    def look(self, ids):
+        if self.ctrl_c:
+            self.ctrl_c -= 1
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().look(ids)
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise OSError("connection refused")
+
+    def outcome(self, id):
+        self._fail()
+        return super().outcome(id)
+
+    def log_tail(self, id, lines=1):
+        raise OSError("connection refused")
+
+    def cancel(self, ids):
+        self._fail()
+        super().cancel(ids)
+
+
+@pytest.fixture
+def follow(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+    def ended(work, failures, ctrl_c=0):
+        queue = AwayAtFirst(Place({"timeout_min": 5, "nodes": 1}, tmp_path, work=work))
+        queue.failures, queue.ctrl_c = failures, ctrl_c
+        (token,) = new_tokens(1)
+        tickets = queue.submit([Job(1, str(tmp_path / "1"), (), token)])
+        return Follower(queue, tickets, {token: "job 1"}, tmp_path).run()[token]
+
+    return ended
+
+
+def test_what_a_job_returned_is_asked_for_until_the_queue_answers(follow, capfd):
+    assert follow(number_of, failures=3).status == 1
+    said = capfd.readouterr().err
+    assert said.count("does not tell what its jobs returned (connection refused)") == 1 and "job 1: failed" in said
+
+
+def test_a_queue_that_is_away_when_jobs_are_to_be_cancelled_is_told_and_asked_by_the_next_ctrl_c(
+    follow, capfd, monkeypatch
+):
+    monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
+    monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: "c")
+    assert follow(sleep, failures=1, ctrl_c=2).word == "cancelled"
+    assert "local does not answer (connection refused), so jobs may go on; Ctrl-C asks" in capfd.readouterr().err

@@ -1,0 +1,71 @@
+"""What is known of Slurm's jobs where Slurm does not answer; tests/slurm asks a real one."""
+
+import threading
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from nlu.launching import slurm
+from nlu.launching.attended import beat_file, beating
+from nlu.launching.queue import Job, JobRefused, JobState, Ticket
+from nlu.launching.queues import Place
+from nlu.launching.slurm import SUBMITTED, SlurmQueue
+
+ID = "57_3"
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    """A queue of a machine without Slurm's commands."""
+    monkeypatch.setenv("PATH", str(tmp_path / "no-programs"))
+    return SlurmQueue(Place({}, tmp_path, work=print))
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Where the files of a job lie that was submitted."""
+    found = tmp_path / ".submitit/token"
+    found.mkdir(parents=True)
+    (found / f"{ID}{SUBMITTED}").touch()
+    return found
+
+
+def test_without_slurms_commands_no_job_is_submitted_and_the_remedy_is_told(queue, tmp_path):
+    with pytest.raises(JobRefused, match="there is no Slurm here: .*run this where srun and sbatch are on the PATH"):
+        queue.submit([Job(0, str(tmp_path), ())])
+
+
+def test_a_refusal_is_told_also_where_the_jobs_before_cannot_be_cancelled(queue, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
+    parts = iter([[Ticket(Job(0, "0", ()), "57")], JobRefused("no such partition")])
+
+    def submit(jobs):
+        if isinstance(part := next(parts), JobRefused):
+            raise part
+        return part
+
+    monkeypatch.setattr(queue, "_submit", submit)
+    with pytest.raises(JobRefused, match="no such partition\njobs 57 were taken before, and could not be cancelled"):
+        queue.submit([Job(number, str(tmp_path), ()) for number in range(2)])
+
+
+def test_a_job_that_beats_runs_and_one_that_stands_still_is_lost(queue, folder, monkeypatch):
+    monkeypatch.setattr(slurm, "SILENCE_S", 0.2)
+    assert queue.look([ID])[ID].state is JobState.WAITING, "it has not begun"
+    pause = threading.Event()
+    with beating(beat_file(folder, ID), interval_s=0.02):
+        for _ in range(30):
+            pause.wait(0.02)
+            if beat_file(folder, ID).exists() and beat_file(folder, ID).read_text():
+                assert queue.look([ID])[ID].state is JobState.RUNNING
+    assert queue.look([ID])[ID].node
+    pause.wait(0.25)
+    look = queue.look([ID])[ID]
+    assert look.state is JobState.LOST and "no sign of life" in str(look.reason)
+
+
+def test_what_a_job_returned_counts_more_than_its_beat(queue, folder):
+    with beating(beat_file(folder, ID)):
+        (folder / f"{ID}_0_result.pkl").write_bytes(cloudpickle.dumps(("error", "ValueError: no")))
+    assert queue.look([ID])[ID].state is JobState.FAILED

@@ -1,0 +1,112 @@
+"""What was submitted is found again in its folder, whenever whoever submitted it was killed; no secret stands there."""
+
+import json
+
+import pytest
+
+from nlu.config.errors import DataError
+from nlu.launching import history
+from nlu.launching.queue import Job, Ticket
+from nlu.launching.submissions import FILE, FOLDER, Submissions, new_tokens, submissions_below, without_resume
+
+
+def submit(record: Submissions, *numbers: int) -> list[Ticket]:
+    tokens = new_tokens(len(numbers))
+    jobs = [Job(number, f"/runs/{number}", ("seed=1",), token) for number, token in zip(numbers, tokens, strict=True)]
+    record.begin(jobs, "slurm", {"partition": "gpu", "setup": ["export X=1"]}, "train seed=1")
+    return [Ticket(job, f"57_{job.number}", f"/log/{job.number}") for job in jobs]
+
+
+def test_a_job_is_known_by_its_ticket_until_somebody_was_told_how_it_ended(tmp_path):
+    record = Submissions(tmp_path)
+    tickets = submit(record, 0, 1)
+    assert [one.ticket for one in record.read()] == [None, None]
+    record.submitted(tickets)
+    record.ended(tickets[1].job.token, "done")
+    found = Submissions(tmp_path).read()
+    assert [one.ticket for one in found] == tickets and [one.ended for one in found] == [None, "done"]
+    assert found[0].settings == {"partition": "gpu"} and found[0].command == "train seed=1"
+
+
+def test_what_was_refused_is_not_there_any_more(tmp_path):
+    record = Submissions(tmp_path)
+    record.refused([ticket.job for ticket in submit(record, 0, 1)])
+    record.submitted(submit(record, 2))
+    assert [one.job.number for one in record.read()] == [2]
+
+
+@pytest.mark.parametrize("kept", [1, 30])
+def test_a_line_that_a_kill_cut_is_passed_over_also_where_others_follow(tmp_path, kept):
+    record = Submissions(tmp_path)
+    tickets = submit(record, 0)
+    file = tmp_path / FOLDER / FILE
+    before = file.read_bytes()
+    record.submitted(tickets)
+    line = file.read_bytes()[len(before) :]
+    file.write_bytes(before + line[:kept])
+    assert record.read()[0].ticket is None
+    record.submitted(tickets)
+    assert record.read()[0].ticket == tickets[0]
+
+
+def test_a_damaged_record_is_named_with_its_line(tmp_path):
+    record = Submissions(tmp_path)
+    record.submitted(submit(record, 0))
+    file = tmp_path / FOLDER / FILE
+    file.write_text(file.read_text() + json.dumps({"event": "ended", "token": "other"}) + "\n")
+    with pytest.raises(DataError, match=rf"{FILE}:3 is no event of a submission"):
+        record.read()
+
+
+def test_no_secret_is_written_down_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    overrides = ("tracker.api_key=hunter2", "data.train=https://me:hunter2@host/x")
+    job = Job(0, str(tmp_path), overrides, "t")
+    record = Submissions(tmp_path)
+    command = history.command_text(["train", *overrides])
+    record.begin([job], "dlc", {"endpoint": "https://me:hunter2@host"}, command)
+    record.submitted([ticket := Ticket(job, "1", None)])
+    history.note("dlc", [ticket], command)
+    written = [(tmp_path / place).read_text() for place in (f"{FOLDER}/{FILE}", ".nlu/submissions.tsv")]
+    assert all("hunter2" not in text and "***" in text for text in written)
+    # The same command is known again all the same.
+    assert without_resume(record.read()[0].job.overrides) == without_resume([*overrides, "resume=auto"])
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "hydra.launcher.setup=[export HF_TOKEN=hunter2]", '+hydra.launcher.additional_parameters={export: "X=hunter2"}',
+        "++hydra.launcher.additional_parameters.export=X=hunter2", "hydra.launcher.srun_args=[--export=X=hunter2]",
+        "hydra.launcher={setup: [export X=hunter2]}",
+    ],
+)  # fmt: skip
+def test_what_may_hold_anything_is_in_no_command(argument):
+    shown = history.command_text(["train", argument, "optimizer.lr=3e-5"])
+    assert "hunter2" not in shown and argument.partition("=")[0] in shown and "lr=3e-5" in shown
+
+
+def test_the_history_has_a_line_for_each_job_with_the_commit_and_is_left_out_of_it(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "deep").mkdir()
+    monkeypatch.chdir(tmp_path / "deep")
+    tickets = [Ticket(Job(number, "run", (), str(number)), f"9_{number}", "/log") for number in range(2)]
+    history.note("slurm", tickets, history.command_text(["train", "a='b\nc\td'"]))
+    rows = history.read()
+    assert [(row["job"], row["id"], row["folder"]) for row in rows] == [
+        (str(number), f"9_{number}", f"{tmp_path}/deep/run") for number in range(2)
+    ]
+    assert "\\n" in rows[0]["command"] and (tmp_path / ".nlu/.gitignore").read_text() == "*\n"
+
+
+def test_a_folder_has_one_name_on_all_machines_and_no_other_folder_has_it(tmp_path, monkeypatch):
+    first = Submissions(tmp_path / "a").name()
+    monkeypatch.setattr("socket.gethostname", lambda: "another-machine")
+    assert Submissions(tmp_path / "a").name() == first != Submissions(tmp_path / "b").name()
+
+
+def test_records_are_found_below_a_folder_but_not_within_hidden_ones(tmp_path):
+    for place in ("a", "a/b", ".hidden/c"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        submit(Submissions(tmp_path / place), 0)
+    assert [record.folder for record in submissions_below(tmp_path)] == [tmp_path / "a", tmp_path / "a/b"]

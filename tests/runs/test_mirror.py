@@ -1,0 +1,549 @@
+"""A run kept in an object store: what is there at any instant goes on, to the same bytes, from an empty disk."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.inference.locate import locate
+from nlu.reports.runs import find_runs
+from nlu.runs import mirror as mirrors
+from nlu.runs.mirror import Mirror, bring_back
+from nlu.runs.mirrored import versions
+from nlu.storage import copies
+from nlu.storage.copies import records_of
+from nlu.storage.ledger import TakenOver
+from nlu.storage.objects import ObjectStore
+from nlu.storage.settle import mark_whole
+from nlu.sweeps.object_journal import ObjectJournalBackend
+from tests.buckets import Server, server
+from tests.training.in_process import TINY, Killed, composed, killed_in_backward, start
+from tests.training.runs import files
+
+STATE = ("model", "optimizer", "average")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Server]:
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def url(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
+    return f"{s3.bucket(monkeypatch)}/run"
+
+
+Run = Callable[..., None]
+
+
+@pytest.fixture
+def run(tmp_path: Path, url: str) -> Run:
+    """Runs a small configuration in a folder, kept at `url`, until a number of saves have been sent."""
+    overrides = [
+        *TINY, *files(tmp_path, train_rows=40, dev_rows=11), "trainer.max_duration=8st", "trainer.eval_interval=3st",
+        "trainer.save_interval=1st", "trainer.keep_best=2", "trainer.ema_decay=0.9",
+    ]  # fmt: skip
+
+    def started(folder: Path, *more: str, status: int = 0, kept: bool = True) -> None:
+        own = [f"mirror={url}"] if kept else []
+        start(composed(*overrides, *own, *more), folder, status)
+
+    return started
+
+
+def digests(folder: Path) -> dict[str, bytes]:
+    """What must not depend on where a run went on: weights, states, scores; times aside."""
+    names = [f"checkpoints/last/{part}.safetensors" for part in STATE]
+    names += [f"checkpoints/best-{place}/model.safetensors" for place in (1, 2)]
+    found = {name: (folder / name).read_bytes() for name in [*names, "predictions/dev.jsonl", "valid.tsv"]}
+    result = json.loads((folder / "result.json").read_text())
+    return {**found, "result": json.dumps([result[key] for key in ("metrics", "best", "last", "steps")]).encode()}
+
+
+def objects(url: str) -> dict[str, bytes]:
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    found = boto3.resource("s3").Bucket(bucket).objects.filter(Prefix=f"{prefix}/")
+    return {entry.key.removeprefix(f"{prefix}/"): entry.get()["Body"].read() for entry in found}
+
+
+def test_a_finished_run_lies_there_as_it_lies_here(run: Run, tmp_path: Path, url: str) -> None:
+    run(tmp_path / "here")
+    here = {
+        path.relative_to(tmp_path / "here").as_posix(): path.read_bytes()
+        for path in (tmp_path / "here").rglob("*")
+        if path.is_file() and path.name not in (".lock", ".mirror.json")
+    }
+    assert {key: body for key, body in objects(url).items() if not key.startswith(".ledger/")} == here
+
+
+@pytest.mark.thorough
+def test_the_same_command_on_an_empty_disk_finds_the_run_finished(run: Run, tmp_path: Path) -> None:
+    run(tmp_path / "here")
+    before = digests(tmp_path / "here")
+    run(tmp_path / "elsewhere", "resume=auto")
+    assert digests(tmp_path / "elsewhere") == before
+
+
+class Written(ObjectStore):
+    """Notes every change of what the store holds, in order."""
+
+    changes: list[tuple[str, str, bytes | None]]
+
+    def put(self, key: str, content: bytes) -> None:
+        super().put(key, content)
+        self.changes.append((self.shown, key, content))
+
+    def put_new(self, key: str, content: bytes) -> bool:
+        if written := super().put_new(key, content):
+            self.changes.append((self.shown, key, content))
+        return written
+
+    def put_file(self, key: str, path: Path, advance: Any = None) -> None:
+        super().put_file(key, path)
+        self.changes.append((self.shown, key, path.read_bytes()))
+
+    def copy(self, source: str, target: str) -> None:
+        super().copy(source, target)
+        self.changes.append((self.shown, target, self.get(target)))
+
+    def delete(self, key: str) -> None:
+        super().delete(key)
+        self.changes.append((self.shown, key, None))
+
+
+def contents_after(changes: list[tuple[str, str, bytes | None]]) -> Iterator[dict[str, bytes]]:
+    there: dict[str, bytes] = {}
+    for _, key, content in changes:
+        if content is None:
+            there.pop(key, None)
+        else:
+            there[key] = content
+        yield dict(there)
+
+
+def written_by(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, bytes]]:
+    """Run, and return all that the mirror held, one after another."""
+    Written.changes = []
+    with monkeypatch.context() as patched:
+        patched.setattr(mirrors, "ObjectStore", Written)
+        run(folder)
+    return list(contents_after(Written.changes))
+
+
+def put_all(url: str, contents: dict[str, bytes]) -> None:
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    for key, content in contents.items():
+        boto3.resource("s3").Object(bucket, f"{prefix}/{key}").put(Body=content)
+
+
+def _goes_on_from(
+    instants: list[dict[str, bytes]], run: Run, tmp_path: Path, url: str, whole: dict[str, bytes],
+) -> None:  # fmt: skip
+    for number, contents in enumerate(instants):
+        place = f"{url}-{number}"
+        # The process that wrote this was killed: a claim of a living one is waited for.
+        killed = {key: body.replace(b'"started": "', b'"started": "0') for key, body in contents.items()}
+        put_all(place, {key: killed[key] if key.startswith(".ledger/") else contents[key] for key in contents})
+        folder = tmp_path / f"from-{number}"
+        run(folder, "resume=auto", f"mirror={place}", kept=False)
+        assert digests(folder) == whole, f"after change {number}: {list(contents)[-1]}"
+        shutil.rmtree(folder)
+
+
+def test_a_kill_at_some_instants_of_sending_costs_no_byte(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instants = written_by(run, tmp_path / "here", monkeypatch)
+    _goes_on_from(instants[3 :: max(1, len(instants) // 2)], run, tmp_path, url, digests(tmp_path / "here"))
+
+
+@pytest.mark.thorough
+def test_a_kill_at_any_instant_of_sending_costs_no_byte(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instants = written_by(run, tmp_path / "here", monkeypatch)
+    _goes_on_from(instants, run, tmp_path, url, digests(tmp_path / "here"))
+
+
+@pytest.mark.thorough
+def test_of_two_folders_the_one_that_was_overtaken_takes_what_the_mirror_holds(run: Run, tmp_path: Path) -> None:
+    with killed_in_backward(5):
+        run(tmp_path / "here")
+    run(tmp_path / "elsewhere", "resume=auto")
+    assert not (tmp_path / "here" / "result.json").exists()
+    run(tmp_path / "here", "resume=auto")
+    assert digests(tmp_path / "here") == digests(tmp_path / "elsewhere")
+
+
+def test_a_folder_that_is_ahead_of_its_mirror_keeps_what_it_has(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with killed_in_backward(3):
+        run(tmp_path / "here")
+    behind = objects(url)
+    with monkeypatch.context() as patched:
+        # Nothing more is sent, as where the network went first.
+        patched.setattr(Mirror, "_send", lambda self, snapshot: None)
+        with killed_in_backward(3):
+            run(tmp_path / "here", "resume=auto")
+    assert saved_step(behind) == 2 and saved_step(objects(url)) == 2
+    assert json.loads((tmp_path / "here/checkpoints/last/state.json").read_text())["state"]["step"] == 4
+    with killed_in_backward(1):
+        run(tmp_path / "here", "resume=auto")
+    assert saved_step(objects(url)) == 4, "it went on from its own state, and sent that"
+
+
+def saved_step(contents: dict[str, bytes]) -> int:
+    newest = json.loads(max((key, body) for key, body in contents.items() if key.startswith(".ledger/0"))[1])
+    (step,) = {key.split("/")[1] for key in newest["content"]["fixed"] if key.startswith("checkpoints/last")}
+    return int(step.removeprefix("last-"))
+
+
+@pytest.mark.thorough
+def test_folds_are_kept_and_go_on_too(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folds = ("folds.count=2", "data.dev=null")
+    run(tmp_path / "whole", *folds, kept=False)
+    saved, saves = Mirror.saved, []
+
+    def killed(self: Mirror) -> None:
+        saves.append(saved(self))
+        if len(saves) == 11:
+            raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(Mirror, "saved", killed)
+        run(tmp_path / "here", *folds)
+    assert (tmp_path / "here/fold-0/result.json").exists() and not (tmp_path / "here/fold-1/result.json").exists()
+    shutil.rmtree(tmp_path / "here")
+    run(tmp_path / "elsewhere", "resume=auto", *folds)
+    for fold in ("fold-0", "fold-1"):
+        name = f"{fold}/checkpoints/best-1/model.safetensors"
+        assert (tmp_path / "elsewhere" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_store_that_is_away_for_a_while_stops_no_training(
+    run: Run, tmp_path: Path, s3: Server, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mirrors, "PAUSE_S", 0.05)
+    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", ())
+    saves = []
+    saved = Mirror.saved
+
+    def away_from_the_second_on(self: Mirror) -> None:
+        saves.append(time.monotonic())
+        if len(saves) == 2:
+            s3.stop()
+        saved(self)
+
+    def back_at_the_end(self: Mirror, limit_s: float) -> None:
+        assert (tmp_path / "here/result.json").exists(), "training went to its end"
+        while "training goes on" not in (tmp_path / "here/log.txt").read_text():
+            time.sleep(0.05)
+        s3.start()
+        wait(self, limit_s)
+
+    wait = Mirror._wait
+    monkeypatch.setattr(Mirror, "saved", away_from_the_second_on)
+    monkeypatch.setattr(Mirror, "_wait", back_at_the_end)
+    run(tmp_path / "here")
+    assert len(saves) == 9
+    monkeypatch.undo()
+    s3.bucket(monkeypatch)
+    assert json.loads(objects(url)["result.json"])["steps"] == 8
+    assert "answers again" in (tmp_path / "here/log.txt").read_text()
+
+
+@pytest.mark.thorough
+def test_a_store_that_stays_away_is_told_at_the_end_with_what_sends_the_rest(
+    run: Run, tmp_path: Path, s3: Server, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mirrors, "EXIT_WAIT_S", 0.5)
+    monkeypatch.setattr(mirrors.Mirror, "_send", _never)
+    with pytest.raises(UserError, match="resume=auto sends the rest"):
+        run(tmp_path / "here")
+    assert (tmp_path / "here/result.json").exists()
+    monkeypatch.undo()
+    s3_again = s3.bucket(monkeypatch)
+    assert s3_again and "result.json" not in objects(url)
+    run(tmp_path / "here", "resume=auto")
+    assert "result.json" in objects(url)
+
+
+def _never(self: Mirror, snapshot: object) -> None:
+    raise mirrors.Unreachable("no answer")
+
+
+def test_a_mirror_that_holds_a_run_is_not_written_over(run: Run, tmp_path: Path, url: str) -> None:
+    run(tmp_path / "here")
+    before = objects(url)
+    with pytest.raises(UserError, match="holds a run; nothing was written; set resume=auto"):
+        run(tmp_path / "there", "seed=2")
+    assert objects(url) == before and not (tmp_path / "there").exists()
+
+
+@pytest.mark.thorough
+def test_another_configuration_does_not_go_on_with_it(run: Run, tmp_path: Path, url: str) -> None:
+    run(tmp_path / "here")
+    with pytest.raises(UserError, match="another configuration"):
+        run(tmp_path / "there", "seed=2", "resume=auto")
+    assert json.loads(objects(url)["result.json"])["seed"] == 1
+
+
+@pytest.mark.thorough
+def test_a_folder_with_a_run_of_its_own_is_not_mixed_with_the_mirror(run: Run, tmp_path: Path) -> None:
+    run(tmp_path / "here")
+    run(tmp_path / "there", "seed=2", kept=False)
+    with pytest.raises(UserError, match="both hold a run"):
+        run(tmp_path / "there", "seed=2", "resume=auto")
+    assert json.loads((tmp_path / "there/result.json").read_text())["seed"] == 2
+
+
+def test_a_prefix_that_holds_something_else_is_refused(run: Run, tmp_path: Path, url: str) -> None:
+    ObjectStore(url, "mirror").put("thesis.txt", b"three years of work")
+    with pytest.raises(UserError, match=r"holds thesis\.txt"):
+        run(tmp_path / "here")
+    assert objects(url) == {"thesis.txt": b"three years of work"}
+
+
+def test_a_damaged_object_is_named_and_nothing_goes_on_from_it(run: Run, tmp_path: Path, url: str) -> None:
+    with killed_in_backward(4):
+        run(tmp_path / "here")
+    (name,) = (key for key in objects(url) if key.endswith("last-3/model.safetensors"))
+    content = bytearray(objects(url)[name])
+    content[-1] ^= 1
+    ObjectStore(url, "mirror").put(name, bytes(content))
+    with pytest.raises(UserError, match="model.safetensors is damaged: its sha256"):
+        run(tmp_path / "there", "resume=auto")
+
+
+@pytest.mark.parametrize("place", ["../outside", "/tmp/outside", "a/../../outside"])
+def test_a_record_that_names_a_place_outside_of_the_folder_is_refused(
+    run: Run, tmp_path: Path, url: str, place: str
+) -> None:
+    document = {"id": "x", "kind": "release", "holder": {}, "content": {"id": "x", "fixed": {}, "loose": {place: 1}}}
+    ObjectStore(url, "mirror").put(".ledger/0000000001.json", json.dumps(document).encode())
+    with pytest.raises(UserError, match="outside of the run's folder"):
+        run(tmp_path / "here", "resume=auto")
+    assert not (tmp_path / "outside").exists()
+
+
+def test_a_run_whose_mirror_was_taken_over_ends_and_changes_nothing_there(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, saves = Mirror.saved, []
+
+    def overtaken(self: Mirror) -> None:
+        saves.append(1)
+        if len(saves) == 3:
+            while json.loads((tmp_path / "here/.mirror.json").read_text())["saves"] == []:
+                time.sleep(0.01)
+            other = mirrors.Ledger(ObjectStore(url, "mirror"))
+            other._newest = other.newest()
+            other.append("claim", other._newest.content)
+        saved(self)
+        # Sending is another thread's work, which a run of this size would outrun.
+        while self._thread.is_alive() and self._pending is not None:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(Mirror, "saved", overtaken)
+    with pytest.raises(TakenOver):
+        run(tmp_path / "here")
+    assert "result.json" not in objects(url) and not (tmp_path / "here/result.json").exists()
+
+
+class Lost(ObjectStore):
+    """Carries out some puts on condition, and then does not answer."""
+
+    puts = 0
+
+    def put_new(self, key: str, content: bytes) -> bool:
+        written = super().put_new(key, content)
+        Lost.puts += 1
+        if Lost.puts % 3 == 0:
+            raise mirrors.Unreachable("the answer is lost")
+        return written
+
+
+def test_records_whose_answers_are_lost_take_the_mirror_from_nobody(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "ObjectStore", Lost)
+    monkeypatch.setattr(mirrors, "PAUSE_S", 0.01)
+    run(tmp_path / "here")
+    assert Lost.puts > 3 and json.loads(objects(url)["result.json"])["steps"] == 8
+
+
+@pytest.mark.thorough
+def test_what_a_run_cleans_up_at_its_end_is_nothing_of_mirrors_below_its_own(
+    run: Run, tmp_path: Path, url: str
+) -> None:
+    with killed_in_backward(6):
+        run(tmp_path / "here")
+    run(tmp_path / "below", f"mirror={url}/below", kept=False)
+    below = {key: body for key, body in objects(url).items() if key.startswith("below/")}
+    run(tmp_path / "here", "resume=auto")
+    there = objects(url)
+    assert {key: body for key, body in there.items() if key.startswith("below/")} == below and "result.json" in there
+
+
+def test_of_a_search_the_folders_of_its_jobs_are_left_to_them(tmp_path: Path) -> None:
+    for place in ("search.json", "3/config.yaml", "3/log.txt", "summary/trials.tsv"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text("x")
+    found = versions(tmp_path, tmp_path / ".mirror", is_search=True)
+    assert [version.place for version in found] == ["search.json", "summary/trials.tsv"]
+
+
+def test_a_search_touches_no_checkpoint_that_a_trial_is_saving(tmp_path: Path, url: str) -> None:
+    (tmp_path / "search.json").write_text("x")
+    # A moment of a save: the new state is whole, and not yet renamed into its place.
+    new = tmp_path / "3/checkpoints/.last.new"
+    new.mkdir(parents=True)
+    (new / "state.json").write_text('{"state": {"step": 4}}')
+    mark_whole(new)
+    mirror = Mirror(url, tmp_path, is_search=True)
+    mirror.saved()
+    assert new.is_dir() and mirror._pending is not None and mirror._pending.names == {}
+
+
+def test_an_error_of_this_machine_while_sending_does_not_pass_for_a_mirror_that_has_all(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "EXIT_WAIT_S", 0.5)
+    monkeypatch.setattr(Mirror, "_note", lambda self, own_id: (_ for _ in ()).throw(OSError(28, "no space left")))
+    with pytest.raises(UserError, match="resume=auto sends the rest"):
+        run(tmp_path / "here")
+
+
+def test_a_store_that_is_away_at_the_start_is_told_before_anything_is_written(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", ())
+    with pytest.raises(UserError, match=f"AWS_ENDPOINT_URL.*or leave out mirror={url}"):
+        run(tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
+def test_an_endpoint_that_is_no_address_is_one_sentence_that_names_the_variable(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(UserError, match="correct AWS_ENDPOINT_URL"):
+        Mirror(url, tmp_path / "here").open(may_hold_a_run=False)
+    with pytest.raises(UserError, match="correct AWS_ENDPOINT_URL"):
+        ObjectJournalBackend(url)
+
+
+def test_what_an_interrupted_fetch_left_does_not_get_into_the_folder(tmp_path: Path, url: str) -> None:
+    store = ObjectStore(url, "mirror")
+    store.put("log.txt", b"begun")
+    ledger = mirrors.Ledger(store)
+    ledger.append("save", {"id": "x", "fixed": {}, "loose": {"log.txt": 5}, "ended": False})
+    left = tmp_path / "here/.mirror/incoming/.model.safetensors.0123.part"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    assert bring_back(url, tmp_path / "here")
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == [".mirror", ".mirror.json", "log.txt"]
+
+
+def test_a_holder_that_was_overtaken_while_it_slept_writes_over_nothing(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with killed_in_backward(4):
+        run(tmp_path / "here")
+    sleeper = Mirror(url, tmp_path / "here")
+    sleeper.open(may_hold_a_run=True)
+    other = mirrors.Ledger(ObjectStore(url, "mirror"))
+    other._newest = other.newest()
+    other.append("claim", other._newest.content)
+    before = objects(url)
+    (tmp_path / "here/train.tsv").write_text("stale")
+    with pytest.raises(TakenOver):
+        sleeper.close()
+    assert {key: body for key, body in objects(url).items() if "beat" not in key} == {
+        key: body for key, body in before.items() if "beat" not in key
+    }
+
+
+def read(reference: str, *names: str) -> dict[str, bytes]:
+    """The weights that a command reads of a run, by the name of the checkpoint."""
+    return {name: (locate(reference, name).checkpoint / "model.safetensors").read_bytes() for name in names}
+
+
+def test_a_run_that_is_still_mirrored_is_read_by_the_names_it_has_in_its_folder(
+    run: Run, tmp_path: Path, url: str
+) -> None:
+    with killed_in_backward(8):
+        run(tmp_path / "here")
+    assert {key.split("/")[1] for key in objects(url) if key.startswith("checkpoints")} == {
+        "best-step-3", "best-step-6", "last-7",
+    }  # fmt: skip
+    assert read(url, "best-1", "best-2", "last") == read(str(tmp_path / "here"), "best-1", "best-2", "last")
+    assert locate(f"{url}/best-2").checkpoint.name == "best-2"
+    (found,) = find_runs([records_of(url, "run")])[0]
+    (here,) = find_runs([tmp_path / "here"])[0]
+    assert (found.state, found.metrics) == (here.state, here.metrics) and found.state != "complete"
+
+
+@pytest.mark.thorough
+def test_a_run_that_goes_on_while_it_is_read_is_read_as_one_record_names_it(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with killed_in_backward(5):
+        run(tmp_path / "here")
+    gone_on = []
+
+    def first_goes_on(items: list, title: str) -> None:
+        if len(gone_on) < 2:
+            gone_on.append(title)
+            with killed_in_backward(2) if len(gone_on) == 1 else nullcontext():
+                run(tmp_path / "here", "resume=auto")
+        run_copies(items, title)
+
+    run_copies = copies.run_copies
+    monkeypatch.setattr(copies, "run_copies", first_goes_on)
+    monkeypatch.setattr(copies, "PAUSE_S", 0)
+    assert read(url, "best-1") == read(str(tmp_path / "here"), "best-1") and len(gone_on) == 2
+    assert read(url, "last", "best-2") == read(str(tmp_path / "here"), "last", "best-2")
+
+
+def test_weights_that_are_not_what_the_record_says_are_not_read(run: Run, tmp_path: Path, url: str) -> None:
+    with killed_in_backward(5):
+        run(tmp_path / "here")
+    store = ObjectStore(url, "mirror")
+    content = store.get("checkpoints/best-step-3/model.safetensors")
+    store.put("checkpoints/best-step-3/model.safetensors", content[:-1] + b"?")
+    with pytest.raises(UserError, match="best-step-3/model.safetensors is damaged: its sha256"):
+        locate(url)
+
+
+@pytest.mark.thorough
+def test_a_result_that_no_record_names_yet_does_not_make_a_run_complete(run: Run, tmp_path: Path, url: str) -> None:
+    with killed_in_backward(5):
+        run(tmp_path / "here")
+    ObjectStore(url, "mirror").put("result.json", b"{}")
+    assert not (records_of(url, "run") / "result.json").exists()
+
+
+@pytest.mark.thorough
+def test_of_a_folder_of_mirrors_each_is_read_as_its_own_record_names_it(run: Run, tmp_path: Path, url: str) -> None:
+    run(tmp_path / "0", f"mirror={url}/0", kept=False)
+    with killed_in_backward(5):
+        run(tmp_path / "1", f"mirror={url}/1", kept=False)
+    ObjectStore(url, "mirror").put("1/result.json", b"{}")
+    ObjectStore(url, "mirror").put("notes/result.json", b"{}")
+    top = records_of(url, "run")
+    assert [found.state == "complete" for found in find_runs([top])[0]] == [True, False]
+    assert (top / "notes/result.json").exists() and not list(top.rglob("*.safetensors"))
+    for number in "01":
+        assert read(str(top / number), "best-1") == read(str(tmp_path / number), "best-1")

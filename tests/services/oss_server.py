@@ -1,0 +1,113 @@
+"""OSS as far as transfers and mirrors use it: moto's S3 behind a door that speaks OSS, and checks its signatures.
+
+The door takes requests signed with version 1 (HMAC-SHA1), renames headers (x-oss-* to x-amz-*) and puts answers into
+the form of OSS. It refuses a bulk delete without Content-MD5, as OSS does. It is no OSS: what it accepts, OSS may not.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import oss2
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+KEY, SECRET, BUCKET = "oss-key", "oss-secret", "bucket"
+SUBRESOURCES = {*oss2.Auth._subresource_key_set, "objectMeta", "bucketInfo"}
+S3_AUTHORIZATION = (
+    f"AWS4-HMAC-SHA256 Credential={KEY}/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+)
+
+Environment = dict[str, Any]
+
+
+class OssServer:
+    """A context that serves one empty bucket on a free port of 127.0.0.1."""
+
+    def __init__(self) -> None:
+        self._application = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self.methods: list[str] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a client must find in its environment."""
+        endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        return {"OSS_ENDPOINT": endpoint, "FSSPEC_OSS_KEY": KEY, "FSSPEC_OSS_SECRET": SECRET}
+
+    def __enter__(self) -> "OssServer":
+        self._thread.start()
+        oss2.Bucket(oss2.Auth(KEY, SECRET), self.environment["OSS_ENDPOINT"], BUCKET).create_bucket()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _answer(self, environment: Environment, start: Callable[..., Any]) -> Iterable[bytes]:
+        query = parse_qsl(environment.get("QUERY_STRING", ""), keep_blank_values=True)
+        self.methods.append(f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}")
+        if refused := _refusal(environment, query):
+            return _refuse(start, *refused)
+        if any(name == "delete" for name, _ in query) and "HTTP_CONTENT_MD5" not in environment:
+            return _refuse(start, "400 Bad Request", "MissingArgument")
+        if is_new := environment.get("HTTP_X_OSS_FORBID_OVERWRITE") == "true":
+            environment["HTTP_IF_NONE_MATCH"] = "*"
+        kept = [(name, value) for name, value in query if value or name not in ("continuation-token", "marker")]
+        environment["QUERY_STRING"] = urlencode(kept)
+        for name in [name for name in environment if name.startswith("HTTP_X_OSS_")]:
+            environment["HTTP_X_AMZ_" + name.removeprefix("HTTP_X_OSS_")] = environment.pop(name)
+        environment["HTTP_AUTHORIZATION"] = S3_AUTHORIZATION
+        answer: list[Any] = []
+        body = b"".join(self._application(environment, lambda *values: answer.extend(values)))
+        if is_new and answer[0].startswith("412"):
+            return _refuse(start, "409 Conflict", "FileAlreadyExists")
+        return _translate(answer, body, environment["REQUEST_METHOD"], start)
+
+
+def _refusal(environment: Environment, query: list[tuple[str, str]]) -> tuple[str, str] | None:
+    match = re.fullmatch(r"OSS ([^:]+):(.+)", environment.get("HTTP_AUTHORIZATION", ""))
+    if match is None:
+        return "403 Forbidden", "AccessDenied"
+    if match[1] != KEY:
+        return "403 Forbidden", "InvalidAccessKeyId"
+    headers = {name[5:].lower().replace("_", "-"): value for name, value in environment.items() if name[:5] == "HTTP_"}
+    signed = sorted((name, value) for name, value in headers.items() if name.startswith("x-oss-"))
+    resources = [name + (f"={value}" if value else "") for name, value in sorted(query) if name in SUBRESOURCES]
+    path = environment["PATH_INFO"].encode("latin-1").decode() + ("?" + "&".join(resources) if resources else "")
+    lines = [
+        environment["REQUEST_METHOD"], headers.get("content-md5", ""), environment.get("CONTENT_TYPE", ""),
+        headers.get("date", ""), *(f"{name}:{value}" for name, value in signed), path,
+    ]  # fmt: skip
+    digest = hmac.digest(SECRET.encode(), "\n".join(lines).encode(), hashlib.sha1)
+    return None if base64.b64encode(digest).decode() == match[2] else ("403 Forbidden", "SignatureDoesNotMatch")
+
+
+def _refuse(start: Callable[..., Any], status: str, code: str) -> list[bytes]:
+    body = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+    start(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body))), ("x-oss-request-id", "1")])
+    return [body]
+
+
+def _translate(answer: list[Any], body: bytes, method: str, start: Callable[..., Any]) -> list[bytes]:
+    status, headers = answer[0], answer[1]
+    kind = {name.lower(): value for name, value in headers}.get("content-type", "")
+    if "xml" in kind or body[:5] == b"<?xml":
+        body = re.sub(rb' xmlns="[^"]*"', b"", body).replace(b"<Contents>", b"<Contents><Type>Normal</Type>")
+        if b"<NextKeyMarker>" not in body:
+            markers = b"<NextKeyMarker></NextKeyMarker><NextUploadIdMarker></NextUploadIdMarker>"
+            body = body.replace(b"</ListMultipartUploadsResult>", markers + b"</ListMultipartUploadsResult>")
+    sent = [("x-oss-request-id", "1")]
+    for name, value in headers:
+        if name.lower() == "content-length" and method != "HEAD":
+            value = str(len(body))
+        sent.append((re.sub("(?i)^x-amz-", "x-oss-", name), value))
+    start(status, sent)
+    return [body]

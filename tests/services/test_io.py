@@ -1,0 +1,313 @@
+"""python -m nlu.io on a real S3 server and on a double of OSS: what is copied, broken off, refused."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import oss2
+import pytest
+from faulty_proxy import FaultyProxy, at_random
+from oss_server import BUCKET, KEY, SECRET, OssServer
+from test_conditional_put import adopt
+
+from nlu.config.errors import UserError
+from nlu.io import main
+from nlu.storage import parts
+from nlu.storage.places import parse_place
+from nlu.storage.resources import fetch
+from nlu.storage.stores import store_of
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(params=["s3", "oss"])
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A prefix where nothing is, on either kind of store."""
+    if request.param == "s3":
+        yield request.getfixturevalue("s3_url")
+        return
+    with OssServer() as server:
+        adopt(monkeypatch, server.environment)
+        # The memory behind the double is that of the process.
+        yield f"oss://{BUCKET}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of the least size that S3 allows, so that files of 20 MB have several."""
+    monkeypatch.setattr(parts, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr("nlu.storage.stores.WHOLE_BYTES", 10 << 20)
+    monkeypatch.setattr("nlu.storage.receiving.PART_BYTES", 5 << 20)
+
+
+def names(url: str) -> list[str]:
+    place = parse_place(url)
+    return list(store_of(place).files(place))
+
+
+def write(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+FILES = {"a.txt": b"a", "deep/größe 1.bin": bytes(range(256)) * 40, "deep/empty": b"", "COMPLETE": b"yes"}
+
+
+def test_a_folder_goes_there_and_back_and_is_not_copied_twice(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = write(tmp_path / "here", FILES)
+    assert main(["cp", "-r", "--dry", str(here), f"{url}/there"]) == 0
+    assert main(["exists", f"{url}/there"]) == 1
+    assert main(["cp", "-r", str(here), f"{url}/there"]) == 0
+    assert names(f"{url}/there") == sorted(FILES)
+    assert main(["cp", "-r", str(here), f"{url}/there"]) == 0
+    assert "copied 0 files, 0.0 MB; 4 files lay there already" in capsys.readouterr().err
+    assert main(["cp", "-r", f"{url}/there", str(tmp_path / "back")]) == 0
+    assert contents(tmp_path / "back") == FILES
+    assert main(["cp", "-r", f"{url}/there", str(tmp_path / "back")]) == 0
+    assert "copied 0 files" in capsys.readouterr().err
+    assert main(["size", f"{url}/there"]) == 0
+    assert capsys.readouterr().out.split()[0] == str(sum(map(len, FILES.values())))
+    assert main(["md5", f"{url}/there/deep/größe 1.bin"]) == 0
+    assert capsys.readouterr().out.split()[0] == hashlib.md5(FILES["deep/größe 1.bin"]).hexdigest()
+    assert main(["ls", f"{url}/there"]) == 0
+    assert sorted(capsys.readouterr().out.split()) == ["COMPLETE", "a.txt", "deep/"]
+    assert main(["ls", "-l", "-r", f"{url}/there"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert main(["writable", url]) == 0 and main(["mtime", f"{url}/there/a.txt"]) == 0
+    assert main(["mkdir", f"{url}/folder"]) == 0 and main(["exists", f"{url}/there"]) == 0
+
+
+def test_files_and_folders_move_and_go(url: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    here = write(tmp_path / "here", FILES)
+    assert main(["cp", str(here / "a.txt"), f"{url}/x/"]) == 0
+    assert names(url) == ["x/a.txt"]
+    assert main(["mv", f"{url}/x/a.txt", f"{url}/b.txt"]) == 0
+    assert names(url) == ["b.txt"] and main(["cat", f"{url}/b.txt"]) == 0
+    assert capsysbinary.readouterr().out == b"a"
+    assert main(["mv", "-r", str(here), f"{url}/moved"]) == 0
+    assert not here.exists() and names(f"{url}/moved") == sorted(FILES)
+    assert main(["mv", "-r", f"{url}/moved", str(here)]) == 0
+    assert contents(here) == FILES and main(["exists", f"{url}/moved"]) == 1
+    assert main(["rm", "--dry", f"{url}/b.txt"]) == 0 and main(["exists", f"{url}/b.txt"]) == 0
+    assert main(["rm", f"{url}/b.txt"]) == 0 and main(["exists", f"{url}/b.txt"]) == 1
+
+
+def test_sync_makes_a_folder_the_same(url: str, tmp_path: Path) -> None:
+    here = write(tmp_path / "here", FILES)
+    assert main(["sync", str(here), f"{url}/there"]) == 0
+    (here / "a.txt").write_bytes(b"b")
+    (here / "deep/empty").unlink()
+    write(here, {"new": b"n"})
+    assert main(["sync", str(here), f"{url}/there"]) == 0
+    assert names(f"{url}/there") == sorted([*FILES, "new"])
+    assert main(["sync", "--delete", "--dry", str(here), f"{url}/there"]) == 0
+    assert "deep/empty" in names(f"{url}/there")
+    assert main(["sync", "--delete", str(here), f"{url}/there"]) == 0
+    assert main(["sync", "--delete", f"{url}/there", str(tmp_path / "back")]) == 0
+    assert contents(tmp_path / "back") == contents(here)
+    write(tmp_path / "back", {"stray": b""})
+    assert main(["sync", "--delete", f"{url}/there", str(tmp_path / "back")]) == 0
+    assert contents(tmp_path / "back") == contents(here)
+
+
+def test_between_stores_of_two_kinds(s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None):
+    content = os.urandom(21 << 20)
+    write(tmp_path, {"big": content})
+    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
+    with OssServer() as server:
+        adopt(monkeypatch, server.environment)
+        assert main(["cp", str(tmp_path / "big"), f"{s3_url}/big"]) == 0
+        assert main(["cp", f"{s3_url}/big", f"oss://{BUCKET}/x/big"]) == 0
+        assert main(["cp", f"oss://{BUCKET}/x/big", f"oss://{BUCKET}/y/big"]) == 0
+        assert main(["cp", f"oss://{BUCKET}/y/big", f"{s3_url}/again"]) == 0
+        assert main(["mv", f"{s3_url}/again", str(tmp_path / "back")]) == 0
+    assert (tmp_path / "back").read_bytes() == content
+    assert not list((tmp_path / "cache").rglob("big"))
+
+
+COPY = [sys.executable, "-c", (
+    "import sys; from nlu.storage import parts, receiving, stores; from nlu.io import main\n"
+    "parts.PART_BYTES = receiving.PART_BYTES = 5 << 20; stores.WHOLE_BYTES = 10 << 20\n"
+    "parts.THREADS = receiving.THREADS = 1; sys.exit(main(sys.argv[1:]))"
+), "cp"]  # fmt: skip
+
+
+def killed_copy(source: str, target: str, endpoint: str, after: int, method: str) -> int:
+    """Copies and is killed when so many parts went over; returns how many requests of that kind there were."""
+    moved = 0
+    process: list[subprocess.Popen] = []
+    ready = threading.Event()
+
+    def choose(asked: str, path: str) -> None:
+        nonlocal moved
+        is_part = asked == method and ("partNumber" in path or method == "GET" and "list" not in path)
+        moved += is_part and "uploads" not in path
+        if moved > after:
+            ready.wait(60)
+            process[0].kill()
+
+    with FaultyProxy.before(endpoint, choose) as proxy:
+        environment = {**os.environ, "AWS_ENDPOINT_URL": proxy.url}
+        process.append(subprocess.Popen([*COPY, source, target], env=environment))
+        ready.set()
+        assert process[0].wait() == -9
+        time.sleep(0.3)
+    return moved
+
+
+def test_a_killed_upload_goes_on_with_the_parts_that_arrived(
+    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    big = write(tmp_path, {"big": os.urandom(31 << 20)}) / "big"
+    killed_copy(str(big), f"{s3_url}/big", os.environ["AWS_ENDPOINT_URL"], 4, "PUT")
+    assert main(["exists", f"{s3_url}/big"]) == 1, "nobody sees half a file"
+    put: list[str] = []
+    with FaultyProxy.before(
+        os.environ["AWS_ENDPOINT_URL"], lambda method, path: put.append(path) if method == "PUT" else None
+    ) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        assert main(["cp", str(big), f"{s3_url}/big"]) == 0
+    assert len(put) in (2, 3, 4), "seven parts, of which four had arrived, and one was on its way"
+    monkeypatch.undo()
+    assert main(["cp", f"{s3_url}/big", str(tmp_path / "back")]) == 0
+    assert (tmp_path / "back").read_bytes() == big.read_bytes()
+
+
+def test_a_killed_download_goes_on_where_it_was_and_a_changed_source_begins_anew(
+    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    big = write(tmp_path, {"big": os.urandom(31 << 20)}) / "big"
+    assert main(["cp", str(big), f"{s3_url}/big"]) == 0
+    back = tmp_path / "to" / "back"
+    killed_copy(f"{s3_url}/big", str(back), os.environ["AWS_ENDPOINT_URL"], 4, "GET")
+    assert not back.exists()
+    (part,) = back.parent.iterdir()
+    begun = part.stat().st_size
+    assert 10 << 20 <= begun < 31 << 20
+    gets: list[str] = []
+    with FaultyProxy.before(
+        os.environ["AWS_ENDPOINT_URL"], lambda method, path: gets.append(path) if method == "GET" else None
+    ) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        assert main(["cp", f"{s3_url}/big", str(back)]) == 0
+    assert len([path for path in gets if "list" not in path]) == 7 - begun // (5 << 20)
+    assert back.read_bytes() == big.read_bytes() and list(back.parent.iterdir()) == [back]
+
+    monkeypatch.undo()
+    back.unlink()
+    killed_copy(f"{s3_url}/big", str(back), os.environ["AWS_ENDPOINT_URL"], 4, "GET")
+    big.write_bytes(os.urandom(31 << 20))
+    assert main(["cp", str(big), f"{s3_url}/big"]) == 0
+    assert main(["cp", f"{s3_url}/big", str(back)]) == 0
+    assert back.read_bytes() == big.read_bytes()
+
+
+def test_under_faults_nothing_is_lost_and_nothing_comes_half(
+    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    files = {f"{number:02d}": os.urandom(1000 + number) for number in range(40)} | {"big": os.urandom(22 << 20)}
+    here = write(tmp_path / "here", files)
+    with FaultyProxy.before(os.environ["AWS_ENDPOINT_URL"], at_random(0.1, seed=3)) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        assert main(["cp", "-r", str(here), f"{s3_url}/there"]) == 0
+        monkeypatch.undo()
+        assert names(f"{s3_url}/there") == sorted(files)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        time.sleep(5)  # by then no listing lacks anything
+        assert main(["cp", "-r", f"{s3_url}/there", str(tmp_path / "back")]) == 0
+        assert sum(proxy.counts.values()) >= 0.05 * proxy.requests
+    assert contents(tmp_path / "back") == files
+
+
+def test_what_a_configuration_names_is_fetched_under_faults(
+    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    files = {f"{number:02d}": os.urandom(1000 + number) for number in range(20)} | {"big": os.urandom(22 << 20)}
+    assert main(["cp", "-r", str(write(tmp_path / "here", files)), f"{s3_url}/there"]) == 0
+    kinds = ("500", "503", "reset", "slow", "truncated", "lost")
+    with FaultyProxy.before(os.environ["AWS_ENDPOINT_URL"], at_random(0.1, seed=5, kinds=kinds)) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
+        assert contents(fetch(f"{s3_url}/there")) == files
+        assert sum(proxy.counts.values()) >= 2
+
+
+def test_wrong_credentials_of_what_a_configuration_names_are_named(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(UserError, match=r"data.train s3://.*wrong signature.*correct AWS_SECRET_ACCESS_KEY$"):
+        fetch(f"{s3_url}/there", what="data.train")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "variable", "value", "says"),
+    [
+        ("s3", "AWS_SECRET_ACCESS_KEY", "wrong", "correct AWS_SECRET_ACCESS_KEY"),
+        ("s3", "AWS_ACCESS_KEY_ID", "nobody", "correct AWS_ACCESS_KEY_ID"),
+        ("s3", "AWS_ENDPOINT_URL", "http://127.0.0.1:9", "check AWS_ENDPOINT_URL"),
+        ("oss", "FSSPEC_OSS_SECRET", "wrong", "correct FSSPEC_OSS_SECRET"),
+        ("oss", "FSSPEC_OSS_KEY", "nobody", "correct FSSPEC_OSS_KEY"),
+        ("oss", "OSS_ENDPOINT", "", "set OSS_ENDPOINT"),
+    ],
+)
+def test_what_is_wrong_in_the_environment_is_one_sentence_that_names_the_variable(
+    scheme: str, variable: str, value: str, says: str, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", (0.01,))
+    with OssServer() as server:
+        adopt(monkeypatch, {**server.environment, variable: value})
+        url = s3_url if scheme == "s3" else f"oss://{BUCKET}/folder"
+        secrets = [os.environ["AWS_SECRET_ACCESS_KEY"], os.environ["FSSPEC_OSS_SECRET"]]
+        for arguments in (["exists", f"{url}/a"], ["cp", __file__, f"{url}/a"]):
+            with pytest.raises(UserError) as caught:
+                main(arguments)
+            assert says in str(caught.value) and len(caught.value.problems) == 1
+            assert value == "wrong" or not any(secret in str(caught.value) for secret in secrets)
+
+
+def test_without_any_credentials_both_variables_are_named(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", "/nonexistent")
+    with pytest.raises(UserError, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+        main(["exists", f"{s3_url}/a"])
+
+
+def test_a_bucket_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    with OssServer() as server, pytest.MonkeyPatch.context() as patched:
+        adopt(patched, server.environment)
+        assert main(["exists", "oss://no-such-bucket-here/a"]) == 1
+        with pytest.raises(UserError, match="oss://no-such-bucket-here does not exist; make it first"):
+            main(["cp", str(tmp_path / "a"), "oss://no-such-bucket-here/a"])
+    bucket = f"made-{os.getpid()}"
+    assert main(["mkdir", f"s3://{bucket}"]) == 0
+    assert main(["cp", str(tmp_path / "a"), f"s3://{bucket}/"]) == 0
+    assert main(["ls", f"s3://{bucket}"]) == 0 and names(f"s3://{bucket}") == ["a"]
+
+
+def test_a_key_that_leads_out_of_its_folder_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # SeaweedFS writes such a key elsewhere, so only the double can hold one.
+    with OssServer() as server:
+        adopt(monkeypatch, server.environment)
+        store = oss2.Bucket(oss2.Auth(KEY, SECRET), server.environment["OSS_ENDPOINT"], BUCKET)
+        store.put_object("evil/../../escaped", b"evil")
+        with pytest.raises(UserError, match="outside its folder"):
+            main(["cp", "-r", f"oss://{BUCKET}/evil", str(tmp_path / "back")])
+    assert not list(tmp_path.rglob("escaped*"))

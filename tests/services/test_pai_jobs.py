@@ -1,0 +1,247 @@
+"""Jobs over doubles of PAI that really train: code from the store, runs kept in mirrors, on a real S3 server.
+
+The doubles run the submitted command in an empty folder; of this machine a job has Python and the keys of the store.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import optuna
+import pytest
+from pai_server import ID, SECRET, PaiServer
+
+from nlu.storage.objects import ObjectStore
+from nlu.sweeps.storage import open_storage
+from tests import warm
+
+pytestmark = pytest.mark.services
+REPOSITORY = Path(__file__).resolve().parents[2]
+TINY = (
+    "data=files", "data.train=rows/train.csv", "data.dev=rows/dev.csv", "data.fields={text: text, label: label}",
+    "model=bert_tiny", "model.hidden_size=8", "model.heads=2", "model.layers=1",
+    "model.intermediate_size=16", "model.max_positions=32", "data.max_len=32", "trainer.device=cpu",
+    "trainer.batch_size=8", "trainer.max_duration=6st", "trainer.eval_interval=2st",
+)  # fmt: skip
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of a user's own, which uses an installed nlu."""
+    top = tmp_path / "project"
+    (top / "rows").mkdir(parents=True)
+    for name, count in (("train", 64), ("dev", 16)):
+        with open(top / f"rows/{name}.csv", "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            writer.writerows([("好 good" if number % 2 else "坏 bad", number % 2) for number in range(count)])
+    for command in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", "-C", str(top), *command], check=True)
+    return top
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[PaiServer]:
+    folder = tmp_path / "pai"
+    folder.mkdir()
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "PGPASSWORD")
+    given = {name: os.environ[name] for name in names}
+    image = {
+        **given,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "NLU_CACHE": str(folder / "cache"),
+    }
+    # What the platform's role would give; on this machine the packages lie beside the code.
+    if known := [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if "lib" in Path(path).name]:
+        image["PYTHONPATH"] = os.pathsep.join(known)
+    with PaiServer(folder, image) as started:
+        started.odps_environment = {"AWS_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL"]}
+        yield started
+
+
+def command(project: Path, server: PaiServer, url: str, backend: str, *overrides: str, status: int = 0) -> str:
+    """Run nlu.train in the project over the double, and return what it said."""
+    of_backend = {
+        "dlc": [f"endpoint=http://{server.host}", "workspace=1234", "image=registry/nlu:1", "resource_quota=q1"],
+        "maxcompute": [f"endpoint=http://{server.host}/api", "project=proj1"],
+    }[backend]
+    keys = [
+        f"backend={backend}", "region=cn-hangzhou", f"oss_folder={url}",
+        f"oss_endpoint={os.environ['AWS_ENDPOINT_URL']}", "gpus=0", "cpus=1", f"python={sys.executable}", *of_backend,
+    ]  # fmt: skip
+    own = ("hydra/launcher=pai", *(f"hydra.launcher.{key}" for key in keys))
+    return nlu_train(project, *own, *TINY, *overrides, status=status)
+
+
+def nlu_train(project: Path, *overrides: str, status: int = 0) -> str:
+    """Run nlu.train in the project, and return what it said."""
+    environment = {
+        **os.environ, "ALIBABA_CLOUD_ACCESS_KEY_ID": ID, "ALIBABA_CLOUD_ACCESS_KEY_SECRET": SECRET,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
+    }  # fmt: skip
+    line = ["-m", "nlu.train", *overrides]
+    process = warm.start(line, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = process.communicate(timeout=600)[0] or ""
+    assert process.returncode == status, f"exit {process.returncode}, not {status}\n{said}"
+    assert SECRET not in said
+    return said
+
+
+@pytest.mark.parametrize("backend", ["dlc", "maxcompute"])
+def test_one_run_trains_there_and_comes_back(project, server, s3_url, backend):
+    said = command(
+        project, server, s3_url, backend, "hydra.run.dir=outputs/one", "hydra.launcher.before=[nlu.preprocess]"
+    )
+    run = project / "outputs/one"
+    result = json.loads((run / "result.json").read_text())
+    assert result["steps"] == 6 and list((run / "checkpoints").glob("best-1/*.safetensors"))
+    assert not (run / "checkpoints/last").exists(), "the state to go on from stays in the mirror"
+    assert "run: done" in said
+    (job,) = server.jobs.values()
+    assert "nlu.preprocess" in job.request.get("UserCommand", "nlu.preprocess")
+    assert not [path for path in project.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert not [name for name in os.listdir(job.folder / "work") if name == ".git"]
+
+
+def weights(run: Path) -> dict[str, str]:
+    """Digests of the weights of a run, by file."""
+    return {
+        path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(run.glob("checkpoints/best-1/*.safetensors"))
+    }
+
+
+def test_a_job_of_two_machines_trains_to_the_same_bytes_as_two_processes_here(project, server, s3_url, tmp_path):
+    """Its machines share nothing but what is mounted; RANK and WORLD_SIZE count them."""
+    mount = tmp_path / "mnt"
+    command(
+        project, server, s3_url, "dlc", "hydra.run.dir=outputs/there", "hydra.launcher.workers=2",
+        f"hydra.launcher.mounts=[d-1abc:{mount}]", f"hydra.launcher.work_folder={mount}/nlu",
+    )  # fmt: skip
+    first, second = sorted(server.jobs.values(), key=lambda job: job.environment["RANK"])
+    assert [each.process.returncode for each in (first, second)] == [0, 0]
+    assert (second.environment["WORLD_SIZE"], second.environment.get("LOCAL_RANK")) == ("2", None)
+    (kept,) = (server.folder / "sources/d-1abc/nlu/runs").iterdir()
+    here = [*TINY, "trainer.devices=2", "hydra.run.dir=outputs/here"]
+    nlu_train(project, *here)
+    outputs = project / "outputs"
+    assert weights(outputs / "there") == weights(outputs / "here") == weights(kept) and weights(kept)
+    found = [json.loads((outputs / name / "result.json").read_text()) for name in ("there", "here")]
+    assert found[0]["best"]["value"] == found[1]["best"]["value"]
+
+
+@pytest.mark.parametrize("backend", ["dlc", "maxcompute"])
+def test_a_search_of_four_trials_trains(project, server, s3_url, backend):
+    mirror = f"{s3_url}/searches/first"
+    said = command(
+        project, server, s3_url, backend, "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random",
+        "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=2", "optimizer.lr=tag(log,interval(1e-4,1e-2))",
+        "hydra.sweep.dir=outputs/search", f"mirror={mirror}",
+    )  # fmt: skip
+    assert len(server.jobs) == 4, said
+    study = optuna.load_study(study_name="search", storage=open_storage(f"{mirror}/journal"))
+    assert {trial.state.name for trial in study.trials} <= {"COMPLETE", "PRUNED"} and len(study.trials) == 4
+    assert any(trial.intermediate_values for trial in study.trials)
+    for trial in study.trials:
+        result = json.loads((project / f"outputs/search/{trial.number}/result.json").read_text())
+        assert result["best"]["value"] == pytest.approx(trial.user_attrs["outcome"]["value"])
+
+
+BROKEN = '''
+import os
+
+from nlu.losses.cross_entropy import CrossEntropy
+
+
+class Broken(CrossEntropy):
+    """Raises an error in which a library would tell an address with its password."""
+
+    def __call__(self, logits_NC, labels_N):
+        keys = [os.environ[name] for name in ("PGPASSWORD", "AWS_SECRET_ACCESS_KEY")]
+        raise RuntimeError(f"no connection to postgresql://me:{keys[0]}@host/db nor s3://id:{keys[1]}@bucket/x")
+'''
+TOKEN = "a-security-token-of-the-account"
+
+
+def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """All files below a folder, with those that archives hold."""
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            yield from unpacked(str(path), path.read_bytes())
+
+
+def unpacked(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    """A file, and each file in it where it is an archive."""
+    yield name, content
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            yield from ((f"{name}/{member}", archive.read(member)) for member in archive.namelist())
+    if name.endswith(".tar.gz"):
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            yield from ((f"{name}/{each.name}", archive.extractfile(each).read()) for each in archive if each.isfile())
+
+
+@contextmanager
+def command_lines() -> Iterator[set[bytes]]:
+    """What each process on this machine says of itself while the block runs, looked at every so often."""
+    found: set[bytes] = set()
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            for place in Path("/proc").glob("[0-9]*/cmdline"):
+                with suppress(OSError):
+                    found.add(place.read_bytes())
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("backend", ["dlc", "maxcompute"])
+def test_no_secret_of_the_environment_is_in_anything_that_jobs_leave(project, server, s3_url, monkeypatch, backend):
+    """One of two jobs fails with a traceback; searched are both sides, the store, the requests and the processes."""
+    monkeypatch.setenv("ALIBABA_CLOUD_SECURITY_TOKEN", TOKEN)
+    (project / "mine/loss").mkdir(parents=True)
+    (project / "mine/loss/broken.yaml").write_text("_target_: mine.broken.Broken\nlabel_smoothing: 0.0\n")
+    (project / "mine/__init__.py").touch()
+    (project / "mine/broken.py").write_text(BROKEN)
+    with command_lines() as lines:
+        said = command(
+            project, server, s3_url, backend, "--multirun", "--config-dir=mine", "trusted_packages=[mine]",
+            "loss=cross_entropy,broken", "hydra.sweep.dir=outputs/grid", "hydra.launcher.include=[mine]", status=1,
+        )  # fmt: skip
+    assert (project / "outputs/grid/0/result.json").is_file(), said
+    store = ObjectStore(s3_url, "s3_url")
+    found = [
+        ("console", said.encode()), *contents(project), *contents(server.folder),
+        *(each for key in store.list() for each in unpacked(f"{s3_url}/{key}", store.get(key))),
+        *(each for name, content in server.resources.items() for each in unpacked(name, content)),
+        *((job.id, json.dumps(job.request).encode() + job.xml.encode()) for job in server.jobs.values()),
+        *(("request", " ".join(request).encode()) for request in server.requests),
+        *(("process", line) for line in lines),
+    ]  # fmt: skip
+    told = [(name, line) for name, content in found for line in content.split(b"\n") if b"no connection to" in line]
+    hidden = [name for name, line in told if b"postgresql://***@host/db nor s3://***@" in line]
+    assert hidden, [name for name, _ in told]
+    assert any(b"nlu.train" in line and b"loss=broken" in line for line in lines)
+    assert any(name.endswith("mine/broken.py") and "/work/" not in name for name, _ in found), "the archive was read"
+    secrets = {name: os.environ[name].encode() for name in ("AWS_SECRET_ACCESS_KEY", "PGPASSWORD")}
+    secrets |= {"ALIBABA_CLOUD_ACCESS_KEY_SECRET": SECRET.encode(), "ALIBABA_CLOUD_SECURITY_TOKEN": TOKEN.encode()}
+    leaks = [(secret, name) for name, content in found for secret, value in secrets.items() if value in content]
+    assert leaks == []

@@ -1,0 +1,100 @@
+"""Data stores that machines share on a real S3 server; each machine is a cache of its own here."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from nlu import preprocess
+from nlu.data import reading
+from nlu.data.shared import SharedStores
+from nlu.storage.objects import ObjectStore
+from tests.training.in_process import MODEL, program
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def keys(tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    monkeypatch.setattr(reading, "CHUNK_ROWS", 5)
+    rows = [{"text": f"word{number % 7} text {number}", "label": "ab"[number % 2]} for number in range(57)]
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    fields = "data.fields={text: text, label: label}"
+    return (*MODEL, "data=files", f"data.train={tmp_path}/train.jsonl", fields, f"stores={s3_url}/stores")
+
+
+class Machine:
+    """A cache of its own."""
+
+    def __init__(self, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+        self.cache, self._monkeypatch, self._capsys = cache, monkeypatch, capsys
+
+    def preprocess(self, *overrides: str) -> tuple[dict[str, bytes], str]:
+        """The store that is there after the command, and what it said."""
+        self._monkeypatch.setenv("NLU_CACHE", str(self.cache))
+        self._capsys.readouterr()
+        program(preprocess.main, "preprocess", *overrides)
+        said = self._capsys.readouterr().err
+        found = list((self.cache / "stores").glob("*")) or [Path("none")]
+        files = {path.name: path.read_bytes() for path in found[0].rglob("*") if path.is_file()}
+        return files, said
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[Machine]:
+    return [Machine(tmp_path / f"cache-{number}", monkeypatch, capsys) for number in range(3)]
+
+
+def test_one_builds_and_the_others_fetch(keys: tuple[str, ...], machines: list[Machine], s3_url: str) -> None:
+    built, said = machines[0].preprocess(*keys)
+    assert ": built" in said and ": shared in" in said
+    fetched, said = machines[1].preprocess(*keys)
+    assert fetched == built and "fetched from" in said and ": built" not in said
+    assert ": found" in machines[1].preprocess(*keys)[1]
+
+    store = ObjectStore(f"{s3_url}/stores", "stores")
+    damaged = next(key for key in store.list() if key.endswith(".arrow"))
+    store.put(damaged, b"x" * 100)
+    found, said = machines[2].preprocess(*keys)
+    assert found == built and "is damaged" in said and ": built" in said
+
+
+def test_parts_on_machines_that_share_nothing_else_become_one_store(
+    keys: tuple[str, ...], machines: list[Machine], s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    whole, _ = Machine(tmp_path / "alone", monkeypatch, capsys).preprocess(*keys, "stores=null")
+    for number in range(2):
+        assert machines[number].preprocess(*keys, "data.parts=3", f"data.part={number}")[0] == {}
+    joined, said = machines[2].preprocess(*keys, "data.parts=3", "data.part=2")
+    assert joined == whole and "joined of its parts" in said
+    assert not [key for key in ObjectStore(f"{s3_url}/stores", "stores").list() if "/parts/" in key]
+    assert machines[0].preprocess(*keys)[0] == whole
+
+
+def test_of_two_that_build_at_once_one_counts_and_nothing_of_the_other_stays(tmp_path: Path, s3_url: str) -> None:
+    folders = [tmp_path / str(number) for number in range(4)]
+    for folder in folders:
+        (folder / "train").mkdir(parents=True)
+        (folder / "train/0.arrow").write_bytes(os.urandom(100_000))
+    stores = SharedStores(f"{s3_url}/stores")
+    threads = [threading.Thread(target=stores.push, args=("name", folder)) for folder in folders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ObjectStore(f"{s3_url}/stores", "stores").list()) == 2
+    assert stores.fetch("name", tmp_path / "fetched")
+    content = (tmp_path / "fetched/train/0.arrow").read_bytes()
+    assert content in [(folder / "train/0.arrow").read_bytes() for folder in folders]
+
+
+def test_a_store_that_is_away_costs_no_more_than_building(
+    keys: tuple[str, ...], machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", ())
+    built, said = machines[0].preprocess(*keys)
+    assert built and "is built here" in said and "is not shared" in said

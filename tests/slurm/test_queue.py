@@ -1,0 +1,234 @@
+"""Jobs of a real Slurm: handed over, looked at, cancelled, lost."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from nlu.launching import slurm
+from nlu.launching.queue import JobRefused, JobState
+from tests.slurm.cluster import begin_node, lose_node
+from tests.slurm.works import ask, detail, fail, jobs, kill_process, process_of, queue, until
+
+pytestmark = [pytest.mark.slurm]
+
+
+def test_a_job_runs_on_a_node_and_leaves_what_it_returned_and_said(tmp_path):
+    own = queue(tmp_path)
+    (ticket,) = own.submit(jobs(tmp_path, 1, seconds=3))
+    (look,) = until(JobState.RUNNING, own, ticket)
+    assert look.node in ("n1", "n2")
+    until(JobState.DONE, own, ticket)
+    assert own.outcome(ticket.id).return_value == 0
+    assert ticket.log and Path(ticket.log).name == f"{ticket.id}_0_log.err"
+    assert own.log_tail(ticket.id) == ["job 0 has slept"]
+
+
+def test_several_jobs_are_one_array_and_each_returns_its_own(tmp_path):
+    own = queue(tmp_path)
+    tickets = own.submit(jobs(tmp_path, 5))
+    assert len({ticket.id.partition("_")[0] for ticket in tickets}) == 1
+    until(JobState.DONE, own, *tickets)
+    assert [own.outcome(ticket.id).return_value for ticket in tickets] == list(range(5))
+
+
+def test_more_jobs_than_an_array_may_have_become_several_arrays(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "_largest_array", lambda: 2)
+    own = queue(tmp_path)
+    tickets = own.submit(jobs(tmp_path, 5))
+    assert len({ticket.id.partition("_")[0] for ticket in tickets}) == 3
+    until(JobState.DONE, own, *tickets)
+    assert [own.outcome(ticket.id).return_value for ticket in tickets] == list(range(5))
+
+
+def test_a_job_that_raises_has_failed_with_its_error(tmp_path):
+    own = queue(tmp_path, fail)
+    (ticket,) = own.submit(jobs(tmp_path, 1))
+    until(JobState.FAILED, own, ticket)
+    with pytest.raises(RuntimeError, match="job 0 is wrong"):
+        _ = own.outcome(ticket.id).return_value
+
+
+def test_only_the_cancelled_job_of_an_array_is_cancelled(tmp_path):
+    own = queue(tmp_path)
+    tickets = own.submit(jobs(tmp_path, 3, seconds=8))
+    until(JobState.RUNNING, own, *tickets)
+    own.cancel([tickets[1].id])
+    until(JobState.CANCELLED, own, tickets[1])
+    until(JobState.DONE, own, tickets[0], tickets[2])
+
+
+def test_a_waiting_job_says_why_and_can_be_cancelled(tmp_path):
+    own = queue(tmp_path, additional_parameters={"hold": True})
+    (ticket,) = own.submit(jobs(tmp_path, 1))
+    assert until(JobState.WAITING, own, ticket)[0].reason == "JobHeldUser" and own.log_tail(ticket.id) == []
+    own.cancel([ticket.id])
+    until(JobState.CANCELLED, own, ticket)
+
+
+def test_what_slurm_refuses_is_told_in_its_words_and_leaves_no_job(tmp_path):
+    with pytest.raises(JobRefused, match="refused the jobs: .*Invalid partition name specified; correct what"):
+        queue(tmp_path, partition="nowhere").submit(jobs(tmp_path, 2))
+    assert ask("squeue", "--noheader") == ""
+
+
+def test_what_submitit_does_not_know_is_refused(tmp_path):
+    with pytest.raises(JobRefused, match="correct what hydra.launcher sets"):
+        queue(tmp_path, colour="red").submit(jobs(tmp_path, 1))
+
+
+def test_a_part_that_is_refused_takes_the_parts_before_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
+    own = queue(tmp_path, additional_parameters={"hold": True})
+    executor, asked = own._executor, []
+
+    def second_is_wrong(token):
+        asked.append(token)
+        made = executor(token)
+        if len(asked) == 2:
+            made.update_parameters(partition="nowhere")
+        return made
+
+    monkeypatch.setattr(own, "_executor", second_is_wrong)
+    with pytest.raises(JobRefused):
+        own.submit(jobs(tmp_path, 2))
+    assert ask("squeue", "--noheader", "--states=PENDING") == ""
+
+
+def test_every_key_reaches_slurm(tmp_path):
+    own = queue(
+        tmp_path, partition="urgent", gpus=1, cpus=2, memory_gb=1.5, nodes=2, tasks_per_node=2, name="mine",
+        constraint=None, timeout_min=7, array_parallelism=3, additional_parameters={"comment": "said", "hold": True},
+    )  # fmt: skip
+    (ticket,) = own.submit(jobs(tmp_path, 1))
+    found = {name: detail(ticket, name) for name in (
+        "Partition", "JobName", "NumNodes", "NumTasks", "CPUs/Task", "TimeLimit", "MinMemoryNode", "TresPerNode",
+        "Comment", "Requeue",
+    )}  # fmt: skip
+    assert found == {
+        "Partition": "urgent", "JobName": "mine", "NumNodes": "2-2", "NumTasks": "4", "CPUs/Task": "2",
+        "TimeLimit": "00:07:00", "MinMemoryNode": "1.50G", "TresPerNode": "gres:gpu:1", "Comment": "said",
+        "Requeue": "1",
+    }  # fmt: skip
+
+
+def test_modules_are_loaded_before_the_lines_of_setup(tmp_path, monkeypatch):
+    said = tmp_path / "said"
+    monkeypatch.setenv("BASH_FUNC_module%%", f'() {{ echo "module $*" >> {said}; [ "$2" != gone ]; }}')
+    own = queue(tmp_path, modules=["cuda/12", "gcc"], setup=[f"echo setup >> {said}"])
+    (ticket,) = own.submit(jobs(tmp_path, 1))
+    until(JobState.DONE, own, ticket)
+    assert said.read_text().split("\n") == ["module load cuda/12", "module load gcc", "setup", ""]
+    other = queue(tmp_path / "other", modules=["gone"])
+    (ticket,) = other.submit(jobs(tmp_path, 1))
+    until(JobState.LOST, other, ticket)
+
+
+def test_a_job_whose_process_dies_without_a_word_is_lost(tmp_path):
+    own = queue(tmp_path)
+    (ticket,) = own.submit(jobs(tmp_path, 1, seconds=60))
+    until(JobState.RUNNING, own, ticket)
+    kill_process(own, ticket)
+    (look,) = until(JobState.LOST, own, ticket)
+    assert look.reason in ("NonZeroExitCode", "FAILED", "FAILED, exit 137:0")
+
+
+@pytest.mark.thorough
+def test_a_job_whose_node_goes_down_is_queued_again_or_where_that_is_forbidden_lost(tmp_path):
+    own = queue(tmp_path, additional_parameters={"nodelist": "n2"})
+    fixed = queue(tmp_path / "fixed", additional_parameters={"nodelist": "n2", "no-requeue": True})
+    (again,), (gone,) = own.submit(jobs(tmp_path, 1, seconds=6)), fixed.submit(jobs(tmp_path, 1, seconds=6))
+    until(JobState.RUNNING, own, again), until(JobState.RUNNING, fixed, gone)
+    lose_node("n2")
+    try:
+        assert until(JobState.LOST, fixed, gone)[0].reason in ("NODE_FAIL", "NODE_FAIL, exit 1:0")
+        until(JobState.WAITING, own, again)
+    finally:
+        begin_node("n2")
+    until(JobState.DONE, own, again)
+    assert detail(again, "Restarts") == "1"
+
+
+def test_a_job_that_slurm_has_forgotten_is_what_it_left_and_else_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "_squeue", lambda ids: {})
+    monkeypatch.setattr(slurm, "_sacct", lambda ids: {})
+    monkeypatch.setattr(slurm, "GRACE_S", 0.5)
+    own = queue(tmp_path)
+    (ticket,) = own.submit(jobs(tmp_path, 1))
+    assert own.look([ticket.id])[ticket.id].state is JobState.RUNNING
+    while own.outcome(ticket.id) is None:
+        time.sleep(0.1)
+    until(JobState.DONE, own, ticket)
+    assert own.look(["4711"])["4711"].state is JobState.RUNNING
+    time.sleep(0.6)
+    look = own.look(["4711"])["4711"]
+    assert look.state is JobState.LOST and look.reason == "Slurm does not know it any more"
+
+
+def test_while_slurm_does_not_answer_the_beat_tells_who_lives(tmp_path, monkeypatch):
+    own = queue(tmp_path)
+    (ticket,) = own.submit(jobs(tmp_path, 1, seconds=30))
+    until(JobState.RUNNING, own, ticket)
+    conf = os.environ["SLURM_CONF"]
+    monkeypatch.setattr(slurm, "ANSWER_S", 1.0)
+    monkeypatch.setattr(slurm, "SILENCE_S", 1.5)
+    away = tmp_path / "slurm.conf"
+    away.write_text(open(conf).read().replace("SlurmctldPort=", "SlurmctldPort=1\n#"))
+    process = process_of(own, ticket)
+    monkeypatch.setenv("SLURM_CONF", str(away))
+    look = own.look([ticket.id])[ticket.id]
+    assert look.state is JobState.RUNNING and look.node in ("n1", "n2")
+    assert own.look(["4711"])["4711"].state is JobState.WAITING
+    os.kill(process, signal.SIGSTOP)
+    own.look([ticket.id])
+    time.sleep(1.6)
+    look = own.look([ticket.id])[ticket.id]
+    assert look.state is JobState.LOST and "no sign of life" in look.reason
+    with pytest.raises(OSError):
+        own.cancel([ticket.id])
+
+
+def test_a_job_is_found_again_by_its_token_where_its_ticket_was_lost(tmp_path):
+    own = queue(tmp_path)
+    tickets = own.submit(jobs(tmp_path, 3))
+    unknown = jobs(tmp_path, 4)[3]
+    assert queue(tmp_path).find([*jobs(tmp_path, 3), unknown]) == [*tickets, None]
+
+
+def test_without_slurm_on_the_path_the_remedy_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JobRefused, match="run this where srun and sbatch are on the PATH"):
+        queue(tmp_path).submit(jobs(tmp_path, 1))
+
+
+def test_a_job_that_is_queued_again_while_it_ends_is_what_slurm_says_and_ends_again(tmp_path):
+    own = queue(tmp_path)
+    (ticket,) = own.submit(jobs(tmp_path, 1, seconds=3))
+    until(JobState.RUNNING, own, ticket)
+    time.sleep(1)
+    # The work does not listen to SIGTERM, and ends within KillWait, with its result.
+    ask("scontrol", "requeue", ticket.id)
+    deadline_s = time.monotonic() + 30
+    while own.outcome(ticket.id) is None and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    assert own.outcome(ticket.id).return_value == 0
+    assert own.look([ticket.id])[ticket.id].state in (JobState.WAITING, JobState.RUNNING)
+    until(JobState.DONE, own, ticket)
+    assert detail(ticket, "Restarts") == "1"
+
+
+@pytest.mark.without_accounting
+def test_without_accounting_jobs_end_and_are_cancelled_and_lost_all_the_same(tmp_path):
+    assert subprocess.run(["sacct"], capture_output=True).returncode != 0
+    own = queue(tmp_path)
+    tickets = own.submit(jobs(tmp_path, 3, seconds=6))
+    until(JobState.RUNNING, own, *tickets)
+    time.sleep(1)
+    own.cancel([tickets[0].id])
+    kill_process(own, tickets[1])
+    until(JobState.CANCELLED, own, tickets[0])
+    until(JobState.LOST, own, tickets[1])
+    until(JobState.DONE, own, tickets[2])

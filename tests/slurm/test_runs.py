@@ -1,0 +1,246 @@
+"""Runs on a real Slurm that must go, and come back: whatever happens to a job, its run ends in the bytes of one to
+which nothing happened.
+"""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlu.launching.slurm import SUBMITTED
+from tests.slurm.cluster import begin_node, lose_node
+from tests.slurm.slow import STEP_S
+from tests.slurm.works import PATIENCE_S, ask, jobs_cancelled
+from tests.training.in_process import train
+from tests.training.runs import REPOSITORY, TINY, files, result
+
+pytestmark = [pytest.mark.slurm]
+
+LENGTH = (
+    "trainer.batch_size=8", "trainer.device=cpu", "optimizer.lr=3e-3", "trainer.max_duration=400st",
+    "trainer.eval_interval=200st", "trainer.log_interval=20st", "trainer.save_interval=100st",
+)  # fmt: skip
+SLURM = ("hydra/launcher=slurm", "hydra.launcher.timeout_min=60")
+KEPT = ("metrics", "best", "last", "steps", "examples", "seed", "pruned")
+BEGUN_ROWS = 3
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    return (*files(tmp_path_factory.mktemp("data")), *TINY, *LENGTH)
+
+
+@pytest.fixture(scope="module")
+def unbroken(data: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a run without Slurm comes to."""
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
+    train(*data, f"hydra.run.dir={folder}")
+    return outcome(folder)
+
+
+@pytest.fixture(scope="module")
+def unbroken_in_two(data: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a run of two processes of one machine comes to."""
+    folder = tmp_path_factory.mktemp("two") / "run"
+    run(*data, f"hydra.run.dir={folder}", "trainer.devices=2")
+    return outcome(folder)
+
+
+def outcome(run_dir: Path) -> dict[str, Any]:
+    """What must not depend on where a run went and how often."""
+    weights = {name: (run_dir / f"checkpoints/{name}/model.safetensors").read_bytes() for name in ("best-1", "last")}
+    told = result(run_dir)
+    return {**weights, **{key: told[key] for key in KEPT}, "valid": (run_dir / "valid.tsv").read_text()}
+
+
+def begin(*overrides: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "nlu.train", *overrides]
+    return subprocess.Popen(command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def run(*overrides: str, status: int = 0, patience_s: float = 3 * PATIENCE_S) -> str:
+    """Run the command to its end and return what it said."""
+    process = begin(*overrides)
+    try:
+        said = process.communicate(timeout=patience_s)[0]
+    finally:
+        process.kill()
+    assert process.returncode == status, f"exit {process.returncode}, not {status}\n{said}\n{logs()}"
+    return said
+
+
+def logs() -> str:
+    """What Slurm says of its jobs and nodes, for a test that fails."""
+    return ask("squeue", "--states=all", "--format=%i %T %N %r") + ask("sinfo", "-N", "--format=%N %T %E")
+
+
+def submit(folder: Path, *overrides: str) -> str:
+    """Submit a run and return its job's number without waiting for it."""
+    run(*overrides, *SLURM, "hydra.launcher.wait=false", f"hydra.run.dir={folder}")
+    return job_of(folder)
+
+
+def job_of(folder: Path) -> str:
+    (file,) = folder.glob(f".submitit/*/*{SUBMITTED}")
+    return file.name.removesuffix(SUBMITTED)
+
+
+def has_begun(folder: Path) -> None:
+    """Wait until a run has logged some steps."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (folder / "train.tsv").exists() or len((folder / "train.tsv").read_text().splitlines()) <= BEGUN_ROWS:
+        assert time.monotonic() < deadline_s, logs()
+        time.sleep(0.05)
+
+
+def restarts(job: str) -> int:
+    found = re.search(r"Restarts=(\d+)", ask("scontrol", "show", "job", job))
+    assert found
+    return int(found[1])
+
+
+def node_of(job: str) -> str:
+    return ask("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
+
+
+def lose_for_a_while(node: str) -> None:
+    """Let a node vanish until Slurm has noticed.
+
+    Before it has, its messages for the job that ran there would reach the same job begun again.
+    """
+    lose_node(node)
+    try:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while f"{node} down" not in ask("sinfo", "-N", "--format=%N %T"):
+            assert time.monotonic() < deadline_s, logs()
+            time.sleep(0.5)
+    finally:
+        begin_node(node)
+
+
+EVENTS = {
+    "nothing": (),
+    "USR2": ("scancel", "--signal=USR2"),
+    "scontrol requeue": ("scontrol", "requeue"),
+    "scancel": ("scancel",),
+}
+
+
+@pytest.fixture(scope="module")
+def broken(data: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Path, str]]]:
+    """By what happened to a job the folder of its run and its number; all of them side by side."""
+    base = tmp_path_factory.mktemp("broken")
+    with ThreadPoolExecutor() as pool:
+        folders = [base / str(place) for place in range(len(EVENTS))]
+        jobs = pool.map(lambda folder: submit(folder, *data), folders)
+        found = dict(zip(EVENTS, zip(folders, jobs, strict=True), strict=True))
+    for name, (folder, job) in found.items():
+        has_begun(folder)
+        if EVENTS[name]:
+            ask(*EVENTS[name], job)
+    yield found
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Several tests look at the jobs that were broken side by side; those of the others end with their test."""
+    with nullcontext() if "broken" in request.fixturenames else jobs_cancelled():
+        yield
+
+
+@pytest.mark.parametrize(("event", "count"), [("nothing", 0), ("USR2", 1), ("scontrol requeue", 1)])
+def test_a_job_to_which_this_happens_is_queued_again_and_comes_to_the_same_bytes(broken, data, unbroken, event, count):
+    folder, job = broken[event]
+    run(*data, *SLURM, f"hydra.run.dir={folder}")
+    assert restarts(job) == count and outcome(folder) == unbroken
+
+
+def test_a_job_that_is_cancelled_is_told_and_the_same_command_with_resume_goes_on_to_the_same_bytes(
+    broken, data, unbroken
+):
+    folder, _ = broken["scancel"]
+    assert "run: stopped" in run(*data, *SLURM, f"hydra.run.dir={folder}", status=75)
+    run(*data, *SLURM, f"hydra.run.dir={folder}", "resume=auto")
+    assert outcome(folder) == unbroken
+
+
+def test_a_run_that_a_more_urgent_job_pushes_aside_comes_to_the_same_bytes(data, unbroken, tmp_path):
+    folder = tmp_path / "run"
+    job = submit(folder, *data, "+hydra.launcher.additional_parameters={nodelist: n1}")
+    has_begun(folder)
+    ask("srun", "--partition=urgent", "--nodelist=n1", "--exclusive", "sleep", "3")
+    run(*data, *SLURM, f"hydra.run.dir={folder}")
+    assert restarts(job) == 1 and outcome(folder) == unbroken
+
+
+def test_a_run_whose_node_goes_down_comes_to_the_same_bytes_on_another(data, unbroken, tmp_path):
+    folder = tmp_path / "run"
+    job = submit(folder, *data)
+    has_begun(folder)
+    node = node_of(job)
+    lose_node(node)
+    try:
+        run(*data, *SLURM, f"hydra.run.dir={folder}")
+    finally:
+        begin_node(node)
+    assert restarts(job) == 1 and outcome(folder) == unbroken
+
+
+def test_a_run_that_takes_longer_than_its_time_comes_to_the_same_bytes_in_turns(data, tmp_path, monkeypatch):
+    # Slurm counts in minutes, and asks this job to go 10 to 40 seconds after its start: the steps take 50.
+    slow = (*data, "method._target_=tests.slurm.slow.Slow", "trusted_packages=[tests]", "trainer.save_interval=20st")
+    train(*slow, f"hydra.run.dir={tmp_path}/unbroken")
+    monkeypatch.setenv(STEP_S, "0.125")
+    folder = tmp_path / "run"
+    minute = ("hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=20")
+    run(*slow, *SLURM, f"hydra.run.dir={folder}", *minute, patience_s=6 * PATIENCE_S)
+    assert outcome(folder) == outcome(tmp_path / "unbroken")
+    assert restarts(job_of(folder)) >= 1
+
+
+def test_a_run_over_two_nodes_is_that_of_two_processes_of_one(data, unbroken_in_two, tmp_path):
+    run(*data, *SLURM, f"hydra.run.dir={tmp_path}/run", "hydra.launcher.nodes=2")
+    assert outcome(tmp_path / "run") == unbroken_in_two
+
+
+def test_each_of_two_nodes_starts_its_devices(data, tmp_path):
+    short = (*data, "trainer.max_duration=5st")
+    run(*short, *SLURM, f"hydra.run.dir={tmp_path}/run", "hydra.launcher.nodes=2", "trainer.devices=2")
+    run(*short, *SLURM, f"hydra.run.dir={tmp_path}/tasks", "hydra.launcher.nodes=2", "hydra.launcher.tasks_per_node=2")
+    run(*short, f"hydra.run.dir={tmp_path}/here", "trainer.devices=4")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "tasks") == outcome(tmp_path / "here")
+    assert sorted(path.name for path in (tmp_path / "run").glob("log*")) == [
+        "log.rank1.txt", "log.rank2.txt", "log.rank3.txt", "log.txt",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("event", ["USR2", "scontrol requeue", "node"])
+def test_a_run_over_two_nodes_to_which_this_happens_comes_to_the_same_bytes(data, unbroken_in_two, tmp_path, event):
+    folder = tmp_path / "run"
+    job = submit(folder, *data, "hydra.launcher.nodes=2")
+    has_begun(folder)
+    if event == "node":
+        lose_for_a_while("n2")
+    else:
+        ask(*EVENTS[event], job)
+    run(*data, *SLURM, f"hydra.run.dir={folder}", "hydra.launcher.nodes=2")
+    assert restarts(job) == 1 and outcome(folder) == unbroken_in_two
+
+
+def test_a_node_that_goes_down_takes_the_processes_of_the_other_along_and_both_begin_again(data, tmp_path):
+    folder = tmp_path / "run"
+    two_each = (*data, "trainer.max_duration=200st", "trainer.eval_interval=100st", "trainer.save_interval=20st")
+    on_both = ("hydra.launcher.nodes=2", "trainer.devices=2")
+    job = submit(folder, *two_each, *on_both)
+    has_begun(folder)
+    lose_for_a_while("n2")
+    run(*two_each, *SLURM, f"hydra.run.dir={folder}", *on_both)
+    run(*two_each, f"hydra.run.dir={tmp_path}/here", "trainer.devices=4")
+    assert restarts(job) == 1 and outcome(folder) == outcome(tmp_path / "here")

@@ -1,0 +1,93 @@
+"""A search over a real Slurm: what happens to one job costs that job's trial a while, and no trial its bytes."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nlu.launching.queue import Ticket
+from tests.launchers.searches import states
+from tests.slurm.cluster import begin_node, lose_node
+from tests.slurm.works import PATIENCE_S, ask, kill_process, queue
+from tests.training.in_process import train
+from tests.training.runs import REPOSITORY, TINY, files, weights
+
+pytestmark = [pytest.mark.slurm]
+
+LENGTH = (
+    "trainer.batch_size=8", "trainer.device=cpu", "trainer.max_duration=400st", "trainer.eval_interval=100st",
+    "trainer.log_interval=20st", "trainer.save_interval=50st",
+)  # fmt: skip
+SEARCH = (
+    "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=grid", "hydra.sweeper.pruner=none",
+    "hydra/launcher=slurm", "hydra.sweeper.n_jobs=4",
+)  # fmt: skip
+RATES = (1e-3, 2e-3, 3e-3, 4e-3)
+
+
+def begun(folder: Path) -> None:
+    """Wait until every trial has logged some steps."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    tables = [folder / str(number) / "train.tsv" for number in range(len(RATES))]
+    while not all(table.exists() and len(table.read_text().splitlines()) > 2 for table in tables):
+        assert time.monotonic() < deadline_s, ask("squeue", "--states=all")
+        time.sleep(0.1)
+
+
+def search(folder: Path, *overrides: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "nlu.train", *SEARCH, f"hydra.sweep.dir={folder}", *overrides]
+    return subprocess.Popen(command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def test_of_a_search_one_job_is_cancelled_one_pushed_aside_and_one_loses_its_node(tmp_path):
+    data, folder = (*files(tmp_path), *TINY, *LENGTH), tmp_path / "s"
+    process = search(folder, *data, f"optimizer.lr=choice({','.join(map(str, RATES))})")
+    try:
+        begun(folder)
+        jobs = {int(Path(job.folder).name): id for job, id in queue(folder)._submitted()}
+        ask("scancel", jobs[0])
+        ask("scontrol", "requeue", jobs[1])
+        node = ask("squeue", "--noheader", f"--jobs={jobs[2]}", "--format=%N").strip()
+        lose_node(node)
+        try:
+            said, _ = process.communicate(timeout=4 * PATIENCE_S)
+        finally:
+            begin_node(node)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert states(folder) == ["COMPLETE"] * len(RATES), said
+    assert "trial 0: its job" in said and "it goes on" in said
+    for number in (0, 1, 2):
+        overrides = (folder / str(number) / "overrides").read_text().split()
+        (rate,) = (override for override in overrides if "optimizer.lr=" in override)
+        train(*data, rate.lstrip("- "), f"hydra.run.dir={tmp_path}/{number}")
+        assert weights(folder / str(number), "best-1") == weights(tmp_path / str(number), "best-1")
+
+
+@pytest.mark.without_accounting
+def test_without_accounting_a_search_waits_for_no_job_that_is_gone(tmp_path):
+    data, folder = (*files(tmp_path), *TINY, *LENGTH), tmp_path / "s"
+    process = search(folder, *data, f"optimizer.lr=choice({','.join(map(str, RATES))})")
+    try:
+        begun(folder)
+        own = queue(folder)
+        tickets = {int(Path(job.folder).name): Ticket(job, id) for job, id in own._submitted()}
+        ask("scancel", tickets[0].id)
+        kill_process(own, tickets[1])
+        said, _ = process.communicate(timeout=4 * PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0 and states(folder) == ["COMPLETE"] * len(RATES), said
+    assert "trial 0: its job" in said and "trial 1: its job" in said
+
+
+def test_trials_over_two_nodes_are_told_by_their_first_process_alone(tmp_path):
+    data, folder = (*files(tmp_path), *TINY, *LENGTH), tmp_path / "s"
+    short = ("trainer.max_duration=20st", "trainer.eval_interval=10st", "hydra.launcher.nodes=2")
+    process = search(folder, *data, *short, "optimizer.lr=choice(1e-3,2e-3)", "hydra.sweeper.n_jobs=2")
+    said, _ = process.communicate(timeout=2 * PATIENCE_S)
+    assert process.returncode == 0 and states(folder) == ["COMPLETE"] * 2, said
+    assert (folder / "0/log.rank1.txt").exists() and said.count("finished") == 2

@@ -1,0 +1,99 @@
+"""What the jobs of these tests do, and how a test waits for what Slurm does with them."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+
+from nlu.launching.attended import beat_file
+from nlu.launching.queue import Job, JobState, Look, Ticket
+from nlu.launching.queues import Place
+from nlu.launching.slurm import SlurmQueue
+
+PATIENCE_S = 120.0
+
+
+@contextmanager
+def jobs_cancelled() -> Iterator[None]:
+    """Leave no job of this cluster behind, whatever a test makes of the environment."""
+    environment, scancel = dict(os.environ), shutil.which("scancel")
+    try:
+        yield
+    finally:
+        for options in (["--full", "--signal=KILL"], []):
+            subprocess.run([str(scancel), *options, "--user=root"], env=environment, check=False)
+
+
+def returned(value: Any) -> JobReturn:
+    """What a job leaves that ended well."""
+    found = JobReturn(overrides=[], status=JobStatus.COMPLETED)
+    found.return_value = value
+    return found
+
+
+def sleep(job: Job) -> JobReturn:
+    """Sleep for the seconds of the first override, and return the job's number."""
+    time.sleep(float(job.overrides[0]))
+    print(f"job {job.number} has slept", file=sys.stderr)
+    return returned(job.number)
+
+
+def fail(job: Job) -> JobReturn:
+    """Raise an error."""
+    raise ValueError(f"job {job.number} is wrong")
+
+
+def jobs(folder: Path, count: int, seconds: float = 0.0) -> list[Job]:
+    return [Job(number, str(folder / str(number)), (str(seconds),), f"token-{number}") for number in range(count)]
+
+
+def queue(folder: Path, work: Callable[[Job], Any] = sleep, **settings: Any) -> SlurmQueue:
+    """The queue of the running cluster, with a folder of its own."""
+    return SlurmQueue(Place({"timeout_min": 60, **settings}, folder, work=work))
+
+
+def until(state: JobState, queue: SlurmQueue, *tickets: Ticket, patience_s: float = PATIENCE_S) -> list[Look]:
+    """Wait until all the jobs are in this state; fails where one ends in another."""
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        found = queue.look([ticket.id for ticket in tickets])
+        looks = [found[ticket.id] for ticket in tickets]
+        if all(look.state is state for look in looks):
+            return looks
+        wrong = [look for look in looks if look.state.is_final and look.state is not state]
+        assert not wrong and time.monotonic() < deadline_s, f"wanted {state}: {looks}"
+        time.sleep(0.2)
+
+
+def process_of(queue: SlurmQueue, ticket: Ticket) -> int:
+    """Return the number of the process of a job's first task, as soon as it works."""
+    file = beat_file(queue._folder(ticket.id), ticket.id)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (file.exists() and len(words := file.read_text().split()) > 2):
+        assert time.monotonic() < deadline_s, ask("squeue", "--states=all")
+        time.sleep(0.1)
+    return int(words[2])
+
+
+def kill_process(queue: SlurmQueue, ticket: Ticket) -> None:
+    """Kill the first task of a job, as the kernel does where memory is short, as soon as it works."""
+    os.kill(process_of(queue, ticket), signal.SIGKILL)
+
+
+def ask(*command: str) -> str:
+    """What one of Slurm's commands says."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def detail(ticket: Ticket, name: str) -> str:
+    """What Slurm says of a job under this name, as scontrol shows it."""
+    shown = dict(part.split("=", 1) for part in ask("scontrol", "show", "job", ticket.id).split() if "=" in part)
+    return shown[name]

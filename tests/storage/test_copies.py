@@ -1,0 +1,111 @@
+"""Copies of mirrored runs: what other processes brought stays, what is gone for good is told, few requests are made."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nlu.config.errors import DataError
+from nlu.storage import copies, ledger
+from nlu.storage.copies import complete, records_of
+from nlu.storage.ledger import SAVE, Ledger
+from nlu.storage.objects import ObjectStore
+from nlu.storage.store import Found
+from tests.buckets import Server, server
+
+WEIGHTS = "checkpoints/last/model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Server]:
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def url(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(copies, "_copies", {})
+    monkeypatch.setattr(copies, "PAUSE_S", 0)
+    return f"{s3.bucket(monkeypatch)}/runs"
+
+
+class Run:
+    """A run that is mirrored: its state of a step, and a log."""
+
+    def __init__(self, url: str):
+        self.store = ObjectStore(url, "mirror")
+        self._ledger = Ledger(self.store)
+
+    def save(self, step: int) -> None:
+        content = b"weights of step %d" % step
+        key = f"checkpoints/last-{step}/model.safetensors"
+        entry = {
+            "size": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "place": WEIGHTS,
+            "named": WEIGHTS,
+        }
+        self.store.put(key, content)
+        self.store.put("log.txt", b"step %d" % step)
+        self._ledger.append(SAVE, {"id": f"save-{step}", "fixed": {key: entry}, "loose": {"log.txt": 6}})
+
+
+def test_what_another_process_brought_since_stays(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Run(f"{url}/0"), Run(f"{url}/1")
+    first.save(1)
+    second.save(1)
+    top = records_of(url, "runs")
+    with monkeypatch.context() as another:
+        another.setattr(copies, "_copies", {})
+        second.save(2)
+        assert complete(records_of(url, "runs") / "1").is_dir()
+    newer = {path: path.read_bytes() for path in (top / "1").rglob("*") if path.is_file()}
+    assert newer[top / "1/log.txt"] == b"step 2"
+    complete(top / "0/checkpoints/last")
+    assert (top / "0" / WEIGHTS).read_bytes() == b"weights of step 1"
+    assert {path: path.read_bytes() for path in (top / "1").rglob("*") if path.is_file()} == newer
+    complete(top / "1/checkpoints/last")
+    assert (top / "1" / WEIGHTS).read_bytes() == b"weights of step 2", "a state never goes back"
+
+
+def test_an_object_that_is_gone_for_good_is_damage(url: str) -> None:
+    run = Run(url)
+    run.save(1)
+    run.store.delete("checkpoints/last-1/model.safetensors")
+    with pytest.raises(
+        DataError, match="is damaged: .* names .*last-1/model.safetensors, which the store does not have"
+    ):
+        records_of(url, "runs")
+
+
+def test_of_each_mirror_in_a_folder_two_records_are_asked_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        run = Run(f"{url}/{number}")
+        run.save(1)
+        run.save(2)
+    asked: list[str] = []
+
+    class Asked(ObjectStore):
+        def get(self, key: str) -> bytes:
+            asked.append(key)
+            return super().get(key)
+
+        def list(self, prefix: str = "") -> dict[str, Found]:
+            asked.append(prefix)
+            return super().list(prefix)
+
+    monkeypatch.setattr(copies, "ObjectStore", Asked)
+    records_of(url, "runs")
+    assert sorted(asked) == [*3 * [ledger._key(2)], *3 * [ledger._key(3)]]
+
+
+def test_a_record_that_was_forgotten_since_it_was_listed_leads_to_the_newest(url: str) -> None:
+    run = Run(url)
+    run.save(1)
+    listed = list(run.store.list(".ledger"))
+    run.save(2)
+    run.store.delete(ledger._key(1))
+    newest = Ledger(run.store).newest(listed)
+    assert newest is not None and newest.content["id"] == "save-2"

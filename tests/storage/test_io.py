@@ -1,0 +1,208 @@
+"""python -m nlu.io on this machine and from web servers, and what it refuses before anything is asked."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.io import VERBS, main
+from nlu.storage.buckets import Part
+from nlu.storage.parts import MIB, is_content, joined_etag, part_bytes_of
+from nlu.storage.places import parse_place
+from nlu.storage.receiving import fetch_into
+from nlu.storage.store import Found
+from nlu.storage.stores import store_of
+
+FILES = {"a.txt": b"a", "deep/b.bin": b"b" * 1000, "COMPLETE": b"yes"}
+
+
+def write(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_files_and_folders_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here, there = write(tmp_path / "here", FILES), tmp_path / "there"
+    assert main(["exists", str(here), str(there)]) == 1
+    assert capsys.readouterr().out == f"{here} exists\n{there} does not exist\n"
+    assert main(["cp", "--recursive", str(here), str(there)]) == 0
+    assert contents(there) == FILES
+    assert main(["cp", "-r", str(here), str(there)]) == 0
+    assert "copied 0 files, 0.0 MB; 3 files lay there already" in capsys.readouterr().err
+    (there / "a.txt").write_bytes(b"b")
+    write(there, {"more": b""})
+    assert main(["sync", "--dry", "--delete", str(here), str(there)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"remove {there}/more\ncopy {here}/a.txt {there}/a.txt\n" and "would copy 1 file" in said.err
+    assert main(["sync", "--delete", str(here), str(there)]) == 0
+    assert contents(there) == FILES and capsys.readouterr().out == f"remove {there}/more\n"
+    assert main(["size", str(there)]) == 0 and capsys.readouterr().out == f"1004\t{there}\n"
+    assert main(["md5", f"{there}/a.txt"]) == 0
+    assert capsys.readouterr().out.startswith("0cc175b9c0f1b6a831c399e269772661  ")
+    assert main(["mv", "-r", str(there), str(tmp_path / "moved")]) == 0
+    assert not there.exists() and contents(tmp_path / "moved") == FILES
+    assert main(["rm", "-r", str(tmp_path / "moved")]) == 0 and not (tmp_path / "moved").exists()
+    assert main(["mkdir", str(tmp_path / "x/y")]) == 0 and main(["writable", str(tmp_path / "x/y/z")]) == 0
+    assert main(["writable", f"{here}/a.txt/x"]) == 1
+
+
+def test_a_file_keeps_its_name_in_a_folder_and_a_link_is_removed_alone(tmp_path: Path) -> None:
+    here = write(tmp_path / "here", FILES)
+    assert main(["cp", f"{here}/a.txt", f"{tmp_path}/new/"]) == 0
+    assert main(["cp", f"{here}/deep/b.bin", f"{tmp_path}/new"]) == 0
+    assert sorted(os.listdir(tmp_path / "new")) == ["a.txt", "b.bin"]
+    (tmp_path / "link").symlink_to(here)
+    assert main(["rm", str(tmp_path / "link")]) == 0 and contents(here) == FILES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["rm", "-r", "s3://bucket"], "is a whole bucket, which is never removed"),
+        (["rm", "-r", "oss://bucket/"], "is a whole bucket, which is never removed"),
+        (["rm", "-r", "/"], "is the whole disk, which is never removed"),
+        (["mv", "-r", "s3://bucket", "x"], "never moved"),
+        (["sync", "x", "s3://bucket"], "never synchronized onto"),
+        (["sync", "x", "/"], "never synchronized onto"),
+        (["rm", "s3://bucket/a/../b"], "a key with '..'"),
+        (["rm", "s3://bucket//b"], "an empty part"),
+        (["rm", "s3:///b"], "names no bucket"),
+        (["cp", "x", "https://host/x"], "can be read alone"),
+        (["rm", "hf://org/name"], "can be read alone"),
+        (["cp", "x", "gs://bucket/x"], "a scheme that is not known here"),
+        (["cp", "x", "s3://key:secret@bucket/x"], "a password or token before @"),
+        (["cp", "x", f"s3://bucket/x#sha256={'0' * 64}"], "a pin is for reading"),
+        (["cp", "nothing-here", "x"], "does not exist"),
+        (["cp", ".", "x"], "is a folder; give --recursive"),
+        (["rm", "nlu"], "is a folder; give --recursive"),
+        (["cp", "-r", ".", "./x"], "lies in"),
+        (["cat", "."], "is a folder; name a file"),
+        (["sync", "setup.cfg", "x"], "is a file, but sync takes folders"),
+        (["cpy", "x", "y"], "there is no command cpy of nlu.io; nearest: cp"),
+        (["cp", "x"], "TARGET"),
+        (["cp", "x", "y", "--dri"], "there is no such flag"),
+        (["exists", ""], "is empty"),
+    ],
+)
+def test_what_is_refused_is_one_sentence(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"nlu/a": b"", "setup.cfg": b""})
+    monkeypatch.chdir(tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(UserError) as caught:
+        main(arguments)
+    assert says in str(caught.value) and len(caught.value.problems) == 1
+    assert contents(tmp_path) == before
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n  {name} " in said for name in VERBS)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `content` at /NAME.bin; counts the bytes of each answer; `gives_ranges` or does not."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.content = os.urandom(5 * MIB)
+        self.gives_ranges = True
+        self.answered: list[int] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        if not self.path.startswith("/name.bin"):
+            self.send_error(404)
+            return
+        content = self.server.content
+        if self.server.gives_ranges and (asked := self.headers.get("Range")):
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            part = content[int(first) : int(last) + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        else:
+            part = content
+            self.send_response(200)
+        self.server.answered.append(len(part))
+        self.send_header("Content-Length", str(len(part)))
+        self.send_header("ETag", '"version-1"')
+        self.end_headers()
+        try:
+            self.wfile.write(part)
+        except ConnectionError:
+            self.close_connection = True
+
+    def log_message(self, *arguments: object) -> None:
+        """Keeps the test output free of the access log."""
+
+
+@pytest.fixture
+def web() -> Iterator[tuple[Server, str]]:
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server, f"http://127.0.0.1:{server.server_port}/name.bin"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("gives_ranges", [True, False])
+def test_a_file_of_a_web_server_is_copied_whole(
+    web: tuple[Server, str], tmp_path: Path, gives_ranges: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, url = web
+    server.gives_ranges = gives_ranges
+    assert main(["cp", url, f"{tmp_path}/"]) == 0
+    assert (tmp_path / "name.bin").read_bytes() == server.content
+    assert main(["size", url]) == 0 and capsys.readouterr().out.split()[0] == str(5 * MIB)
+    assert main(["exists", url, f"{url.removesuffix('name.bin')}other"]) == 1
+
+
+def test_a_broken_download_from_a_web_server_goes_on_where_it_was(
+    web: tuple[Server, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, url = web
+    monkeypatch.setattr("nlu.storage.receiving.PART_BYTES", MIB)
+    monkeypatch.setattr("nlu.storage.web.RETRY_DELAYS_S", ())
+    whole, server.content = server.content, server.content[: 3 * MIB]
+    place, found = parse_place(url), Found(False, 5 * MIB, "version-1")
+    with pytest.raises(UserError, match="cannot be read"):
+        fetch_into(store_of(place), place, found, tmp_path / "to", lambda count: None)
+    (part,) = tmp_path.iterdir()
+    assert part.stat().st_size == 3 * MIB and part.name.startswith(".to.")
+    server.content = whole
+    server.answered.clear()
+    assert main(["cp", url, f"{tmp_path}/to"]) == 0
+    assert (tmp_path / "to").read_bytes() == whole and list(tmp_path.iterdir()) == [tmp_path / "to"]
+    assert server.answered == [1, MIB, MIB]
+
+
+def test_etags_of_objects_in_parts_are_worked_out(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * (16 * MIB) + b"y")
+    digests = [hashlib.md5(b"x" * (16 * MIB)).digest(), hashlib.md5(b"y").digest()]
+    etag = f"{hashlib.md5(b''.join(digests)).hexdigest()}-2"
+    assert joined_etag([Part(1, 0, digests[0].hex()), Part(2, 0, digests[1].hex())]) == etag
+    assert is_content(path, etag.upper()) is True
+    assert is_content(path, f"{'0' * 32}-2") is None and is_content(path, "0" * 32) is False
+    assert is_content(path, "version-1") is None
+    assert part_bytes_of(10**12) * 9000 >= 10**12 and part_bytes_of(1) == 16 * MIB
