@@ -77,6 +77,7 @@ def test_killed_writers_leave_each_entry_as_a_whole_or_not_at_all(s3_url: str) -
 def test_an_entry_whose_reply_was_lost_is_not_written_twice(
     s3_url: str, monkeypatch: pytest.MonkeyPatch, in_a_row: int
 ) -> None:
+    every_retry = in_a_row > 1
     remaining = [0]
 
     def choose(method: str, target: str) -> str | None:
@@ -91,8 +92,12 @@ def test_an_entry_whose_reply_was_lost_is_not_written_twice(
         journal = ObjectJournalBackend(s3_url)
         for number in range(4):
             remaining[0] = in_a_row if number % 2 else 0
+            lost = proxy.counts["lost"]
             journal.append_logs([{"number": number}])
-        assert proxy.counts["lost"] >= 2 * min(in_a_row, 5), "the replies were really lost"
+            if number % 2:
+                # How often a request is repeated depends on whether its connection was one in use already.
+                assert proxy.counts["lost"] > lost, "the replies were really lost"
+                assert (remaining[0] > 0) is every_retry
         assert [entry["number"] for entry in journal.read_logs(0)] == list(range(4))
 
 

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -250,16 +250,29 @@ def lose_node(name: str, folder: Path | None = None) -> None:
     pid_file = conf.with_name(f"{name}.pid")
     _kill([int(pid_file.read_text())] if pid_file.exists() else [])
     here = {b"SLURM_CONF=" + os.fsencode(conf), b"SLURMD_NODENAME=" + name.encode()}
-    tasks = [pid for pid in _all_processes() if here <= set(_environment(pid))]
-    # The daemon of a step would tell its end: it goes before the tasks, whose parent it is.
-    _kill([pid for pid in {_parent(pid) for pid in tasks} if "slurmstepd" in _name(pid)])
-    _kill(tasks)
+    stopped: set[int] = set()
+    # All are stopped before the first is killed: the daemon of a step would tell its end, a task would see another's.
+    while found := _of_node(here) - stopped:
+        _signal(found, signal.SIGSTOP)
+        stopped |= found
+    _kill(stopped)
 
 
-def _kill(pids: list[int]) -> None:
+def _of_node(here: set[bytes]) -> set[int]:
+    """The processes with these words in their environments, and the daemons of steps whose children they are."""
+    tasks = {pid for pid in _all_processes() if here <= set(_environment(pid))}
+    return tasks | {pid for pid in map(_parent, tasks) if "slurmstepd" in _name(pid)}
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    _signal(pids, signal.SIGKILL)
+    for pid in pids:
         # A node that this process began is its child.
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
