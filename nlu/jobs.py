@@ -40,7 +40,10 @@ def main(arguments: Sequence[str]) -> int:
         "that have not ended",
     )  # fmt: skip
     action.add_argument("--log", type=at_least(0), metavar="NUMBER", help="print the end of what a job said")
-    action.add_argument("--history", action="store_true", help="print a line for every job submitted, oldest first")
+    action.add_argument(
+        "--history", action="store_true", help="print a line for every job submitted, oldest first; with DIR for those "
+        "below it",
+    )  # fmt: skip
     action.add_argument(
         "--forget", action="store_true", help="take jobs whose submission was cut off for not submitted"
     )
@@ -172,11 +175,13 @@ def _forget(folder: Path) -> int:
 
 def _history(folder: Path | None) -> int:
     from nlu.display.tables import print_table, table_of
-    from nlu.launching.history import project_folder, read
+    from nlu.config.words import path_text
+    from nlu.launching.history import read
 
-    rows = read(project_folder(folder.resolve()) if folder is not None else None)
+    rows = read(folder)
     if not rows:
-        raise UserError("nothing was submitted from this project yet; hydra/launcher=slurm submits a run")
+        below = "" if folder is None else f" into {path_text(folder)}"
+        raise UserError(f"nothing was submitted from this project{below} yet; hydra/launcher=slurm submits a run")
     table = table_of((name, name == "job") for name in HISTORY_SHOWN)
     for row in rows:
         table.add_row(*(row.get(name, "") for name in HISTORY_SHOWN))

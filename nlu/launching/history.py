@@ -5,7 +5,6 @@ The project is the checkout in which a command is started, or else its working f
 
 import functools
 import os
-import shlex
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nlu.launching.queue import Ticket
-from nlu.storage.redaction import hide_setting
 
 COLUMNS = ("time", "queue", "job", "id", "folder", "log", "commit", "changed", "command")
 FOLDER, FILE = ".nlu", "submissions.tsv"
@@ -26,14 +24,9 @@ def project_folder(start: Path | None = None) -> Path:
     return next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
 
 
-def command_text(arguments: Sequence[str] = ()) -> str:
-    """Return a command on one line, as a shell takes it, with its secrets hidden; by default that of this process."""
-    text = shlex.join(hide_setting(argument) for argument in (arguments or sys.argv))
-    return text.replace("\n", "\\n").replace("\t", "\\t")
-
-
 def note(queue: str, tickets: Sequence[Ticket], command: str) -> None:
-    """Add a line for each ticket; a project that cannot be written to has no history."""
+    """Add a line for each ticket, with the command as `redaction.command_text` shows it; a project that cannot be
+    written to has no history."""
     folder = project_folder()
     commit, is_changed = _git_state(folder)
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
@@ -49,8 +42,17 @@ def note(queue: str, tickets: Sequence[Ticket], command: str) -> None:
 
 
 def read(folder: Path | None = None) -> list[dict[str, str]]:
-    """Return the rows of a project's history, oldest first."""
-    file = (folder or project_folder()) / FOLDER / FILE
+    """Return the rows of this project's history, oldest first; those of jobs below `folder` alone, where one is given,
+    from its own project's history as well."""
+    projects = dict.fromkeys([project_folder(), *([project_folder(folder.resolve())] if folder is not None else [])])
+    rows = [row for project in projects for row in _rows(project)]
+    if folder is not None:
+        rows = [row for row in rows if Path(row["folder"]).is_relative_to(os.path.abspath(folder))]
+    return rows
+
+
+def _rows(project: Path) -> list[dict[str, str]]:
+    file = project / FOLDER / FILE
     if not file.is_file():
         return []
     lines = file.read_text(encoding="utf-8").split("\n")[1:-1]

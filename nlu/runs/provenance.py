@@ -25,7 +25,7 @@ from typing import Any
 import nlu
 from nlu.config.errors import DataError, UserError
 from nlu.storage.files import write_bytes, write_json, write_text
-from nlu.storage.redaction import hide_setting, is_secret_file
+from nlu.storage.redaction import command_text, hide_setting, is_secret_file
 
 DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors", "hydra-core")
 MAX_DIFF_BYTES = 200_000
@@ -133,7 +133,7 @@ def _describe_start(config: Mapping[str, Any], devices: Sequence[str], world_siz
     package = _package_folder()
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(hide_setting(argument) for argument in sys.argv),
+        "command": command_text(sys.argv),
         "seed": config.get("seed"),
         "package": {"path": str(package), "version": nlu.__version__},
         **describe_code(),

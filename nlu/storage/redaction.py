@@ -7,7 +7,9 @@ folders, logs and studies; credentials come from the environment. What is shown 
 
 import fnmatch
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 HIDDEN = "***"
@@ -60,6 +62,23 @@ def hide_setting(argument: str) -> str:
         if name == LAUNCHER or not set(re.split(r"[.\[]", name)).isdisjoint(LAUNCHER_LINES):
             return f"{key}={HIDDEN}"
     return hide(SETTING.sub(rf"\g<key>{HIDDEN}", argument))
+
+
+def command_text(arguments: Sequence[str]) -> str:
+    """A command on one line, as a shell takes it, with its secrets hidden; what Python calls by the file of a module of
+    ours is called as it was typed, python -m nlu.MODULE."""
+    program, *rest = arguments
+    return shlex.join([*_as_typed(program), *map(hide_setting, rest)])
+
+
+def _as_typed(program: str) -> list[str]:
+    package = Path(__file__).parents[1]
+    try:
+        module = Path(program).resolve().relative_to(package).with_suffix("")
+    except ValueError:
+        return [hide_setting(program)]
+    parts = [package.name, *(part for part in module.parts if part != "__main__")]
+    return ["python", "-m", ".".join(parts)]
 
 
 def is_secret_file(name: str) -> bool:

@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from nlu.runs.tallies import BOUNDS_B, Histogram, drawn
 from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
@@ -73,11 +75,11 @@ class WandB:
         wandb.teardown(exit_code=status)
 
 
-def _spread(histogram: Histogram) -> tuple[list[int], list[float]] | None:
+def _spread(histogram: Histogram) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the counts of adjacent bins and their edges, from the first to the last that is not empty."""
     filled = [number for number, count in enumerate(histogram.counts_B) if count]
     if not filled:
         return None
     first, last = filled[0], filled[-1]
     edges = [BOUNDS_B[first][0], *(high for _, high in BOUNDS_B[first : last + 1])]
-    return histogram.counts_B[first : last + 1], [drawn(edge) for edge in edges]
+    return np.array(histogram.counts_B[first : last + 1]), np.array([drawn(edge) for edge in edges])

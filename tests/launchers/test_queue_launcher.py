@@ -230,9 +230,16 @@ def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_ag
     before = rows(folder / "1")
     grid(project, *long, LEFT, "resume=auto")
     until_steps(folder / "1", before)
+    # What was cut short goes on at the first command that resumes, without one that only collects.
     assert jobs_main([str(folder), "--cancel", "1"]) == 0
-    said = grid(project, *long, "resume=auto", status=75)
-    assert "job 1 (trainer.max_duration=100000st): cancelled" in said
+    before = rows(folder / "1")
+    said = grid(project, *long, LEFT, "resume=auto")
+    assert re.search(r"nlu: job 1 \(local \S+\) was cancelled; it goes on", said) and "and the same command collects" in said
+    until_steps(folder / "1", before)
+    assert jobs_main([str(folder), "--cancel", "1"]) == 0
+    # All have ended: there is nothing to leave, and they are collected.
+    said = grid(project, *long, LEFT, status=75)
+    assert "job 1 (trainer.max_duration=100000st): cancelled" in said and "go on" not in said
     assert "1 of 2 jobs were stopped, their state saved: 1" in said
 
 

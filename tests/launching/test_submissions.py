@@ -8,6 +8,7 @@ from nlu.config.errors import DataError
 from nlu.launching import history
 from nlu.launching.queue import Job, Ticket
 from nlu.launching.submissions import FILE, FOLDER, Submissions, new_tokens, submissions_below, without_resume
+from nlu.storage.redaction import command_text
 
 
 def submit(record: Submissions, *numbers: int) -> list[Ticket]:
@@ -63,7 +64,7 @@ def test_no_secret_is_written_down_anywhere(tmp_path, monkeypatch):
     overrides = ("tracker.api_key=hunter2", "data.train=https://me:hunter2@host/x")
     job = Job(0, str(tmp_path), overrides, "t")
     record = Submissions(tmp_path)
-    command = history.command_text(["train", *overrides])
+    command = command_text(["train", *overrides])
     record.begin([job], "dlc", {"endpoint": "https://me:hunter2@host"}, command)
     record.submitted([ticket := Ticket(job, "1", None)])
     history.note("dlc", [ticket], command)
@@ -82,7 +83,7 @@ def test_no_secret_is_written_down_anywhere(tmp_path, monkeypatch):
     ],
 )  # fmt: skip
 def test_what_may_hold_anything_is_in_no_command(argument):
-    shown = history.command_text(["train", argument, "optimizer.lr=3e-5"])
+    shown = command_text(["train", argument, "optimizer.lr=3e-5"])
     assert "hunter2" not in shown and argument.partition("=")[0] in shown and "lr=3e-5" in shown
 
 
@@ -91,11 +92,13 @@ def test_the_history_has_a_line_for_each_job_with_the_commit_and_is_left_out_of_
     (tmp_path / "deep").mkdir()
     monkeypatch.chdir(tmp_path / "deep")
     tickets = [Ticket(Job(number, "run", (), str(number)), f"9_{number}", "/log") for number in range(2)]
-    history.note("slurm", tickets, history.command_text(["train", "a='b\nc\td'"]))
+    history.note("slurm", tickets, command_text(["train", "a='b\nc\td'"]))
     rows = history.read()
     assert [(row["job"], row["id"], row["folder"]) for row in rows] == [
         (str(number), f"9_{number}", f"{tmp_path}/deep/run") for number in range(2)
     ]
+    assert history.read(tmp_path / "deep/run") == rows == history.read(tmp_path)
+    assert history.read(tmp_path / "deep/r") == []
     assert "\\n" in rows[0]["command"] and (tmp_path / ".nlu/.gitignore").read_text() == "*\n"
 
 

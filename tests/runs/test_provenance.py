@@ -13,7 +13,7 @@ import pytest
 import nlu
 from nlu.config.errors import DataError, UserError
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
-from nlu.storage.redaction import is_secret_file
+from nlu.storage.redaction import command_text, is_secret_file
 
 PACKAGE = Path(nlu.__file__).parent
 NEEDED = ("__init__.py", "config", "runs", "storage")
@@ -46,6 +46,13 @@ def call(code: str, package_parent: Path, *arguments: str) -> None:
     program = f"import sys; from pathlib import Path; from nlu.runs.provenance import *; run = Path('run'); {code}"
     environment = os.environ | {"PYTHONPATH": str(package_parent)}
     subprocess.run([sys.executable, "-c", program, *arguments], cwd=package_parent, env=environment, check=True)
+
+
+def test_a_module_of_ours_is_shown_as_it_was_typed():
+    package = Path(nlu.__file__).parent
+    shown = [command_text([str(package / file), "a=1"]) for file in ("train.py", "data/__main__.py")]
+    assert shown == ["python -m nlu.train a=1", "python -m nlu.data a=1"]
+    assert command_text(["/bin/nlu-train"]) == "/bin/nlu-train" and command_text(["pkg/train.py"]) == "pkg/train.py"
 
 
 WRITE = "write_provenance(run, {'seed': 3}, devices=['cpu'], world_size=1)"

@@ -26,9 +26,12 @@ from nlu.launching.listing import Several
 from nlu.launching.queue import Finding, Job, JobRefused, JobState, Queue, Ticket
 from nlu.launching.queues import Place, open_queue
 from nlu.launching.submissions import Submissions, Submitted, kept_settings, new_tokens, without_resume
+from nlu.storage.redaction import command_text
 
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
 """after how long a queue that did not answer a submission is asked again"""
+CUT_SHORT = ("cancelled", "lost", "stopped")
+"""what became of jobs that a command with resume= submits again at once"""
 _COPYING = threading.Lock()
 """OmegaConf takes nodes out of their tree while it copies them, and trials are launched side by side."""
 
@@ -131,7 +134,7 @@ class _Launch:
         """by its id the queue of each job that an earlier command submitted"""
         self.former: dict[str, Queue] = {}
         self.submissions = Submissions(self.folder)
-        self.command = history.command_text(work.command)
+        self.command = command_text(work.command)
 
     def _composed(self, job: Job) -> dict[str, Any]:
         from nlu.config.entry.guard import current_config
@@ -159,8 +162,8 @@ class _Launch:
         else:
             with self.submissions.held():
                 tickets = self._attach_or_submit()
-        if not self.params.get("wait", True):
-            print(f"nlu: {left_sentence(len(tickets), self.folder)}", file=sys.stderr)
+        if not self.params.get("wait", True) and (count := self._count_open(tickets)):
+            print(f"nlu: {left_sentence(count, self.folder)}", file=sys.stderr)
             return []
         names = {ticket.job.token: self._name(ticket.job) for ticket in tickets}
         try:
@@ -168,6 +171,12 @@ class _Launch:
         except Left:
             raise KeyboardInterrupt from None
         return [self._returned(ticket, found[ticket.job.token]) for ticket in tickets]
+
+    def _count_open(self, tickets: Sequence[Ticket]) -> int:
+        """Return how many of the jobs have not ended; those of this command are taken for open."""
+        former = [ticket.id for ticket in tickets if ticket.id in self.queues]
+        looks = self._followed(tickets).look(former) if former else {}
+        return len(tickets) - sum(look.state.is_final for look in looks.values())
 
     def _followed(self, tickets: Sequence[Ticket]) -> Queue:
         if all(queue is self.queue for queue in self.queues.values()):
@@ -199,7 +208,7 @@ class _Launch:
                     f"has not ended; python -m nlu.jobs {self.folder} --cancel {job.number} cancels it, or choose "
                     "another folder"
                 )
-            if is_same:
+            if is_same and not self._is_to_go_on(before, before.ticket):
                 found[job.number] = before.ticket
                 self.queues[before.ticket.id] = self._queue_of(before)
         if found:
@@ -219,10 +228,25 @@ class _Launch:
             self.former[key] = open_queue(before.queue, Place(before.settings, self.folder))
         return self.former[key]
 
+    def _is_to_go_on(self, before: Submitted, ticket: Ticket) -> bool:
+        """Whether a job is to be submitted again: it was cut short, and the command says that it resumes."""
+        if self.config.get("resume", "never") == "never" or (ended := self._ended(before, ticket)) is None:
+            return False
+        if ended.word not in CUT_SHORT:
+            return False
+        self._note_end(ticket, ended)
+        print(f"nlu: job {ticket.job.number} ({before.queue} {ticket.id}) was {ended.word}; it goes on", file=sys.stderr)
+        return True
+
     def _has_ended(self, before: Submitted, ticket: Ticket) -> bool:
+        return self._ended(before, ticket) is not None
+
+    def _ended(self, before: Submitted, ticket: Ticket) -> Ended | None:
+        """Return how a job of an earlier command ended; None where it has not."""
         queue = self._queue_of(before)
         try:
-            return queue.look([ticket.id])[ticket.id].state.is_final
+            look = queue.look([ticket.id])[ticket.id]
+            return Ended(look, queue.status(ticket.id)) if look.state.is_final else None
         except OSError as error:
             raise UserError(
                 f"{queue.name} does not answer ({error}), so it is not known whether job {ticket.job.number} has "
