@@ -174,8 +174,8 @@ def _forget(folder: Path) -> int:
 
 
 def _history(folder: Path | None) -> int:
-    from nlu.display.tables import print_table, table_of
     from nlu.config.words import path_text
+    from nlu.display.tables import print_table, table_of
     from nlu.launching.history import read
 
     rows = read(folder)

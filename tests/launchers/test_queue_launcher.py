@@ -234,7 +234,7 @@ def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_ag
     assert jobs_main([str(folder), "--cancel", "1"]) == 0
     before = rows(folder / "1")
     said = grid(project, *long, LEFT, "resume=auto")
-    assert re.search(r"nlu: job 1 \(local \S+\) was cancelled; it goes on", said) and "and the same command collects" in said
+    assert re.search(r"nlu: job 1 \(local \S+\) was cancelled; it goes on", said) and "the same command coll" in said
     until_steps(folder / "1", before)
     assert jobs_main([str(folder), "--cancel", "1"]) == 0
     # All have ended: there is nothing to leave, and they are collected.

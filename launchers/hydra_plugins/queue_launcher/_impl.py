@@ -235,7 +235,8 @@ class _Launch:
         if ended.word not in CUT_SHORT:
             return False
         self._note_end(ticket, ended)
-        print(f"nlu: job {ticket.job.number} ({before.queue} {ticket.id}) was {ended.word}; it goes on", file=sys.stderr)
+        which = f"job {ticket.job.number} ({before.queue} {ticket.id})"
+        print(f"nlu: {which} was {ended.word}; it goes on", file=sys.stderr)
         return True
 
     def _has_ended(self, before: Submitted, ticket: Ticket) -> bool:
