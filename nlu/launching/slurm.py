@@ -12,9 +12,11 @@ before the job is: Slurm ends one at once whose log it cannot open.
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ NAMES = {"gpus": "gpus_per_node", "cpus": "cpus_per_task", "memory_gb": "mem_gb"
 LOAD_MODULES = "type module >/dev/null 2>&1 || . /etc/profile"
 """A job's shell is no login shell, and may not know the command."""
 _AWAY = re.compile(r"[Uu]nable to contact|[Ss]ocket timed out|connect failure|Connection refused|Zero Bytes")
+_NO_CLUSTER = "Could not establish a configuration source"
 SUBMITTED = "_submitted.pkl"
 """how the file with a job's work ends, behind its id"""
 SAYS = "sbatch: error: "
@@ -105,10 +108,23 @@ class SlurmQueue:
                 raise
             if _AWAY.search(said):
                 raise OSError(f"Slurm does not answer: {said}") from error
+            self._take_back(jobs[0].token)
+            if _NO_CLUSTER in said:
+                raise JobRefused(
+                    "this machine has Slurm's commands but belongs to no cluster: they find no slurm.conf; submit where "
+                    "sinfo answers, let SLURM_CONF name the file, or choose another hydra/launcher"
+                ) from error
             raise JobRefused(
                 f"Slurm refused the jobs: {said.removeprefix(SAYS)}; correct what hydra.launcher sets"
             ) from error
         return [self._ticket(job, str(one.job_id)) for job, one in zip(jobs, submitted, strict=True)]
+
+    def _take_back(self, token: str) -> None:
+        """Remove the files of jobs that were refused."""
+        shutil.rmtree(self._base / token, ignore_errors=True)
+        # Others of this folder may have jobs.
+        with suppress(OSError):
+            self._base.rmdir()
 
     def _executor(self, token: str) -> Any:
         from submitit import AutoExecutor

@@ -11,6 +11,7 @@ FOLDER/.submitted/name is by what an object store knows the folder, whichever ma
 import json
 import os
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from typing import Any
 from nlu.config.errors import DataError
 from nlu.launching.queue import Job, Ticket
 from nlu.storage.files import write_text
-from nlu.storage.locks import hold_lock
+from nlu.storage.locks import hold_folder
 from nlu.storage.redaction import LAUNCHER_LINES, hide_setting
 
 FOLDER, FILE, LOCK, NAME = ".submitted", "jobs.jsonl", "lock", "name"
@@ -76,10 +77,16 @@ class Submissions:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other commands from submitting into this folder."""
-        (self.folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        with hold_lock(self.folder / FOLDER / LOCK, wait_s=60, optional=True, what=f"the jobs of {self.folder}"):
-            yield
+        """Keep other commands from submitting into this folder, which a command that submits nothing leaves as it was."""
+        was_there = self.folder.exists()
+        with hold_folder(self.folder / FOLDER, LOCK, wait_s=60, optional=True, what=f"the jobs of {self.folder}"):
+            try:
+                yield
+            finally:
+                if not self.read():
+                    shutil.rmtree(self.folder / FOLDER)
+                    if not was_there and not any(self.folder.iterdir()):
+                        self.folder.rmdir()
 
     def name(self) -> str:
         """Return a name that no other folder has, drawn when it is asked for first and kept beside the record."""

@@ -64,7 +64,9 @@ def hold_lock(
 
 
 @contextmanager
-def hold_folder(folder: Path, lock: str, *, wait_s: float, what: str = "") -> Iterator[bool]:
+def hold_folder(
+    folder: Path, lock: str, *, wait_s: float, optional: bool = False, what: str = ""
+) -> Iterator[bool]:
     """Make a folder if it is absent, and hold the lock of this name in it; gives whether the folder was made here.
 
     Whoever holds the lock may take the folder away again: then it is made anew. Raises what `hold_lock` raises.
@@ -74,7 +76,7 @@ def hold_folder(folder: Path, lock: str, *, wait_s: float, what: str = "") -> It
             made_here = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                held.enter_context(hold_lock(folder / lock, wait_s=wait_s, what=what))
+                held.enter_context(hold_lock(folder / lock, wait_s=wait_s, optional=optional, what=what))
                 break
             except FileNotFoundError:
                 # Its last holder was refused, and took the folder along.

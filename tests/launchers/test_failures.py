@@ -173,11 +173,10 @@ def test_a_job_that_slurm_refuses_is_one_error_and_the_search_goes_on_once_that_
 
 
 @pytest.mark.thorough
-def test_a_grid_that_slurm_refuses_is_one_error_without_a_traceback(tmp_path, refusing_slurm):
-    command = [
-        "-m", "nlu.train", "--multirun", "seed=1,2", "hydra/launcher=submitit_slurm",
-        f"hydra.sweep.dir={tmp_path}/g",
-    ]  # fmt: skip
+@pytest.mark.parametrize("jobs", [("--multirun", "seed=1,2", "hydra.sweep.dir=g"), ("hydra.run.dir=g",)])
+def test_what_slurm_refuses_is_one_error_without_a_traceback_and_leaves_nothing(tmp_path, refusing_slurm, jobs):
+    command = ["-m", "nlu.train", "hydra/launcher=submitit_slurm", *jobs]
     done = warm.run(command, env=searches.ENVIRONMENT, cwd=tmp_path)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert "nlu: error: Slurm refused the jobs: Batch job submission failed; correct what" in done.stderr
+    assert not (tmp_path / "g").exists()

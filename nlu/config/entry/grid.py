@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,13 +90,11 @@ def run_grid(
 
             show_grid([job_name(number, job, grid.swept) for number, job in enumerate(jobs)])
             return []
-    if not is_single:
-        folder = Path(config.hydra.sweep.dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(config, folder / "multirun.yaml")
     batches: list[Sequence[JobReturn]] = []
     for begin in range(0, len(jobs), batch_size or len(jobs)):
-        batches.append(launcher.launch(jobs[begin : begin + (batch_size or len(jobs))], initial_job_idx=begin))
+        batch = jobs[begin : begin + (batch_size or len(jobs))]
+        with nullcontext() if is_single or batches else _recorded(config):
+            batches.append(launcher.launch(batch, initial_job_idx=begin))
         for job in batches[-1]:
             if lost_in(job) is None:
                 # Raises what the job raised.
@@ -104,6 +102,24 @@ def run_grid(
     if grid is not None:
         grid.returned += [job for batch in batches for job in batch]
     return batches
+
+
+@contextmanager
+def _recorded(config: DictConfig) -> Iterator[None]:
+    """Leave the configuration of the grid in its folder; where the block refuses it, nothing that was not there."""
+    folder = Path(config.hydra.sweep.dir)
+    file, was_there = folder / "multirun.yaml", folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    was_written = file.exists()
+    OmegaConf.save(config, file)
+    try:
+        yield
+    except UserError:
+        if not was_written:
+            file.unlink(missing_ok=True)
+        if not was_there and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
 
 
 def jobs_of(overrides: Sequence[Override]) -> list[list[str]]:
