@@ -17,9 +17,15 @@ from nlu.config.schemas import SCHEMAS
 def main(composed: DictConfig) -> int:
     """Validate, then export."""
     config = Export.of(prepare(composed, SCHEMAS["export"]))
+    from nlu.inference.locate import locate
+    from nlu.storage.outputs import require_free
+
+    # What is not there is told at once: importing torch takes longer than all other checks.
+    located = locate(config.run, config.checkpoint)
+    require_free(config.out, "out")
     from nlu.inference.exporting import run_export
 
-    return run_export(config)
+    return run_export(config, located)
 
 
 def command() -> NoReturn:

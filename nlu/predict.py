@@ -6,24 +6,43 @@ python -m nlu.predict run=outputs/search input=- input.format=lines output=-    
 """
 
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import keys_called
-from nlu.config.inference import Predict
+from nlu.config.inference import STANDARD, Predict
+from nlu.config.placement import placement
 from nlu.config.schemas import SCHEMAS
+
+if TYPE_CHECKING:
+    from nlu.inference.locate import Located
 
 
 def main(composed: DictConfig) -> int:
     """Validate, then predict in one process for each device."""
     with keys_called({"input.path": "input"}):
         config = Predict.of(prepare(composed, SCHEMAS["predict"]))
+    located = _located(config)
     from nlu.inference.prediction import run_prediction
     from nlu.launching.local import spread
 
-    return spread(partial(run_prediction, config), config.devices)
+    return spread(partial(run_prediction, config, located), config.devices)
+
+
+def _located(config: Predict) -> "Located":
+    """Return the checkpoint. What is not there is told at once: importing torch takes longer than all other checks."""
+    from nlu.data.dataset import Files
+    from nlu.inference.locate import locate
+    from nlu.inference.pieces import pieces_of
+
+    located = locate(config.run, config.checkpoint)
+    if config.input.path != STANDARD:
+        Files(train=config.input.path).find("input", config.input.path)
+    if config.output != STANDARD and placement().kind == "alone":
+        pieces_of(config.output).require_place()
+    return located
 
 
 def command() -> NoReturn:

@@ -22,6 +22,10 @@ PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 def main(composed: DictConfig) -> int:
     """Validate, then serve until a signal ends it."""
     config = Serve.of(prepare(composed, SCHEMAS["serve"]))
+    from nlu.inference.locate import locate
+
+    # What is not there is told at once: importing torch takes longer than all other checks.
+    locate(config.run, config.checkpoint)
     if config.interactive:
         from nlu.serving.prompt import run_prompt
 

@@ -26,13 +26,13 @@ from nlu.display.tables import metric_text, print_table, table_of
 from nlu.inference.exports.formats import FORMATS, Compute, Format, require_packages
 from nlu.inference.exports.padded import Inputs, padded_inputs
 from nlu.inference.exports.sentences import FORMAT as SENTENCES
-from nlu.inference.locate import locate
+from nlu.inference.locate import Located
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs
 from nlu.runs.predictions import evaluation_sets, predictions_of
 from nlu.storage.files import write_json
-from nlu.storage.outputs import output_folder, require_free
+from nlu.storage.outputs import output_folder
 from nlu.tasks.classify import class_predictions
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Checked:
     latency_32_ms: float
 
 
-def run_export(config: Export) -> int:
+def run_export(config: Export, located: Located) -> int:
     """Export, check and print a table; returns the exit status. Raises UserError for whatever the user must change."""
     logs.set_up(None, 0)
     asked = [config.format] if isinstance(config.format, str) else config.format
@@ -70,8 +70,7 @@ def run_export(config: Export) -> int:
     formats = [FORMATS[name] for name in dict.fromkeys(asked)]
     for one in formats:
         require_packages(one)
-    require_free(config.out, "out")
-    trained = load_trained(locate(config.run, config.checkpoint))
+    trained = load_trained(located)
     rows = rows_to_check(trained, config.max_rows)
     found = []
     with (

@@ -23,7 +23,7 @@ from nlu.data.originals import Original, Originals
 from nlu.data.readers import BadRow, Row
 from nlu.display.progress import Bar, Progress
 from nlu.inference.columns import Columns, columns_of
-from nlu.inference.locate import locate
+from nlu.inference.locate import Located
 from nlu.inference.output import Output, Written, output_of
 from nlu.inference.pieces import Pieces, pieces_of
 from nlu.inference.predictor import Predictor
@@ -43,7 +43,7 @@ USED = ("average.safetensors", "labels.json", "model.safetensors", "tokenizer.js
 Chunk = list[tuple[Row | BadRow, Original]]
 
 
-def run_prediction(config: Predict) -> int:
+def run_prediction(config: Predict, located: Located) -> int:
     """Predict all rows of the input; returns the exit status. Raises UserError for whatever the user must change."""
     logs.set_up(None, 0)
     with process_group(config.device, keys="") as ranks:
@@ -51,7 +51,7 @@ def run_prediction(config: Predict) -> int:
             raise UserError("input or output is -, which one process alone can use; set devices=1, or name files")
         if config.output != STANDARD and ranks.is_first:
             pieces_of(config.output).require_place()
-        trained = load_trained(locate(config.run, config.checkpoint))
+        trained = load_trained(located)
         with found(config.input.path, config.input.format) as path, keys_called(KEYS):
             predict_file(config, trained, path, ranks)
     return 0

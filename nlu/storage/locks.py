@@ -64,9 +64,7 @@ def hold_lock(
 
 
 @contextmanager
-def hold_folder(
-    folder: Path, lock: str, *, wait_s: float, optional: bool = False, what: str = ""
-) -> Iterator[bool]:
+def hold_folder(folder: Path, lock: str, *, wait_s: float, optional: bool = False, what: str = "") -> Iterator[bool]:
     """Make a folder if it is absent, and hold the lock of this name in it; gives whether the folder was made here.
 
     Whoever holds the lock may take the folder away again: then it is made anew. Raises what `hold_lock` raises.

@@ -110,3 +110,24 @@ def test_help_and_a_refused_key_take_what_they_take_hydra_over_the_same_files(tm
     bare = calls_of("bare.py", tmp_path, argument, shown=False)
     ours = calls_of(f"nlu.{command}", CHECKOUT, argument, shown=False)
     assert ours <= SAME_FILES * bare, f"nlu.{command} {argument} calls {ours} functions, bare Hydra {bare}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("predict", "run=absent", "input=x.csv", "output=y.csv"), ("serve", "run=absent"),
+        ("evaluate", "run=absent", "data.test=x.csv"), ("export", "run=absent", "format=onnx", "out=y"),
+    ],
+    ids=lambda arguments: arguments[0],
+)  # fmt: skip
+def test_a_run_that_is_not_there_is_told_before_torch_is_imported(arguments):
+    name, *rest = arguments
+    code = f"""
+import atexit, runpy, sys
+sys.argv = ["nlu.{name}", *{rest!r}]
+atexit.register(lambda: print("torch" in sys.modules))
+runpy.run_module("nlu.{name}", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "run is absent, which is no folder here" in done.stderr, done.stderr
+    assert done.stdout.split() == ["False"]

@@ -1,6 +1,7 @@
 """Read overrides one by one, and say of what cannot be read what Hydra says of it and what to write instead."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import yaml
 from hydra.core.global_hydra import GlobalHydra
@@ -20,6 +21,10 @@ def read_override(override: str) -> Override:
     """Return an override as Hydra reads it. Raises UserError with what Hydra says of it and what to write instead."""
     key, equals, value = override.partition("=")
     if not equals and not override.startswith("~"):
+        if "/" in override or Path(override).exists():
+            raise UserError(
+                f"{override}: the key is missing; write KEY={override}, as run={override} where a run is meant"
+            )
         raise UserError(f"{override}: the value is missing; write {override}=VALUE")
     is_searchable = GlobalHydra.instance().is_initialized()
     try:

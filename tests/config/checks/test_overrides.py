@@ -74,6 +74,7 @@ def test_keys_of_a_group_whose_choice_was_refused_are_not_held_against_the_user(
         ("name=a~b", "token recognition error at: '~'; quote the value"),
         ("name=a=b", "mismatched input '='"),
         ("seed", "seed: the value is missing; write seed=VALUE"),
+        ("outputs/mine", "outputs/mine: the key is missing; write KEY=outputs/mine, as run=outputs/mine where a run"),
         ("seed=1,2", "seed=1,2: several values need --multirun; for a list write 'seed=[1,2]'"),
         ("+seed=3", "+seed=3 does not fit: Could not append to config. An item is already at 'seed'"),
         ("~trainer.patence", "trainer.patence: there is no such key; nearest: trainer.patience"),
