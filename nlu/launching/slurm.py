@@ -111,8 +111,8 @@ class SlurmQueue:
             self._take_back(jobs[0].token)
             if _NO_CLUSTER in said:
                 raise JobRefused(
-                    "this machine has Slurm's commands but belongs to no cluster: they find no slurm.conf; submit where "
-                    "sinfo answers, let SLURM_CONF name the file, or choose another hydra/launcher"
+                    "Slurm's commands are here, but this machine belongs to no cluster: they find no slurm.conf; "
+                    "submit where sinfo answers, let SLURM_CONF name the file, or choose another hydra/launcher"
                 ) from error
             raise JobRefused(
                 f"Slurm refused the jobs: {said.removeprefix(SAYS)}; correct what hydra.launcher sets"

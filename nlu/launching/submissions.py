@@ -77,7 +77,7 @@ class Submissions:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other commands from submitting into this folder, which a command that submits nothing leaves as it was."""
+        """Keep others from submitting into this folder, which a command that submits nothing leaves as it was."""
         was_there = self.folder.exists()
         with hold_folder(self.folder / FOLDER, LOCK, wait_s=60, optional=True, what=f"the jobs of {self.folder}"):
             try:
