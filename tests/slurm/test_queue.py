@@ -11,20 +11,21 @@ import pytest
 from nlu.launching import slurm
 from nlu.launching.queue import JobRefused, JobState
 from tests.slurm.cluster import begin_node, lose_node
-from tests.slurm.works import ask, detail, fail, jobs, kill_process, process_of, queue, until
+from tests.slurm.works import ask, detail, fail, jobs, kill_process, let_end, process_of, queue, until, wait
 
 pytestmark = [pytest.mark.slurm]
 
 
 def test_a_job_runs_on_a_node_and_leaves_what_it_returned_and_said(tmp_path):
-    own = queue(tmp_path)
-    (ticket,) = own.submit(jobs(tmp_path, 1, seconds=3))
+    own = queue(tmp_path, wait)
+    (ticket,) = own.submit(jobs(tmp_path, 1))
     (look,) = until(JobState.RUNNING, own, ticket)
     assert look.node in ("n1", "n2")
+    let_end(ticket)
     until(JobState.DONE, own, ticket)
     assert own.outcome(ticket.id).return_value == 0
     assert ticket.log and Path(ticket.log).name == f"{ticket.id}_0_log.err"
-    assert own.log_tail(ticket.id) == ["job 0 has slept"]
+    assert own.log_tail(ticket.id) == ["job 0 has waited"]
 
 
 def test_several_jobs_are_one_array_and_each_returns_its_own(tmp_path):
@@ -53,11 +54,12 @@ def test_a_job_that_raises_has_failed_with_its_error(tmp_path):
 
 
 def test_only_the_cancelled_job_of_an_array_is_cancelled(tmp_path):
-    own = queue(tmp_path)
-    tickets = own.submit(jobs(tmp_path, 3, seconds=8))
+    own = queue(tmp_path, wait)
+    tickets = own.submit(jobs(tmp_path, 3))
     until(JobState.RUNNING, own, *tickets)
     own.cancel([tickets[1].id])
     until(JobState.CANCELLED, own, tickets[1])
+    let_end(*tickets)
     until(JobState.DONE, own, tickets[0], tickets[2])
 
 
@@ -138,9 +140,9 @@ def test_a_job_whose_process_dies_without_a_word_is_lost(tmp_path):
 
 @pytest.mark.thorough
 def test_a_job_whose_node_goes_down_is_queued_again_or_where_that_is_forbidden_lost(tmp_path):
-    own = queue(tmp_path, additional_parameters={"nodelist": "n2"})
-    fixed = queue(tmp_path / "fixed", additional_parameters={"nodelist": "n2", "no-requeue": True})
-    (again,), (gone,) = own.submit(jobs(tmp_path, 1, seconds=6)), fixed.submit(jobs(tmp_path, 1, seconds=6))
+    own = queue(tmp_path, wait, additional_parameters={"nodelist": "n2"})
+    fixed = queue(tmp_path / "fixed", wait, additional_parameters={"nodelist": "n2", "no-requeue": True})
+    (again,), (gone,) = own.submit(jobs(tmp_path, 1)), fixed.submit(jobs(tmp_path, 1))
     until(JobState.RUNNING, own, again), until(JobState.RUNNING, fixed, gone)
     lose_node("n2")
     try:
@@ -148,6 +150,7 @@ def test_a_job_whose_node_goes_down_is_queued_again_or_where_that_is_forbidden_l
         until(JobState.WAITING, own, again)
     finally:
         begin_node("n2")
+    let_end(again, start=1)
     until(JobState.DONE, own, again)
     assert detail(again, "Restarts") == "1"
 
@@ -205,17 +208,18 @@ def test_without_slurm_on_the_path_the_remedy_is_told(tmp_path, monkeypatch):
 
 
 def test_a_job_that_is_queued_again_while_it_ends_is_what_slurm_says_and_ends_again(tmp_path):
-    own = queue(tmp_path)
-    (ticket,) = own.submit(jobs(tmp_path, 1, seconds=3))
-    until(JobState.RUNNING, own, ticket)
-    time.sleep(1)
+    own = queue(tmp_path, wait)
+    (ticket,) = own.submit(jobs(tmp_path, 1))
+    process_of(own, ticket)
     # The work does not listen to SIGTERM, and ends within KillWait, with its result.
     ask("scontrol", "requeue", ticket.id)
+    let_end(ticket)
     deadline_s = time.monotonic() + 30
     while own.outcome(ticket.id) is None and time.monotonic() < deadline_s:
         time.sleep(0.2)
     assert own.outcome(ticket.id).return_value == 0
     assert own.look([ticket.id])[ticket.id].state in (JobState.WAITING, JobState.RUNNING)
+    let_end(ticket, start=1)
     until(JobState.DONE, own, ticket)
     assert detail(ticket, "Restarts") == "1"
 
@@ -223,12 +227,12 @@ def test_a_job_that_is_queued_again_while_it_ends_is_what_slurm_says_and_ends_ag
 @pytest.mark.without_accounting
 def test_without_accounting_jobs_end_and_are_cancelled_and_lost_all_the_same(tmp_path):
     assert subprocess.run(["sacct"], capture_output=True).returncode != 0
-    own = queue(tmp_path)
-    tickets = own.submit(jobs(tmp_path, 3, seconds=6))
+    own = queue(tmp_path, wait)
+    tickets = own.submit(jobs(tmp_path, 3))
     until(JobState.RUNNING, own, *tickets)
-    time.sleep(1)
     own.cancel([tickets[0].id])
     kill_process(own, tickets[1])
     until(JobState.CANCELLED, own, tickets[0])
     until(JobState.LOST, own, tickets[1])
+    let_end(tickets[2])
     until(JobState.DONE, own, tickets[2])

@@ -46,6 +46,23 @@ def sleep(job: Job) -> JobReturn:
     return returned(job.number)
 
 
+def wait(job: Job) -> JobReturn:
+    """Work until the test has the job end, see `let_end`; return the job's number."""
+    start, file = os.environ.get("SLURM_RESTART_COUNT", "0"), Path(f"{job.folder}.ends")
+    while not (file.exists() and start in file.read_text().split()):
+        time.sleep(0.05)
+    print(f"job {job.number} has waited", file=sys.stderr)
+    return returned(job.number)
+
+
+def let_end(*tickets: Ticket, start: int = 0) -> None:
+    """Have jobs end that `wait`, once they are started for the first time, or again for the `start`-th."""
+    for ticket in tickets:
+        Path(ticket.job.folder).parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{ticket.job.folder}.ends", "a") as file:
+            file.write(f"{start}\n")
+
+
 def fail(job: Job) -> JobReturn:
     """Raise an error."""
     raise ValueError(f"job {job.number} is wrong")
