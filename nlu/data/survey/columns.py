@@ -35,6 +35,10 @@ LIKE_LENGTHS = 2.5
 """by how much the mean lengths of two columns may differ for them to be a pair"""
 MOST_HEADER = 40
 """characters of a name of a column"""
+OTHER_SEPARATORS = {"csv": "\t;|", "tsv": ";|"}
+"""what else may separate the cells of a table"""
+LEAST_LINES = 3
+"""of a table that is told by what its lines have in common"""
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,8 @@ def _columns(path: Path, chosen: str, header: bool | None) -> tuple[list[_Column
     if chosen not in ("csv", "tsv"):
         rows = list(islice(_values(path, chosen, {name: name for name in names}, None), SAMPLED_ROWS))
         return [_Column(name, [row.get(name) for row in rows]) for name in names], None
+    if len(names) == 1:
+        _require_own_separator(path, chosen)
     numbers: Fields = {str(place): place for place in range(len(names))}
     rows = list(islice(_values(path, chosen, numbers, False), SAMPLED_ROWS + 1))
     by_place = [[row[key] for row in rows] for key in numbers]
@@ -157,6 +163,19 @@ def _columns(path: Path, chosen: str, header: bool | None) -> tuple[list[_Column
         _Column(name if names.count(name) == 1 else place, values[1:])
         for place, (name, values) in enumerate(zip(names, by_place, strict=True))
     ], True
+
+
+def _require_own_separator(path: Path, chosen: str) -> None:
+    """Raise DataError where the rows of a table of one column seem to be separated by what separates other tables."""
+    with open(path, encoding="utf-8-sig") as lines:
+        sample = [line for line in islice(lines, SAMPLED_ROWS) if line.strip()]
+    for separator in OTHER_SEPARATORS[chosen]:
+        counts = {line.count(separator) for line in sample}
+        if len(sample) >= LEAST_LINES and len(counts) == 1 and 0 not in counts:
+            raise DataError(
+                f"{path}: a {chosen} file of one column, whose lines all hold {separator!r}; write commas or tabs "
+                "between the cells, as .csv or .tsv, or give --format lines where a line is a text"
+            )
 
 
 def _values(path: Path, chosen: str, fields: Fields, header: bool | None) -> Iterator[dict[str, Any]]:

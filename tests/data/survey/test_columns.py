@@ -72,6 +72,15 @@ def test_text_files_are_tables_tags_or_lines_by_what_they_hold(tmp_path: Path) -
     assert (both.file_format, both.fields) == ("tsv", {"text": 0, "label": 1})
 
 
+def test_a_table_with_separators_of_another_is_refused(tmp_path: Path) -> None:
+    for name, separator in (("semicolons.csv", ";"), ("tabs.csv", "\t"), ("bars.tsv", "|")):
+        path = written(tmp_path, name, f"text{separator}label\n" + f"good{separator}1\n" * 3)
+        with pytest.raises(DataError, match=r"of one column, whose lines all hold .*write commas or tabs"):
+            guess(path, "auto", None)
+    texts = written(tmp_path, "texts.csv", "text\none; two\nthree\nfour; five; six\n")
+    assert guess(texts, "auto", None).fields == {"text": "text"}
+
+
 def test_a_file_without_texts_is_refused_with_its_columns(tmp_path: Path) -> None:
     path = written(tmp_path, "numbers.csv", "width,height\n" + "1,2\n" * 9)
     with pytest.raises(DataError, match="no column seems to hold texts; it has width, height; .*--fields text=COLUMN"):
