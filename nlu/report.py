@@ -121,7 +121,7 @@ def diff(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("first", metavar="A", help="a run, or a folder with the runs of one configuration")
     parser.add_argument("second", metavar="B", help="another")
-    parser.add_argument("others", nargs="*", metavar="C", help="further ones")
+    parser.add_argument("others", nargs="*", default=[], metavar="C", help="further ones")
     parser.add_argument(
         "--examples", type=at_least(0), metavar="N", help="flipped rows of two runs shown each way; default 5"
     )

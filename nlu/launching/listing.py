@@ -1,5 +1,6 @@
 """Jobs that were submitted into folders, found again later by another process: looked at, followed, cancelled."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,13 +163,19 @@ def follow(folders: Sequence[Path]) -> None:
     records = [record for folder in folders for record in records_of(folder)]
     rows = listed(latest(records))
     _fetch([(row.folder, row.submitted) for row in rows if not row.is_open and row.submitted.ended is None])
+    several = len({row.folder for row in rows}) > 1
+    names = {
+        row.submitted.job.token: f"{path_text(row.folder)} {name}" if several else name
+        for row in rows
+        for name in [f"job {row.submitted.job.number}"]
+    }
+    for row in rows:
+        if not row.is_open and row.state != JobState.DONE:
+            why = f" ({row.reason})" if row.reason else ""
+            log = f"; its log: {row.submitted.ticket.log}" if row.submitted.ticket and row.submitted.ticket.log else ""
+            print(f"nlu: {names[row.submitted.job.token]}: {row.state}{why}{log}", file=sys.stderr)
     open_ones = [(row.folder, row.submitted) for row in rows if row.is_open]
     if not open_ones:
         return
-    several = len({folder for folder, _ in open_ones}) > 1
-    names = {
-        one.job.token: f"{path_text(folder)} job {one.job.number}" if several else f"job {one.job.number}"
-        for folder, one in open_ones
-    }
     tickets = [one.ticket for _, one in open_ones if one.ticket is not None]
     Follower(queue_of(open_ones), tickets, names, folders[0]).run()

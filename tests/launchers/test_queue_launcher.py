@@ -16,6 +16,7 @@ import pytest
 
 from nlu.jobs import main as jobs_main
 from nlu.launching import queues
+from nlu.launching.listing import follow
 from nlu.launching.local_queue import LocalQueue
 from nlu.launching.queue import Job
 from nlu.launching.submissions import Submissions, new_tokens
@@ -215,12 +216,14 @@ def kill_job(folder: Path, number: int) -> None:
 
 
 @pytest.mark.thorough
-def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_again(project):
+def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_again(project, capfd):
     folder = project / "grid"
     long = ("trainer.max_duration=4st,100000st", "seed=1")
     grid(project, LEFT, *long)
     until_steps(folder / "1")
     kill_job(folder, 1)
+    follow([folder])
+    assert "nlu: job 1: lost (its process ended without a word); its log: " in capfd.readouterr().err
     said = grid(project, *long, status=1)
     assert "1 of 2 jobs left a run in" in said and "job 0 (trainer.max_duration=4st): done, best" in said
     assert re.search(r"nlu: job 1 left no result: local job \S+ ended without a word \(its process ended", said)
