@@ -28,7 +28,8 @@ def connect(reference: Reference, **options: Any) -> tuple[Any, str]:
     try:
         filesystem, path = fsspec.url_to_fs(reference.location, skip_instance_cache=True, **options)
     except ImportError as error:
-        hint = "pip install ossfs, or use s3:// with AWS_ENDPOINT_URL" if reference.scheme == "oss" else "install it"
+        of_oss = "pip install 'nlu[oss]', or use s3:// with AWS_ENDPOINT_URL"
+        hint = of_oss if reference.scheme == "oss" else "install it"
         raise UserError(
             f"{reference.what} {reference.shown} needs a package that is missing ({error}); {hint}"
         ) from error

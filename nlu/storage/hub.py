@@ -29,7 +29,7 @@ def fetch_model(reference: Reference) -> Path:
         from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
         raise UserError(
-            f"{reference.what} {reference.location} needs huggingface_hub; pip install -e '.[hf]' in the checkout"
+            f"{reference.what} {reference.location} needs huggingface_hub; pip install 'nlu[hf]'"
         ) from error
     if not sys.stderr.isatty():
         disable_progress_bars()

@@ -68,7 +68,7 @@ def connected(reference: Reference, named: Named) -> Any:
         from odps import ODPS
     except ImportError as error:
         raise UserError(
-            f"{reference.what} {reference.shown} needs a package that is missing ({error}); pip install pyodps"
+            f"{reference.what} {reference.shown} needs a package that is missing ({error}); pip install 'nlu[pai]'"
         ) from None
     key, secret, endpoint = (os.environ[name] for name in VARIABLES)
     tunnel = {"tunnel_endpoint": os.environ[TUNNEL]} if os.environ.get(TUNNEL) else {}

@@ -99,7 +99,7 @@ def _driver_problem(url: str) -> str | None:
     except (ArgumentError, NoSuchModuleError):
         return f"{KEY} is {url}, which is no storage that is known; set it to {ALTERNATIVES}"
     except ImportError as error:
-        remedy = "pip install psycopg2-binary" if url.startswith("postgresql") else "install it"
+        remedy = "pip install 'nlu[postgresql]'" if url.startswith("postgresql") else "install it"
         return f"{KEY} is {url}, whose driver is not installed ({error}); {remedy}, or set {KEY} to {ALTERNATIVES}"
     return None
 

@@ -211,7 +211,7 @@ def test_a_tracker_whose_package_is_missing_is_named_with_what_installs_it(
     run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=absent", status=2)
     said = capfd.readouterr().err
     assert "which needs no_such_package, and that is not installed here" in said
-    assert "pip install -e '.[no-such]' in the checkout, or pip install no-such-package" in said
+    assert "pip install 'nlu[no-such]', or pip install no-such-package" in said
     assert not run_dir.exists()
 
 

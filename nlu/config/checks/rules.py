@@ -222,7 +222,7 @@ def _tracker(config: dict[str, Any]) -> Iterator[str]:
     constants = read_constants(target)
     absent = {name: pip for name, pip in constants.get("packages", {}).items() if find_spec(name) is None}
     if absent:
-        extra = f"pip install -e '.[{constants['extra']}]' in the checkout, or " if "extra" in constants else ""
+        extra = f"pip install 'nlu[{constants['extra']}]', or " if "extra" in constants else ""
         yield (
             f"tracker is {choice_of('tracker', target)}, which needs {' and '.join(absent)}, and that is not installed "
             f"here; {extra}pip install {' '.join(absent.values())}, or leave out tracker="

@@ -156,7 +156,7 @@ def _architecture(source: Pretrained) -> Any:
     try:
         from transformers import AutoConfig
     except ImportError:
-        raise UserError("model=hf needs the transformers library; pip install -e '.[hf]' in the checkout") from None
+        raise UserError("model=hf needs the transformers library; pip install 'nlu[hf]'") from None
     try:
         if source.config.get("model_type") == MODEL_TYPE:
             inner = source.config["inner"]
