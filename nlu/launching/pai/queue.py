@@ -15,14 +15,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nlu.config.entry.quoting import quoted
 from nlu.config.errors import UserError
+from nlu.launching.history import project_folder
 from nlu.launching.pai import credentials
+from nlu.launching.pai.archive import code_files
 from nlu.launching.pai.claim import NOBODY
 from nlu.launching.pai.command import Program, without_ours
 from nlu.launching.pai.packed import NOTHING, Packed, packed
@@ -58,8 +61,23 @@ _UPLOADED: set[str] = set()
 
 def open_pai(place: Place) -> PaiQueue:
     """Return the queue of a backend. Raises UserError with all that is missing or wrong."""
-    given = {key: value for key, value in place.settings.items() if key not in OTHERS}
-    return PaiQueue(completed(settings_of(given)), place)
+    given = settings_of({key: value for key, value in place.settings.items() if key not in OTHERS})
+    steps: list[Callable[[], Any]] = [partial(completed, given), credentials.from_environment]
+    if place.compose is not None:
+        # Only what submits sends code.
+        steps.append(partial(code_files, project_folder(), given.include))
+    made, wrong = [], []
+    for step in steps:
+        try:
+            made.append(step())
+        except UserError as error:
+            wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        problems = [problem for one in wrong for problem in one.problems]
+        raise UserError(*problems, remedy="; ".join(one.remedy for one in wrong if one.remedy))
+    return PaiQueue(made[0], place)
 
 
 class PaiQueue:

@@ -289,3 +289,12 @@ def test_nothing_is_opened_without_keys(project, monkeypatch):
     settings = {"endpoint": "http://h", "workspace": "1", "image": "i", "resource_quota": "q", "oss_folder": "s3://b/f"}
     with pytest.raises(UserError, match="ALIBABA_CLOUD_ACCESS_KEY_ID"):
         open_pai(Place(settings, project))
+
+
+def test_keys_settings_and_a_checkout_that_are_missing_are_told_at_once(tmp_path, monkeypatch):
+    monkeypatch.delenv(credentials.ID, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        open_pai(Place({"region": "cn-hangzhou"}, tmp_path, "nlu.train", None, lambda job: config()))
+    told = "\n".join(caught.value.sentences)
+    assert all(word in told for word in ("launcher.workspace is not set", credentials.ID, "is no checkout of git"))
