@@ -23,7 +23,7 @@ from nlu.config.words import counted
 from nlu.launching import history
 from nlu.launching.following import Ended, Follower, Left, left_sentence
 from nlu.launching.listing import Several
-from nlu.launching.queue import Finding, Job, JobRefused, JobState, Queue, Ticket
+from nlu.launching.queue import Finding, Job, JobRefused, JobState, Look, Queue, Ticket
 from nlu.launching.queues import Place, open_queue
 from nlu.launching.submissions import Submissions, Submitted, kept_settings, new_tokens, without_resume
 from nlu.storage.redaction import command_text
@@ -173,9 +173,11 @@ class _Launch:
         return [self._returned(ticket, found[ticket.job.token]) for ticket in tickets]
 
     def _count_open(self, tickets: Sequence[Ticket]) -> int:
-        """Return how many of the jobs have not ended; those of this command are taken for open."""
+        """Return how many of the jobs have not ended, as far as the queue tells; those of this command are open."""
         former = [ticket.id for ticket in tickets if ticket.id in self.queues]
-        looks = self._followed(tickets).look(former) if former else {}
+        looks: Mapping[str, Look] = {}
+        with contextlib.suppress(OSError):
+            looks = self._followed(tickets).look(former) if former else {}
         return len(tickets) - sum(look.state.is_final for look in looks.values())
 
     def _followed(self, tickets: Sequence[Ticket]) -> Queue:

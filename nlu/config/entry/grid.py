@@ -106,18 +106,16 @@ def run_grid(
 
 @contextmanager
 def _recorded(config: DictConfig) -> Iterator[None]:
-    """Leave the configuration of the grid in its folder; where the block refuses it, nothing that was not there."""
+    """Leave the configuration of the grid in its folder; where the block refuses it, no folder that holds that alone."""
     folder = Path(config.hydra.sweep.dir)
     file, was_there = folder / "multirun.yaml", folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    was_written = file.exists()
     OmegaConf.save(config, file)
     try:
         yield
     except UserError:
-        if not was_written:
-            file.unlink(missing_ok=True)
-        if not was_there and not any(folder.iterdir()):
+        if not was_there and list(folder.iterdir()) == [file]:
+            file.unlink()
             folder.rmdir()
         raise
 
