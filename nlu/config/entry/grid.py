@@ -106,7 +106,7 @@ def run_grid(
 
 @contextmanager
 def _recorded(config: DictConfig) -> Iterator[None]:
-    """Leave the configuration of the grid in its folder; where the block refuses it, no folder that holds that alone."""
+    """Leave the configuration of the grid in its folder; where the block refuses it, no folder with that alone."""
     folder = Path(config.hydra.sweep.dir)
     file, was_there = folder / "multirun.yaml", folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
