@@ -4,7 +4,7 @@ Axes: N rows of a set.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from nlu.config.checks.rules import files_like
 from nlu.config.errors import CheckpointError, UserError, keys_called
 from nlu.config.inference import Evaluate
 from nlu.config.targets import build
 from nlu.config.words import counted
-from nlu.data.dataset import Files
+from nlu.data.dataset import Files, SourceFile
 from nlu.data.examples import Examples
 from nlu.data.prepare import prepare_scoring
 from nlu.display.progress import Progress
@@ -28,6 +29,7 @@ from nlu.inference.locate import Located
 from nlu.inference.trained import load_trained
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
+from nlu.storage.cache import file_digest
 from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder, require_free
 from nlu.tasks.task import Task
@@ -120,7 +122,21 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
     for name in store.sets if named and ranks.is_first else ():
         if wrong := store.meta["sets"][name]["bad_rows"]:
             log.warning("%s: %s that cannot be used left out", name, counted(wrong, "row"))
+    if named and ranks.is_first:
+        _warn_of_training_files(trained.config.data, files.sets(only=names))
     return Subject(trained.task, model, _but_train(store.sets), store.digests, trained.decided)
+
+
+def _warn_of_training_files(data: Mapping[str, Any], sets: Mapping[str, Sequence[SourceFile]]) -> None:
+    """Warn of files to be scored that the run was trained on, as far as those of its training are on this machine."""
+    source = data["train"]
+    references = [source] if isinstance(source, str) else source.values() if isinstance(source, Mapping) else source
+    here = [path for reference in references if "://" not in reference for path in files_like(reference)]
+    for name, scored in sets.items():
+        for path in (file.path for file in scored):
+            alike = [own for own in here if own.stat().st_size == path.stat().st_size]
+            if any(file_digest(own) == file_digest(path) for own in alike):
+                log.warning("%s: the run was trained on %s; its scores there say little of new rows", name, path)
 
 
 def _but_train(sets: Mapping[str, Examples]) -> dict[str, Examples]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from nlu import evaluate as evaluating
 from nlu.data.prepare import prepare_scoring
@@ -219,6 +220,18 @@ def test_rows_that_are_left_out_are_counted_aloud(run: Path, tmp_path: Path, cap
     write(tmp_path / "new.jsonl", [{"text": "a", "label": "good"}, {"text": "b", "label": "ugly"}])
     evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", "data.on_bad_row=skip", "resamples=0")
     assert "test: 1 row that cannot be used left out" in capsys.readouterr().err
+
+
+def test_rows_that_the_run_was_trained_on_are_told(run: Path, tmp_path: Path, capsys: Any) -> None:
+    train = OmegaConf.load(run / "config.yaml").data.train
+    copy = tmp_path / f"copy{Path(train).suffix}"
+    copy.write_bytes(Path(train).read_bytes())
+    evaluate(f"run={run}", f"data.test={copy}", "resamples=0")
+    assert f"test: the run was trained on {copy}; its scores there say little" in capsys.readouterr().err
+    lines = copy.read_bytes().splitlines(keepends=True)
+    copy.write_bytes(b"".join([*lines[:-2], lines[-1], lines[-2]]))
+    evaluate(f"run={run}", f"data.test={copy}", "resamples=0")
+    assert "was trained on" not in capsys.readouterr().err
 
 
 def test_an_empty_file_is_called_empty(run: Path, tmp_path: Path, capsys: Any) -> None:
