@@ -47,8 +47,9 @@ def read(folder: Path | None = None) -> list[dict[str, str]]:
     projects = dict.fromkeys([project_folder(), *([project_folder(folder.resolve())] if folder is not None else [])])
     rows = [row for project in projects for row in _rows(project)]
     if folder is not None:
-        rows = [row for row in rows if Path(row["folder"]).is_relative_to(os.path.abspath(folder))]
-    return rows
+        top = folder.resolve()
+        rows = [row for row in rows if "folder" in row and Path(row["folder"]).resolve().is_relative_to(top)]
+    return sorted(rows, key=lambda row: row.get("time", ""))
 
 
 def _rows(project: Path) -> list[dict[str, str]]:

@@ -11,24 +11,25 @@ FOLDER/.submitted/name is by what an object store knows the folder, whichever ma
 import json
 import os
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.launching.queue import Job, Ticket
 from nlu.storage.files import write_text
-from nlu.storage.locks import hold_folder
+from nlu.storage.locks import Locked, hold_folder
 from nlu.storage.redaction import LAUNCHER_LINES, hide_setting
 
 FOLDER, FILE, LOCK, NAME = ".submitted", "jobs.jsonl", "lock", "name"
 IGNORED = ("resume=", "+resume=", "++resume=")
 """overrides in which a command that goes on differs from the one that began"""
+WAIT_S = 60
+"""how long a command waits for another that submits into the same folder"""
 _WRITING = threading.Lock()
 
 
@@ -77,16 +78,32 @@ class Submissions:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep others from submitting into this folder, which a command that submits nothing leaves as it was."""
-        was_there = self.folder.exists()
-        with hold_folder(self.folder / FOLDER, LOCK, wait_s=60, optional=True, what=f"the jobs of {self.folder}"):
+        """Keep others from submitting into this folder, which a command that submits nothing leaves as it was.
+
+        Raises UserError where another command goes on submitting.
+        """
+        folder, was_there, what = self.folder / FOLDER, self.folder.exists(), f"the jobs of {self.folder}"
+        try:
+            held = ExitStack()
+            made_here = held.enter_context(hold_folder(folder, LOCK, wait_s=WAIT_S, optional=True, what=what))
+        except Locked:
+            raise UserError(f"another command is submitting into {self.folder}; try again once it is done") from None
+        with held:
             try:
                 yield
             finally:
-                if not self.read():
-                    shutil.rmtree(self.folder / FOLDER)
-                    if not was_there and not any(self.folder.iterdir()):
-                        self.folder.rmdir()
+                if made_here and not self.read():
+                    self._take_away(was_there)
+
+    def _take_away(self, was_there: bool) -> None:
+        """Remove the record of nothing. Its lock goes last: whoever waits for it makes the folder anew."""
+        # Where a file system keeps an open file, or another command has come, folders stay.
+        with suppress(OSError):
+            for name in (FILE, NAME, LOCK):
+                (self.folder / FOLDER / name).unlink(missing_ok=True)
+            (self.folder / FOLDER).rmdir()
+            if not was_there:
+                self.folder.rmdir()
 
     def name(self) -> str:
         """Return a name that no other folder has, drawn when it is asked for first and kept beside the record."""

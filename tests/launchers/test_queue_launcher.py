@@ -16,7 +16,7 @@ import pytest
 
 from nlu.jobs import main as jobs_main
 from nlu.launching import queues
-from nlu.launching.listing import follow
+from nlu.launching.listing import follow, latest, listed
 from nlu.launching.local_queue import LocalQueue
 from nlu.launching.queue import Job
 from nlu.launching.submissions import Submissions, new_tokens
@@ -222,6 +222,8 @@ def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_ag
     grid(project, LEFT, *long)
     until_steps(folder / "1")
     kill_job(folder, 1)
+    while [row.state for row in listed(latest([Submissions(folder)]))][1] != "lost":
+        time.sleep(0.1)
     follow([folder])
     assert "nlu: job 1: lost (its process ended without a word); its log: " in capfd.readouterr().err
     said = grid(project, *long, status=1)

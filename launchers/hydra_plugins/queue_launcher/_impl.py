@@ -133,6 +133,8 @@ class _Launch:
         self.queues: dict[str, Queue] = {}
         """by its id the queue of each job that an earlier command submitted"""
         self.former: dict[str, Queue] = {}
+        self.looks: dict[str, Look] = {}
+        """where jobs of earlier commands were when this one began"""
         self.submissions = Submissions(self.folder)
         self.command = command_text(work.command)
 
@@ -198,6 +200,8 @@ class _Launch:
             submitted.job.number: submitted for submitted in self._recovered(self.submissions.read())
             if submitted.ended is None
         }  # fmt: skip
+        if self.config.get("resume", "never") != "never":
+            self._look_at([known[job.number] for job in self.jobs if job.number in known])
         found: dict[int, Ticket] = {}
         for job in self.jobs:
             if (before := known.get(job.number)) is None or before.ticket is None:
@@ -234,12 +238,18 @@ class _Launch:
         """Whether a job is to be submitted again: it was cut short, and the command says that it resumes."""
         if self.config.get("resume", "never") == "never" or (ended := self._ended(before, ticket)) is None:
             return False
-        if ended.word not in CUT_SHORT:
+        if ended.word not in CUT_SHORT or ended.status == 0:
             return False
         self._note_end(ticket, ended)
         which = f"job {ticket.job.number} ({before.queue} {ticket.id})"
         print(f"nlu: {which} was {ended.word}; it goes on", file=sys.stderr)
         return True
+
+    def _look_at(self, known: Sequence[Submitted]) -> None:
+        """Ask each queue once for all of its jobs; one that does not answer is asked job by job, and told."""
+        queues = {one.ticket.id: self._queue_of(one) for one in known if one.ticket is not None}
+        with contextlib.suppress(OSError):
+            self.looks |= Several(queues).look(list(queues))
 
     def _has_ended(self, before: Submitted, ticket: Ticket) -> bool:
         return self._ended(before, ticket) is not None
@@ -248,7 +258,7 @@ class _Launch:
         """Return how a job of an earlier command ended; None where it has not."""
         queue = self._queue_of(before)
         try:
-            look = queue.look([ticket.id])[ticket.id]
+            look = self.looks.get(ticket.id) or queue.look([ticket.id])[ticket.id]
             return Ended(look, queue.status(ticket.id)) if look.state.is_final else None
         except OSError as error:
             raise UserError(

@@ -1,7 +1,7 @@
 """Read overrides one by one, and say of what cannot be read what Hydra says of it and what to write instead."""
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import yaml
 from hydra.core.global_hydra import GlobalHydra
@@ -21,7 +21,8 @@ def read_override(override: str) -> Override:
     """Return an override as Hydra reads it. Raises UserError with what Hydra says of it and what to write instead."""
     key, equals, value = override.partition("=")
     if not equals and not override.startswith("~"):
-        if "/" in override or Path(override).exists():
+        # A group has a slash as well.
+        if override.startswith(("/", "./", "../", "~/")) or "://" in override or os.path.isfile(override):
             raise UserError(
                 f"{override}: the key is missing; write KEY={override}, as run={override} where a run is meant"
             )

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,9 +114,11 @@ def _recorded(config: DictConfig) -> Iterator[None]:
     try:
         yield
     except UserError:
-        if not was_there and list(folder.iterdir()) == [file]:
-            file.unlink()
-            folder.rmdir()
+        # Another command may have come.
+        with suppress(OSError):
+            if not was_there and list(folder.iterdir()) == [file]:
+                file.unlink()
+                folder.rmdir()
         raise
 
 

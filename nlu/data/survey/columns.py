@@ -170,11 +170,13 @@ def _require_own_separator(path: Path, chosen: str) -> None:
     with open(path, encoding="utf-8-sig") as lines:
         sample = [line for line in islice(lines, SAMPLED_ROWS) if line.strip()]
     for separator in OTHER_SEPARATORS[chosen]:
-        counts = {line.count(separator) for line in sample}
-        if len(sample) >= LEAST_LINES and len(counts) == 1 and 0 not in counts:
+        cells = [line.strip("\n").split(separator) for line in sample]
+        widths = {len(row) for row in cells}
+        is_table = len(sample) >= LEAST_LINES and len(widths) == 1 and 1 not in widths
+        if is_table and all(cell.strip() and '"' not in cell for row in cells for cell in row):
             raise DataError(
                 f"{path}: a {chosen} file of one column, whose lines all hold {separator!r}; write commas or tabs "
-                "between the cells, as .csv or .tsv, or give --format lines where a line is a text"
+                "between the cells, as .csv or .tsv, or say that it is one column by --fields text=0"
             )
 
 

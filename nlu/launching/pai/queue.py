@@ -63,13 +63,16 @@ def open_pai(place: Place) -> PaiQueue:
     """Return the queue of a backend. Raises UserError with all that is missing or wrong."""
     given = settings_of({key: value for key, value in place.settings.items() if key not in OTHERS})
     steps: list[Callable[[], Any]] = [partial(completed, given), credentials.from_environment]
-    if place.compose is not None:
-        # Only what submits sends code.
-        steps.append(partial(code_files, project_folder(), given.include))
     made, wrong = [], []
     for step in steps:
         try:
             made.append(step())
+        except UserError as error:
+            wrong.append(error)
+    if wrong and place.compose is not None:
+        # By itself it is told when there is something to submit: whoever collects needs no code.
+        try:
+            code_files(project_folder(), given.include)
         except UserError as error:
             wrong.append(error)
     if len(wrong) == 1:

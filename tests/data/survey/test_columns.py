@@ -77,8 +77,9 @@ def test_a_table_with_separators_of_another_is_refused(tmp_path: Path) -> None:
         path = written(tmp_path, name, f"text{separator}label\n" + f"good{separator}1\n" * 3)
         with pytest.raises(DataError, match=r"of one column, whose lines all hold .*write commas or tabs"):
             guess(path, "auto", None)
-    texts = written(tmp_path, "texts.csv", "text\none; two\nthree\nfour; five; six\n")
-    assert guess(texts, "auto", None).fields == {"text": "text"}
+    for one_column in ("one; two\nthree\nfour; five; six\n", "a one;\na two;\na three;\n", '"a; b"\n"c; d"\n"e; f"\n'):
+        texts = written(tmp_path, "texts.csv", f"text\n{one_column}")
+        assert guess(texts, "auto", None).fields == {"text": "text"}
 
 
 def test_a_file_without_texts_is_refused_with_its_columns(tmp_path: Path) -> None:
