@@ -14,7 +14,6 @@ from omegaconf import DictConfig
 
 from nlu.config.entry.app import run_app
 from nlu.config.errors import UserError
-from nlu.config.inference import Evaluate
 from nlu.config.schemas import EVALUATE
 
 
@@ -49,6 +48,7 @@ def main(composed: DictConfig) -> int:
         from nlu.config.entry.dry_run import show
 
         return show(config)
+    from nlu.config.inference import Evaluate
     from nlu.inference.evaluation import run_evaluation
     from nlu.launching.local import spread
 

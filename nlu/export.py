@@ -10,16 +10,17 @@ from typing import NoReturn
 from omegaconf import DictConfig
 
 from nlu.config.entry.app import prepare, run_app
-from nlu.config.inference import Export
 from nlu.config.schemas import SCHEMAS
 
 
 def main(composed: DictConfig) -> int:
     """Validate, then export."""
-    config = Export.of(prepare(composed, SCHEMAS["export"]))
+    plain = prepare(composed, SCHEMAS["export"])
+    from nlu.config.inference import Export
     from nlu.inference.locate import locate
     from nlu.storage.outputs import require_free
 
+    config = Export.of(plain)
     # What is not there is told at once: importing torch takes longer than all other checks.
     located = locate(config.run, config.checkpoint)
     require_free(config.out, "out")

@@ -12,18 +12,21 @@ from omegaconf import DictConfig
 
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import keys_called
-from nlu.config.inference import STANDARD, Predict
 from nlu.config.placement import placement
 from nlu.config.schemas import SCHEMAS
 
 if TYPE_CHECKING:
+    from nlu.config.inference import Predict
     from nlu.inference.locate import Located
 
 
 def main(composed: DictConfig) -> int:
     """Validate, then predict in one process for each device."""
     with keys_called({"input.path": "input"}):
-        config = Predict.of(prepare(composed, SCHEMAS["predict"]))
+        plain = prepare(composed, SCHEMAS["predict"])
+    from nlu.config.inference import Predict
+
+    config = Predict.of(plain)
     located = _located(config)
     from nlu.inference.prediction import run_prediction
     from nlu.launching.local import spread
@@ -31,8 +34,9 @@ def main(composed: DictConfig) -> int:
     return spread(partial(run_prediction, config, located), config.devices)
 
 
-def _located(config: Predict) -> "Located":
+def _located(config: "Predict") -> "Located":
     """Return the checkpoint. What is not there is told at once: importing torch takes longer than all other checks."""
+    from nlu.config.inference import STANDARD
     from nlu.data.dataset import Files
     from nlu.inference.locate import locate
     from nlu.inference.pieces import pieces_of

@@ -12,7 +12,6 @@ from omegaconf import DictConfig
 
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
-from nlu.config.schema import PARTS, Run
 
 
 def main(composed: DictConfig) -> int:
@@ -23,6 +22,7 @@ def main(composed: DictConfig) -> int:
         from nlu.config.entry.dry_run import show
 
         return show(config)
+    from nlu.config.schema import Run
     from nlu.training.experiment import describe_data, encode_part
 
     if part is not None and not encode_part(Run.of(config), part):
@@ -34,6 +34,8 @@ def main(composed: DictConfig) -> int:
 
 def part_of(data: dict[str, Any]) -> tuple[int, int] | None:
     """The number of the part of the store that is asked for, and of how many; None = all of it."""
+    from nlu.config.schema import PARTS
+
     part, parts = (data.get(name) for name in PARTS)
     if (part is None) != (parts is None):
         raise UserError(

@@ -12,7 +12,6 @@ from omegaconf import DictConfig
 
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
-from nlu.config.inference import Serve
 from nlu.config.schemas import SCHEMAS
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
@@ -21,9 +20,11 @@ PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 
 def main(composed: DictConfig) -> int:
     """Validate, then serve until a signal ends it."""
-    config = Serve.of(prepare(composed, SCHEMAS["serve"]))
+    plain = prepare(composed, SCHEMAS["serve"])
+    from nlu.config.inference import Serve
     from nlu.inference.locate import locate
 
+    config = Serve.of(plain)
     # What is not there is told at once: importing torch takes longer than all other checks.
     locate(config.run, config.checkpoint)
     if config.interactive:

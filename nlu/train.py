@@ -26,7 +26,6 @@ from nlu.config.entry.app import prepare, run_app
 from nlu.config.entry.guard import unnamed_folder_problem
 from nlu.config.errors import UserError
 from nlu.config.placement import placement
-from nlu.config.schema import PARTS, Run
 from nlu.config.submitted import is_submitted, run_while_time_lasts, was_started_before
 
 BEGAN_S = time.time()
@@ -51,6 +50,8 @@ def _lost_a_peer(error: BaseException) -> bool:
 def run(composed: DictConfig, run_dir: Path) -> int:
     """Validate, then run; nothing heavy is imported before the configuration is known to be good."""
     hydra: Any = HydraConfig.get()
+    from nlu.config.schema import PARTS, Run
+
     made_by_hydra = run_dir.stat().st_ctime >= BEGAN_S
     try:
         config = prepare(composed)

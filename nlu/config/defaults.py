@@ -55,9 +55,9 @@ def defaults_of(target: Any) -> dict[str, Any]:
 def _literals(signature: Signature) -> dict[str, Any]:
     found = {}
     for name, parameter in signature.parameters.items():
-        if parameter.default is not None:
+        if parameter.value is not None:
             try:
-                found[name] = ast.literal_eval(parameter.default)
+                found[name] = ast.literal_eval(parameter.value)
             except ValueError:
                 # A computed default, such as a factory, is the constructor's own business.
                 continue

@@ -20,8 +20,8 @@ ELSEWHERE = {
     "n_trials": "hydra.sweeper.n_trials", "n_jobs": "hydra.sweeper.n_jobs",
 }  # fmt: skip
 """What is meant by names that other programs have for it, and that look like no key of ours."""
-
-
+CLOSE = 0.6
+"""likeness from which on a name may be meant"""
 LONGEST_NAME = 100
 """characters; a longer one is no slip, and comparing takes the product of both lengths"""
 
@@ -34,13 +34,17 @@ def nearest(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
     if len(name) > LONGEST_NAME:
         return []
     scores = {candidate: _similarity(name, candidate) for candidate in sorted(set(valid) - {name})}
-    close = [candidate for candidate, score in scores.items() if score >= 0.6]
+    close = [candidate for candidate, score in scores.items() if score >= CLOSE]
     return sorted(close, key=lambda candidate: -scores[candidate])[:count]
 
 
 def _similarity(name: str, candidate: str) -> float:
+    """Return how alike two names are, from 0 to 1; 0 where it is less than CLOSE."""
     (group, _, last_part), (other_group, _, other_last_part) = name.rpartition("."), candidate.rpartition(".")
-    same_last = difflib.SequenceMatcher(None, last_part.lower(), other_last_part.lower()).ratio()
+    matcher = difflib.SequenceMatcher(None, last_part.lower(), other_last_part.lower())
+    # The whole is at most what the last parts give, and that at most what is had for less.
+    if matcher.real_quick_ratio() < CLOSE or matcher.quick_ratio() < CLOSE or (same_last := matcher.ratio()) < CLOSE:
+        return 0.0
     same_group = difflib.SequenceMatcher(None, group.lower(), other_group.lower()).ratio()
     return same_last * (0.8 + 0.2 * same_group)
 

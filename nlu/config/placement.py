@@ -14,7 +14,6 @@ What counts is the step, which srun makes.
 import os
 import re
 import socket
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -195,6 +194,8 @@ def reachable(meeting: str) -> str:
         return meeting
     except OSError:
         pass
+    import subprocess
+
     try:
         command = ["scontrol", "--oneliner", "show", "node", host]
         said = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False).stdout

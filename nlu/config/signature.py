@@ -7,6 +7,7 @@ wrong key or value be refused before torch or anything else that is heavy has be
 import ast
 import importlib.util
 import pkgutil
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,18 +21,32 @@ from nlu.config.nearest import hint
 
 ANY = ast.Name(id="Any", ctx=ast.Load())
 _IMPORT_HOPS_MAX = 8
+_FUNCTIONS = re.compile(
+    r"^(?P<indent>(?: {4})?)(?:@.*\n(?P=indent))*(?:async )?def (?!__init__\b).*\n(?:(?:(?P=indent)[ )].*)?\n)*",
+    re.MULTILINE,
+)
+"""A function or method, with its decorators: its first line, then blank ones and those that are further in."""
 
 Definition = ast.ClassDef | ast.FunctionDef
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One keyword-only parameter; `default` is its source text, None when there is none."""
+    """One keyword-only parameter."""
 
     name: str
     annotation: ast.expr
-    required: bool
-    default: str | None
+    value: ast.expr | None
+    """its default, None when there is none"""
+
+    @property
+    def required(self) -> bool:
+        return self.value is None
+
+    @property
+    def default(self) -> str | None:
+        """The source text of the default."""
+        return None if self.value is None else ast.unparse(self.value)
 
 
 @dataclass(frozen=True)
@@ -125,7 +140,7 @@ def _base_targets(target: str, module: "_Module", definition: ast.ClassDef) -> I
     # A base from another distribution is left alone: finding its constructor would mean reading, say, all of torch.
     readable = {"nlu", target.partition(".")[0]}
     for base in definition.bases:
-        full_name = module.full_name(ast.unparse(base))
+        full_name = module.full_name(dotted(base))
         if full_name is not None and full_name.partition(".")[0] in readable:
             yield full_name
 
@@ -136,17 +151,17 @@ def _fields(definition: ast.ClassDef) -> tuple[tuple[str, ...], dict[str, Parame
     for node in definition.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
-        kind = ast.unparse(node.annotation)
-        if kind.endswith("KW_ONLY"):
+        kind = dotted(node.annotation).rpartition(".")[2]
+        if kind == "KW_ONLY":
             positional, parameters = tuple(parameters), {}
-        elif not kind.startswith(("ClassVar", "typing.ClassVar")) and not _is_set_later(node.value):
+        elif kind != "ClassVar" and not _is_set_later(node.value):
             name = node.target.id
             parameters[name] = _parameter(name, node.annotation, _field_default(node.value))
     return positional, parameters
 
 
 def _field_options(value: ast.expr | None) -> dict[str, ast.expr] | None:
-    if isinstance(value, ast.Call) and ast.unparse(value.func) in ("field", "dataclasses.field"):
+    if isinstance(value, ast.Call) and dotted(value.func) in ("field", "dataclasses.field"):
         return {keyword.arg: keyword.value for keyword in value.keywords if keyword.arg}
     return None
 
@@ -165,13 +180,24 @@ def _field_default(value: ast.expr | None) -> ast.expr | None:
 
 
 def _parameter(name: str, annotation: ast.expr | None, default: ast.expr | None) -> Parameter:
-    source = None if default is None else ast.unparse(default)
-    return Parameter(name, ANY if annotation is None else annotation, required=default is None, default=source)
+    return Parameter(name, ANY if annotation is None else annotation, default)
 
 
 def _is_dataclass(definition: ast.ClassDef) -> bool:
-    names = (ast.unparse(node.func if isinstance(node, ast.Call) else node) for node in definition.decorator_list)
+    names = (dotted(node.func if isinstance(node, ast.Call) else node) for node in definition.decorator_list)
     return any(name in ("dataclass", "dataclasses.dataclass") for name in names)
+
+
+def dotted(expression: ast.expr) -> str:
+    """Return the dotted name that an expression is, or of which it is a subscript; "" where it is computed."""
+    match expression:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=owner, attr=name) if before := dotted(owner):
+            return f"{before}.{name}"
+        case ast.Subscript(value=owner):
+            return dotted(owner)
+    return ""
 
 
 def _doc(definition: Definition) -> str:
@@ -199,10 +225,12 @@ def _locate(target: str, hops: int) -> tuple[_Module, Definition]:
     name = target[len(module_name) + 1 :]
     if spec is None or not name:
         raise UserError(f"{target} does not name a class in a module; write package.module.Class")
-    module = _read_module(module_name, spec)
-    if name in module.definitions:
-        return module, module.definitions[name]
-    origin = module.full_name(name)
+    for in_full in (False, True) if module_name.startswith("nlu.") else (True,):
+        module = _read_module(module_name, spec, in_full)
+        if name in module.definitions:
+            return module, module.definitions[name]
+        if (origin := module.full_name(name)) is not None:
+            break
     if origin is None or hops == 0:
         raise UserError(_not_found(target, module, spec))
     return _locate(origin, hops - 1)
@@ -246,16 +274,28 @@ def _found_in(folders: list[str], package: str, part: str) -> ModuleSpec | None:
 
 
 @cache
-def _read_source(path: str) -> ast.Module:
+def _read_source(path: str, in_full: bool) -> ast.Module:
     try:
-        return ast.parse(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        return ast.parse(text if in_full else without_functions(text))
     except SyntaxError as error:
+        if not in_full:
+            return _read_source(path, in_full=True)
         raise UserError(f"{path}:{error.lineno} is not valid Python: {error.msg}; correct it") from error
 
 
-def _read_module(name: str, spec: ModuleSpec) -> _Module:
+def without_functions(text: str) -> str:
+    """Return the source of a module, written as those of nlu are, without what a constructor's keys do not hang on.
+
+    Functions and methods but `__init__` are left out: parsing them would take most of the time. A test compares what is
+    read of each module of nlu with what is read of all of it.
+    """
+    return _FUNCTIONS.sub(r"\g<indent>pass\n", text)
+
+
+def _read_module(name: str, spec: ModuleSpec, in_full: bool) -> _Module:
     has_source = spec.origin is not None and spec.origin.endswith(".py")
-    tree = _read_source(spec.origin) if has_source else ast.Module(body=[], type_ignores=[])
+    tree = _read_source(spec.origin, in_full) if has_source else ast.Module(body=[], type_ignores=[])
     package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
     definitions: dict[str, Definition] = {}
     imported: dict[str, str] = {}

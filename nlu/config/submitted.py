@@ -9,7 +9,6 @@ queued again goes on.
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,6 +45,9 @@ def raised_in(job: JobReturn) -> Any:
 
 def refusal_of(error: BaseException | None) -> str | None:
     """Return what sbatch, or another command that hands jobs over, said when it refused one; None of other errors."""
+    # Every command imports this module, and that takes as long as reading all signatures.
+    import subprocess
+
     cause = error.__cause__ if error is not None else None
     if not isinstance(cause, subprocess.CalledProcessError):
         return None
@@ -155,7 +157,9 @@ def run_while_time_lasts(run: Callable[[], int], lost_a_peer: Callable[[BaseExce
         try:
             queue_again(number, None)
         except Exception as error:
+            from subprocess import SubprocessError
+
             # It cannot be queued again, by submitit's count or by Slurm's rules: its status says the same.
-            if not was_lost(error) and not isinstance(error, subprocess.SubprocessError):
+            if not was_lost(error) and not isinstance(error, SubprocessError):
                 raise
     return status

@@ -29,6 +29,13 @@ class Written:
     kind: str
 
 
+@dataclass(frozen=True)
+class Naming:
+    """A text that names something, `what`; whether there is such a thing is for others to say."""
+
+    what: str
+
+
 PositiveInt = Annotated[int, Range(min=1)]
 OddPositiveInt = Annotated[int, Range(min=1, odd=True)]
 FoldCount = Annotated[int, Range(min=2)]
@@ -47,3 +54,4 @@ Interval = Annotated[str | int, Written("interval")]
 """A duration, or 0 for "only at the end"."""
 Warmup = Annotated[str | float, Written("warmup")]
 """A ratio of the whole run in [0, 1], or a duration."""
+Weights = Annotated[str, Naming("a folder in Hugging Face layout, hf://NAME or RUN/best")]

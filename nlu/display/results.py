@@ -1,15 +1,15 @@
 """The last words of a run on the console: what came out, how fast, and where the files are."""
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from nlu.display.progress import format_time
+from nlu.display.tables import print_table
 
 MAX_METRIC_COLUMNS = 6
 PLAIN_WIDTH = 120
@@ -40,14 +40,9 @@ def print_result(result: Mapping[str, Any], run_dir: Path, figures: Sequence[Pat
 
     Paths are relative to the working folder, one a line, never wrapped.
     """
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, markup=False, emoji=False, highlight=False)
-    console.print()
-    console.print(final_table(result))
-    console.print()
     checkpoint = (result.get("best") or {}).get("checkpoint")
     paths = [*figures, *([run_dir / checkpoint] if checkpoint else []), run_dir / "result.json"]
-    for path in paths:
-        console.print(os.path.relpath(path), soft_wrap=True)
+    print_table("", final_table(result), "", *map(os.path.relpath, paths), plain_width=PLAIN_WIDTH)
 
 
 def parts_table(result: Mapping[str, Any], set_name: str) -> RenderableType:
@@ -74,15 +69,12 @@ def parts_table(result: Mapping[str, Any], set_name: str) -> RenderableType:
 
 def print_parts(result: Mapping[str, Any], run_dir: Path) -> None:
     """Print `parts_table` of each set on standard output, the best metric in words, and the paths of what was left."""
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, markup=False, emoji=False, highlight=False)
     best = result["best"]
     deviation = "" if best["sd"] is None else f", sd {_format_metric(best['sd'])}"
-    for set_name in result["metrics"]:
-        console.print()
-        console.print(parts_table(result, set_name))
-    console.print(f"\nmean best {best['set']} {best['metric']}  {_format_metric(best['value'])}{deviation}\n")
-    for path in [*sorted((run_dir / "predictions").glob("*.json*")), run_dir / "result.json"]:
-        console.print(os.path.relpath(path), soft_wrap=True)
+    tables = [part for set_name in result["metrics"] for part in ("", parts_table(result, set_name))]
+    mean = f"\nmean best {best['set']} {best['metric']}  {_format_metric(best['value'])}{deviation}\n"
+    paths = [*sorted((run_dir / "predictions").glob("*.json*")), run_dir / "result.json"]
+    print_table(*tables, mean, *map(os.path.relpath, paths), plain_width=PLAIN_WIDTH)
 
 
 def _metric_names(metrics: Mapping[str, Mapping[str, float | None]], major: str | None) -> list[str]:

@@ -44,13 +44,8 @@ def print_scores(found: Mapping[str, Found], out: str | None) -> None:
         if one.confusion is not None and (lines := _confusions(one.names, one.confusion)):
             print_table("", *lines)
     if out is not None:
-        print()
-        for path in [
-            *sorted(Path(out).glob("predictions/*")),
-            *sorted(Path(out).glob("plots/*")),
-            Path(out, "result.json"),
-        ]:
-            print(os.path.relpath(path))
+        kept = [*sorted(Path(out).glob("predictions/*")), *sorted(Path(out).glob("plots/*"))]
+        print_table("", *map(os.path.relpath, [*kept, Path(out, "result.json")]))
 
 
 def _by_label(entries: Sequence[Mapping[str, Any]]) -> Any:

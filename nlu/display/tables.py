@@ -2,35 +2,35 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from nlu.config.pipes import leave_output
+from nlu.config.pipes import printing
 
 PLAIN_WIDTH = 10_000
 MAX_CELL = 40
 
 
-def print_table(*parts: RenderableType, style: str | None = None) -> None:
-    """Print tables and lines on standard output; no line ends in spaces."""
-    if sys.stdout.isatty():
-        console = Console(markup=False, emoji=False, highlight=False)
+def print_table(*parts: RenderableType, style: str | None = None, plain_width: int = PLAIN_WIDTH) -> None:
+    """Print tables and lines on standard output; no line ends in spaces.
+
+    Lines that are texts are left whole. A reader who has seen enough, as `head` has, is no error.
+    """
+    is_terminal = sys.stdout.isatty()
+    looks: dict[str, Any] = {} if is_terminal else {"width": plain_width, "color_system": None}
+    console = Console(markup=False, emoji=False, highlight=False, **looks)
+    with nullcontext() if is_terminal else console.capture() as capture:
         for part in parts:
-            console.print(part, style=style)
+            console.print(part, style=style if is_terminal else None, soft_wrap=isinstance(part, str))
+    if capture is None:
         return
-    console = Console(width=PLAIN_WIDTH, markup=False, emoji=False, highlight=False, color_system=None)
-    with console.capture() as capture:
-        for part in parts:
-            console.print(part)
-    try:
+    with printing():
         for line in capture.get().splitlines():
             print(line.rstrip())
-        sys.stdout.flush()
-    except BrokenPipeError:
-        leave_output()
 
 
 def table_of(columns: Iterable[tuple[str, bool]]) -> Table:

@@ -88,7 +88,7 @@ def run_export(config: Export, located: Located) -> int:
         own = _of_run(trained, rows)
         write_json(staging / ABOUT, _about(trained, [own, *found]))
     _print([own, *found])
-    print(f"\n{config.out}")
+    print_table("", config.out)
     return 0
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from nlu.config.errors import UserError
 from nlu.storage.answers import Changed
 from nlu.storage.buckets import Bucket, open_bucket
-from nlu.storage.places import OBJECTS, Place
+from nlu.storage.places import Place, object_reference
 from nlu.storage.receiving import fetch_into
-from nlu.storage.reference import Reference, parse_reference
 from nlu.storage.store import Advance, Found
 from nlu.storage.stores import Objects
 
@@ -154,25 +153,3 @@ class ObjectStore:
             f"{self.reference.what} {self.shown} cannot be shared: the store overwrites an object in spite of "
             f"{condition}{bucket}, so that of two writers one would be lost; use another bucket or store"
         )
-
-
-def object_reference(url: str, what: str) -> Reference:
-    """Return the address of a folder of a bucket. Raises UserError for any other, `what` saying what it is for."""
-    reference = parse_reference(url, what)
-    bucket, _, folder = reference.location.partition("://")[2].partition("/")
-    if reference.scheme not in (*OBJECTS, "s3a") or not bucket or not folder.strip("/"):
-        raise UserError(
-            f"{what} is {reference.shown}, which is no folder of a bucket; write s3://BUCKET/FOLDER or oss://BUCKET/FOLDER"
-        )
-    if set(folder) & set("*?[]#\\") or ".." in folder.split("/"):
-        raise UserError(f"{what} is {reference.shown}, which has '..' or one of *?[]#\\ in it; choose another folder")
-    return reference
-
-
-def address_problems(url: str, what: str) -> list[str]:
-    """Return what is wrong with the address of a folder of a bucket, without asking any store."""
-    try:
-        object_reference(url, what)
-    except UserError as error:
-        return list(error.problems)
-    return []

@@ -88,6 +88,28 @@ def parse_place(text: str, what: str = "path", *, writes: bool = False) -> Place
     return _object(reference, scheme)
 
 
+def object_reference(url: str, what: str) -> Reference:
+    """Return the address of a folder of a bucket. Raises UserError for any other, `what` saying what it is for."""
+    reference = parse_reference(url, what)
+    bucket, _, folder = reference.location.partition("://")[2].partition("/")
+    if reference.scheme not in (*OBJECTS, "s3a") or not bucket or not folder.strip("/"):
+        raise UserError(
+            f"{what} is {reference.shown}, which is no folder of a bucket; write s3://BUCKET/FOLDER or oss://BUCKET/FOLDER"
+        )
+    if set(folder) & set("*?[]#\\") or ".." in folder.split("/"):
+        raise UserError(f"{what} is {reference.shown}, which has '..' or one of *?[]#\\ in it; choose another folder")
+    return reference
+
+
+def address_problems(url: str, what: str) -> list[str]:
+    """Return what is wrong with the address of a folder of a bucket, without asking any store."""
+    try:
+        object_reference(url, what)
+    except UserError as error:
+        return list(error.problems)
+    return []
+
+
 def refuse_root(place: Place, action: str) -> None:
     """Raise UserError for what would change all of a bucket or of the disk."""
     if place.is_root:

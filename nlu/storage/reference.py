@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.cache import read_digest
 from nlu.storage.redaction import found_in, hide, remedy
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -35,7 +34,11 @@ class Reference:
         """Raises DataError, with both digests, if the reference has a sha256 that is not the file's."""
         if self.sha256 is None:
             return
-        digest = digest or read_digest(path)
+        if digest is None:
+            # It brings locks and temporary files with it.
+            from nlu.storage.cache import read_digest
+
+            digest = read_digest(path)
         if digest != self.sha256:
             raise self.digest_error(digest)
 

@@ -47,6 +47,16 @@ def test_a_name_of_the_hub_is_told_how_it_is_written(problems_of, name):
     assert "the hub is written" not in problem
 
 
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [([], "not set"), (["model.pretrained=null"], "null"), (["model.pretrained=3"], "3")],
+)
+def test_an_encoder_of_transformers_without_weights_is_told_what_they_may_be(problems_of, given, what):
+    (problem,) = problems_of("model=hf", *given)
+    rule = "must be a folder in Hugging Face layout, hf://NAME or RUN/best"
+    assert problem == f"model.pretrained is {what} but {rule}; set model.pretrained" + " to such a value" * bool(given)
+
+
 def test_braces_that_the_shell_took_away_are_named(problems_of):
     # What bash makes of data.fields={text:review,label:label}.
     (problem,) = problems_of("data=files", "data.train=my.csv", "data.fields=text:review", "data.fields=label:label")

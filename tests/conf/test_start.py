@@ -25,6 +25,9 @@ HEAVY = {
     "tokenizers",
     "optuna",
     "sqlalchemy",
+    "http",
+    "ssl",
+    "subprocess",
 }
 MAX_RATIO, SAME_FILES = 1.5, 1.1
 BARE = """

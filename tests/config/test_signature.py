@@ -2,11 +2,13 @@
 
 import ast
 import sys
+from pathlib import Path
 
 import pytest
 
+import nlu
 from nlu.config.errors import UserError
-from nlu.config.signature import read_signature
+from nlu.config.signature import read_signature, without_functions
 
 
 def names(target: str) -> list[str]:
@@ -91,3 +93,33 @@ def test_packages_without_an_init_are_read_at_any_depth(tmp_path, monkeypatch):
     assert list(read_signature("my_parts.losses.soft.Soft").parameters) == ["degree"]
     with pytest.raises(UserError, match="my_parts.losses.sofd.*soft"):
         read_signature("my_parts.losses.sofd.Soft")
+
+
+def test_what_is_read_of_each_module_of_nlu_is_what_stands_there():
+    texts = {path: path.read_text(encoding="utf-8") for path in Path(nlu.__file__).parent.rglob("*.py")}
+    assert len(texts) > 200
+    for path, text in texts.items():
+        whole, part = (ast.parse(source) for source in (text, without_functions(text)))
+        assert of_constructors(part) == of_constructors(whole), path
+
+
+def of_constructors(tree: ast.Module) -> list[str]:
+    """Everything at the top of a module but functions, of classes without their methods, as written."""
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            node.body = [own for own in node.body if not _is_left_out(own)]
+        if not _is_left_out(node):
+            found.append(ast.unparse(node))
+    return found
+
+
+def _is_left_out(node: ast.stmt) -> bool:
+    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "__init__"
+    return is_function or isinstance(node, ast.Pass)
+
+
+def test_a_function_of_nlu_is_read_though_classes_are_looked_for_first():
+    assert read_signature("nlu.config.signature.read_signature").positional == ("target",)
+    with pytest.raises(UserError, match="nlu.config.signature has no read_signatur; nearest: read_signature"):
+        read_signature("nlu.config.signature.read_signatur")

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,3 +73,18 @@ def test_a_result_read_back_from_json_prints_the_same(result, capsys, tmp_path):
     write_json(tmp_path / "result.json", result)
     print_result(json.loads((tmp_path / "result.json").read_text()), tmp_path, [])
     assert cells(capsys.readouterr().out.splitlines()[4]) == ["test", "-", "0.2500", "-", "-", "-", "-"]
+
+
+@pytest.mark.parametrize("printed", ["print_result(result, Path('run'), [])", "print_parts(parts, Path('run'))"])
+def test_a_reader_who_has_seen_enough_is_no_error_and_what_follows_is_done(result, printed):
+    best = {"set": "dev", "metric": "f1", "value": 0.5, "sd": None}
+    parts = {"metrics": {"dev": {"f1": 0.5}}, "sd": {"dev": {"f1": None}}, "best": best, "parts": [], "out_of_fold": {}}
+    reading, writing = os.pipe()
+    os.close(reading)
+    body = (
+        "import sys; from pathlib import Path; from nlu.display.results import print_parts, print_result\n"
+        f"result, parts = {result!r}, {parts!r}\n{printed}\nprint('done', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", body], stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"done\n")

@@ -22,7 +22,7 @@ from nlu.config.entry.grid import run_dir_problems
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.words import counted
-from nlu.storage.objects import address_problems
+from nlu.storage.places import address_problems
 from nlu.sweeps import preflight, resources
 from nlu.sweeps.channel import PRUNER
 from nlu.sweeps.patience import PatientStorage

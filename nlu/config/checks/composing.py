@@ -15,7 +15,7 @@ from nlu.config.checks.resolve import without_hydra
 from nlu.config.hydra_private import remembering
 
 _Known = dict[tuple[object, ...], DictConfig | Exception]
-"""what was composed, with the node `hydra` and without, or was raised, by all that it depends on"""
+"""what was composed, with the node `hydra` or without, or was raised, by that and by all that it depends on"""
 MOST_KEPT = 64
 """a search composes anew for each trial, 0.2 MB each time; the oldest goes first"""
 _known: ContextVar[_Known | None] = ContextVar("compositions", default=None)
@@ -39,26 +39,27 @@ def compose(config_name: str, overrides: Sequence[str], *, with_hydra: bool = Fa
         return hydra.compose(config_name, list(overrides), return_hydra_config=with_hydra)
     path = [(one.provider, one.path) for one in GlobalHydra.instance().config_loader().get_search_path().get_path()]
     key = (config_name, *overrides, *path)
-    found = known.get(key)
+    found = known.get((with_hydra, *key))
     if found is None:
-        try:
-            found = hydra.compose(config_name, list(overrides), return_hydra_config=True)
-        except Exception as error:
-            found = error
-        _keep(known, key, found)
+        whole = known.get((True, *key))
+        if isinstance(whole, DictConfig):
+            found = without_hydra(whole)
+        else:
+            found = whole or _composed(config_name, overrides, with_hydra)
+        _keep(known, (with_hydra, *key), found)
     if isinstance(found, Exception):
         raise found
-    if with_hydra:
-        return found
-    key = ("without hydra", *key)
-    plain = known.get(key)
-    if plain is None:
-        plain = _keep(known, key, without_hydra(found))
-    return plain  # type: ignore[return-value]
+    return found
 
 
-def _keep(known: _Known, key: tuple[object, ...], found: DictConfig | Exception) -> DictConfig | Exception:
+def _composed(config_name: str, overrides: Sequence[str], with_hydra: bool) -> DictConfig | Exception:
+    try:
+        return hydra.compose(config_name, list(overrides), return_hydra_config=with_hydra)
+    except Exception as error:
+        return error
+
+
+def _keep(known: _Known, key: tuple[object, ...], found: DictConfig | Exception) -> None:
     while len(known) >= MOST_KEPT:
         known.pop(next(iter(known)), None)
     known[key] = found
-    return found

@@ -30,6 +30,8 @@ def with_known_keys(
                 for override, parsed in read
                 if override[0] not in "+~" and parsed.package is None and "." in parsed.key_or_group
             }
+            if not plain:
+                return list(overrides)
             others = first_values([override for override in overrides if override not in plain])
             config = compose(config_name, others)
         except (UserError, *USER_MISTAKES):

@@ -19,8 +19,7 @@ from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
 from nlu.config.unset import MISSING
-from nlu.storage.objects import address_problems
-from nlu.storage.places import is_object
+from nlu.storage.places import address_problems, is_object
 from nlu.storage.redaction import credential_problems
 
 DATA_TARGET = DEFAULT_TARGETS["data"]

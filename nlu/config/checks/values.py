@@ -12,7 +12,8 @@ from typing import Annotated, Any, get_args, get_origin
 from nlu.config import types
 from nlu.config.durations import duration_rule, parse_duration, parse_interval, parse_warmup
 from nlu.config.errors import UserError
-from nlu.config.types import Range, Written
+from nlu.config.signature import dotted
+from nlu.config.types import Naming, Range, Written
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "duration": parse_duration,
@@ -148,6 +149,8 @@ def _expected_of_name(name: str, value: Any) -> str | None:
             return _expected_of_written(constraint, value)
         if isinstance(constraint, Range):
             return _expected_in_range(base, constraint, value)
+        if isinstance(constraint, Naming):
+            return None if isinstance(value, str) else constraint.what
     return None
 
 
@@ -178,7 +181,7 @@ def _is_within(limits: Range, value: float) -> bool:
 
 
 def _last_name(annotation: ast.expr) -> str:
-    return ast.unparse(annotation).rpartition(".")[2]
+    return dotted(annotation).rpartition(".")[2]
 
 
 def _is_ellipsis(annotation: ast.expr) -> bool:

@@ -11,7 +11,7 @@ from nlu.config.unset import MISSING
 from nlu.launching.pai.settings import PREFIX, mount_of
 from nlu.launching.queue import Job
 from nlu.launching.queues import Place
-from nlu.storage.objects import address_problems
+from nlu.storage.places import address_problems
 
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 LOCAL_STORAGES = ("journal", "sqlite")

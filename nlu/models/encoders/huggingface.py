@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
-from nlu.config.types import Probability
+from nlu.config.types import Probability, Weights
 from nlu.data.collate import Batch, to_device
 from nlu.data.ragged import ranges
 from nlu.data.tokenizing import load_tokenizer
@@ -32,7 +32,7 @@ class HuggingFace(nn.Module):
         vocab_size: int,
         source: Pretrained | None,
         *,
-        pretrained: str | None,
+        pretrained: Weights,
         random_weights: bool = False,
         head_dropout: Probability = 0.1,
         pooling: Literal["first", "mean"] = "first",
@@ -43,10 +43,7 @@ class HuggingFace(nn.Module):
         the text), or the mean of its tokens. `head_dropout` applies to what the head reads.
         """
         super().__init__()
-        if source is None:
-            raise UserError(
-                "model.pretrained is null, but model=hf takes its architecture from there; set a folder or hf://"
-            )
+        assert source is not None, "pretrained names it"
         config = _architecture(source)
         if random_weights:
             _fit_vocabulary(config, vocab_size)

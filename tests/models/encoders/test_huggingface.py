@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from nlu.config.errors import CheckpointError, UserError
+from nlu.config.errors import CheckpointError
 from nlu.data.tokenizing import wordpiece
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.formats.pretrained import load_into, open_pretrained
@@ -175,8 +175,6 @@ def test_an_architecture_that_transformers_cannot_build_is_refused_with_the_reas
         (folder / "config.json").write_text(content)
         with pytest.raises(CheckpointError):
             load(str(folder))
-    with pytest.raises(UserError, match="model.pretrained is null, but model=hf takes its architecture from there"):
-        HuggingFace(VOCAB_SIZE, None, pretrained=None)
 
 
 @pytest.mark.parametrize(
