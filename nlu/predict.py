@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NoReturn
 from omegaconf import DictConfig
 
 from nlu.config.entry.app import prepare, run_app
-from nlu.config.errors import keys_called
 from nlu.config.placement import placement
 from nlu.config.schemas import SCHEMAS
 
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
 def main(composed: DictConfig) -> int:
     """Validate, then predict in one process for each device."""
-    with keys_called({"input.path": "input"}):
-        plain = prepare(composed, SCHEMAS["predict"])
+    plain = prepare(composed, SCHEMAS["predict"])
     from nlu.config.inference import Predict
 
     config = Predict.of(plain)

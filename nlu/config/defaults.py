@@ -12,6 +12,8 @@ PLAIN_GROUPS = {
     "trainer": "nlu.config.schema.Trainer", "folds": "nlu.config.schema.Folds", "input": "nlu.config.inference.Input",
 }  # fmt: skip
 """Groups without a target, and the dataclass that is their schema."""
+CALLED = {"input.path": "input"}
+"""Keys that messages call as they are written short."""
 DEFAULT_TARGETS = {"data": "nlu.data.dataset.Files"}
 """What a choice of a group is where it names no target."""
 

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 from nlu.config.schema import Run
-from nlu.config.types import NonNegativeFloat, NonNegativeInt, Port, PositiveFloat, PositiveInt
+from nlu.config.types import (
+    InputFile,
+    NewFolder,
+    NonNegativeFloat,
+    NonNegativeInt,
+    OutputFile,
+    Port,
+    PositiveFloat,
+    PositiveInt,
+    TrainedRun,
+)
 
 STANDARD = "-"
 """stands for standard input or output in the place of a path"""
@@ -18,7 +28,7 @@ STANDARD = "-"
 class Input:
     """The rows to predict. Written short: `input=PATH`."""
 
-    path: str
+    path: InputFile
     """A file or URL; - is standard input."""
     fields: dict[str, str | int] | None = None
     """Column of each text, by name or number from 0; null = as in training, or columns called like the fields."""
@@ -32,12 +42,12 @@ class Input:
 class Predict:
     """The validated configuration of `nlu.predict`."""
 
-    run: str
+    run: TrainedRun
     """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
     input: Input
-    output: str
+    output: OutputFile
     """csv, tsv, jsonl or parquet by its suffix; odps://PROJECT/tables/NAME; - is standard output."""
     scores: bool = False
     """Add the probability of each label in a column of its own."""
@@ -67,7 +77,7 @@ class Predict:
 class Evaluate(Run):
     """The validated configuration of `nlu.evaluate`: that of a run, and what is to be known of it."""
 
-    run: str | None = None
+    run: TrainedRun | None = None
     """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken; null = the
     weights that the configuration starts from."""
     checkpoint: str = "best"
@@ -90,7 +100,7 @@ class Evaluate(Run):
 class Export:
     """The validated configuration of `nlu.export`."""
 
-    run: str
+    run: TrainedRun
     """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
@@ -107,7 +117,7 @@ class Export:
         ]
     )  # fmt: skip
     """One format or several, each then in a folder of its name."""
-    out: str
+    out: NewFolder
     """A new folder."""
     max_rows: PositiveInt = 256
     """Rows of the run's evaluation set that the export is held against."""
@@ -122,7 +132,7 @@ class Export:
 class Serve:
     """The validated configuration of `nlu.serve`."""
 
-    run: str
+    run: TrainedRun
     """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""

@@ -55,3 +55,7 @@ Interval = Annotated[str | int, Written("interval")]
 Warmup = Annotated[str | float, Written("warmup")]
 """A ratio of the whole run in [0, 1], or a duration."""
 Weights = Annotated[str, Naming("a folder in Hugging Face layout, hf://NAME or RUN/best")]
+TrainedRun = Annotated[str, Naming("a run, RUN/best-2, RUN/last, a checkpoint's folder or a search")]
+InputFile = Annotated[str, Naming("a file, a URL or - for standard input")]
+OutputFile = Annotated[str, Naming("a file, an address of a store or - for standard output")]
+NewFolder = Annotated[str, Naming("a new folder")]

@@ -21,11 +21,10 @@ import nlu
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
 from nlu.inference.attribution import explaining
-from nlu.inference.rows import alternatives_of
 from nlu.serving.batching import Batcher, Busy, Parts
 from nlu.serving.limits import GONE, Rates, Refused, read_body
 from nlu.serving.measures import CONTENT_TYPE, Measures
-from nlu.serving.requests import AskedWhy, read_explain, read_predict
+from nlu.serving.requests import AskedWhy, example_of, read_explain, read_predict
 from nlu.serving.schema import EXPLAIN_ROUTE, PREDICT_ROUTE
 from nlu.serving.served import Newest, Served
 
@@ -142,7 +141,7 @@ class Application:
 
     async def _wrong_method(self, request: Request, error: Any) -> Response:
         path, allowed = request.url.path, error.headers["Allow"]
-        example: dict[str, Any] = dict.fromkeys(alternatives_of(self.newest.served.trained)[-1], "...")
+        example = example_of(self.newest.served.trained)
         bodies = {"/predict": {"rows": [example]}, "/explain": {"row": example}}
         body = f" with a body such as {json.dumps(bodies[path])}" if path in bodies else ""
         refused = f"{request.method:.20} {path:.80} is not answered; send {allowed}{body}"

@@ -10,7 +10,7 @@ from nlu.config.inference import Serve
 from nlu.config.nearest import hint
 from nlu.data.layouts import Values
 from nlu.inference.columns import Columns, columns_of
-from nlu.inference.rows import values_of
+from nlu.inference.rows import alternatives_of, values_of
 from nlu.inference.trained import Trained
 from nlu.serving.limits import Refused
 
@@ -44,7 +44,7 @@ def read_predict(body: bytes, trained: Trained, limits: Serve) -> Asked:
     found = _object(body, PREDICT, "rows")
     rows = found["rows"]
     if not isinstance(rows, list):
-        raise Refused(422, 'rows is no list; send {"rows": [{"text": "..."}]}')
+        raise Refused(422, f"rows is no list; send {json.dumps({'rows': [example_of(trained)]})}")
     if len(rows) > limits.max_rows:
         raise Refused(
             422, f"rows has {len(rows):,} rows, but max_rows of this server is {limits.max_rows:,}; send fewer"
@@ -71,6 +71,11 @@ def read_explain(body: bytes, trained: Trained, limits: Serve) -> AskedWhy:
         raise Refused(422, f"mistakes is {mistakes!r:.40} but must be a whole number from 0 to {MOST_MISTAKES}")
     values = _values(trained, found["row"], "row", limits)
     return AskedWhy(values, label, None if span is None else (span[0], span[1]), mistakes or 0)
+
+
+def example_of(trained: Trained) -> dict[str, str]:
+    """Return a row that the run can read."""
+    return dict.fromkeys(alternatives_of(trained)[-1], "...")
 
 
 def _is_whole(value: object) -> bool:

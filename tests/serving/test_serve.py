@@ -55,6 +55,10 @@ def test_answers_are_what_predict_writes(name: str, tmp_path: Path) -> None:
         read(tmp_path / "out.jsonl"), rows, strict=True)]  # fmt: skip
     with serving(run, "batch_size=7") as server:
         assert server.ask("/predict", {"rows": rows, "logits": True}) == (200, {"rows": expected})
+        status, refused = server.ask("/predict", {"rows": 3})
+        said, _, example = refused["detail"].partition("; send ")
+        assert (status, said) == (422, "rows is no list")
+        assert server.ask("/predict", json.loads(example))[0] == 200
 
 
 def test_many_clients_at_once_each_get_the_answers_to_their_own_rows(server: Server, loaded: Loaded) -> None:

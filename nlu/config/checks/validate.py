@@ -8,7 +8,7 @@ from typing import Any
 
 from nlu.config.checks.rules import cross_problems
 from nlu.config.checks.values import broken_rule, check_value, show
-from nlu.config.defaults import PLAIN_GROUPS, with_defaults, with_targets
+from nlu.config.defaults import CALLED, PLAIN_GROUPS, with_defaults, with_targets
 from nlu.config.errors import UserError
 from nlu.config.nearest import key_hint
 from nlu.config.schemas import EVALUATE, RUN
@@ -140,7 +140,8 @@ def _not_set(key: str, rule: str | None) -> str:
 
 
 def _join(prefix: str, name: Any) -> str:
-    return f"{prefix}.{name}" if prefix else str(name)
+    key = f"{prefix}.{name}" if prefix else str(name)
+    return CALLED.get(key, key)
 
 
 def _is_missing(value: Any) -> bool:
