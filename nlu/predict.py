@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NoReturn
 from omegaconf import DictConfig
 
 from nlu.config.entry.app import prepare, run_app
-from nlu.config.placement import placement
 from nlu.config.schemas import SCHEMAS
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ def main(composed: DictConfig) -> int:
 def _located(config: "Predict") -> "Located":
     """Return the checkpoint. What is not there is told at once: importing torch takes longer than all other checks."""
     from nlu.config.inference import STANDARD
+    from nlu.config.placement import placement
     from nlu.data.dataset import Files
     from nlu.inference.locate import locate
     from nlu.inference.pieces import pieces_of

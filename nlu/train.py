@@ -25,7 +25,6 @@ from omegaconf import DictConfig, OmegaConf
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.entry.guard import unnamed_folder_problem
 from nlu.config.errors import UserError
-from nlu.config.placement import placement
 from nlu.config.submitted import is_submitted, run_while_time_lasts, was_started_before
 
 BEGAN_S = time.time()
@@ -42,6 +41,7 @@ def main(composed: DictConfig) -> int:
 
 
 def _lost_a_peer(error: BaseException) -> bool:
+    from nlu.config.placement import placement
     from nlu.sweeps.faults import lost_a_peer
 
     return placement().world_size > 1 and lost_a_peer(error)

@@ -64,8 +64,8 @@ def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) 
     `named` are those of dev and test that rows were given for; none: the sets of the configuration. Raises UserError
     for whatever the user must change, before anything is written.
     """
-    logs.set_up(None, 0)
     with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
+        logs.set_up(None, ranks.rank)
         if config.out is not None:
             require_free(config.out, "out")
         with Progress(enabled=ranks.is_first) as progress:

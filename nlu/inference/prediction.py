@@ -45,8 +45,8 @@ Chunk = list[tuple[Row | BadRow, Original]]
 
 def run_prediction(config: Predict, located: Located) -> int:
     """Predict all rows of the input; returns the exit status. Raises UserError for whatever the user must change."""
-    logs.set_up(None, 0)
     with process_group(config.device, keys="") as ranks:
+        logs.set_up(None, ranks.rank)
         if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
             raise UserError("input or output is -, which one process alone can use; set devices=1, or name files")
         if config.output != STANDARD and ranks.is_first:

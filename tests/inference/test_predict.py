@@ -340,6 +340,7 @@ def test_two_processes_write_what_one_process_writes(run: Path, tmp_path: Path) 
     command = ["-m", "nlu.predict", "device=cpu", *whole]
     done = warm.run([*command, f"output={tmp_path}/two.jsonl", "devices=2"], cwd=REPOSITORY, env=SAME_THREADS)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count(", checkpoint best-1; ") == 1, "one of them speaks for all"
     assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
 
 
