@@ -7,6 +7,7 @@ stands in for the other.
 import json
 import logging
 import shutil
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -108,7 +109,8 @@ class Checkpoints:
             replace(new, final)
         except (OSError, SafetensorError) as error:
             if new is not None:
-                shutil.rmtree(new, ignore_errors=True)
+                with suppress(OSError):
+                    remove(new)
             raise self._failure(final, error) from error
 
     def _failure(self, final: Path, error: Exception) -> CheckpointError:

@@ -94,12 +94,18 @@ def replace(new: Path, place: Path, *, note: str = "") -> None:
 def swap(new: Path, place: Path) -> None:
     """The second half of `replace`: rename a marked folder into a place that may be taken."""
     old = place.with_name(f".{place.name}.old")
-    if is_whole(place):
+    had_one = is_whole(place)
+    if had_one:
         remove(old)
         os.rename(place, old)
     else:
         remove(place)
-    os.rename(new, place)
+    try:
+        os.rename(new, place)
+    except OSError:
+        if had_one:
+            os.rename(old, place)
+        raise
     sync_folder(place.parent)
     remove(old)
 
