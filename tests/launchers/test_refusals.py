@@ -45,6 +45,7 @@ WRONG = [
     ([LR, "hydra.run.dir=mine"], "a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir=mine"),
     (["optimizer.lr=choice(0.1,-1)"], "optimizer.lr is -1 but must be a number > 0"),
     (["model=choice(bert_tiny,bert_tniy)"], "model=bert_tniy: there is no such choice; nearest: bert_tiny"),
+    (["model=choice(bert_tiny,甲)"], "model=甲: there is no such choice"),
 ]
 ALSO_WRONG = [
     (["optimizer.lr=tag(log,interval(0,0.1))"], "let it begin above 0"),
