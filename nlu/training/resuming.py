@@ -106,5 +106,8 @@ def _difference(key: str, there: Any, here: Any) -> str:
     if key == "train":
         return "the training rows, or what makes tokens and labels of them, are others than there"
     if key == "evaluated":
-        return "the rows that are scored while training are others than there; those of data.test alone may differ"
+        return (
+            "the rows that are scored while training, or what makes tokens and labels of them, are others than there; "
+            "those of data.test alone may differ"
+        )
     return f"{key}: {there} there, {here} here"

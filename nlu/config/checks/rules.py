@@ -48,6 +48,12 @@ def files_like(pattern: str) -> list[Path]:
     return []
 
 
+def named_file(reference: str) -> Path | None:
+    """Return the file that a data path names, here or, if there is none, in `data_folder`; None where neither is."""
+    places = (Path(reference).expanduser(), data_folder() / reference)
+    return next((path for path in places if path.is_file()), None)
+
+
 def content_of(folder: Path) -> str:
     """Return what a folder that was named instead of a file holds, for a message."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
