@@ -165,10 +165,9 @@ def _warnings(run: Training) -> Iterator[str]:
             f"a step asks for {wanted:,} examples (trainer.batch_size * trainer.accumulation), but there are "
             f"{there:,}, so that every step takes all of them; set trainer.batch_size lower"
         )
-    scheduler = run.scheduler
     # A schedule of one's own may have no warm-up, or another.
-    is_ours = isinstance(scheduler, OneCycle | Constant)
-    if is_ours and (rise := warmup_steps(scheduler.warmup, run.total_steps, run.clock)) > run.total_steps:
+    warmup = run.scheduler.warmup if isinstance(run.scheduler, OneCycle | Constant) else 0
+    if (rise := warmup_steps(warmup, run.total_steps, run.clock)) > run.total_steps:
         yield (
             f"the warm-up (scheduler.warmup) takes {rise:,} steps, but the run has {run.total_steps:,}, so that its "
             "learning rate stays below optimizer.lr; set scheduler.warmup lower, or trainer.max_duration higher"
