@@ -10,9 +10,6 @@ import numpy as np
 
 from nlu.metrics.scores import ExactSum, Record, Scores
 
-METRICS = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "loss")
-BINARY_METRICS = ("f1", "precision", "recall", "auc", "average_precision")
-
 
 def log_probabilities(logits_NC: np.ndarray) -> np.ndarray:
     """Return log softmax over the last axis, in float64."""
