@@ -145,7 +145,7 @@ class Files:
             return [self.find(key, reference)]
         if found := files_like(reference):
             return found
-        raise DataError(f"{key} is {reference!r}, which no file matches here or in {data_folder()}; mend {key}")
+        raise DataError(f"{key} is {reference!r}, which no file matches here or in {data_folder()}; correct {key}")
 
     def find(self, key: str, reference: str) -> Path:
         """Return the one file that a reference means: here, under $NLU_DATA, or fetched. Raises DataError, calling it

@@ -84,7 +84,7 @@ def clean(plan: Plan) -> int:
     """
     with _held(plan.run.folder):
         if not (plan.run.folder / RESULT).is_file() or not (plan.run.folder / CONFIG).is_file():
-            raise UserError(f"{plan.run.folder} was begun anew meanwhile; nothing of it was removed")
+            raise UserError(f"{plan.run.folder} was started again meanwhile; nothing of it was removed")
         freed = 0
         for path, size_bytes in plan.removable.items():
             remove(path)

@@ -93,7 +93,7 @@ class Checkpoints:
 
     def _write(
         self, name: str, tensors: dict[str, dict[str, Tensor]], documents: dict[str, Any], step: int | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         final = self.folder / name
         new = None
         try:

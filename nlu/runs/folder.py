@@ -104,7 +104,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     there = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
     if absent := [key for key in config if key not in there and key not in WITHOUT_EFFECT]:
         raise UserError(
-            f"{run_dir} holds a run of an earlier version, which knew no {' and '.join(absent)}, and this version "
+            f"{run_dir} holds a run of an earlier version, which had no {' and '.join(absent)}, and this version "
             f"cannot go on with it; start anew elsewhere, from its weights with model.pretrained={run_dir}/best"
         )
     if differences := _differences(there, config):

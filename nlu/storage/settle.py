@@ -68,7 +68,7 @@ def settle(new: Path, place: Path, *, note: str = "", is_good: Callable[[Path], 
             if is_good(place):
                 return False
             if os.path.lexists(place):
-                log.warning("%s is damaged or was left half made; it is made anew", place)
+                log.warning("%s is damaged or incomplete; it is made again", place)
                 os.rename(place, place.with_name(f".{place.name}.{secrets.token_hex(8)}.broken"))
             os.rename(new, place)
         finally:

@@ -110,7 +110,7 @@ def test_rows_that_hang_on_their_neighbours_are_broken(run: Path) -> None:
 
     with mock.patch.object(trained.task, "forward", forward):
         neighbours, _ = predicted()
-    assert neighbours.mark == "broken" and neighbours.says.startswith("23 of 23 rows of dev are predicted otherwise")
+    assert neighbours.mark == "broken" and neighbours.says.startswith("23 of 23 rows of dev get another prediction")
 
 
 def test_rounding_in_other_company_is_broken_with_the_native_bert_alone(run: Path) -> None:
@@ -133,7 +133,7 @@ def test_rows_that_are_others_now_are_told_and_not_predicted_again(own: Path, tm
     (folder / "run/config.yaml").write_text(config)
     write(folder / "dev.jsonl", read(folder / "dev.jsonl")[:-1])
     found = checks(folder / "run")
-    assert found["rows"].mark == "warning" and found["rows"].says.startswith("the rows of dev, or what makes")
+    assert found["rows"].mark == "warning" and found["rows"].says.startswith("the rows of dev, or what turns")
     assert found["neighbours"].says.startswith("not tried")
     (folder / "dev.jsonl").unlink()
     found = checks(folder / "run")

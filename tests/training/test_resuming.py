@@ -150,7 +150,7 @@ def test_other_rows_are_named_as_such_though_the_vocabulary_that_hangs_on_them_i
         *options, f"resume={run_dir}", f"data.train={tmp_path}/other.tsv", f"hydra.run.dir={tmp_path}/second", status=2
     )
     said = capsys.readouterr().err
-    assert "the training rows, or what makes tokens and labels of them, are others than there" in said
+    assert "the training rows, or what turns them into tokens and labels, are not those of that run" in said
     assert "damaged" not in said and "scored while training" not in said and not (tmp_path / "second").exists()
 
 
@@ -161,7 +161,7 @@ def test_other_tokens_of_the_same_rows_are_not_told_as_other_rows(
     train(*options, f"resume={run_dir}", "data.max_len=31", f"hydra.run.dir={tmp_path}/second", status=2)
     said = capsys.readouterr().err
     for rows in ("training rows", "rows that are scored while training"):
-        assert f"the {rows}, or what makes tokens and labels of them, are others than there" in said
+        assert f"the {rows}, or what turns them into tokens and labels, are not those of that run" in said
 
 
 def test_a_state_of_an_earlier_version_is_refused_with_what_can_be_taken_of_it(

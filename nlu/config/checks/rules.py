@@ -193,7 +193,9 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
         for key, path in _named_paths(data):
             if is_pattern(path):
                 if not files_like(path):
-                    yield f"{key} is {path!r}, which no file matches here or in {data_folder()} (NLU_DATA); mend {key}"
+                    yield (
+                        f"{key} is {path!r}, which no file matches here or in {data_folder()} (NLU_DATA); correct {key}"
+                    )
             elif not _is_file(path) and not (data_folder() / path).is_file() and path not in (data["urls"] or {}):
                 folders = [folder for folder in (Path(path).expanduser(), data_folder() / path) if folder.is_dir()]
                 if folders:

@@ -266,7 +266,7 @@ def print_end(grid: Grid) -> None:
     # Jobs in processes of their own spoke into files of their own.
     elsewhere = top / ".submitit"
     if failed and elsewhere.is_dir():
-        print(f"nlu: what they said is in {path_text(elsewhere)}", file=sys.stderr)
+        print(f"nlu: their output is in {path_text(elsewhere)}", file=sys.stderr)
 
 
 def _number_of(job: JobReturn) -> int:
