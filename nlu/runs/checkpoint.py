@@ -21,14 +21,13 @@ from nlu.config.errors import CheckpointError
 from nlu.runs.state import Best, State
 from nlu.storage.cache import read_json
 from nlu.storage.files import sync_folder, umask, write_json
-from nlu.storage.settle import MARKER, aside, candidates, find_whole, is_whole, remove, replace
+from nlu.storage.settle import aside, candidates, find_whole, is_whole, remove, replace
 
 log = logging.getLogger(__name__)
 
 OrderKey = dict[str, Any]
 """what the order of examples and the best evaluations of a run hang on, by name"""
 
-COMPLETE = MARKER
 TAKEN = ".taken"
 """in a run's folder: the checkpoints of another run, until they are this one's"""
 ORIGIN = "taken_from.json"

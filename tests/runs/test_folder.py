@@ -12,11 +12,11 @@ import pytest
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.runs import folder as run_folder
-from nlu.runs.checkpoint import COMPLETE, TAKEN
+from nlu.runs.checkpoint import TAKEN
 from nlu.runs.folder import LOCK, checkpoint_to_continue, hold, write_config
 from nlu.runs.takeover import make_own
 from nlu.storage import locks
-from nlu.storage.settle import mark_whole
+from nlu.storage.settle import MARKER, mark_whole
 
 CONFIG: dict[str, Any] = {
     "seed": 1,
@@ -34,7 +34,7 @@ def saved_run(run_dir: Path, **changes: Any) -> Path:
     last = run_dir / "checkpoints" / "last"
     last.mkdir(parents=True)
     (last / "state.json").write_text("{}")
-    (last / COMPLETE).touch()
+    (last / MARKER).touch()
     write_config(run_dir, CONFIG | changes)
     return last
 
@@ -102,7 +102,7 @@ def test_what_a_start_that_was_killed_left_is_no_obstacle_to_the_same_command(tm
         (tmp_path / "new" / left).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "new" / left).touch()
     taken = checkpoint_to_continue(tmp_path / "new", config)
-    assert taken is not None and {path.name for path in taken.iterdir()} == {"state.json", COMPLETE}
+    assert taken is not None and {path.name for path in taken.iterdir()} == {"state.json", MARKER}
 
 
 def test_what_a_kill_left_of_a_first_fold_that_had_not_begun_is_no_obstacle(tmp_path: Path) -> None:
