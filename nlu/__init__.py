@@ -10,9 +10,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load(
-    run: "str | Path", *, checkpoint: str = "best", device: str = "auto", batch_size: int = 64
-) -> "Loaded":  # fmt: skip
+def load(run: "str | Path", *, checkpoint: str = "best", device: str = "auto", batch_size: int = 64) -> "Loaded":
     """Load a trained run, to predict, score and encode in Python.
 
     `run` is a run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken;

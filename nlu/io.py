@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 EXIT_NO = 1
 Verb = Callable[[Sequence[str]], int]
 TARGETS = (
-    " TARGET is the new name; behind a slash, and in an existing folder, a file keeps its own. Of a folder the files "
-    "get to TARGET itself, behind a slash to TARGET/NAME. A file appears whole or not at all; the same command goes on "
-    "with what was broken off."
+    " TARGET is the new name of a file, unless it is an existing folder or ends with a slash: then the file keeps its "
+    "name and is put there. The files of a folder are put into TARGET or, if that ends with a slash, into TARGET/NAME. "
+    "A file appears whole or not at all; the same command goes on with what was broken off."
 )
 RECURSIVE = "with all that is in a folder"
 DRY = "say what would be done, and do nothing"

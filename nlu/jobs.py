@@ -4,7 +4,7 @@ python -m nlu.jobs                          jobs of this project that have not e
 python -m nlu.jobs outputs/grid             all jobs of a run, a grid or a search: state, node, log
 python -m nlu.jobs outputs/grid --cancel 3 5
                                             cancel two of them; --cancel alone: all that have not ended
-python -m nlu.jobs outputs/grid --log 3     the end of what a job said
+python -m nlu.jobs outputs/grid --log 3     the end of a job's output
 python -m nlu.jobs --history                command, commit, time, id and log of every submission
 """
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         "--cancel", nargs="*", type=at_least(0), metavar="NUMBER", help="cancel these jobs; without numbers all of DIR "
         "that have not ended",
     )  # fmt: skip
-    action.add_argument("--log", type=at_least(0), metavar="NUMBER", help="print the end of what a job said")
+    action.add_argument("--log", type=at_least(0), metavar="NUMBER", help="print the end of a job's output")
     action.add_argument(
         "--history", action="store_true", help="print a line for every job submitted, oldest first; with DIR for those "
         "below it",
@@ -155,7 +155,7 @@ def _log(rows: "Sequence[Listed]", number: int, lines: int) -> int:
     if row.submitted.ticket is None:
         raise UserError(f"the submission of job {number} was cut off, so its log is not known")
     said = queue_of([(row.folder, row.submitted)]).log_tail(row.submitted.ticket.id, lines)
-    print("\n".join(said) if said else f"job {number} has said nothing yet")
+    print("\n".join(said) if said else f"job {number} has written nothing yet")
     return 0
 
 

@@ -7,7 +7,7 @@ python -m nlu.train experiment=tnews                         a recorded experime
 python -m nlu.train --rerun outputs/mine seed=2              a former run again, but for what is given
 python -m nlu.train trainer.devices=2                        one process for each of two devices
 torchrun --nproc-per-node=2 -m nlu.train                     the same, started by torchrun
-python -m nlu.train folds=5                                  cross validation; seeds=3 repeats
+python -m nlu.train folds=5                                  cross-validation; seeds=3 trains three seeds
 python -m nlu.train --multirun seed=1,2,3                    Hydra's grid
 python -m nlu.train --multirun hydra/sweeper=hyperband 'optimizer.lr=tag(log,interval(1e-5,5e-4))'    a search
 """

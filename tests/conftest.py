@@ -2,13 +2,18 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests.warm import FOLDER, SESSION
+
+if TYPE_CHECKING:
+    from tests.buckets import Server
 
 # Before any test module is read, since some of them keep the environment for the processes that they start.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -34,6 +39,16 @@ def private_cache(session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep the tests out of the user's cache; one for all of them, since what is in it is found by its content."""
     monkeypatch.setenv("NLU_CACHE", str(session_cache))
     return session_cache
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator["Server"]:
+    """An S3 server in this process; its `bucket` makes one."""
+    # Most tests need none, and its imports take a second.
+    from tests.buckets import server
+
+    with server() as running:
+        yield running
 
 
 def pytest_collection_finish() -> None:

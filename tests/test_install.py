@@ -5,7 +5,6 @@ import configparser
 import email
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -22,7 +21,6 @@ from tests.distribution import copy_checkout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OPTIONAL = ("hf", "onnx", "oss", "errors", "excel", "pai", "serve", "tensorboard", "mlflow", "wandb", "tf")
-SHIPPED = ("nlu", "conf", "launchers", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 DISTRIBUTIONS = {
     "hydra": "hydra-core",
     "yaml": "pyyaml",
@@ -73,12 +71,7 @@ def copy_of_checkout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
 
     def copy(name: str) -> Path:
         target = tmp_path_factory.mktemp(name) / "checkout"
-        target.mkdir()
-        for entry in SHIPPED:
-            if (REPOSITORY / entry).is_dir():
-                shutil.copytree(REPOSITORY / entry, target / entry, ignore=shutil.ignore_patterns("__pycache__"))
-            elif (REPOSITORY / entry).is_file():
-                shutil.copy(REPOSITORY / entry, target / entry)
+        copy_checkout(target)
         return target
 
     return copy

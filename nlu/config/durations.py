@@ -112,7 +112,7 @@ class Clock:
     def examples(self, step: int) -> int:
         """Return the examples seen after `step` steps."""
         epochs, rest = divmod(step, self.steps_per_epoch)
-        return epochs * self.num_examples + min(rest * self.examples_per_step, self.num_examples)
+        return epochs * self.num_examples + rest * self.examples_per_step
 
     def epoch(self, step: int) -> float:
         """Return the epochs completed after `step` steps, with the fraction of the current one."""

@@ -37,9 +37,7 @@ def on_run(
     given = _keys(overrides)
     wrong = [key for key in given if not (key in OWN or _is_data(key) or key in ALLOWED)]
     if wrong:
-        raise UserError(
-            *(f"{key}: a run is scored as it was trained; leave out {key}, or run=" for key in wrong)
-        )  # fmt: skip
+        raise UserError(*(f"{key}: a run is scored as it was trained; leave out {key}, or run=" for key in wrong))
     config = {**deepcopy(dict(saved)), **{key: composed[key] for key in OWN}}
     # How often it was repeated, and which choices were made, is said of training.
     config.pop("choices", None)

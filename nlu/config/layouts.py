@@ -40,9 +40,7 @@ def chosen_layout(layouts: Sequence[str], fields: Iterable[str]) -> str | None:
     return next((name for name in layouts if any(present.issuperset(roles) for roles in TEXT_ROLES[name])), None)
 
 
-def missing_roles(
-    layouts: Sequence[str], targets: Sequence[str], fields: Iterable[str], file_format: str
-) -> list[str]:  # fmt: skip
+def missing_roles(layouts: Sequence[str], targets: Sequence[str], fields: Iterable[str], file_format: str) -> list[str]:
     """Return the fields that a task needs and that are not among those given; empty where all are there.
 
     `targets` are the fields one of which holds the target. Of several layouts it is told what the nearest lacks.

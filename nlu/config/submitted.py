@@ -67,7 +67,7 @@ def grid_problems(error: Exception) -> list[str]:
     if RAISED in {kind.__name__ for kind in type(error).__mro__} or found is None:
         return []
     return [
-        f"job {found['job']} ended without a word ({found['state']}); what it said is in {found['folder']}, the other "
+        f"job {found['job']} ended without a result ({found['state']}); its output is in {found['folder']}; the other "
         "jobs go on; once they have ended, the same command with the same hydra.sweep.dir and resume=auto runs the rest"
     ]
 

@@ -57,7 +57,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "files", nargs="*", metavar="FILE",
-        help="a path or URL, here or in $NLU_DATA; NAME=FILE calls the set so; with --format lines LABEL=FILE says the "
+        help="a path or URL, here or in $NLU_DATA; NAME=FILE names the set; with --format lines LABEL=FILE gives the "
         "label of its rows, and all such files are one set",
     )  # fmt: skip
     parser.add_argument(
@@ -65,7 +65,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--fields", nargs="+", type=_role, default=None, metavar="ROLE=COLUMN",
-        help=f"columns by name, or by number from 0; roles: {', '.join(ROLES)}; default: guessed, and said",
+        help=f"columns by name, or by number from 0; roles: {', '.join(ROLES)}; default: guessed, with the reason",
     )  # fmt: skip
     parser.add_argument("--format", choices=FORMATS, default="auto", help="default: by the suffix")
     header = parser.add_mutually_exclusive_group()

@@ -6,7 +6,7 @@ from glob import has_magic
 from pathlib import Path
 from typing import Literal
 
-from nlu.config.checks.rules import content_of, data_folder, files_like, is_pattern
+from nlu.config.checks.rules import content_of, data_folder, files_like, is_pattern, named_file
 from nlu.config.errors import DataError, UserError
 from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
 from nlu.storage.matching import fetch_matching
@@ -145,18 +145,16 @@ class Files:
             return [self.find(key, reference)]
         if found := files_like(reference):
             return found
-        raise DataError(f"{key} is {reference!r}, which no file matches here or in {data_folder()}; mend {key}")
+        raise DataError(f"{key} is {reference!r}, which no file matches here or in {data_folder()}; correct {key}")
 
     def find(self, key: str, reference: str) -> Path:
         """Return the one file that a reference means: here, under $NLU_DATA, or fetched. Raises DataError, calling it
         `key`, where it is none."""
         if "://" in reference or "#sha256=" in reference:
             return fetch(reference, what=key)
-        here = Path(reference).expanduser()
-        folder = data_folder()
-        for candidate in (here, folder / reference):
-            if candidate.is_file():
-                return candidate
+        if (found := named_file(reference)) is not None:
+            return found
+        here, folder = Path(reference).expanduser(), data_folder()
         if folders := [candidate for candidate in (here, folder / reference) if candidate.is_dir()]:
             raise DataError(f"{key} is {reference!r}, which is a folder {content_of(folders[0])}; set {key} to a file")
         if reference not in self.urls:

@@ -106,7 +106,7 @@ def cut_pair(counts_a_N: np.ndarray, counts_b_N: np.ndarray, room: int) -> tuple
 
 def encode_units(
     tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_len: int, *, spaced: Sequence[bool]
-) -> Encoded:  # fmt: skip
+) -> Encoded:
     """Encode rows of units (words or characters) each of which carries a tag on its first token.
 
     `spaced`, of each row: its units are words that a space stands between, which is encoded with the word after it

@@ -99,7 +99,7 @@ Watch = Callable[[TextIO], Any]
 
 def read_rows(
     path: Path, file_format: str, fields: Fields, header: bool | None, watch: Watch | None = None
-) -> Iterator[Row | BadRow | Mark]:  # fmt: skip
+) -> Iterator[Row | BadRow | Mark]:
     """Yield the rows of one file with the values of `fields`, a mapping from role to column name or number.
 
     `file_format="auto"` goes by the suffix. `header=None` means that a table has a header exactly when a field other

@@ -172,9 +172,7 @@ class Texts:
         for source, first, last in zip(self.sources, bounds, bounds[1:], strict=False):
             yield from self._of_file(source, stored, rows_N[first:last])
 
-    def _of_file(
-        self, source: SourceFile, stored: StoredSet, rows_N: np.ndarray
-    ) -> Iterator[dict[str, Any] | None]:  # fmt: skip
+    def _of_file(self, source: SourceFile, stored: StoredSet, rows_N: np.ndarray) -> Iterator[dict[str, Any] | None]:
         asked = _in_pieces(stored, rows_N)
         wanted = next(asked, None)
         # Where the file is gone or another one by now, that is told row by row.
@@ -207,7 +205,7 @@ def _in_pieces(stored: StoredSet, rows_N: np.ndarray) -> Iterator[tuple[int, int
 
 def texts_for_vocabulary(
     reading: Reading, sources: Sequence[SourceFile], layout: Layout, advance: Callable[[int], None]
-) -> Iterator[list[str]]:  # fmt: skip
+) -> Iterator[list[str]]:
     """Yield the texts of the usable rows, some thousand rows at a time."""
     for chunk in reading.chunks(sources):
         rows = [row.values for _, row in chunk if isinstance(row, Row) and layout.problem(row.values) is None]

@@ -62,7 +62,7 @@ def _values(column: pa.Array) -> np.ndarray:
 
 def record_batch(
     encoded: Encoded, targets: list[Any] | np.ndarray, target: pa.DataType | None, origin: Origin
-) -> pa.RecordBatch:  # fmt: skip
+) -> pa.RecordBatch:
     """Return rows and the target of each, in the same order, as a shard holds them."""
     count = len(encoded.lengths_N)
     words = encoded.words if encoded.words is not None else np.zeros(0, np.int32)

@@ -51,7 +51,7 @@ def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples])
     told = changed_rows(order, store.digests)
     kept.update({name: store.sets[name] for name, digest in order["evaluated"] if digest == store.digests.get(name)})
     if order["train"] != store.digests["train"]:
-        told.insert(0, "the rows of train, or what makes tokens and labels of them, are others now")
+        told.insert(0, "the rows of train, or what turns them into tokens and labels, have changed")
     for sentence in told:
         yield Check("rows", sentence, "warning", "restore the files, or train on the new ones")
     if not told:
@@ -102,9 +102,10 @@ def predicted_again(
         )  # fmt: skip
     elif differing:
         yield Check(
-            "neighbours", f"{len(differing)} of {len(part)} rows of {name} are predicted otherwise alone than among "
-            f"{TOGETHER}, by up to {largest:.2g}", "broken",
-            "tell us: with nlu no row may hang on the rows beside it; a model of your own may attend to padding",
+            "neighbours", f"{len(differing)} of {len(part)} rows of {name} get another prediction alone than "
+            f"among {TOGETHER}, by up to {largest:.2g}", "broken",
+            "no prediction may depend on the other rows of its batch: report it, or see that a model of your own does "
+            "not attend to padding",
         )  # fmt: skip
     else:
         yield Check(

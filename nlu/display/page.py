@@ -28,9 +28,7 @@ NOTHING = {
 """what stands in the place of a figure that would be empty"""
 
 
-def write_page(
-    path: Path, summary: Summary, figures: Mapping[str, Figure], remark: str, command: str | bool
-) -> None:  # fmt: skip
+def write_page(path: Path, summary: Summary, figures: Mapping[str, Figure], remark: str, command: str | bool) -> None:
     """Write the page. `remark` says how importances came about or why there are none; `command` runs the best trial."""
     shown = {name: svg_of(name, figures[name]) if name in figures else NOTHING[name] for name in FIGURES}
     data = json.dumps(plain(_data(summary)), ensure_ascii=False, separators=(",", ":"))

@@ -28,10 +28,9 @@ LONG_CELL = 30
 def html_table(header: Sequence[tuple[str, bool]], lines: Sequence[Sequence[str]]) -> str:
     """Return a table; `header` has the name of each column and whether it holds numbers."""
     classes = [
-        " class=number" if is_number
-        else " class=long" if any(len(line[place]) >= LONG_CELL for line in lines) else ""
+        " class=number" if is_number else " class=long" if any(len(line[place]) >= LONG_CELL for line in lines) else ""
         for place, (_, is_number) in enumerate(header)
-    ]  # fmt: skip
+    ]
     head = "".join(f"<th{' class=number' if is_number else ''}>{html.escape(name)}</th>" for name, is_number in header)
     body = "".join(
         "<tr>" + "".join(f"<td{look}>{html.escape(cell)}</td>"

@@ -92,8 +92,11 @@ def written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def write_trials(path: Path, summary: Summary) -> None:
-    """Write one tab-separated line a trial, by number, with every digit."""
+def write_trials(path: Path, summary: Summary, place: Path) -> None:
+    """Write one tab-separated line a trial, by number, with every digit.
+
+    `place` is the folder of the search: a trial's own, within it, is named from there, whatever becomes of the place.
+    """
     names = [param.name for param in summary.params]
     text = io.StringIO()
     text.write(
@@ -102,8 +105,14 @@ def write_trials(path: Path, summary: Summary) -> None:
     for trial in summary.trials:
         cells = [trial.number, trial.state, trial.value, trial.sd, trial.examples, trial.wall_s]
         cells += [trial.params.get(name) for name in names]
-        text.write("\t".join(_cell(value) for value in [*cells, trial.folder, trial.error]) + "\n")
+        text.write("\t".join(_cell(value) for value in [*cells, _within(place, trial.folder), trial.error]) + "\n")
     write_text(path, text.getvalue())
+
+
+def _within(place: Path, folder: str | None) -> str | None:
+    if folder is None or not Path(folder).is_relative_to(place.absolute()):
+        return folder
+    return str(Path(folder).relative_to(place.absolute()))
 
 
 def _cell(value: object) -> str:

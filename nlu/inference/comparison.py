@@ -45,7 +45,7 @@ def differences(config: Evaluate, located: Located, digests: dict[str, str], ran
 def changed_rows(order: OrderKey, digests: Mapping[str, str]) -> list[str]:
     """Return a sentence for each evaluated set whose rows, tokens or labels are others than a state recorded."""
     return [
-        f"the rows of {name}, or what makes tokens and labels of them, are others now"
+        f"the rows of {name}, or what turns them into tokens and labels, have changed"
         for name, digest in order["evaluated"]
         if digests.get(name) != digest
     ]

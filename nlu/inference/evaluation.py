@@ -116,7 +116,7 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
         store = build_data(config, ranks, progress).store
         if store.labels != trained.labels:
             raise CheckpointError(
-                f"the rows of {located.run_dir} have the labels {store.labels} by now, but it was trained for "
+                f"the rows of {located.run_dir} now have the labels {store.labels}, but it was trained for "
                 f"{trained.labels}; give the rows to score as data.test=FILE"
             )
     for name in store.sets if named and ranks.is_first else ():
@@ -145,7 +145,7 @@ def _but_train(sets: Mapping[str, Examples]) -> dict[str, Examples]:
 
 def _score_all(
     config: Evaluate, subject: Subject, folder: Path, ranks: Ranks, progress: Progress
-) -> dict[str, Findings]:  # fmt: skip
+) -> dict[str, Findings]:
     """Score every set; what was found is on rank 0."""
     precision: Precision = build(config.precision, trusted=config.trusted_packages)
     batch_size = config.trainer.eval_batch_size or 2 * config.trainer.batch_size

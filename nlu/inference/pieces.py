@@ -87,8 +87,8 @@ class Pieces:
         before = json.loads(known.read_text(encoding="utf-8"))
         if changed := [key for key in {**before, **plan} if before.get(key) != plan.get(key)]:
             raise UserError(
-                f"output is {self.shown}, which was begun otherwise ({', '.join(changed)} differ); give the same to go "
-                f"on, choose another, or remove {self.folder}"
+                f"output is {self.shown}, which was begun with other settings ({', '.join(changed)} differ); give "
+                f"the same to go on, choose another, or remove {self.folder}"
             )
 
     def has(self, number: int) -> bool:

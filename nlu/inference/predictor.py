@@ -40,9 +40,7 @@ class Predictor:
 
     def encode(self, rows: Sequence[dict[str, Any]]) -> Encoded:
         """Return the tokens of rows that have no problem."""
-        return self.trained.layout.encode(
-            self.trained.tokenizer, list(rows), self.trained.config.data["max_len"]
-        )  # fmt: skip
+        return self.trained.layout.encode(self.trained.tokenizer, list(rows), self.trained.config.data["max_len"])
 
     def predict(
         self, encoded: Encoded, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None

@@ -6,13 +6,16 @@ takes the others along.
 
 import ctypes
 import logging
+import math
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -24,6 +27,7 @@ from nlu.config.entry.tracebacks import print_traceback
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
+from nlu.storage.locks import Locked, NoLocks, hold_folder, hold_lock
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
 from nlu.training.experiment import run_experiment
 from nlu.training.stopping import EXIT_INTERRUPTED, EXIT_REQUEUE
@@ -32,6 +36,8 @@ PR_SET_PDEATHSIG = 1
 LOST_PEER_S = 30.0
 """how long a worker that lost another waits to be ended with the rest, so that the other's error is the one told"""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+MEETINGS, MEETING_LOCK = "nlu-meeting-", ".lock"
+"""folders in the system's own for temporary files, each locked by the command whose processes meet there"""
 
 
 Work = Callable[[], int]
@@ -48,7 +54,7 @@ def spread(work: Work, devices: int) -> int:
     # cuBLAS repeats its sums only with a fixed workspace, and reads this once.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     workers = placement().workers(devices)
-    return _Workers(work, workers, None).wait() if workers else work()
+    return _work_together(work, workers, None) if workers else work()
 
 
 def in_processes(work: Work, count: int, limit_s: float | None = None) -> int:
@@ -57,18 +63,35 @@ def in_processes(work: Work, count: int, limit_s: float | None = None) -> int:
     Raises TimeoutError, after ending them, where they have not ended by themselves after `limit_s` seconds.
     """
     workers = [Placement("workers", local, count, local, count) for local in range(count)]
-    return _Workers(work, workers, limit_s).wait()
+    return _work_together(work, workers, limit_s)
+
+
+def _work_together(work: Work, workers: list[Placement], limit_s: float | None) -> int:
+    # Those of one node meet at a file, since a port that is free now may be another's by the time it is bound.
+    with meeting_folder() as folder:
+        return _Workers(work, workers, limit_s, f"file://{folder}/store").wait()
+
+
+@contextmanager
+def meeting_folder() -> Iterator[Path]:
+    """Give a folder for the time of the block, and remove those that commands which were killed have left."""
+    for left in Path(tempfile.gettempdir()).glob(f"{MEETINGS}*"):
+        with suppress(Locked, NoLocks, OSError), hold_lock(left / MEETING_LOCK, wait_s=0):
+            shutil.rmtree(left)
+    folder = Path(tempfile.mkdtemp(prefix=MEETINGS))
+    try:
+        with hold_folder(folder, MEETING_LOCK, wait_s=math.inf, optional=True):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Workers:
-    def __init__(self, work: Work, workers: list[Placement], limit_s: float | None):
+    def __init__(self, work: Work, workers: list[Placement], limit_s: float | None, meeting: str):
         self._limit_s, self._deadline_s = limit_s, None if limit_s is None else time.monotonic() + limit_s
         context = multiprocessing.get_context("spawn")
-        # Those of one node meet at a file, since a port that is free now may be another's by the time it is bound.
-        self._meeting = tempfile.TemporaryDirectory(prefix="nlu-workers-")
         self._processes = []
         self._reports: list[Connection] = []
-        meeting = f"file://{self._meeting.name}/store"
         for worker in workers:
             report, theirs = context.Pipe(duplex=False)
             environment = replace(worker, meeting=worker.meeting or meeting).environment()
@@ -86,7 +109,6 @@ class _Workers:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            self._meeting.cleanup()
 
     def _wait(self) -> int:
         sentinels = {process.sentinel: process for process in self._processes}

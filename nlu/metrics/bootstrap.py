@@ -58,7 +58,7 @@ class Blocks:
 
 def intervals_of_means(
     by_query: Mapping[str, Sequence[float]], resamples: int, seed: int, advance: Callable[[int], None]
-) -> Intervals:  # fmt: skip
+) -> Intervals:
     """Return the same of metrics that are means over queries: queries are drawn, each with the candidates it has."""
     rng = np.random.default_rng(seed)
     values_MQ = np.array(list(by_query.values()))

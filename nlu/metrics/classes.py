@@ -3,15 +3,12 @@
 import math
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 
 from nlu.metrics.scores import ExactSum, Record, Scores
-
-METRICS = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "loss")
-BINARY_METRICS = ("f1", "precision", "recall", "auc", "average_precision")
 
 
 def log_probabilities(logits_NC: np.ndarray) -> np.ndarray:
@@ -143,12 +140,12 @@ def _by_threshold(value_N: np.ndarray, is_positive_N: np.ndarray) -> tuple[np.nd
     return np.cumsum(is_positive_N[order_N].astype(np.int64))[ends_V], ends_V + 1
 
 
-def only_prediction(by_label: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the class that every example was given, by the scores by label; None where there are several, or one that
-    is never right."""
-    examples = sum(entry["examples"] for entry in by_label)
-    for entry in by_label:
-        # Examples that were given a class are those that were rightly given it, over its precision.
-        if entry["correct"] and len(by_label) > 1 and round(entry["correct"] / entry["precision"]) == examples:
-            return str(entry["label"])
-    return None
+def only_prediction(records: Iterable[Record]) -> str | None:
+    """Return the class that every example was given, reading no further than to another; None where there are several,
+    or no example."""
+    only = None
+    for record in records:
+        if only not in (None, record["prediction"]):
+            return None
+        only = record["prediction"]
+    return only

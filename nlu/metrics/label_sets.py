@@ -8,11 +8,6 @@ import numpy as np
 from nlu.metrics.classes import average_precision
 from nlu.metrics.scores import ExactSum, Record, Scores, ratio
 
-METRICS = (
-    "f1_micro", "f1_macro", "f1_samples", "precision_micro", "recall_micro", "average_precision", "exact_match",
-    "threshold", "loss",
-)  # fmt: skip
-
 
 class LabelSetScorer:
     """Micro, macro and sample F1, exact match and average precision of predicted sets of labels.

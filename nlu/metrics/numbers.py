@@ -7,8 +7,6 @@ import numpy as np
 
 from nlu.metrics.scores import ExactSum, Record, Scores
 
-METRICS = ("pearson", "spearman", "r2", "mae", "rmse", "loss")
-
 
 class NumberScorer:
     """Pearson's and Spearman's correlation, R², mean absolute and root mean squared error, in the target's own unit.

@@ -6,8 +6,6 @@ from typing import Any, Self
 from nlu.metrics.scores import ExactSum, Record, Scores, ratio
 from nlu.metrics.spans import SpanCounts
 
-METRICS = ("span_f1", "span_precision", "span_recall", "tag_accuracy", "loss")
-
 
 class SpanScorer:
     """Precision, recall and F1 of spans, micro-averaged over types; a span is right when its ends and type are.

@@ -17,11 +17,10 @@ from nlu.config.words import path_text
 from nlu.display.tables import print_table, table_of
 from nlu.reports.runs import CONFIG, LOCK, RESULT, Run, is_run, parts
 from nlu.storage.locks import Locked, hold_lock
-from nlu.storage.settle import remove
+from nlu.storage.settle import is_whole, remove
 
 ENDED = ("complete", "pruned")
 OPTIMIZER_FILES = ("optimizer.safetensors", "average.safetensors")
-COMPLETE = "COMPLETE"
 BEST = re.compile(r"best-(\d+)")
 
 
@@ -60,7 +59,7 @@ def _why_kept(run: Run) -> str:
 
 def _removable(folder: Path, keep_best: int, keep_optimizer: bool) -> Iterator[Path]:
     checkpoints = folder / "checkpoints"
-    if not (checkpoints / "last" / COMPLETE).is_file() or not (checkpoints / "best-1" / COMPLETE).is_file():
+    if not (is_whole(checkpoints / "last") and is_whole(checkpoints / "best-1")):
         # Names that a kill between two renames left are for a resume to mend.
         return
     for path in sorted(checkpoints.iterdir()):
@@ -84,7 +83,7 @@ def clean(plan: Plan) -> int:
     """
     with _held(plan.run.folder):
         if not (plan.run.folder / RESULT).is_file() or not (plan.run.folder / CONFIG).is_file():
-            raise UserError(f"{plan.run.folder} was begun anew meanwhile; nothing of it was removed")
+            raise UserError(f"{plan.run.folder} was started again meanwhile; nothing of it was removed")
         freed = 0
         for path, size_bytes in plan.removable.items():
             remove(path)

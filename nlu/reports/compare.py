@@ -91,13 +91,15 @@ def comparable(rows: Sequence[Row]) -> tuple[list[list[Run]], list[str]]:
 
 
 def config_differences(rows: Sequence[Row]) -> dict[str, tuple[object, ...]]:
-    """Return the keys whose values are not the same in all configurations, with the value of each."""
-    return _differences([_config(row) for row in rows])
+    """Return the keys whose values are not the same in all configurations, with the value of each.
+
+    Seed and fold, of which several runs of a configuration have several, count only between single runs.
+    """
+    are_single = all(len(row.runs) == 1 for row in rows)
+    return _differences([_config(row.runs[0].config if are_single else row.config) for row in rows])
 
 
-def _config(row: Row) -> dict[str, Any]:
-    """The configuration, with seed and fold only where there is a single run."""
-    config = row.runs[0].config if len(row.runs) == 1 else row.config
+def _config(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key.partition(".")[0] not in WITHOUT_EFFECT}
 
 

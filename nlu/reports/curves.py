@@ -149,7 +149,7 @@ def _points(rows: Iterable[dict[str, Cell]], across: str, column: str) -> Points
 
 def _of_metric(
     tables: tuple[list[dict[str, Cell]], list[dict[str, Cell]]], across: Across, set_name: str, metric: str
-) -> Points:  # fmt: skip
+) -> Points:
     rows = (row for row in tables[1] if (row["set"], row["metric"]) == (set_name, metric))
     return _points(rows, COLUMNS[across], "value")
 

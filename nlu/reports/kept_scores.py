@@ -49,6 +49,4 @@ def _by_length(length_N: np.ndarray, right_N: np.ndarray) -> list[tuple[float, f
     length_N, right_N = length_N[order_N], right_N[order_N]
     bounds = np.unique(np.searchsorted(length_N, np.quantile(length_N, np.arange(1, LENGTH_BINS) / LENGTH_BINS)))
     parts = np.split(np.arange(len(length_N)), bounds)
-    return [
-        (float(length_N[part].mean()), float(right_N[part].mean()), len(part)) for part in parts if len(part)
-    ]  # fmt: skip
+    return [(float(length_N[part].mean()), float(right_N[part].mean()), len(part)) for part in parts if len(part)]

@@ -7,6 +7,7 @@ stands in for the other.
 import json
 import logging
 import shutil
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -20,14 +21,13 @@ from nlu.config.errors import CheckpointError
 from nlu.runs.state import Best, State
 from nlu.storage.cache import read_json
 from nlu.storage.files import sync_folder, umask, write_json
-from nlu.storage.settle import MARKER, aside, candidates, find_whole, is_whole, remove, replace
+from nlu.storage.settle import aside, candidates, find_whole, is_whole, remove, replace
 
 log = logging.getLogger(__name__)
 
 OrderKey = dict[str, Any]
 """what the order of examples and the best evaluations of a run hang on, by name"""
 
-COMPLETE = MARKER
 TAKEN = ".taken"
 """in a run's folder: the checkpoints of another run, until they are this one's"""
 ORIGIN = "taken_from.json"
@@ -92,7 +92,7 @@ class Checkpoints:
 
     def _write(
         self, name: str, tensors: dict[str, dict[str, Tensor]], documents: dict[str, Any], step: int | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         final = self.folder / name
         new = None
         try:
@@ -108,7 +108,8 @@ class Checkpoints:
             replace(new, final)
         except (OSError, SafetensorError) as error:
             if new is not None:
-                shutil.rmtree(new, ignore_errors=True)
+                with suppress(OSError):
+                    remove(new)
             raise self._failure(final, error) from error
 
     def _failure(self, final: Path, error: Exception) -> CheckpointError:

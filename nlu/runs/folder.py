@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from nlu.config.checks.rules import files_like, is_pattern, named_file
 from nlu.config.errors import UserError
 from nlu.config.flat import WITHOUT_EFFECT, flat
 from nlu.config.schema import num_repeats
@@ -103,7 +104,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     there = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
     if absent := [key for key in config if key not in there and key not in WITHOUT_EFFECT]:
         raise UserError(
-            f"{run_dir} holds a run of an earlier version, which knew no {' and '.join(absent)}, and this version "
+            f"{run_dir} holds a run of an earlier version, which had no {' and '.join(absent)}, and this version "
             f"cannot go on with it; start anew elsewhere, from its weights with model.pretrained={run_dir}/best"
         )
     if differences := _differences(there, config):
@@ -162,20 +163,20 @@ def write_config(run_dir: Path, config: dict[str, Any]) -> None:
 def say_finished(run_dir: Path, what: str, data: Mapping[str, Any]) -> None:
     """Say that `what`, a run or several, is finished, and which files of its data were written after that.
 
-    It looks at files that are named by their own path, and at their time alone: reading them would take as long as
-    building the store.
+    It looks at the time of the files on this machine alone: reading them would take as long as building the store.
     """
     log.info("the %s finished; nothing was done", what)
     scored_s = (run_dir / "result.json").stat().st_mtime
-    for path in _paths([data.get(key) for key in ("train", "dev", "test")]):
-        if path.is_file() and path.stat().st_mtime > scored_s:
+    for path in _files([data.get(key) for key in ("train", "dev", "test")]):
+        if path.stat().st_mtime > scored_s:
             log.warning("%s was written after that: the scores are those of the rows it held then; for its rows now, "
                         "set hydra.run.dir to a new folder", path)  # fmt: skip
 
 
-def _paths(source: Any) -> list[Path]:
-    """Return the paths that a source of data may name: one, or those of a list or mapping."""
+def _files(source: Any) -> list[Path]:
+    """Return the files of this machine that a source of data names: a path or pattern, or a list or mapping of them."""
     if isinstance(source, str):
-        return [Path(source)]
+        found = named_file(source)
+        return files_like(source) if is_pattern(source) else [found] if found is not None else []
     inner = source.values() if isinstance(source, Mapping) else source or ()
-    return [path for each in inner for path in _paths(each)]
+    return [path for each in inner for path in _files(each)]

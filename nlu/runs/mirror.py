@@ -170,7 +170,7 @@ class Mirror:
         try:
             self._ledger.release()
         except (Unreachable, UserError) as error:
-            log.warning("the claim on %s is not given back: %s", self.store.shown, error)
+            log.warning("the claim on %s is not released: %s", self.store.shown, error)
 
     def _began(self) -> bool:
         """Whether a run, or a search, has begun in the folder."""

@@ -155,7 +155,7 @@ def describe_code() -> dict[str, Any]:
     return {
         "git": _describe_checkout(_package_folder()),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in DISTRIBUTIONS},
-    }  # fmt: skip
+    }
 
 
 def usable_cores() -> int:

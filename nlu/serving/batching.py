@@ -67,9 +67,7 @@ class _Long:
 class Batcher:
     """Computes rows in one thread, those of several requests together."""
 
-    def __init__(
-        self, *, batch_size: int, most_waiting: int, on_batch: Callable[[int], None] = lambda rows: None
-    ):  # fmt: skip
+    def __init__(self, *, batch_size: int, most_waiting: int, on_batch: Callable[[int], None] = lambda rows: None):
         """`batch_size` and `most_waiting` count rows; `on_batch` is told the rows of each batch."""
         self._batch_size, self._most_waiting, self._on_batch = batch_size, most_waiting, on_batch
         self._waiting: deque[_Piece | _Long] = deque()
@@ -91,7 +89,7 @@ class Batcher:
 
     def submit(
         self, predictor: Predictor, values: Sequence[Values], *, with_logits: bool = False
-    ) -> "Future[list[Found]]":  # fmt: skip
+    ) -> "Future[list[Found]]":
         """Have rows predicted by a predictor; the answers come in the order of the rows.
 
         Cancelling the future leaves out what is not computed yet. Raises Busy where too many rows wait.

@@ -16,17 +16,13 @@ class Measures:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self.requests = Counter(
-            "nlu_requests", "Requests answered", ["path", "status"], registry=self._registry
-        )  # fmt: skip
+        self.requests = Counter("nlu_requests", "Requests answered", ["path", "status"], registry=self._registry)
         self.seconds = Histogram(
             "nlu_request_seconds", "Time from a request to its answer", ["path"], buckets=SECONDS,
             registry=self._registry,
         )  # fmt: skip
         self.rows = Counter("nlu_rows", "Rows predicted", registry=self._registry)
-        self.batch_rows = Histogram(
-            "nlu_batch_rows", "Rows computed together", buckets=ROWS, registry=self._registry
-        )  # fmt: skip
+        self.batch_rows = Histogram("nlu_batch_rows", "Rows computed together", buckets=ROWS, registry=self._registry)
         self.reloads = Counter("nlu_reloads", "Newer checkpoints loaded", registry=self._registry)
 
     def watch_waiting(self, waiting_rows: Callable[[], int]) -> None:

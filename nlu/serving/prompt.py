@@ -36,9 +36,7 @@ SPAN_STYLES = (
 def run_prompt(config: Serve) -> int:
     """Ask for rows until the input ends; returns the exit status."""
     logs.set_up(None, 0)
-    loaded = Loaded.of(
-        config.run, checkpoint=config.checkpoint, device=config.device, batch_size=config.batch_size
-    )  # fmt: skip
+    loaded = Loaded.of(config.run, checkpoint=config.checkpoint, device=config.device, batch_size=config.batch_size)
     console = Console(highlight=False, markup=False, emoji=False)
     roles = next(roles for roles in alternatives_of(loaded.trained) if roles != ("tokens",))
     if sys.stdin.isatty():

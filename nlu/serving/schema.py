@@ -49,13 +49,13 @@ def _route(summary: str, body: dict[str, Any], needed: str, answer: dict[str, An
 
 
 PREDICT_ROUTE = _route(
-    "Predict rows; what is said of a row does not depend on the others",
+    "Predict rows; the prediction of a row does not depend on the others",
     {"rows": {"type": "array", "items": _ROW}, "scores": {"type": "boolean"}, "logits": {"type": "boolean"}},
     "rows",
     {"rows": {"type": "array", "items": _PREDICTED}},
 )
 EXPLAIN_ROUTE = _route(
-    "What the score of a row owes to each of its tokens, and the nearest mistakes on the evaluation set",
+    "How much each token of a row adds to its score, and the nearest mistakes on the evaluation set",
     {
         "row": _ROW,
         "label": {"type": ["string", "null"], "description": "default: what is predicted"},

@@ -203,7 +203,7 @@ class Ledger:
             time.sleep(min(LOOK_S, self._beat_s))
             later = self._read(last.number + 1)
             if later is not None and later.kind == RELEASE:
-                raise TakenOver(f"{self._store.shown} was given back a moment ago; run the same command again")
+                raise TakenOver(f"{self._store.shown} was released a moment ago; run the same command again")
             if later is not None or self._heard() != heard:
                 raise self._refusal((later or last).holder)
 

@@ -68,7 +68,7 @@ def settle(new: Path, place: Path, *, note: str = "", is_good: Callable[[Path], 
             if is_good(place):
                 return False
             if os.path.lexists(place):
-                log.warning("%s is damaged or was left half made; it is made anew", place)
+                log.warning("%s is damaged or incomplete; it is made again", place)
                 os.rename(place, place.with_name(f".{place.name}.{secrets.token_hex(8)}.broken"))
             os.rename(new, place)
         finally:
@@ -94,12 +94,18 @@ def replace(new: Path, place: Path, *, note: str = "") -> None:
 def swap(new: Path, place: Path) -> None:
     """The second half of `replace`: rename a marked folder into a place that may be taken."""
     old = place.with_name(f".{place.name}.old")
-    if is_whole(place):
+    had_one = is_whole(place)
+    if had_one:
         remove(old)
         os.rename(place, old)
     else:
         remove(place)
-    os.rename(new, place)
+    try:
+        os.rename(new, place)
+    except OSError:
+        if had_one:
+            os.rename(old, place)
+        raise
     sync_folder(place.parent)
     remove(old)
 

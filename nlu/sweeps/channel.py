@@ -262,7 +262,7 @@ def _run(trial: Trial, run_dir: Path, run: Callable[[], int]) -> int:
             record_failure(run_dir, error)
             raise
         if fault := machine_fault(error):
-            log.error("%s; the trial is given back", fault)
+            log.error("%s; the trial will start again", fault)
             with suppress(OSError):
                 record_failure(run_dir, error)
             trial.give_back(fault)

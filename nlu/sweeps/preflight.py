@@ -216,8 +216,8 @@ def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
     if done.returncode < 0:
         raise UserError(
-            f"preparing the data was ended by {signal.Signals(-done.returncode).name}, as a system does that runs out "
-            "of memory; nothing is lost: the same command begins it anew"
+            f"preparing the data was ended by {signal.Signals(-done.returncode).name}, which is what a system does "
+            "that runs out of memory; nothing is lost: the same command starts it again"
         )
     if done.returncode:
         raise UserError(

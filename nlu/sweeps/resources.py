@@ -163,30 +163,19 @@ def _resources(
         raise UserError(
             f"hydra.sweeper.min_resource is {least:,} examples, more than max_resource, {most:,}; set it lower"
         )
-    least = min(least, most // factor ** _rungs_meant(settings, configs, least, most))
+    least = min(least, most // factor ** _rungs_meant(factor, configs, least, most))
     return {"min_resource": least, "max_resource": most, "reduction_factor": factor}
 
 
-def _rungs_meant(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], least: int, most: int) -> int:
-    """Return how often min_resource, times the factor again and again, goes into max_resource as they are written.
+def _rungs_meant(factor: int, configs: Sequence[Mapping[str, Any]], least: int, most: int) -> int:
+    """Return how many times min_resource can be multiplied by the factor and stay within max_resource and a step more.
 
-    Both are rounded down to whole examples, and a run in steps is a little shorter wherever an epoch ends in a short
-    one: what is 1 to 27 as written, or in examples but for one step, must not lose its last rung by that.
+    A run in steps is a little shorter wherever an epoch ends in a short one: what is 1 to 27 but for that must not lose
+    its last rung by it.
     """
-    factor = settings["reduction_factor"]
     step = max((config["trainer"]["batch_size"] * config["trainer"]["accumulation"] for config in configs), default=0)
-    ratios = [Fraction(most, least)]
     # A slack of one step may not make a rung of a run that is hardly longer than a step.
-    ratios += [Fraction(most + step, least)] if step * factor <= least else []
-    for config in configs:
-        low = parse_duration(settings["min_resource"] or first_evaluation(config["trainer"]))
-        for end, parts in _ends(settings, [config]):
-            high = parse_duration(end)
-            ratios += [high.exact * parts / low.exact] if high.unit == low.unit else []
-    return max(_powers(ratio, factor) for ratio in ratios)
-
-
-def _powers(ratio: Fraction, factor: int) -> int:
+    ratio = Fraction(most + step if step * factor <= least else most, least)
     count = 0
     while ratio >= factor:
         ratio, count = ratio / factor, count + 1

@@ -20,6 +20,7 @@ from optuna.distributions import (
     check_distribution_compatibility,
 )
 
+from nlu.config.checks.quoting import quoted
 from nlu.config.checks.reading import grammar_problem
 from nlu.config.errors import UserError
 from nlu.sweeps.distributions import distribution_of, values_of
@@ -67,7 +68,7 @@ class Space:
                 waiting.remove(branch)
                 progress = True
                 held = written(values[branch.key]) if branch.key in values else composed(branch.key)
-                if held == branch.value:
+                if held is not None and bare(held) == bare(branch.value):
                     for name, distribution in branch.params.items():
                         if name not in values:
                             values[name] = suggest(name, distribution)
@@ -83,7 +84,7 @@ class Space:
 
 def overrides_of(values: Mapping[str, Any]) -> list[str]:
     """Return drawn values as overrides."""
-    return [f"{name}={written(value)}" for name, value in values.items()]
+    return [quoted(f"{name}={written(value)}") for name, value in values.items()]
 
 
 def written(value: Any) -> str:
@@ -93,6 +94,11 @@ def written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else repr(value)
+
+
+def bare(text: str) -> str:
+    """Return a text without the quotes in which the override grammar takes some."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def shown(distribution: BaseDistribution) -> str:
@@ -133,6 +139,8 @@ def _as_override(value: Any) -> str:
 
 
 def _add(space: Space, text: str, problems: list[str], where: str | None = None) -> None:
+    # Those of the command line are quoted already.
+    text = quoted(text)
     try:
         override = space.parser.parse_overrides([text])[0]
     except OverrideParseException as error:
@@ -202,7 +210,7 @@ def _check_branches(space: Space, problems: list[str]) -> None:
         held = space.params.get(branch.key)
         if isinstance(held, CategoricalDistribution):
             choices = [written(choice) for choice in held.choices]
-            if branch.value not in choices:
+            if bare(branch.value) not in map(bare, choices):
                 problems.append(f"{WHEN}.'{branch}': {branch.key} is drawn from {', '.join(choices)} only")
         for name, distribution in branch.params.items():
             if name in space.params:

@@ -104,7 +104,7 @@ class MLflow:
                 self._client.update_run(known["run_id"], status="RUNNING")
                 return known["run_id"]
             except MlflowException:
-                log.warning("%s has lost the run of this folder; it is told anew", self.database or DATABASE)
+                log.warning("%s has lost the run of this folder; it is written again", self.database or DATABASE)
         experiment = self._client.get_experiment_by_name(self.experiment)
         number = experiment.experiment_id if experiment else self._client.create_experiment(
             self.experiment, artifact_location=(beginning.folder / ARTIFACTS).resolve().as_uri()

@@ -43,7 +43,8 @@ def warn_of_one_class(run: Training) -> None:
     """Say so where the best weights give every example the same class: such a score looks like one that was learned."""
     name = run.eval_sets[0]
     if run.task.scores == f"{ClassScorer.__module__}.{ClassScorer.__qualname__}" and name in kept_sets(run.run_dir):
-        only = only_prediction(predictions_of(run.run_dir, name).header["by_label"])
+        predictions = predictions_of(run.run_dir, name)
+        only = only_prediction(predictions) if len(predictions.labels) > 1 else None
         if only is not None:
             log.warning(
                 "every example of %s is predicted as %r, so its accuracy is the share of that class; train longer "

@@ -104,7 +104,10 @@ def changes(saved: OrderKey, here: OrderKey) -> list[str]:
 def _difference(key: str, there: Any, here: Any) -> str:
     """A sentence on a part of the order in which a saved state and this run differ."""
     if key == "train":
-        return "the training rows, or what makes tokens and labels of them, are others than there"
+        return "the training rows, or what turns them into tokens and labels, are not those of that run"
     if key == "evaluated":
-        return "the rows that are scored while training are others than there; those of data.test alone may differ"
+        return (
+            "the rows that are scored while training, or what turns them into tokens and labels, are not those of that "
+            "run; those of data.test alone may differ"
+        )
     return f"{key}: {there} there, {here} here"

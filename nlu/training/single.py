@@ -1,7 +1,7 @@
 """One run in one folder, on this process's rank: from its validated configuration to result.json."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from nlu.config.errors import UserError
 from nlu.config.schema import Run
 from nlu.data.facts import describe, lines
 from nlu.display.progress import Progress
+from nlu.optim.schedules import Constant, OneCycle, warmup_steps
 from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
 from nlu.runs.folder import FOLDER_KEY, checkpoint_to_continue, hold, is_seen, say_finished, write_config
@@ -150,14 +151,27 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
         f"{run.total_steps:,}", run.trainer.batch_size * run.trainer.accumulation,
         f"{ranks.world_size} x {ranks.device.type}",
     )  # fmt: skip
-    if slow := run.stepper.precision.warning(ranks.device):
-        log.warning("%s", slow)
+    for warning in _warnings(run):
+        log.warning("%s", warning)
+
+
+def _warnings(run: Training) -> Iterator[str]:
+    """Yield what the user should know before the first step."""
+    if slow := run.stepper.precision.warning(run.stepper.ranks.device):
+        yield slow
     wanted, there = run.trainer.batch_size * run.trainer.accumulation, len(run.train_set)
     if wanted > there:
-        log.warning(
-            "a step asks for %s examples (trainer.batch_size * trainer.accumulation), but there are %s, so that every "
-            "step takes all of them; set trainer.batch_size lower", f"{wanted:,}", f"{there:,}",
-        )  # fmt: skip
+        yield (
+            f"a step asks for {wanted:,} examples (trainer.batch_size * trainer.accumulation), but there are "
+            f"{there:,}, so that every step takes all of them; set trainer.batch_size lower"
+        )
+    # A schedule of one's own may have no warm-up, or another.
+    warmup = run.scheduler.warmup if isinstance(run.scheduler, OneCycle | Constant) else 0
+    if (rise := warmup_steps(warmup, run.total_steps, run.clock)) > run.total_steps:
+        yield (
+            f"the warm-up (scheduler.warmup) takes {rise:,} steps, but the run has {run.total_steps:,}, so that its "
+            "learning rate stays below optimizer.lr; set scheduler.warmup lower, or trainer.max_duration higher"
+        )
 
 
 def write_command(run_dir: Path, config: Run, overrides: list[str], ranks: Ranks) -> None:

@@ -16,7 +16,7 @@ def test_a_lost_job_is_named_with_its_state_and_its_folder():
         "(state: CANCELLED by 0)\nError stream produced:\nsrun: (state: forced)"
     )
     (told,) = grid_problems(error)
-    assert told.startswith("job 57_1 ended without a word (CANCELLED by 0); what it said is in /s/.submitit/57_1, ")
+    assert told.startswith("job 57_1 ended without a result (CANCELLED by 0); its output is in /s/.submitit/57_1; ")
 
 
 def test_a_refusal_is_the_last_line_of_what_the_command_said():

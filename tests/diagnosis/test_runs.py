@@ -3,6 +3,8 @@
 import json
 import shutil
 import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,7 +22,7 @@ from nlu.diagnosis.recomputed import predicted_again
 from nlu.diagnosis.recorded import beginning
 from nlu.display.progress import Progress
 from nlu.inference.locate import locate
-from nlu.inference.trained import load_trained
+from nlu.inference.trained import Trained, load_trained
 from nlu.models.task_model import TaskModel
 from nlu.reports.runs import saved_config
 from nlu.runs.provenance import snapshot_code
@@ -89,11 +91,17 @@ def test_predictions_that_are_not_those_that_were_kept_are_told(run: Path) -> No
     assert found.says.startswith("1 of 23 rows of dev differ from what the run kept, by up to 0.25; 0 of them in")
 
 
-def test_rows_that_hang_on_their_neighbours_are_broken(run: Path) -> None:
+def predicting_again(run: Path) -> tuple[Callable[[], Iterator[Check]], Trained]:
+    """Return what predicts the dev rows of a run again, and the run as it is loaded for that."""
     trained = load_trained(located := locate(str(run)))
     ranks = Ranks(0, 1, torch.device("cpu"))
     with Progress(enabled=False) as progress:
         sets = build_data(Config.of(saved_config(run)), ranks, progress).store.sets
+    return partial(predicted_again, located, trained, sets, ranks, "dev"), trained
+
+
+def test_rows_that_hang_on_their_neighbours_are_broken(run: Path) -> None:
+    predicted, trained = predicting_again(run)
     own = trained.task.forward
 
     def forward(model: TaskModel, batch: Batch) -> dict[str, torch.Tensor]:
@@ -101,15 +109,12 @@ def test_rows_that_hang_on_their_neighbours_are_broken(run: Path) -> None:
         return {**outputs, "logits": outputs["logits"] * (1 + len(batch))}
 
     with mock.patch.object(trained.task, "forward", forward):
-        neighbours, _ = predicted_again(located, trained, sets, ranks, "dev")
-    assert neighbours.mark == "broken" and neighbours.says.startswith("23 of 23 rows of dev are predicted otherwise")
+        neighbours, _ = predicted()
+    assert neighbours.mark == "broken" and neighbours.says.startswith("23 of 23 rows of dev get another prediction")
 
 
 def test_rounding_in_other_company_is_broken_with_the_native_bert_alone(run: Path) -> None:
-    trained = load_trained(located := locate(str(run)))
-    ranks = Ranks(0, 1, torch.device("cpu"))
-    with Progress(enabled=False) as progress:
-        sets = build_data(Config.of(saved_config(run)), ranks, progress).store.sets
+    predicted, trained = predicting_again(run)
     own = trained.task.forward
 
     def forward(model: TaskModel, batch: Batch) -> dict[str, torch.Tensor]:
@@ -117,9 +122,9 @@ def test_rounding_in_other_company_is_broken_with_the_native_bert_alone(run: Pat
         return {**outputs, "logits": outputs["logits"].double() * (1 + 1e-7 * len(batch))}
 
     with mock.patch.object(trained.task, "forward", forward):
-        assert next(predicted_again(located, trained, sets, ranks, "dev")).mark == "broken"
+        assert next(predicted()).mark == "broken"
         with mock.patch("nlu.diagnosis.recomputed.BERT_TARGET", "another"):
-            assert next(predicted_again(located, trained, sets, ranks, "dev")).mark == "ok"
+            assert next(predicted()).mark == "ok"
 
 
 def test_rows_that_are_others_now_are_told_and_not_predicted_again(own: Path, tmp_path: Path) -> None:
@@ -128,7 +133,7 @@ def test_rows_that_are_others_now_are_told_and_not_predicted_again(own: Path, tm
     (folder / "run/config.yaml").write_text(config)
     write(folder / "dev.jsonl", read(folder / "dev.jsonl")[:-1])
     found = checks(folder / "run")
-    assert found["rows"].mark == "warning" and found["rows"].says.startswith("the rows of dev, or what makes")
+    assert found["rows"].mark == "warning" and found["rows"].says.startswith("the rows of dev, or what turns")
     assert found["neighbours"].says.startswith("not tried")
     (folder / "dev.jsonl").unlink()
     found = checks(folder / "run")

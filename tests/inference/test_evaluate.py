@@ -54,7 +54,7 @@ def test_a_score_that_is_another_is_told_with_what_has_changed(
     evaluate(f"run={run}", "compare=true", "resamples=0", f"out={tmp_path}/out", status=1)
     said = capsys.readouterr().err
     assert (
-        "dev accuracy: " in said and "the rows of dev, or what makes tokens and labels of them, are others now" in said
+        "dev accuracy: " in said and "the rows of dev, or what turns them into tokens and labels, have changed" in said
     )
     assert result(tmp_path / "out")["compare"]["equal"] is False
 

@@ -315,7 +315,8 @@ def test_another_order_does_not_go_on_with_its_pieces(run: Path, tmp_path: Path,
         predict(*order, status=130)
     predict(*order, "checkpoint=best-2", "scores=true", status=2)
     refusal = capsys.readouterr().err
-    assert "begun otherwise (checkpoint, decided, columns differ)" in refusal and not (tmp_path / "b.csv").exists()
+    assert "begun with other settings (checkpoint, decided, columns differ)" in refusal
+    assert not (tmp_path / "b.csv").exists()
     predict(*order)
     assert len((tmp_path / "b.csv").read_text().splitlines()) == 10
 

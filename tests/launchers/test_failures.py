@@ -41,7 +41,7 @@ def test_a_failed_trial_is_tried_again_under_its_number(tmp_path):
 def test_the_same_failure_of_all_first_trials_ends_the_search(tmp_path):
     said = search(tmp_path / "s", "lr=choice(0.1,0.1)", "fail=true", "hydra.sweeper.n_trials=9", status=1)
     assert states(tmp_path / "s") == ["FAIL"] * 3
-    assert "the first 3 trials failed alike" in said
+    assert "the first 3 trials failed with the same error, shown above" in said
     # Once when it happens, and once in the summary.
     assert said.count("RuntimeError: lr 0.1 is no good") == 2
     assert said.count("the same as trial 0") == 2
@@ -52,8 +52,8 @@ def test_the_same_failure_again_and_again_ends_a_search_that_had_begun_well(tmp_
     folder, all_fail = tmp_path / "s", ("lr=interval(0.001,1)", "fail_from=1", "hydra.sweeper.n_trials=9")
     said = search(folder, *all_fail, status=1)
     assert states(folder) == ["COMPLETE", "FAIL", "FAIL", "FAIL"]
-    assert f"trials 1, 2, 3 failed alike, one after another, as told above; correct it, and the same command with " \
-           f"hydra.sweep.dir={folder} goes on with the rest" in said  # fmt: skip
+    ending = f"correct it, and the same command with hydra.sweep.dir={folder} goes on with the rest"
+    assert f"trials 1, 2, 3 failed one after another with the same error, shown above; {ending}" in said
     # Whoever goes on believes to have corrected it: what happened before does not count.
     search(folder, *all_fail, "hydra.sweeper.stop_after_same_failures=2", status=1)
     assert states(folder)[4:] == ["FAIL", "FAIL"]
@@ -66,7 +66,7 @@ def test_a_full_disk_fails_no_trial_and_the_search_goes_on_once_there_is_room(tm
     (folder / "full").touch()
     said = search(folder, DRAWN, "hydra.sweeper.n_trials=3", status=1)
     assert states(folder) == ["COMPLETE", "RUNNING"]
-    assert said.count("trial 1 is given back, its machine was at fault: No space left on device") == 3
+    assert said.count("trial 1 will start again, its machine was at fault: No space left on device") == 3
     assert "the search cannot go on, for no fault of its trials: No space left on device" in said
     (folder / "full").unlink()
     search(folder, DRAWN, "hydra.sweeper.n_trials=3")

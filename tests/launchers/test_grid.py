@@ -27,7 +27,7 @@ def test_refused_jobs_are_counted_at_the_end_and_the_report_is_named(tmp_path, l
     assert f"1 of 2 jobs left a run in {folder}" in said and f"python -m nlu.report {folder}" in said
     assert "nlu: 1 of 2 jobs were refused or failed: 1" in said
     if launcher:
-        assert f"what they said is in {folder}/.submitit" in said
+        assert f"their output is in {folder}/.submitit" in said
         said = "".join(path.read_text() for path in (folder / ".submitit").rglob("*.err"))
     assert f"job 1 (data.dev={tmp_path}/neither.tsv): " in said and "'neither' is not in the label map" in said
 

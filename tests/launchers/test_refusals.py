@@ -36,7 +36,10 @@ WRONG = [
     ([LR, "hydra.sweeper.n_trails=3"], "hydra/sweeper=hyperband has no such key; nearest: hydra.sweeper.n_trials"),
     ([LR, "hydra.sweeper.min_resource=3"], "write 3st (steps), 3ep (epochs) or 3ex (examples)"),
     ([LR, "hydra.sweeper.n_jobs=0", "hydra.sweeper.on_failure=maybe"], "2 problems"),
-    ([LR, "hydra/launcher=submitit_local", "hydra.launcher.wait=false"], "a search draws its next trials from what"),
+    (
+        [LR, "hydra/launcher=submitit_local", "hydra.launcher.wait=false"],
+        "a search draws its next trials from the results",
+    ),
     ([LR, 'hydra.sweeper.storage="sqlite:///x.db"', "hydra.sweeper.n_jobs=2"], "sqlite locks up"),
     ([LR, 'hydra.sweeper.storage="postgresql://a:b@c/d"'], "PGPASSWORD"),
     ([LR, "hydra/sweeper/sampler=motpe", "dry_run=true"], "sampler is motpe, which cannot be made: The 'motpe'"),
@@ -45,6 +48,7 @@ WRONG = [
     ([LR, "hydra.run.dir=mine"], "a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir=mine"),
     (["optimizer.lr=choice(0.1,-1)"], "optimizer.lr is -1 but must be a number > 0"),
     (["model=choice(bert_tiny,bert_tniy)"], "model=bert_tniy: there is no such choice; nearest: bert_tiny"),
+    (["model=choice(bert_tiny,甲)"], "model=甲: there is no such choice"),
 ]
 ALSO_WRONG = [
     (["optimizer.lr=tag(log,interval(0,0.1))"], "let it begin above 0"),

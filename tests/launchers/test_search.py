@@ -5,6 +5,7 @@ import re
 import statistics
 
 import pytest
+import yaml
 
 from tests.launchers.searches import ENVIRONMENT, LOCAL, REPOSITORY, outcomes, runs, search, states, trials
 
@@ -70,6 +71,13 @@ def test_a_grid_is_every_combination_once(tmp_path):
     search(tmp_path / "s", "lr=choice(0.1,0.2)", "steps=range(1,4)", "hydra/sweeper/sampler=grid")
     drawn = sorted((trial.params["lr"], trial.params["steps"]) for trial in trials(tmp_path / "s"))
     assert drawn == [(lr, steps) for lr in (0.1, 0.2) for steps in (1, 2, 3)]
+
+
+def test_words_of_any_script_are_drawn_and_reach_the_trial(tmp_path):
+    said = search(tmp_path / "s", 'kind=choice("甲","乙")', "hydra/sweeper/sampler=grid")
+    assert sorted(trial.params["kind"] for trial in trials(tmp_path / "s")) == ["乙", "甲"]
+    assert states(tmp_path / "s") == ["COMPLETE"] * 2 and "kind=甲" in said
+    assert yaml.safe_load((tmp_path / "s/experiment/best.yaml").read_text())["kind"] in "甲乙"
 
 
 SPACE = """

@@ -103,11 +103,14 @@ def test_every_class_has_its_row_also_where_it_does_not_occur():
     assert [row["f1"] for row in rows] == pytest.approx([2 / 3, 2 / 3, 0.0])
 
 
-def test_the_one_class_that_all_examples_are_given_is_found():
-    labels_N = np.array([0, 1, 1, 2])
-    for predictions, only in (([1, 1, 1, 1], "b"), ([1, 1, 1, 0], None), ([0, 1, 1, 2], None), ([3, 3, 3, 3], None)):
-        found = scored(logits_of(np.array(predictions), 4), labels_N, ["a", "b", "c", "d"]).by_label
-        assert only_prediction(found) == only
+@pytest.mark.parametrize(
+    ("predictions", "only"), [("bbbb", "b"), ("bbba", None), ("abbb", None), ("d", "d"), ("", None)]
+)
+def test_the_one_class_that_all_examples_are_given_is_found(predictions: str, only: str | None) -> None:
+    records = (
+        {"label": label, "prediction": prediction} for label, prediction in zip("abbc", predictions, strict=False)
+    )
+    assert only_prediction(records) == only
 
 
 @given(

@@ -106,6 +106,7 @@ def test_where_one_side_lacks_folds_only_the_folds_of_both_are_compared(tmp_path
     found = difference_of(tmp_path / "a", tmp_path / "b")
     first, second = found.metrics["dev/accuracy"]
     assert (first.mean, first.n, second.mean, second.n) == (0.5, 1, 0.4, 1)
+    assert found.config == {}, "seeds and folds are no difference where one side has several"
     print_difference(found)
     out = capsys.readouterr().out
     assert "of 3 folds are missing 1 (no run), 2 (no run)" in out and "over the folds that both have" in out

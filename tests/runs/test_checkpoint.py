@@ -13,7 +13,6 @@ from torch import nn
 from nlu.config.errors import CheckpointError
 from nlu.data.tokenizing import wordpiece
 from nlu.runs.checkpoint import (
-    COMPLETE,
     Checkpoints,
     arrange_best,
     find_last,
@@ -23,13 +22,14 @@ from nlu.runs.checkpoint import (
 )
 from nlu.runs.state import Best, State, Throughput, Window
 from nlu.runs.tallies import Histogram, Mean
+from nlu.storage.settle import MARKER
 
 
 def folder(path: Path, content: str, complete: bool = True) -> Path:
     path.mkdir(parents=True)
     (path / "content").write_text(content)
     if complete:
-        (path / COMPLETE).touch()
+        (path / MARKER).touch()
     return path
 
 
@@ -222,8 +222,8 @@ def test_every_file_of_a_state_is_on_the_disk_before_its_mark(tmp_path: Path, mo
     recorded("fsync")
     recorded("rename")
     checkpoints(tmp_path).save_last(model, optimizer, None, State(step=1), {})
-    files = {path.name for path in (tmp_path / "checkpoints" / "last").iterdir()} - {COMPLETE}
-    marked, renamed = events.index(("fsync", COMPLETE)), events.index(("rename", "last"))
+    files = {path.name for path in (tmp_path / "checkpoints" / "last").iterdir()} - {MARKER}
+    marked, renamed = events.index(("fsync", MARKER)), events.index(("rename", "last"))
     assert {("fsync", name) for name in files} <= set(events[:marked]) and marked < renamed
     assert {"state.json", "model.safetensors", "optimizer.safetensors"} <= files
     assert events[renamed + 1] == ("fsync", "checkpoints")

@@ -12,11 +12,11 @@ import pytest
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.runs import folder as run_folder
-from nlu.runs.checkpoint import COMPLETE, TAKEN
+from nlu.runs.checkpoint import TAKEN
 from nlu.runs.folder import LOCK, checkpoint_to_continue, hold, write_config
 from nlu.runs.takeover import make_own
 from nlu.storage import locks
-from nlu.storage.settle import mark_whole
+from nlu.storage.settle import MARKER, mark_whole
 
 CONFIG: dict[str, Any] = {
     "seed": 1,
@@ -34,7 +34,7 @@ def saved_run(run_dir: Path, **changes: Any) -> Path:
     last = run_dir / "checkpoints" / "last"
     last.mkdir(parents=True)
     (last / "state.json").write_text("{}")
-    (last / COMPLETE).touch()
+    (last / MARKER).touch()
     write_config(run_dir, CONFIG | changes)
     return last
 
@@ -102,7 +102,7 @@ def test_what_a_start_that_was_killed_left_is_no_obstacle_to_the_same_command(tm
         (tmp_path / "new" / left).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "new" / left).touch()
     taken = checkpoint_to_continue(tmp_path / "new", config)
-    assert taken is not None and {path.name for path in taken.iterdir()} == {"state.json", COMPLETE}
+    assert taken is not None and {path.name for path in taken.iterdir()} == {"state.json", MARKER}
 
 
 def test_what_a_kill_left_of_a_first_fold_that_had_not_begun_is_no_obstacle(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_folder_in_which_nothing_began_disappears_and_a_foreign_one_stays_as_i
 def test_a_run_of_an_earlier_version_is_not_gone_on_with_which_one_sentence_says(tmp_path: Path) -> None:
     config = {"seed": 1, "resume": "auto", "head": {}, "method": {}, "folds": {"count": None}, "fold": None, "seeds": 1}
     run_folder.write_config(tmp_path, {"seed": 1, "resume": "auto"})
-    with pytest.raises(UserError, match="holds a run of an earlier version, which knew no head and method") as caught:
+    with pytest.raises(UserError, match="holds a run of an earlier version, which had no head and method") as caught:
         run_folder.checkpoint_to_continue(tmp_path, {key: config[key] for key in ("seed", "resume", "head", "method")})
     assert len(caught.value.sentences) == 1
 

@@ -23,17 +23,11 @@ from nlu.storage.ledger import TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.settle import mark_whole
 from nlu.sweeps.object_journal import ObjectJournalBackend
-from tests.buckets import Server, server
+from tests.buckets import Server
 from tests.training.in_process import TINY, Killed, composed, killed_in_backward, start
 from tests.training.runs import files
 
 STATE = ("model", "optimizer", "average")
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    with server() as running:
-        yield running
 
 
 @pytest.fixture

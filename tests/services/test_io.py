@@ -22,6 +22,7 @@ from nlu.storage import parts
 from nlu.storage.places import parse_place
 from nlu.storage.resources import fetch
 from nlu.storage.stores import store_of
+from tests.folders import contents, write
 
 pytestmark = pytest.mark.services
 
@@ -49,17 +50,6 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def names(url: str) -> list[str]:
     place = parse_place(url)
     return list(store_of(place).files(place))
-
-
-def write(folder: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 FILES = {"a.txt": b"a", "deep/größe 1.bin": bytes(range(256)) * 40, "deep/empty": b"", "COMPLETE": b"yes"}

@@ -1,7 +1,6 @@
 """Copies of mirrored runs: what other processes brought stays, what is gone for good is told, few requests are made."""
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,9 @@ from nlu.storage.copies import complete, records_of
 from nlu.storage.ledger import SAVE, Ledger
 from nlu.storage.objects import ObjectStore
 from nlu.storage.store import Found
-from tests.buckets import Server, server
+from tests.buckets import Server
 
 WEIGHTS = "checkpoints/last/model.safetensors"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    with server() as running:
-        yield running
 
 
 @pytest.fixture

@@ -17,19 +17,9 @@ from nlu.storage.places import parse_place
 from nlu.storage.receiving import fetch_into
 from nlu.storage.store import Found
 from nlu.storage.stores import store_of
+from tests.folders import contents, write
 
 FILES = {"a.txt": b"a", "deep/b.bin": b"b" * 1000, "COMPLETE": b"yes"}
-
-
-def write(folder: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_files_and_folders_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

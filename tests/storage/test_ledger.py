@@ -4,7 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +14,7 @@ from nlu.storage.answers import Unreachable
 from nlu.storage.ledger import CLAIM, KEPT, RELEASE, SAVE, Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.store import Found
-from tests.buckets import Server, server
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    with server() as running:
-        yield running
+from tests.buckets import Server
 
 
 @pytest.fixture

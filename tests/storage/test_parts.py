@@ -1,6 +1,5 @@
 """Uploads in parts that another writer comes between: no object of another passes for the own one."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,16 +8,10 @@ from nlu.config.errors import DataError
 from nlu.storage import parts
 from nlu.storage.buckets import Bucket, Part, S3Bucket, open_bucket
 from nlu.storage.objects import ObjectStore
-from tests.buckets import Server, server
+from tests.buckets import Server
 
 CONTENT = bytes(5 << 20) + b"the end"
 OTHER = CONTENT[:-1] + b"?"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    with server() as running:
-        yield running
 
 
 @pytest.fixture

@@ -3,41 +3,22 @@
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from nlu.config.errors import DataError
 from nlu.storage import drivers, remote
 from nlu.storage.reference import Reference
 from nlu.storage.resources import fetch
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+from tests.buckets import Server
 
 
 @pytest.fixture
-def bucket(endpoint, monkeypatch, request):
-    environment = {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": endpoint,
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    name = hashlib.sha256(request.node.name.encode()).hexdigest()[:20]
-    bucket = boto3.resource("s3").Bucket(name)
-    bucket.create()
-    return bucket
+def bucket(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Any:
+    name = s3.bucket(monkeypatch).removeprefix("s3://")
+    return boto3.resource("s3").Bucket(name)
 
 
 def test_an_object_is_fetched_once_until_it_changes(bucket, caplog):

@@ -1,5 +1,6 @@
 """Folders that are whole or not there: the order of writes, and a kill after each of them."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -145,6 +146,24 @@ def test_a_kill_at_any_point_of_replacing_leaves_the_old_or_the_new_and_the_next
         replace(write(aside(folder / "place"), "newest"), folder / "place")
         assert content(folder / "place") == "newest" and [path.name for path in folder.iterdir()] == ["place"]
     assert left == {"old", "new"}
+
+
+def test_the_older_one_stands_where_the_last_rename_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, real = tmp_path / "place", os.rename
+    replace(write(aside(place), "old"), place)
+    new = write(aside(place), "new")
+
+    def refused(source: Path, target: Path) -> None:
+        if Path(source) == new:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refused)
+        with pytest.raises(OSError, match="Input/output error"):
+            replace(new, place)
+    assert find_whole(place) == place and content(place) == "old"
+    assert not (tmp_path / ".place.old").exists()
 
 
 def test_the_older_one_is_set_aside_and_goes_its_mark_first_once_the_name_of_the_new_one_is_on_the_disk(

@@ -3,6 +3,7 @@
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nlu.config.entry.app import conf_dir
 from nlu.config.errors import UserError
@@ -39,6 +40,18 @@ def test_a_branch_is_drawn_with_its_choice_also_through_another_branch():
     space = read_space({"a": "choice(p,q)"}, when, [])
     assert space.draw(first, nothing) == {"a": "p", "b": "x", "c": 1}
     assert space.draw(first, {"e": "1"}.get)["f"] == 3
+
+
+def test_words_of_any_script_are_drawn_from_yaml_as_from_the_command_line_and_met_by_conditions():
+    params, when = {"a": "choice(甲,乙)"}, {"a=甲": {"c": "choice(丙)"}, "b=x y": {"d": "choice(1)"}}
+    space = read_space(params, when, ['b=choice("x y",z)'])
+    drawn = space.draw(first, nothing)
+    assert list(drawn) == ["a", "b", "c", "d"]
+    parsed = OverridesParser.create().parse_overrides(overrides_of(drawn))
+    assert [getattr(each.value(), "text", each.value()) for each in parsed] == ["甲", "x y", "丙", 1]
+    # What is not drawn is composed, without quotes.
+    branches = read_space(None, {"a='甲'": {"c": "choice(丙)"}}, []).draw(first, {"a": "甲"}.get)
+    assert list(branches) == ["c"]
 
 
 @pytest.mark.parametrize(

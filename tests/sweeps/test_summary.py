@@ -1,5 +1,6 @@
 """What a sweep leaves for a reader, whatever became of its trials."""
 
+import csv
 import json
 import re
 import shutil
@@ -73,6 +74,13 @@ def test_a_summary_is_written_whatever_became_of_the_trials(tmp_path, capsys, st
     has_best = "COMPLETE" in (states if isinstance(states, str) else MIXED) and trials > 0
     assert (tmp_path / "experiment" / "best.yaml").exists() == has_best
     assert ("experiment=best" in capsys.readouterr().out) == has_best
+
+
+def test_the_table_names_folders_from_the_place_of_the_search(tmp_path, capsys):
+    for place, named in ((tmp_path, ["0", "1"]), (tmp_path / "another", [f"{tmp_path}/0", f"{tmp_path}/1"])):
+        write_summary(study_of("COMPLETE", 2, folder=str(tmp_path)), place)
+        with (place / "summary" / "trials.tsv").open() as table:
+            assert [row["folder"] for row in csv.DictReader(table, delimiter="\t")] == named
 
 
 def test_trials_are_printed_best_first_with_what_they_cost(tmp_path, capsys):

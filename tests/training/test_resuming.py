@@ -122,6 +122,25 @@ def test_a_finished_run_says_which_of_its_files_were_written_since(
     assert f"{changed} was written after that: the scores are those of the rows it held then" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("named", ["dev*.tsv", "dev.tsv"])
+def test_a_finished_run_sees_files_that_a_pattern_or_the_folder_of_data_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: str
+) -> None:
+    data, run_dir = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    paths = [option for option in sets(data) if not option.startswith("data.dev=")]
+    (changed,) = data.glob("dev*")
+    changed = changed.rename(data / "dev.tsv")
+    monkeypatch.setenv("NLU_DATA", str(data))
+    options = (*OPTIONS, *paths, f"data.dev='{named}'")
+    start(composed(*options), run_dir)
+    later_s = (run_dir / "result.json").stat().st_mtime + 10
+    os.utime(changed, (later_s, later_s))
+    capsys.readouterr()
+    start(composed(*options), run_dir)
+    assert f"{changed} was written after that: the scores are those of the rows it held then" in capsys.readouterr().err
+
+
 def test_other_rows_are_named_as_such_though_the_vocabulary_that_hangs_on_them_is_another(
     broken: tuple[Path, tuple[str, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,8 +150,18 @@ def test_other_rows_are_named_as_such_though_the_vocabulary_that_hangs_on_them_i
         *options, f"resume={run_dir}", f"data.train={tmp_path}/other.tsv", f"hydra.run.dir={tmp_path}/second", status=2
     )
     said = capsys.readouterr().err
-    assert "the training rows, or what makes tokens and labels of them, are others than there" in said
-    assert "damaged" not in said and not (tmp_path / "second").exists()
+    assert "the training rows, or what turns them into tokens and labels, are not those of that run" in said
+    assert "damaged" not in said and "scored while training" not in said and not (tmp_path / "second").exists()
+
+
+def test_other_tokens_of_the_same_rows_are_not_told_as_other_rows(
+    broken: tuple[Path, tuple[str, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir, options = broken
+    train(*options, f"resume={run_dir}", "data.max_len=31", f"hydra.run.dir={tmp_path}/second", status=2)
+    said = capsys.readouterr().err
+    for rows in ("training rows", "rows that are scored while training"):
+        assert f"the {rows}, or what turns them into tokens and labels, are not those of that run" in said
 
 
 def test_a_state_of_an_earlier_version_is_refused_with_what_can_be_taken_of_it(

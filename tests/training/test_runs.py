@@ -167,7 +167,11 @@ def test_a_state_is_refused_where_the_rows_that_it_knows_are_others(
     assert "the training rows" in capsys.readouterr().err
     train(*options, f"data.dev={other}", "seed=2", status=2)
     said = capsys.readouterr().err
-    assert "scored while training are others" in said and "seed: 1 there, 2 here" in said and "the training" not in said
+    assert (
+        "the rows that are scored while training, or" in said
+        and "seed: 1 there, 2 here" in said
+        and "the training" not in said
+    )
     train(*options)
 
 

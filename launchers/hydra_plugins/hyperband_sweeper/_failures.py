@@ -50,15 +50,15 @@ class Failures:
         self.last_error = error
         if not self.limit or len(self.alike) < self.limit:
             return
-        key = "hydra.sweeper.stop_after_same_failures=0 would go on all the same"
+        key = "hydra.sweeper.stop_after_same_failures=0 goes on in spite of them"
         if ended_count == len(self.alike):
             raise FailuresEndSearch(
-                f"the first {counted(ended_count, 'trial')} failed alike, as told above; correct it, and begin in "
-                f"another hydra.sweep.dir; {key}"
+                f"the first {counted(ended_count, 'trial')} failed with the same error, shown above; correct it, and "
+                f"begin in another hydra.sweep.dir; {key}"
             )
         raise FailuresEndSearch(
-            f"trials {', '.join(map(str, self.alike))} failed alike, one after another, as told above; correct it, and "
-            f"the same command with hydra.sweep.dir={self.folder} goes on with the rest; {key}"
+            f"trials {', '.join(map(str, self.alike))} failed one after another with the same error, shown above; "
+            f"correct it, and the same command with hydra.sweep.dir={self.folder} goes on with the rest; {key}"
         )
 
     def given_back(self, number: int, fault: str) -> None:

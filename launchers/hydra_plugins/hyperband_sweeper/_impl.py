@@ -255,7 +255,7 @@ class Search:
         self._show_progress()
         if self.plan.settings["on_failure"] == "stop":
             raise FailuresEndSearch(
-                f"trial {number} failed, as told above, and hydra.sweeper.on_failure is stop; the same command with "
+                f"trial {number} failed, as shown above, and hydra.sweeper.on_failure is stop; the same command with "
                 "hydra.sweeper.on_failure=continue goes on without it"
             )
         self.failures.failed(number, error, sum(trial.state in FINISHED for trial in self._trials()))
@@ -263,7 +263,7 @@ class Search:
     def _given_back(self, number: int, fault: str) -> None:
         """Have a trial that its machine could not end launched again."""
         self.waiting.insert(0, number)
-        self.board.say(f"trial {number} is given back, its machine was at fault: {fault}", style="red")
+        self.board.say(f"trial {number} will start again, its machine was at fault: {fault}", style="red")
         self.failures.given_back(number, fault)
 
     def _ended_without_outcome(self, ended: Ended) -> None:

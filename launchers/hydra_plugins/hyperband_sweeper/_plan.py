@@ -126,7 +126,7 @@ class Plan:
         print(f"# {counted(tried, 'combination')} of groups, valid at both ends of every interval and with every "
               "choice.")  # fmt: skip
         print("# Nothing was run or read: whether the storage answers and holds another search of this name, and the")
-        print("# pruner's rungs, which hang on how many rows the data have, show when the search begins.")
+        print("# pruner's rungs, which depend on the number of rows, show when the search begins.")
         for warning in [*self.warnings, *resources.too_short(self.settings, configs, None)]:
             print(f"# warning: {warning}")
         raise SystemExit(0)
@@ -149,8 +149,8 @@ class Plan:
             )
         if self.config.hydra.launcher.get("wait") is False:
             found.append(
-                "hydra.launcher.wait is false, but a search draws its next trials from what the last ones gave; leave "
-                "it out, and start the search where it can stay, in tmux or as a job of its own"
+                "hydra.launcher.wait is false, but a search draws its next trials from the results of the last ones; "
+                "leave it out, and start the search where it can stay, in tmux or as a job of its own"
             )
         found += run_dir_problems(self.config)
         found += url_problems(self.url, self.n_jobs)

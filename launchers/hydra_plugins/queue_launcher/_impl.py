@@ -219,7 +219,7 @@ class _Launch:
                 self.queues[before.ticket.id] = self._queue_of(before)
         if found:
             count = counted(len(found), "job")
-            print(f"nlu: {count} of an earlier command found again, not submitted anew", file=sys.stderr)
+            print(f"nlu: {count} of an earlier command found again, not submitted again", file=sys.stderr)
         new = [job for job in self.jobs if job.number not in found]
         self._require_free(new)
         submitted = {ticket.job.number: ticket for ticket in self._submit(new)} if new else {}
@@ -290,7 +290,7 @@ class _Launch:
             raise UserError(
                 f"the submission of jobs {numbers} in {self.folder} was cut off before {others[0].queue} had answered, "
                 "so nobody knows whether it has them; look there, cancel what you find, and "
-                f"python -m nlu.jobs {self.folder} --forget lets the same command submit them anew"
+                f"python -m nlu.jobs {self.folder} --forget lets the same command submit them again"
             )
         for settings in dict.fromkeys(str(one.settings) for one in cut):
             own = [one for one in cut if str(one.settings) == settings]

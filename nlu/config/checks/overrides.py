@@ -22,7 +22,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.checks.composing import compose
 from nlu.config.checks.left_out import has_key, is_left_out
-from nlu.config.checks.reading import USER_MISTAKES, interval_problem, read_override, rejoined, said_of, sweep_problem
+from nlu.config.checks.reading import (
+    USER_MISTAKES,
+    interval_problem,
+    overrides_of_sweep,
+    read_override,
+    rejoined,
+    said_of,
+    sweep_problem,
+)
 from nlu.config.checks.resolve import first_line, resolve
 from nlu.config.checks.validate import known_keys, problems
 from nlu.config.errors import UserError
@@ -112,10 +120,8 @@ class _Trial:
             self.drawn.append(override)
         if not (self.is_multirun and parsed.is_discrete_sweep()):
             return []
-        values = list(parsed.sweep_string_iterator())
-        return [
-            _Alternative(f"{parsed.get_key_element()}={value}", key, value, is_choice, is_plain) for value in values
-        ]
+        pairs = zip(overrides_of_sweep(parsed), parsed.sweep_string_iterator(), strict=True)
+        return [_Alternative(text, key, value, is_choice, is_plain) for text, value in pairs]
 
     def accept_choice(self, alternatives: list[_Alternative]) -> None:
         good = []

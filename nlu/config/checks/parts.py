@@ -48,7 +48,7 @@ def part_problems(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]
     batch_size, devices = config["trainer"]["batch_size"], config["trainer"]["devices"]
     if reads == "similarities" and batch_size < 2 * devices:
         yield (
-            f"loss is {what()}, which tells a pair from the others of its micro-batch, but trainer.batch_size is "
+            f"loss is {what()}, which compares a pair with the others of its micro-batch, but trainer.batch_size is "
             f"{batch_size} over {devices} device(s), so there are none; set trainer.batch_size to >= {2 * devices}"
         )
 

@@ -10,6 +10,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from nlu.config.checks.quoting import quoted
 from nlu.config.checks.resolve import first_line
 from nlu.config.errors import UserError
 
@@ -86,9 +87,14 @@ def first_values(overrides: Sequence[str]) -> list[str]:
         if not override.is_sweep_override():
             first.append(str(override.input_line))
         elif override.is_discrete_sweep():
-            values = list(override.sweep_string_iterator())
-            first += [f"{override.get_key_element()}={value}" for value in values[:1]]
+            first += overrides_of_sweep(override)[:1]
     return first
+
+
+def overrides_of_sweep(override: Override) -> list[str]:
+    """Return the overrides, one for each value, that an override of several values stands for."""
+    key = override.get_key_element()
+    return [quoted(f"{key}={value}") for value in override.sweep_string_iterator()]
 
 
 def sweep_problem(override: str, key: str) -> str:

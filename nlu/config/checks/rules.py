@@ -47,6 +47,12 @@ def files_like(pattern: str) -> list[Path]:
     return []
 
 
+def named_file(reference: str) -> Path | None:
+    """Return the file that a data path names, here or, if there is none, in `data_folder`; None where neither is."""
+    places = (Path(reference).expanduser(), data_folder() / reference)
+    return next((path for path in places if path.is_file()), None)
+
+
 def content_of(folder: Path) -> str:
     """Return what a folder that was named instead of a file holds, for a message."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
@@ -186,7 +192,9 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
         for key, path in _named_paths(data):
             if is_pattern(path):
                 if not files_like(path):
-                    yield f"{key} is {path!r}, which no file matches here or in {data_folder()} (NLU_DATA); mend {key}"
+                    yield (
+                        f"{key} is {path!r}, which no file matches here or in {data_folder()} (NLU_DATA); correct {key}"
+                    )
             elif not _is_file(path) and not (data_folder() / path).is_file() and path not in (data["urls"] or {}):
                 folders = [folder for folder in (Path(path).expanduser(), data_folder() / path) if folder.is_dir()]
                 if folders:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from nlu.config.entry.quoting import quoted
+from nlu.config.checks.quoting import quoted
 from nlu.config.errors import UserError
 from nlu.storage.places import is_object
 

@@ -19,10 +19,10 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from nlu.config.checks.reading import interval_problem
+from nlu.config.checks.quoting import quoted
+from nlu.config.checks.reading import interval_problem, overrides_of_sweep
 from nlu.config.checks.resolve import without_hydra
 from nlu.config.entry.guard import current_config, place_problems
-from nlu.config.entry.quoting import quoted
 from nlu.config.errors import UserError
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 
@@ -130,7 +130,7 @@ def jobs_of(overrides: Sequence[Override]) -> list[list[str]]:
         if not override.is_sweep_override():
             choices[key] = [quoted(f"{key}={override.get_value_element_as_str()}")]
         elif override.is_discrete_sweep():
-            choices[key] = [quoted(f"{key}={value}") for value in override.sweep_string_iterator()]
+            choices[key] = overrides_of_sweep(override)
         else:
             raise UserError(interval_problem(str(override.input_line)))
     for key, jobs in choices.items():
@@ -266,7 +266,7 @@ def print_end(grid: Grid) -> None:
     # Jobs in processes of their own spoke into files of their own.
     elsewhere = top / ".submitit"
     if failed and elsewhere.is_dir():
-        print(f"nlu: what they said is in {path_text(elsewhere)}", file=sys.stderr)
+        print(f"nlu: their output is in {path_text(elsewhere)}", file=sys.stderr)
 
 
 def _number_of(job: JobReturn) -> int:

@@ -111,10 +111,6 @@ class Letters:
         return {"none": "no letters", "Cyrillic": "in Cyrillic letters", "Arabic": "in Arabic letters",
                 "other": "in other letters"}.get(script, script)  # fmt: skip
 
-    def other_scripts(self) -> dict[str, int]:
-        """Return how many texts are in another script than most, by script."""
-        return dict(self.scripts.most_common()[1:])
-
 
 def _written_in(texts: Iterable[str]) -> str:
     """Tell simplified from traditional characters by those that only one of the two standards for them has."""

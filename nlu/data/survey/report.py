@@ -4,7 +4,6 @@ Axes: N rows of a set, L lengths from 0 on.
 """
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -326,12 +325,3 @@ def numbers_of(survey: Survey) -> dict[str, float] | None:
     there_N = survey.numbers_N[np.isfinite(survey.numbers_N)]
     names = ("least", "25 %", "median", "75 %", "greatest")
     return dict(zip(names, np.percentile(there_N, [0, 25, 50, 75, 100]).tolist(), strict=True))
-
-
-def label_order(surveys: Sequence[Survey]) -> list[str]:
-    """Return all labels, the most frequent first."""
-    total: Counter[str] = Counter()
-    for survey in surveys:
-        if survey.kind != "numbers":
-            total.update(survey.labels)
-    return [label for label, _ in total.most_common()]

@@ -144,7 +144,7 @@ def _in_file_order(survey: Survey, sorted_S: np.ndarray, count: int) -> list[int
 
 def _read_again(
     survey: Survey, asked: np.ndarray, wanted: dict[int, Shown], totals: Counter[int], advance: Advance
-) -> None:  # fmt: skip
+) -> None:
     """Fill in the texts of the rows asked for, as far as the set holds any."""
     rows_K = np.flatnonzero(among(survey.hash_N, asked))
     if not len(rows_K):

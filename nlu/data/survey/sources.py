@@ -19,7 +19,7 @@ from nlu.data.reading import Reading
 from nlu.data.survey.columns import Guess, guess
 from nlu.data.survey.walk import Source
 
-SAID = "as said"
+SAID = "as given"
 FILES = "nlu.data.dataset.Files"
 
 

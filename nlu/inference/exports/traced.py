@@ -67,7 +67,7 @@ class PaddedBert(nn.Module):
         """Return vectors of texts, (N, D), or of tokens, (N, T, D)."""
         hidden_NTD = self.inner(
             input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
-        ).last_hidden_state  # fmt: skip
+        ).last_hidden_state
         if self.pooling == "none":
             return hidden_NTD
         if self.pooling == "mean":

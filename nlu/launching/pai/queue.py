@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nlu.config.entry.quoting import quoted
+from nlu.config.checks.quoting import quoted
 from nlu.config.errors import UserError
 from nlu.launching.history import project_folder
 from nlu.launching.pai import credentials

@@ -25,9 +25,7 @@ def completed(settings: PaiSettings, project: Path | None = None) -> PaiSettings
     settings = _with_remembered(settings, file)
     if names := missing(settings):
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            told = [
-                f"{PREFIX}.{name} is not set: {MEANINGS[name]}" + _other_way(name) for name in names
-            ]  # fmt: skip
+            told = [f"{PREFIX}.{name} is not set: {MEANINGS[name]}" + _other_way(name) for name in names]
             raise UserError(
                 *told, *setting_problems(settings),
                 summary=f"hydra/launcher=pai needs {'a key' if len(names) == 1 else f'{len(names)} keys'} more",

@@ -232,8 +232,8 @@ class _Pass:
             ]
             if gone := len(training.part_of) - len(training.seen):
                 found.remarks.append(
-                    f"the training files are others by now: of {len(training.part_of):,} held-out texts {gone:,} no "
-                    "longer stand in them"
+                    f"the training files have changed: of {len(training.part_of):,} held-out texts {gone:,} are no "
+                    "longer in them"
                 )
         parts.append((f"occurs several times in {self._subject.name}", overlap.is_repeated_N))
         slices = [slice_of(name, value_N[mask_N], self._judge.is_rate) for name, mask_N in parts]
@@ -271,9 +271,7 @@ class _Pass:
             return
         found.label_errors = errors
         wanted = {suspect.number for suspect in errors.suspects}
-        records = {
-            number: record for number, record in enumerate(self._subject.records()) if number in wanted
-        }  # fmt: skip
+        records = {number: record for number, record in enumerate(self._subject.records()) if number in wanted}
         found.suspects = [(suspect, records[suspect.number]) for suspect in errors.suspects]
 
 

@@ -19,7 +19,6 @@ from nlu.config.errors import UserError
 from nlu.runs.predictions import Record
 
 RankBy = Literal["self-confidence", "normalized-margin"]
-RANK_BY: tuple[RankBy, ...] = ("self-confidence", "normalized-margin")
 
 
 @dataclass(frozen=True)

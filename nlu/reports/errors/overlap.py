@@ -188,9 +188,7 @@ def _held_out(subject: Subject, layout: Layout) -> dict[int, int]:
             return {}
         records = iter(predictions_of(subject.run.folder, HELD_OUT))
         return dict.fromkeys(_hashes(records, layout), NOWHERE)
-    return {
-        hashed: fold for fold, part in subject.joined.parts.items() for hashed in _hashes(iter(part), layout)
-    }  # fmt: skip
+    return {hashed: fold for fold, part in subject.joined.parts.items() for hashed in _hashes(iter(part), layout)}
 
 
 def _hashes(records: Iterator[Record], layout: Layout) -> Iterator[int]:

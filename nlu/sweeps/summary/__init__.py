@@ -42,7 +42,7 @@ def write_summary(
     command = write_best(summary, folder / BEST, overrides) and best_command(program, folder, summary, overrides)
     figures = draw_figures(summary, importances)
     pictures = write_figures(folder / FOLDER, figures)
-    write_trials(folder / FOLDER / TRIALS, summary)
+    write_trials(folder / FOLDER / TRIALS, summary, folder)
     write_page(folder / FOLDER / PAGE, summary, figures, reason, command)
     print_trials(summary)
     for path in [*pictures, folder / FOLDER / TRIALS, folder / FOLDER / PAGE]:

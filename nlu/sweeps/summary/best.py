@@ -12,6 +12,7 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 
+from nlu.config.checks.quoting import quoted
 from nlu.config.entry.app import conf_dir
 from nlu.config.words import path_text
 from nlu.display.tables import metric_text
@@ -84,7 +85,7 @@ def _spoken(trial: TrialRow, shared: Sequence[str]) -> tuple[list[str], list[Ove
     if trial.folder and file.is_file():
         texts = shlex.split(file.read_text(encoding="utf-8"))
     else:
-        texts = [*shared, *(f"{name}={written(value)}" for name, value in trial.params.items())]
+        texts = [*shared, *(quoted(f"{name}={written(value)}") for name, value in trial.params.items())]
     flags = [text for text in texts if text.startswith("--config-dir=")]
     parsed = OverridesParser.create().parse_overrides([text for text in texts if not text.startswith("--")])
     return flags, [override for override in parsed if override.key_or_group.split(".")[0] not in NOT_KEPT]

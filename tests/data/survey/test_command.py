@@ -96,7 +96,7 @@ def test_a_named_data_set_is_read_as_its_yaml_says(here: Path, capsys: pytest.Ca
 def test_it_runs_as_a_module_with_status_0_and_2(here: Path) -> None:
     environment = {**SAME_THREADS, "PYTHONPATH": str(REPOSITORY)}
     done = warm.run(["-m", "nlu.data", "shop.csv", "--fields", "text=review"], cwd=here, env=environment)
-    assert done.returncode == 0 and "text = review (as said)" in done.stdout
+    assert done.returncode == 0 and "text = review (as given)" in done.stdout
     done = warm.run(["-m", "nlu.data", "nowhere.csv"], cwd=here, env=environment)
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
     assert done.stderr.startswith("nlu: error: FILE is 'nowhere.csv', which is no file here")

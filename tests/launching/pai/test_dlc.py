@@ -15,6 +15,7 @@ from nlu.launching.pai.dlc import DlcQueue
 from nlu.launching.pai.settings import PaiSettings
 from nlu.launching.queue import Job, JobRefused, JobState
 from nlu.storage import buckets
+from tests.launching.pai.faults import FAULTS, survive
 
 SETTINGS = {
     "region": "cn-hangzhou", "workspace": "1234", "image": "registry/nlu:1", "oss_folder": "oss://bucket/nlu",
@@ -120,26 +121,15 @@ def test_cancelled_jobs_stop_and_ended_ones_stay(server, queue_of):
     assert [look.state for look in looks.values()] == [JobState.CANCELLED, JobState.DONE]
 
 
-@pytest.mark.parametrize("fault", ["429", "500", "503", "reset", "lost", "cut"])
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("verb", ["create", "look", "cancel", "log"])
 def test_a_fault_doubles_and_loses_nothing(server, queue_of, fault, verb):
-    queue = queue_of()
-    (ticket,) = queue.submit([job(0)]) if verb != "create" else (None,)
-    times = iter([fault, None, fault])
-    server.fault = lambda method, path: next(times, None)
-    if verb == "create":
-        (ticket,) = queue.submit([job(0)])
-        assert list(server.jobs) == [ticket.id]
-    elif verb == "look":
-        assert queue.look([ticket.id])[ticket.id].state is JobState.WAITING
-    elif verb == "cancel":
-        queue.cancel([ticket.id])
-        assert server.jobs[ticket.id].status == "Stopped"
-    else:
+    def read_log(queue, ticket):
         server.jobs[ticket.id].status = "Running"
         server.jobs[ticket.id].log.write_text("one\ntwo\n")
         assert queue.log_tail(ticket.id, 1) == ["two"]
-    assert sum(server.faults.values()) >= 1
+
+    survive(server, queue_of(), job(0), fault, verb, read_log)
 
 
 def test_a_job_that_appears_late_is_stopped(server, queue_of):

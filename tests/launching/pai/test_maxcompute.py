@@ -15,6 +15,7 @@ from nlu.launching.pai.credentials import Credentials
 from nlu.launching.pai.maxcompute import MaxComputeQueue
 from nlu.launching.pai.settings import PaiSettings
 from nlu.launching.queue import Job, JobRefused, JobState
+from tests.launching.pai.faults import FAULTS, survive
 
 SETTINGS = {
     "backend": "maxcompute", "region": "cn-hangzhou", "project": "proj1", "oss_folder": "oss://bucket/nlu",
@@ -87,26 +88,15 @@ def test_cancelled_instances_stop_and_ended_ones_stay(server, queue_of):
     assert [look.state for look in looks.values()] == [JobState.CANCELLED, JobState.DONE]
 
 
-@pytest.mark.parametrize("fault", ["429", "500", "503", "reset", "lost", "cut"])
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("verb", ["create", "look", "cancel", "upload"])
 def test_a_fault_doubles_and_loses_nothing(server, queue_of, code, fault, verb):
-    queue = queue_of()
-    (ticket,) = queue.submit([job(0)]) if verb != "create" else (None,)
-    times = iter([fault, None, fault])
-    server.fault = lambda method, path: next(times, None)
-    if verb == "create":
-        (ticket,) = queue.submit([job(0)])
-        assert list(server.jobs) == [ticket.id]
-    elif verb == "look":
-        assert queue.look([ticket.id])[ticket.id].state is JobState.WAITING
-    elif verb == "cancel":
-        queue.cancel([ticket.id])
-        assert server.jobs[ticket.id].status == "Stopped"
-    else:
+    def upload(queue, ticket):
         server.resources.clear()
         queue.upload(code)
         assert server.resources == {ARCHIVE: b"the code"}
-    assert sum(server.faults.values()) >= 1
+
+    survive(server, queue_of(), job(0), fault, verb, upload)
 
 
 def test_an_instance_that_appears_late_is_stopped(server, queue_of):

@@ -3,14 +3,11 @@
 import csv
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import pytest
 
 pytest.importorskip("alibabacloud_pai_dlc20201203", reason="the SDK of PAI-DLC comes with the extra pai")
-from moto.server import ThreadedMotoServer
 from pai_server import ID, SECRET
 
 from nlu.config.errors import UserError
@@ -23,31 +20,18 @@ from nlu.launching.queues import Place, open_queue
 from nlu.launching.submissions import Submissions
 from nlu.runs.mirror import Mirror
 from nlu.storage.objects import ObjectStore
+from tests.buckets import Server
 
 # Each connects anew, which takes seconds.
 pytestmark = pytest.mark.thorough
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def store(endpoint, monkeypatch, tmp_path) -> str:
+def store(s3: Server, monkeypatch, tmp_path) -> str:
     """A folder of a bucket, by its address."""
-    environment = {
-        "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": endpoint, credentials.ID: ID, credentials.SECRET: SECRET,
-    }  # fmt: skip
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    boto3.resource("s3").Bucket("bucket").create()
-    return f"s3://bucket/{tmp_path.name}"
+    monkeypatch.setenv(credentials.ID, ID)
+    monkeypatch.setenv(credentials.SECRET, SECRET)
+    return f"{s3.bucket(monkeypatch)}/{tmp_path.name}"
 
 
 @pytest.fixture

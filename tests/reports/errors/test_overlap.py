@@ -95,13 +95,13 @@ def test_of_folds_the_rows_that_others_hold_out_are_training_texts(here):
     assert found.overlap.is_repeated_N.tolist() == [True] * 4
 
 
-def test_files_that_are_gone_or_others_by_now_are_said(here):
+def test_files_that_are_gone_or_have_changed_are_told(here):
     run = kept_run(here / "run", [(0, "first"), (1, "second")], data__dev=None)
     found = found_in(run)
     assert "overlap with training texts: they cannot be read (data.train is 'train.tsv'" in found.remarks[0]
     assert [one.name for one in found.tables["overlap"][1]] == ["occurs several times in dev"]
     (here / "train.tsv").write_text("first\tx\nanother\tx\n")
-    assert "of 2 held-out texts 1 no longer stand in them" in " ".join(found_in(run).remarks)
+    assert "of 2 held-out texts 1 are no longer in them" in " ".join(found_in(run).remarks)
 
 
 def test_texts_with_several_labels_are_counted(here):

@@ -3,8 +3,8 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from nlu.config.checks.quoting import quoted
 from nlu.config.entry.flags import read_command_line
-from nlu.config.entry.quoting import quoted
 
 
 @pytest.mark.parametrize(
