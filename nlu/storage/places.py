@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from nlu.config.errors import UserError
+from nlu.config.words import with_origins
 from nlu.storage.reference import Reference, parse_reference
 
 OBJECTS = ("s3", "oss")
@@ -35,7 +36,7 @@ class Place:
         """The place as it may stand in messages: without credentials and signed queries."""
         if self.bucket:
             return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
-        return Reference(self.path, self.scheme, None, "").shown if self.scheme else self.path
+        return Reference(self.path, self.scheme, None, "").shown if self.scheme else with_origins(self.path)
 
     @property
     def name(self) -> str:

@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.buckets import Bucket, open_bucket
+from nlu.storage.bucket import Bucket
+from nlu.storage.buckets import open_bucket
 from nlu.storage.files import replacing
 from nlu.storage.parts import WHOLE_BYTES, put_in_parts
 from nlu.storage.places import OBJECTS, Place
