@@ -56,7 +56,8 @@ class Place:
 
     def within(self, relative: str) -> "Place":
         """The place of something below this one."""
-        return replace(self, path=f"{self.path.rstrip('/')}/{relative}".lstrip("" if self.is_local else "/"))
+        path = f"{self.path.rstrip('/')}/{relative}".lstrip("" if self.is_local else "/")
+        return replace(self, path=path, names_folder=False)
 
 
 def is_object(text: str | os.PathLike[str]) -> bool:

@@ -112,6 +112,16 @@ def test_files_and_folders_move_and_go(url: str, tmp_path: Path, capsysbinary: p
     assert main(["rm", f"{url}/b.txt"]) == 0 and main(["exists", f"{url}/b.txt"]) == 1
 
 
+def test_what_goes_behind_a_slash_is_found_there_and_may_be_moved_there(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = str(write(tmp_path, {"a": b"a", "folder/b": b"b"}) / "a")
+    assert main(["cp", here, f"{url}/there/"]) == main(["cp", here, f"{url}/there/"]) == 0
+    assert "copied 0 files, 0.0 MB; 1 file lay there already" in capsys.readouterr().err
+    assert main(["mv", here, f"{url}/there/"]) == main(["mv", "-r", str(tmp_path / "folder"), f"{url}/"]) == 0
+    assert names(url) == ["folder/b", "there/a"] and contents(tmp_path) == {}
+
+
 def test_an_object_that_is_moved_onto_itself_is_not_removed(url: str, tmp_path: Path) -> None:
     main(["cp", str(write(tmp_path, {"a": b"a"}) / "a"), f"{url}/a"])
     for target in (f"{url}/a", f"{url}/"):
