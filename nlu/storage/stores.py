@@ -140,7 +140,8 @@ class Objects(WritableStore):
     def make_folder(self, place: Place) -> bool:
         if place.path:
             return False
-        self.bucket.create()
+        if self.look(place) is None:
+            self.bucket.create()
         return True
 
     def try_writing(self, place: Place) -> None:

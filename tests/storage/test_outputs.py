@@ -65,3 +65,9 @@ def test_what_goes_behind_a_slash_is_found_there_and_may_be_moved_there(
     assert "copied 0 files, 0.0 MB; 1 file lay there already" in capsys.readouterr().err
     assert main(["mv", str(tmp_path / "a"), f"{url}/"]) == 0
     assert names(url) == ["a"] and not (tmp_path / "a").exists()
+
+
+def test_a_bucket_is_made_once_and_there_already_is_no_error(url: str) -> None:
+    bucket = f"{url.rpartition('/')[0]}-new"
+    assert main(["exists", bucket]) == 1
+    assert main(["mkdir", bucket]) == main(["mkdir", bucket]) == main(["exists", bucket]) == 0
