@@ -152,6 +152,9 @@ class PaiQueue:
         return looks
 
     def _looks(self, ids: Sequence[str]) -> dict[str, Look]:
+        for id in ids:
+            # What an earlier command has just submitted may not be shown yet.
+            self._job(id)
         looks = self._service().look([self._followed.get(id, id) for id in ids])
         return {id: self._look_of(id, looks[self._followed.get(id, id)]) for id in ids}
 
@@ -302,11 +305,10 @@ class PaiQueue:
     def _job(self, id: str) -> Job | None:
         """Return a job by its id, also one that another command submitted into this folder."""
         if id not in self._jobs:
-            self._jobs |= {
-                known.ticket.id: known.job
-                for known in Submissions(self._place.folder).read()
-                if known.ticket is not None
-            }
+            for known in Submissions(self._place.folder).read():
+                if known.ticket is not None:
+                    self._jobs[known.ticket.id] = known.job
+                    self._service().doubts.note_new(known.ticket.id, time.time() - known.time_s)
         return self._jobs.get(id)
 
     def _peek(self, id: str) -> None:
