@@ -28,6 +28,10 @@ TARGETS = (
     "A file appears whole or not at all; the same command goes on with what was broken off."
 )
 RECURSIVE = "with all that is in a folder"
+UPLOADS = (
+    "remove no file, but the parts of large uploads to PATH, or below it, that were broken off and stood still for "
+    "12 hours"
+)
 DRY = "say what would be done, and do nothing"
 
 
@@ -153,11 +157,14 @@ def rm(arguments: Sequence[str]) -> int:
     """Remove files, or folders with all that is in them. Never a whole bucket or disk."""
     parser = _parser("rm", rm)
     _add_flags(parser)
+    parser.add_argument("--uploads", action="store_true", help=UPLOADS)
     given = parser.parse(arguments)
 
     from nlu.storage.places import parse_place
     from nlu.storage.transfer import plan_remove, run_remove
 
+    if given.uploads:
+        return _rm_uploads(given)
     plans: dict[Place, list[Place]] = {
         (place := parse_place(path, writes=True)): plan_remove(place, recursive=given.recursive) for path in given.paths
     }
@@ -169,6 +176,25 @@ def rm(arguments: Sequence[str]) -> int:
             run_remove(place, files)
     count = sum(map(len, plans.values()))
     print(f"nlu: {'would remove' if given.dry else 'removed'} {_counted(count)}", file=sys.stderr)
+    return 0
+
+
+def _rm_uploads(given: Namespace) -> int:
+    from nlu.storage.places import parse_place
+    from nlu.storage.transfer import idle_uploads_of
+
+    count = 0
+    for path in given.paths:
+        place = parse_place(path, writes=True)
+        bucket, uploads = idle_uploads_of(place)
+        for upload in uploads:
+            if given.dry:
+                print(f"remove upload {upload.name} of {place.scheme}://{place.bucket}/{upload.key}")
+            else:
+                bucket.abort(upload)
+        count += len(uploads)
+    told = "upload" if count == 1 else "uploads"
+    print(f"nlu: {'would remove' if given.dry else 'removed'} {count:,} unfinished {told}", file=sys.stderr)
     return 0
 
 

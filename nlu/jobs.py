@@ -45,16 +45,17 @@ def main(arguments: Sequence[str]) -> int:
         "below it",
     )  # fmt: skip
     action.add_argument(
-        "--forget", action="store_true", help="take jobs whose submission was cut off for not submitted"
-    )
+        "--forget", nargs="*", type=at_least(0), metavar="NUMBER", help="take jobs whose submission was cut off for "
+        "not submitted; with numbers these, also such as were processes of a machine that is gone",
+    )  # fmt: skip
     parser.add_argument("--lines", type=at_least(1), default=40, metavar="N", help="lines of --log; default 40")
     given = parser.parse(arguments)
     if given.history:
         return _history(given.folder)
-    if given.folder is None and (given.cancel is not None or given.log is not None or given.forget):
+    if given.folder is None and (given.cancel is not None or given.log is not None or given.forget is not None):
         raise UserError("jobs are numbered within a folder; name it: python -m nlu.jobs DIR ...")
-    if given.forget:
-        return _forget(given.folder)
+    if given.forget is not None:
+        return _forget(given.folder, given.forget)
     return _list(given)
 
 
@@ -159,16 +160,33 @@ def _log(rows: "Sequence[Listed]", number: int, lines: int) -> int:
     return 0
 
 
-def _forget(folder: Path) -> int:
+def _forget(folder: Path, numbers: Sequence[int]) -> int:
     from nlu.config.words import counted
-    from nlu.launching.listing import records_of
+    from nlu.launching.listing import latest, listed, records_of
+    from nlu.launching.queue import JobState
+    from nlu.launching.submissions import Submissions
 
-    count = 0
-    for record in records_of(folder):
-        cut = [one.job for one in record.read() if one.ticket is None]
-        if cut:
-            record.refused(cut)
-            count += len(cut)
+    records = records_of(folder)
+    if not numbers:
+        count = 0
+        for record in records:
+            if cut := [one.job for one in record.read() if one.ticket is None]:
+                record.refused(cut)
+                count += len(cut)
+    else:
+        rows = _chosen(listed(latest(records)), numbers)
+        count = len(rows)
+        if kept := [row for row in rows if row.submitted.ticket is not None and (row.is_certain or not row.is_open)]:
+            raise UserError(
+                f"job {kept[0].submitted.job.number} is {kept[0].state}; only one whose submission was cut off, or "
+                "that another machine had, can be forgotten; nothing was"
+            )
+        for row in rows:
+            record = Submissions(row.folder)
+            if row.submitted.ticket is None:
+                record.refused([row.submitted.job])
+            else:
+                record.ended(row.submitted.job.token, JobState.LOST)
     print(f"{counted(count, 'job')} taken for not submitted")
     return 0
 

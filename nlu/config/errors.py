@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from nlu.config.words import with_origins
 from nlu.storage.redaction import hide
 
 EXIT_USER_ERROR = 2
@@ -19,7 +20,7 @@ class UserError(Exception):
 
     def __init__(self, *problems: str, summary: str = "", remedy: str = ""):
         # What others say, a driver or a server, may repeat an address as they were given it.
-        problems, summary, remedy = tuple(map(hide, problems)), hide(summary), hide(remedy)
+        problems, summary, remedy = tuple(map(_told, problems)), _told(summary), _told(remedy)
         if not problems:
             problems, summary, remedy = (_joined(summary, remedy),), "", ""
         self.problems = list(dict.fromkeys(problems))
@@ -30,6 +31,11 @@ class UserError(Exception):
     def sentences(self) -> list[str]:
         """All that is to be said, in order."""
         return [sentence for sentence in (self.summary, *self.problems, self.remedy) if sentence]
+
+
+def _told(text: str) -> str:
+    """Return a text as a user may read it: without secrets, and with what they wrote in place of where it was put."""
+    return hide(with_origins(text))
 
 
 def _joined(text: str, remedy: str) -> str:

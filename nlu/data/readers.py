@@ -16,7 +16,7 @@ from typing import Any, Self, TextIO
 
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
-from nlu.config.words import counted
+from nlu.config.words import called, counted
 from nlu.data.workbook import text_rows
 
 SUFFIX_FORMATS = {
@@ -66,7 +66,7 @@ class BadRow:
 
     def describe(self, path: Path) -> str:
         """Return `file:row: field ...`, the form of every data error."""
-        return f"{path}:{self.number}: {self.told}"
+        return f"{called(path)}:{self.number}: {self.told}"
 
     @property
     def told(self) -> str:

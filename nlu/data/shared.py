@@ -66,8 +66,8 @@ class SharedStores:
             for file, entry in files.items():
                 path = inside(new, file, self.store.shown)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self.store.get_file(f"{name}/{said['folder']}/{file}", path, advance)
-                if (digest := read_digest(path)) != entry["sha256"]:
+                digest = self.store.get_file(f"{name}/{said['folder']}/{file}", path, advance, hashed=True)
+                if digest != entry["sha256"]:
                     raise DataError(f"{file} is damaged: its sha256 is {digest}, not {entry['sha256']}")
 
     def _send(self, name: str, folder: Path) -> None:

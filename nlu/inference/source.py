@@ -10,7 +10,7 @@ from pathlib import Path
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import STANDARD, Input
 from nlu.config.nearest import hint
-from nlu.config.words import counted
+from nlu.config.words import counted, show_as
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files
@@ -37,6 +37,7 @@ def found(path: str, file_format: str) -> Iterator[Path]:
         raise UserError("input is -, standard input, which has no suffix; set input.format, such as input.format=lines")
     with tempfile.TemporaryDirectory(prefix="nlu-input-") as folder:
         copy = Path(folder) / "stdin"
+        show_as(copy, "standard input")
         with open(copy, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         yield copy

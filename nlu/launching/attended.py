@@ -22,6 +22,11 @@ def beat_file(folder: Path, id: str) -> Path:
     return folder / f"{id}_beat"
 
 
+def missed_file(folder: Path, id: str) -> Path:
+    """Return the file beside a job's log that says since when the job has ended, as Slurm has it, without a result."""
+    return folder / f"{id}_missed"
+
+
 class Attended:
     """Work that can be pickled; submitit hands it to the queue again, as it is, when a job's time is up."""
 
@@ -38,6 +43,7 @@ class Attended:
             # What it returned when the job was started before is no last word now.
             paths.result_pickle.unlink(missing_ok=True)
             return self.work(job)
+        missed_file(paths.folder, str(paths.job_id)).unlink(missing_ok=True)
         with beating(beat_file(paths.folder, str(paths.job_id))):
             return self.work(job)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hydra.core.utils import JobReturn
 
+from nlu.config.errors import UserError
 from nlu.config.words import counted, path_text
 from nlu.display.jobs import JobRow, JobsBoard
 from nlu.launching.looks import Looks
@@ -207,6 +208,9 @@ class Follower:
                 self._queue.cancel([ticket.id for ticket in open_tickets])
             except OSError as error:
                 self._board.say(f"{self._queue.name} does not answer ({error}), so jobs may go on; Ctrl-C asks again")
+                self._asked = 0
+            except UserError as error:
+                self._board.say(f"{error}; Ctrl-C asks again")
                 self._asked = 0
         else:
             self._board.say(left_sentence(len(open_tickets), self._folder))

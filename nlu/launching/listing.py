@@ -27,6 +27,8 @@ class Listed:
     state: str
     node: str
     reason: str
+    is_certain: bool = True
+    """see `Look.is_certain`"""
 
     @property
     def is_open(self) -> bool:
@@ -131,13 +133,16 @@ def listed(found: Sequence[tuple[Path, Submitted]]) -> list[Listed]:
         else:
             look = looks[one.ticket.id]
             state = Ended(look, statuses[one.ticket.id]).word if look.state.is_final else str(look.state)
-            rows.append(Listed(one, folder, state, look.node or "", look.reason or ""))
+            rows.append(Listed(one, folder, state, look.node or "", look.reason or "", look.is_certain))
     return rows
 
 
 def cancel_all(folder: Path) -> int:
-    """Cancel all jobs that were submitted into a folder and have not ended; returns how many these were."""
-    found = [row for row in listed(latest([Submissions(folder)])) if row.is_open]
+    """Cancel all jobs that were submitted into a folder and have not ended; returns how many these were.
+
+    Of another machine's jobs none is.
+    """
+    found = [row for row in listed(latest([Submissions(folder)])) if row.is_open and row.is_certain]
     ids = [row.submitted.ticket.id for row in found if row.submitted.ticket is not None]
     queue_of((row.folder, row.submitted) for row in found).cancel(ids)
     return len(ids)

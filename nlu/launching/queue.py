@@ -67,6 +67,8 @@ class Look:
     node: str | None = None
     reason: str | None = None
     """why it waits, or why it ended"""
+    is_certain: bool = True
+    """False of a job that runs as far as this machine can tell, which is not the one that could tell"""
 
 
 class Queue(Protocol):

@@ -22,7 +22,8 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.submitted import refusal_of
-from nlu.launching.attended import Attended, beat_file
+from nlu.launching.attended import Attended, beat_file, missed_file
+from nlu.launching.missed import Missed
 from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
 from nlu.launching.queues import Place
 from nlu.launching.submitit_jobs import log_files, read_outcome, result_file, tail
@@ -73,8 +74,7 @@ class SlurmQueue:
         folder = self._settings.get("submitit_folder") or f"{place.folder}/.submitit/%j"
         self._base = Path(os.path.abspath(Path(str(folder).replace("%j", "")).expanduser()))
         self._folders: dict[str, Path] = {}
-        self._ended_s: dict[str, float] = {}
-        """when a job was first seen to have ended without a result"""
+        self._missed = Missed()
         self._beats: dict[str, tuple[str, float]] = {}
         """a job's last beat, and when it was first seen"""
 
@@ -191,16 +191,15 @@ class SlurmQueue:
         return {id: self._look(id, *known.get(id, ("", None, "Slurm does not know it any more"))) for id in ids}
 
     def _look(self, id: str, state: str, node: str | None, reason: str | None) -> Look:
-        if state in WAITING:
-            return Look(JobState.WAITING, None, reason)
-        if state in RUNNING:
-            return Look(JobState.RUNNING, node)
+        if state in WAITING or state in RUNNING:
+            self._missed.end(missed_file(self._folder(id), id))
+            return Look(JobState.WAITING, None, reason) if state in WAITING else Look(JobState.RUNNING, node)
         result = self._result(id)
         if state in CANCELLED and result is not JobState.DONE:
             return Look(JobState.CANCELLED, node, reason)
         if result is not None:
             return Look(result, node)
-        if state in ("", "COMPLETED") and time.monotonic() - self._ended_s.setdefault(id, time.monotonic()) < GRACE_S:
+        if state in ("", "COMPLETED") and self._missed.for_s(missed_file(self._folder(id), id)) < GRACE_S:
             return Look(JobState.RUNNING, node, "its result is awaited")
         told = {"": reason, "COMPLETED": "it ended without a result"}.get(state, state)
         return Look(JobState.LOST, node, told)
@@ -222,6 +221,9 @@ class SlurmQueue:
             beat = beat_file(self._folder(id), id).read_text()
         except OSError:
             return None
+        if not beat:
+            # Seen at the moment at which it is written anew.
+            return self._beats[id][0] if id in self._beats else None
         if id not in self._beats or self._beats[id][0] != beat:
             self._beats[id] = beat, time.monotonic()
         return beat

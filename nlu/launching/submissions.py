@@ -21,11 +21,14 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.launching.queue import Job, Ticket
+from nlu.storage.claims import Claimed, hold_claim
 from nlu.storage.files import write_text
-from nlu.storage.locks import Locked, hold_folder
+from nlu.storage.locks import Locked, NoLocks, hold_folder
 from nlu.storage.redaction import LAUNCHER_LINES, hide_setting
 
 FOLDER, FILE, LOCK, NAME = ".submitted", "jobs.jsonl", "lock", "name"
+CLAIM = "claim"
+"""stands for the lock where the file system has none"""
 IGNORED = ("resume=", "+resume=", "++resume=")
 """overrides in which a command that goes on differs from the one that began"""
 WAIT_S = 60
@@ -83,11 +86,19 @@ class Submissions:
         Raises UserError where another command goes on submitting.
         """
         folder, was_there, what = self.folder / FOLDER, self.folder.exists(), f"the jobs of {self.folder}"
+        held, made_here = ExitStack(), not folder.exists()
         try:
-            held = ExitStack()
-            made_here = held.enter_context(hold_folder(folder, LOCK, wait_s=WAIT_S, optional=True, what=what))
+            try:
+                made_here = held.enter_context(hold_folder(folder, LOCK, wait_s=WAIT_S, what=what))
+            except NoLocks:
+                held.enter_context(hold_claim(folder / CLAIM, wait_s=WAIT_S))
         except Locked:
             raise UserError(f"another command is submitting into {self.folder}; try again once it is done") from None
+        except Claimed as claimed:
+            raise UserError(
+                f"{claimed.holder} is submitting into {self.folder}; try again once it is done or, where it is known "
+                f"to have been killed, remove {claimed.path}"
+            ) from None
         with held:
             try:
                 yield
@@ -99,7 +110,7 @@ class Submissions:
         """Remove the record of nothing. Its lock goes last: whoever waits for it makes the folder anew."""
         # Where a file system keeps an open file, or another command has come, folders stay.
         with suppress(OSError):
-            for name in (FILE, NAME, LOCK):
+            for name in (FILE, NAME, CLAIM, LOCK):
                 (self.folder / FOLDER / name).unlink(missing_ok=True)
             (self.folder / FOLDER).rmdir()
             if not was_there:

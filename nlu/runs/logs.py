@@ -8,6 +8,7 @@ import sys
 from logging.handlers import MemoryHandler
 from pathlib import Path
 
+from nlu.config.words import with_origins
 from nlu.display.progress import console, on_terminal
 from nlu.storage.redaction import hide
 
@@ -17,10 +18,13 @@ EARLY_RECORDS = 10_000
 
 
 class HidingFormatter(logging.Formatter):
-    """Formats as its base does, without the secrets of the addresses that others put into messages and tracebacks."""
+    """Formats as its base does, without the secrets of the addresses that others put into messages and tracebacks.
+
+    Copies of files are called by what they are copies of.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        return hide(super().format(record))
+        return hide(with_origins(super().format(record)))
 
 
 class LineFormatter(HidingFormatter):

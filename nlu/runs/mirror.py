@@ -17,10 +17,23 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.runs.mirrored import BEGUN, LAST, NOTE, OUTBOX, RESULT, Version, final_names, install, versions
+from nlu.runs.mirrored import (
+    BEGUN,
+    LAST,
+    NOTE,
+    OUTBOX,
+    RESULT,
+    Version,
+    abort_uploads,
+    final_names,
+    install,
+    mirrors_below,
+    receive,
+    versions,
+)
 from nlu.runs.takeover import CHECKPOINTS
 from nlu.storage.answers import Unreachable
-from nlu.storage.cache import read_digest, read_json
+from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.storage.ledger import FOLDER, SAVE, Ledger, MirrorAway, TakenOver
 from nlu.storage.objects import ObjectStore
@@ -30,7 +43,6 @@ from nlu.storage.settle import remove
 log = logging.getLogger(__name__)
 
 KEY = "mirror"
-LEDGER = f"/{FOLDER}/"
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 TOLD_EVERY_S = 60.0
 EXIT_WAIT_S = 1800.0
@@ -119,6 +131,7 @@ class Mirror:
         except BaseException:
             self._release()
             raise
+        abort_uploads(self.store)
         self._thread.start()
 
     def saved(self) -> None:
@@ -265,7 +278,7 @@ class Mirror:
     def _clean(self, named: set[str]) -> None:
         """Delete what killed processes sent of checkpoints, and no record names; of mirrors below this one nothing."""
         keys = list(self.store.list())
-        others = tuple({f"{key.partition(LEDGER)[0]}/" for key in keys if LEDGER in key})
+        others = mirrors_below(keys)
         for key in keys:
             if CHECKPOINTS in key.split("/") and key not in named and not key.startswith(others):
                 self.store.delete(key)
@@ -307,16 +320,7 @@ class Mirror:
         self._folder.mkdir(parents=True, exist_ok=True)
         write_json(self._folder / NOTE, {"mirror": self.store.shown, "saves": []})
         with download_progress(self.store.reference.name, total) as advance:
-            for key, entry in content["fixed"].items():
-                path = _inside(incoming, entry["place"])
-                self.store.get_file(key, path, advance)
-                if (digest := read_digest(path)) != entry["sha256"]:
-                    raise UserError(
-                        f"{self.store.shown}/{key} is damaged: its sha256 is {digest}, not {entry['sha256']}; restore "
-                        f"that object, or start anew with another {KEY}"
-                    )
-            for place in content["loose"]:
-                self.store.get_file(place, _inside(incoming, place), advance)
+            receive(self.store, content, incoming, advance)
         install(self._folder, incoming)
         remove(incoming)
         write_json(self._folder / NOTE, {"mirror": self.store.shown, "saves": [content["id"]]})
@@ -377,14 +381,3 @@ def _brought(url: str, folder: Path, say: Callable[[str], None]) -> bool:
 def _final(key: str, names: Mapping[str, str]) -> str:
     folder, _, name = key.rpartition("/")
     return f"{names[folder]}/{name}" if folder in names else key
-
-
-def _inside(folder: Path, place: str) -> Path:
-    """Return the path of a place that a record names, which must not lead out of the folder."""
-    path = folder / place
-    if not place or Path(place).is_absolute() or ".." in Path(place).parts:
-        raise UserError(
-            f"the mirror names {place!r}, which would lie outside of the run's folder; choose another {KEY}"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path

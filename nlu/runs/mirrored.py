@@ -11,17 +11,28 @@ rows beyond the state, as after a kill of the run itself.
 
 import hashlib
 import json
+import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
+from nlu.config.errors import UserError
 from nlu.runs.checkpoint import arrange_best, best_of, held_steps
 from nlu.runs.takeover import CHECKPOINTS
+from nlu.storage.ledger import FOLDER
+from nlu.storage.objects import ObjectStore
+from nlu.storage.parts import WHOLE_BYTES
 from nlu.storage.settle import MARKER, find_whole, mark_whole, remove, swap
+from nlu.storage.store import Advance
+from nlu.storage.transfer import in_threads
 
+log = logging.getLogger(__name__)
+
+LEDGER = f"/{FOLDER}/"
 RESULT = "result.json"
 """of a run that ended; mirrored last of all"""
 NOTE, OUTBOX = ".mirror.json", ".mirror"
@@ -145,6 +156,43 @@ def final_names(folder: Path, *, is_search: bool = False) -> dict[str, str]:
     return found
 
 
+def receive(store: ObjectStore, content: Mapping[str, Any], incoming: Path, advance: Advance) -> None:
+    """Fetch what a record names, each file to its place in a folder, small ones several at a time.
+
+    Raises UserError for one that is damaged, or whose place leads out of the folder, FileNotFoundError for one that is
+    gone.
+    """
+    fixed: Mapping[str, Any] = content["fixed"]
+
+    def fetch(key: str) -> None:
+        entry = fixed.get(key)
+        path = _inside(incoming, entry["place"] if entry else key, store)
+        digest = store.get_file(key, path, advance, hashed=entry is not None)
+        if entry and digest != entry["sha256"]:
+            raise UserError(
+                f"{store.shown}/{key} is damaged: its sha256 is {digest}, not {entry['sha256']}; restore that object, "
+                f"or start anew with another {store.reference.what}"
+            )
+
+    sizes = {**content["loose"], **{key: entry["size"] for key, entry in fixed.items()}}
+    in_threads(fetch, [key for key, size in sizes.items() if size < WHOLE_BYTES])
+    for key, size in sizes.items():
+        if size >= WHOLE_BYTES:
+            fetch(key)
+
+
+def _inside(folder: Path, place: str, store: ObjectStore) -> Path:
+    """Return the path of a place that a record names, which must not lead out of the folder."""
+    path = folder / place
+    if not place or Path(place).is_absolute() or ".." in Path(place).parts:
+        raise UserError(
+            f"the mirror names {place!r}, which would lie outside of the run's folder; choose another "
+            f"{store.reference.what}"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def install(folder: Path, incoming: Path) -> None:
     """Put files that were fetched, by their places, into the folder; what makes it a run's comes last."""
     configs = []
@@ -173,3 +221,19 @@ def install(folder: Path, incoming: Path) -> None:
             arrange_best(target, [entry["step"] for entry in best_of(last)])
     for path, place in configs:
         os.replace(path, place)
+
+
+def mirrors_below(keys: Iterable[str]) -> tuple[str, ...]:
+    """Return the folders of other mirrors among the keys of one."""
+    return tuple({f"{key.partition(LEDGER)[0]}/" for key in keys if LEDGER in key})
+
+
+def abort_uploads(store: ObjectStore) -> None:
+    """Give up what processes that held a mirror before had begun to upload, since nobody goes on with it.
+
+    A store that does not grant it, or is away, keeps that. Nothing is done to mirrors below this one.
+    """
+    try:
+        store.abort_uploads(mirrors_below(store.list()))
+    except (UserError, OSError) as error:
+        log.debug("unfinished uploads below %s stay: %s", store.shown, error)

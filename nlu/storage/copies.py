@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.config.words import path_text, show_as
 from nlu.storage.answers import Changed
 from nlu.storage.archives import inside
-from nlu.storage.cache import cache_dir, read_digest, read_json, text_digest
+from nlu.storage.cache import cache_dir, read_json, text_digest
+from nlu.storage.entries import UNWRITABLE
 from nlu.storage.files import write_json
 from nlu.storage.ledger import FOLDER, Ledger
 from nlu.storage.locks import hold_lock
@@ -170,26 +171,26 @@ def _bring(folder: Path, copied: Copied, is_wanted: Callable[[str], bool], *, is
         write_json(folder.parent / KNOWN, there)
         try:
             run_copies(
-                [Item(file.place, file.found, _local(folder / name), None) for name, file in wanted.items()],
+                [
+                    Item(file.place, file.found, _local(folder / name), None, file.sha256)
+                    for name, file in wanted.items()
+                ],
                 copied.place.shown,
             )
+        except UserError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in UNWRITABLE:
+                raise UserError(
+                    f"{copied.place.shown} cannot be written to the cache {cache_dir()}: {error.__cause__.strerror}; "
+                    "free some space or set the environment variable NLU_CACHE to another folder"
+                ) from error
+            raise
         finally:
-            came = {name: file for name, file in wanted.items() if (folder / name).is_file()}
-            for name, file in came.items():
-                _check(folder / name, file)
-            write_json(folder.parent / KNOWN, {**there, **{name: versions[name] for name in came}})
+            came = {name: versions[name] for name in wanted if (folder / name).is_file()}
+            write_json(folder.parent / KNOWN, {**there, **came})
 
 
 def _local(path: Path) -> Place:
     return Place("", "", str(path))
-
-
-def _check(path: Path, file: Original) -> None:
-    """Raise DataError for a file that is not what a record says."""
-    if file.sha256 is not None and (digest := read_digest(path)) != file.sha256:
-        raise DataError(
-            f"{file.place.shown} is damaged: its sha256 is {digest}, not {file.sha256}; restore that object"
-        )
 
 
 def _originals(place: Place) -> Originals:

@@ -22,12 +22,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.storage.answers import Unreachable
 from nlu.storage.objects import ObjectStore
+from nlu.storage.processes import has_ended, identity_of
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Ledger:
 
     def __init__(self, store: ObjectStore, *, beat_s: float = BEAT_S, silence_s: float = SILENCE_S):
         self._store, self._beat_s, self._silence_s = store, beat_s, silence_s
-        self._own = {"id": uuid.uuid4().hex, "host": socket.gethostname(), **_process(os.getpid())}
+        self._own = {"id": uuid.uuid4().hex, "host": socket.gethostname(), **identity_of(os.getpid())}
         self._newest: Record | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -104,7 +104,7 @@ class Ledger:
         holder on another machine lives.
         """
         self._store.prove_conditional_put(PROOF)
-        if expected is not None and expected.kind != RELEASE and not _has_ended(expected.holder):
+        if expected is not None and expected.kind != RELEASE and not has_ended(expected.holder):
             self._require_silence(expected, say)
         self._newest = expected
         claimed = self._claimed(expected.content if expected else {})
@@ -239,24 +239,3 @@ def _key(number: int) -> str:
 def _number(key: str) -> int | None:
     name = key.rpartition("/")[2].removesuffix(".json")
     return int(name) if name.isdigit() else None
-
-
-def _process(pid: int) -> dict[str, Any]:
-    """Return what names a process among those of all machines and containers; nothing more where /proc tells none."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = os.readlink("/proc/self/ns/pid")
-        # The 22nd field, counted behind the name, which may hold blanks: ticks from boot to start.
-        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return {"pid": pid}
-    return {"pid": pid, "machine": f"{boot} {namespace}", "started": started}
-
-
-def _has_ended(holder: Mapping[str, Any]) -> bool:
-    """Whether a holder is known to have ended: it was a process of this machine, and there is none such any more."""
-    here = _process(os.getpid())
-    if "machine" not in holder or holder["machine"] != here.get("machine"):
-        return False
-    there = _process(holder["pid"])
-    return there.get("started") != holder.get("started")

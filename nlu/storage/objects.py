@@ -13,7 +13,8 @@ from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.storage.answers import Changed
-from nlu.storage.buckets import Bucket, open_bucket
+from nlu.storage.bucket import Bucket
+from nlu.storage.buckets import open_bucket
 from nlu.storage.places import Place, object_reference
 from nlu.storage.receiving import fetch_into
 from nlu.storage.store import Advance, Found
@@ -89,8 +90,11 @@ class ObjectStore:
         """Return an object. Raises FileNotFoundError where none stands."""
         return self._bucket.get(self._key(key))
 
-    def get_file(self, key: str, path: Path, advance: Advance = _unseen) -> None:
-        """Write an object into a file, whole or not at all. Raises FileNotFoundError where none stands."""
+    def get_file(self, key: str, path: Path, advance: Advance = _unseen, *, hashed: bool = False) -> str | None:
+        """Write an object into a file, whole or not at all; with `hashed` returns its sha256.
+
+        Raises FileNotFoundError where none stands.
+        """
         place = replace(self._top, path=self._key(key))
         for tries_left in reversed(range(READ_TRIES)):
             found = self._bucket.head(place.path)
@@ -98,11 +102,12 @@ class ObjectStore:
                 raise FileNotFoundError(f"{self.shown}/{key}")
             try:
                 # The file is new on this machine, whatever the store says of its age.
-                fetch_into(Objects(self._bucket), place, replace(found, modified_s=None), path, advance)
-                return
+                new = replace(found, modified_s=None)
+                return fetch_into(Objects(self._bucket), place, new, path, advance, hashed=hashed)
             except Changed:
                 if not tries_left:
                     raise
+        raise AssertionError
 
     def get_several(self, keys: Sequence[str]) -> list[bytes | Exception]:
         """Return objects, asked for at once, or for each the error with which it did not come."""
@@ -141,6 +146,14 @@ class ObjectStore:
     def delete(self, key: str) -> None:
         """Delete an object; it may be gone already."""
         self._bucket.delete(self._key(key))
+
+    def abort_uploads(self, spared: tuple[str, ...] = ()) -> None:
+        """Give up the uploads in parts below this folder that this process did not begin, but for those whose keys
+        begin with what is spared."""
+        top = f"{self._top.path}/"
+        for upload in list(self._bucket.uploads_below(top)):
+            if upload.name not in self._uploads and not upload.key.removeprefix(top).startswith(spared):
+                self._bucket.abort(upload)
 
     def prove_conditional_put(self, key: str) -> None:
         """Raise UserError unless the store refuses to put an object where one stands: it is tried at this key."""

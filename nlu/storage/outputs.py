@@ -96,8 +96,11 @@ def output_files(out: str | Path, key: str) -> Iterator[Path]:
 
 
 def require_no_object(place: Place, key: str) -> None:
-    """Raise UserError where something lies at a place in an object store, or nothing can be written there."""
+    """Raise UserError where something lies at a place in an object store, it is a folder's, or nothing can be written
+    there."""
     _require_not_root(place, key)
+    if place.names_folder:
+        raise UserError(f"{key} is {place.shown}, a folder; name a file in it")
     store = writable_store_of(place)
     if store.look(place) is not None:
         raise UserError(f"{key} is {place.shown}, which exists; nothing was written; choose another, or remove it")

@@ -1,13 +1,18 @@
 """Large files as objects: uploaded in parts, of which those that have arrived stay when it is cut off; their etags."""
 
 import hashlib
+import logging
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from nlu.config.errors import DataError
-from nlu.storage.buckets import Bucket, Part
+from nlu.config.errors import DataError, UserError
+from nlu.storage.bucket import Bucket, Part, Upload
 from nlu.storage.store import Advance, Found
+
+log = logging.getLogger(__name__)
 
 MIB = 1 << 20
 PART_BYTES = 16 * MIB
@@ -15,6 +20,8 @@ WHOLE_BYTES = 2 * PART_BYTES
 """What is smaller is put in one request."""
 MAX_PARTS = 9000
 THREADS = 4
+IDLE_S = 12 * 3600.0
+"""An upload of which no part has come for so long is nobody's any more; a store asks money for its parts."""
 OTHERS_PART_BYTES = (5 * MIB, 8 * MIB, 50 * MIB, 100 * MIB)
 """In which other programs upload: boto3, the command of AWS, s3fs."""
 
@@ -39,8 +46,29 @@ def put_in_parts(bucket: Bucket, path: Path, key: str, advance: Advance, own: se
                 own.add(name)
             arrived = {part.number: part for part in bucket.parts(key, name)} if upload else {}
             _complete(bucket, path, key, name, arrived, count, width, advance)
+            _clear(bucket, key)
             return
     raise DataError(f"{bucket.scheme}://{bucket.name}/{key}: its upload was ended by another process; try again")
+
+
+def idle_uploads(bucket: Bucket, prefix: str) -> Iterator[Upload]:
+    """Yield the uploads below a prefix that nobody goes on with: no part of theirs has come for long."""
+    oldest_s = time.time() - IDLE_S
+    for upload in bucket.uploads_below(prefix):
+        if upload.begun_s < oldest_s:
+            with suppress(FileNotFoundError):  # ended meanwhile
+                if all(part.arrived_s < oldest_s for part in bucket.parts(upload.key, upload.name)):
+                    yield upload
+
+
+def _clear(bucket: Bucket, key: str) -> None:
+    """Give up the idle uploads of an object that has just been written; where that is not granted, they stay."""
+    try:
+        for upload in [upload for upload in idle_uploads(bucket, key) if upload.key == key]:
+            log.info("%s://%s/%s: an upload that nobody goes on with is given up", bucket.scheme, bucket.name, key)
+            bucket.abort(upload)
+    except (UserError, OSError) as error:
+        log.debug("%s", error)
 
 
 def _complete(

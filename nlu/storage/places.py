@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from nlu.config.errors import UserError
+from nlu.config.words import with_origins
 from nlu.storage.reference import Reference, parse_reference
 
 OBJECTS = ("s3", "oss")
@@ -35,7 +36,7 @@ class Place:
         """The place as it may stand in messages: without credentials and signed queries."""
         if self.bucket:
             return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
-        return Reference(self.path, self.scheme, None, "").shown if self.scheme else self.path
+        return Reference(self.path, self.scheme, None, "").shown if self.scheme else with_origins(self.path)
 
     @property
     def name(self) -> str:
@@ -55,7 +56,8 @@ class Place:
 
     def within(self, relative: str) -> "Place":
         """The place of something below this one."""
-        return replace(self, path=f"{self.path.rstrip('/')}/{relative}".lstrip("" if self.is_local else "/"))
+        path = f"{self.path.rstrip('/')}/{relative}".lstrip("" if self.is_local else "/")
+        return replace(self, path=path, names_folder=False)
 
 
 def is_object(text: str | os.PathLike[str]) -> bool:

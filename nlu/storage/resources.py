@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from nlu.config.errors import DataError
+from nlu.config.words import show_as
 from nlu.storage.cache import file_digest
 from nlu.storage.download import fetch_url
 from nlu.storage.hub import fetch_model
@@ -22,13 +23,19 @@ def fetch(reference: str, *, what: str = "file") -> Path:
 
     References: a local path; http(s)://...; pypi://NAME==VERSION/member#sha256=HEX; hf://org/name[@revision];
     odps://PROJECT/tables/NAME[/pt=...]; s3://... and every other fsspec scheme. `#sha256=HEX` pins the content.
-    `what` names the thing in messages.
+    `what` names the thing in messages, which call what was fetched by its reference from then on.
     Raises DataError for what is missing, unreachable or of another sha256, UserError for a reference that is
     malformed or needs a package that is not installed.
     """
     parsed = parse_reference(reference, what)
     if parsed.scheme in {"", "file"}:
         return _local(parsed)
+    path = _fetched(parsed)
+    show_as(path, parsed.shown)
+    return path
+
+
+def _fetched(parsed: Reference) -> Path:
     if parsed.scheme in {"http", "https"}:
         return fetch_url(parsed)
     if parsed.scheme == "pypi":

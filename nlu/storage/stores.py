@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.buckets import Bucket, open_bucket
+from nlu.storage.bucket import Bucket
+from nlu.storage.buckets import open_bucket
 from nlu.storage.files import replacing
 from nlu.storage.parts import WHOLE_BYTES, put_in_parts
 from nlu.storage.places import OBJECTS, Place
@@ -139,7 +140,8 @@ class Objects(WritableStore):
     def make_folder(self, place: Place) -> bool:
         if place.path:
             return False
-        self.bucket.create()
+        if self.look(place) is None:
+            self.bucket.create()
         return True
 
     def try_writing(self, place: Place) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.bucket import Bucket, Upload
 from nlu.storage.cache import cache_dir, text_digest
-from nlu.storage.parts import WHOLE_BYTES, is_content
+from nlu.storage.parts import WHOLE_BYTES, idle_uploads, is_content
 from nlu.storage.places import READ_ONLY, Place, parse_place, refuse_root
 from nlu.storage.progress import download_progress
 from nlu.storage.receiving import fetch_into
@@ -39,6 +40,8 @@ class Item:
     found: Found
     target: Place
     there: Found | None
+    sha256: str | None = None
+    """what its content must have; None where that is not known. Of what gets to a local place alone it is checked."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ def copy_file(item: Item, advance: Advance = lambda count: None) -> None:
             if item.source.is_local:
                 target.put(Path(item.source.path), item.target, advance)
             else:
-                fetch_into(source, item.source, item.found, Path(item.target.path), advance)
+                _receive(source, item, advance)
         elif item.source.is_local:
             target.put(Path(item.source.path), item.target, advance)
         elif item.source.scheme == item.target.scheme and isinstance(target, Objects):
@@ -174,6 +177,16 @@ def copy_file(item: Item, advance: Advance = lambda count: None) -> None:
             advance(item.found.size or 0)
         else:
             _through_disk(source, target, item, advance)
+
+
+def _receive(source: Store, item: Item, advance: Advance) -> None:
+    path = Path(item.target.path)
+    digest = fetch_into(source, item.source, item.found, path, advance, hashed=item.sha256 is not None)
+    if item.sha256 is not None and digest != item.sha256:
+        path.unlink()
+        raise DataError(
+            f"{item.source.shown} is damaged: its sha256 is {digest}, not {item.sha256}; restore that object"
+        )
 
 
 def _through_disk(source: Store, target: WritableStore, item: Item, advance: Advance) -> None:
@@ -189,7 +202,19 @@ def plan_move(source: Place, target: Place, *, recursive: bool) -> Plan:
     refuse_root(source, "moved")
     if source.scheme in READ_ONLY:
         raise UserError(f"{source.shown} can be read alone; copy it instead")
-    return plan_copy(source, target, recursive=recursive)
+    plan = plan_copy(source, target, recursive=recursive)
+    for item in (*plan.copied, *plan.same):
+        if _is_itself(item):
+            # What lies there already would pass for a copy, and then be removed.
+            raise UserError(f"{item.target.shown} is {item.source.shown} itself; name another target")
+    return plan
+
+
+def _is_itself(item: Item) -> bool:
+    source, target = item.source, item.target
+    if source.is_local and target.is_local:
+        return os.path.exists(target.path) and os.path.samefile(source.path, target.path)
+    return (source.scheme, source.bucket, source.path) == (target.scheme, target.bucket, target.path)
 
 
 def run_move(source: Place, plan: Plan, title: str) -> None:
@@ -243,6 +268,17 @@ def run_remove(place: Place, files: list[Place]) -> None:
         return
     with disk_errors(place):
         remove(Path(place.path))
+
+
+def idle_uploads_of(place: Place) -> tuple[Bucket, list[Upload]]:
+    """The uploads to a place, or below it, that nobody goes on with. Raises UserError for what is no object's place."""
+    refuse_root(place, "searched for unfinished uploads")
+    store = writable_store_of(place)
+    if not isinstance(store, Objects):
+        raise UserError(f"{place.shown} lies on a disk, but --uploads is for s3:// and oss://; leave it out")
+    below = f"{place.path}/"
+    found = [one for one in idle_uploads(store.bucket, place.path) if f"{one.key}/".startswith(below)]
+    return store.bucket, found
 
 
 def in_threads(action: Callable[[T], None], values: Iterable[T]) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from nlu.config.errors import UserError
 from nlu.jobs import main as jobs_main
-from nlu.launching import queues
+from nlu.launching import local_queue, queues
 from nlu.launching.listing import follow, latest, listed
 from nlu.launching.local_queue import LocalQueue
 from nlu.launching.queue import Job
@@ -153,6 +154,34 @@ def test_a_job_is_found_again_where_other_settings_have_put_it(project, capfd):
     command(*own)
     said = capfd.readouterr().err
     assert "1 job of an earlier command found again" in said and "run: done" in said
+
+
+@pytest.mark.thorough
+def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(project, capfd, monkeypatch):
+    own = (*sets(project), *SMALL, LOCAL, LONG, "hydra.run.dir=run", "resume=auto")
+    command(*own, LEFT)
+    until_steps(project / "run")
+    capfd.readouterr()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(local_queue, "_here", lambda: {"host": "near", "machine": "another pid:[1]"})
+        command(*own, LEFT)
+        said = capfd.readouterr().err
+        host = submitted(project / "run")[0].ticket.id.split("/")[0]
+        assert "1 job of an earlier command found again" in said and "1 job goes on" in said
+        assert f"nlu: run: it is a process of {host}, and only there can be told" in said
+        assert jobs_main(["run"]) == 0 and f"a process of {host}" in capfd.readouterr().out.replace("\n", " ")
+        with pytest.raises(UserError, match="can be cancelled there only"):
+            jobs_main(["run", "--cancel"])
+    with pytest.raises(UserError, match="job 0 is running; only one whose submission was cut off, or that another"):
+        jobs_main(["run", "--forget", "0"])
+    assert jobs_main(["run", "--cancel"]) == 0
+    assert [job.ended for job in submitted(project / "run")] == [None]
+    monkeypatch.setattr(local_queue, "_here", lambda: {"host": "near", "machine": "another pid:[1]"})
+    # That machine is gone, and left no word.
+    for file in (project / "run/.submitit").rglob("*_result.pkl"):
+        file.unlink()
+    assert jobs_main(["run", "--forget", "0"]) == 0 and "1 job taken for not submitted" in capfd.readouterr().out
+    assert [job.ended for job in submitted(project / "run")] == ["lost"]
 
 
 class LosesItsAnswer(LocalQueue):

@@ -1,8 +1,12 @@
 """Jobs of this machine outlive whoever submitted them, and are found, looked at and cancelled by others."""
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ from nlu.launching.local_queue import LocalQueue
 from nlu.launching.queue import Job, JobRefused, JobState, Look
 from nlu.launching.queues import Place, open_queue
 from nlu.launching.submissions import new_tokens
+from nlu.storage.files import write_json
 from tests.launching.jobs import number_of, sleep
 
 SETTINGS = {"timeout_min": 5, "nodes": 1}
@@ -100,3 +105,71 @@ def test_ids_and_queues_that_there_are_not_are_refused(tmp_path):
         queue(tmp_path).look(["57"])
     with pytest.raises(UserError, match="slrum is no queue of this version; nearest: slurm"):
         open_queue("slrum", Place({}, tmp_path))
+
+
+ELSEWHERE = """
+import sys
+from pathlib import Path
+from tests.launching.jobs import number_of, sleep
+from tests.launching.test_local_queue import jobs, queue, until_ended
+work = {"number_of": number_of, "sleep": sleep}[sys.argv[2]]
+there = queue(Path(sys.argv[1]), work)
+ids = [ticket.id for ticket in there.submit(jobs(1))]
+if work is number_of:
+    until_ended(there, ids)
+print(*ids, flush=True)
+sys.stdin.read()
+"""
+UNSHARED = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
+
+
+@contextmanager
+def job_elsewhere(folder: Path, work: str):
+    """The id of a job that was submitted on another machine: a name, processes and a /proc of its own."""
+    probe = [*UNSHARED, "hostname far"]
+    if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode:
+        pytest.skip("this user cannot have a machine of another name")
+    process = subprocess.Popen(
+        [*UNSHARED, 'hostname far; exec "$@"', "sh", sys.executable, "-c", ELSEWHERE, str(folder), work],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.communicate()
+
+
+def test_a_job_of_another_machine_that_shares_the_folder_is_never_judged_here(tmp_path, importable):
+    with job_elsewhere(tmp_path, "sleep") as id:
+        assert id.startswith("far/")
+        look = queue(tmp_path).look([id])[id]
+        assert (look.state, look.node, look.is_certain) == (JobState.RUNNING, "far", False)
+        assert "it is a process of far, and only there can be told" in look.reason
+        with pytest.raises(UserError, match="processes of far, and can be cancelled there only; nothing was cancelled"):
+            queue(tmp_path).cancel([id])
+        assert [ticket.id for ticket in queue(tmp_path).find([Job(0, "/0", (), id.split("/")[1])])] == [id]
+
+
+def test_what_a_job_of_another_machine_returned_counts_here(tmp_path, importable):
+    with job_elsewhere(tmp_path, "number_of") as id:
+        assert queue(tmp_path).look([id])[id].state is JobState.DONE and queue(tmp_path).outcome(id) == 0
+
+
+def test_a_machine_that_was_started_again_has_lost_its_jobs_and_one_of_another_start_cannot_tell(tmp_path):
+    own = local_queue._here()
+    id = f"{own['host']}/token/1"
+    boot, namespace = own["machine"].split(" ")
+    for machine, state in (
+        (f"{boot} {namespace}", JobState.LOST), (f"earlier {namespace}", JobState.LOST),
+        (f"{boot} pid:[1]", JobState.RUNNING),
+    ):  # fmt: skip
+        write_json(tmp_path / ".submitit/token/machine.json", {"host": own["host"], "machine": machine})
+        assert queue(tmp_path).look([id])[id].state is state
+    # Of an earlier version, which wrote down no machine.
+    assert queue(tmp_path).look(["former/1"])["former/1"].state is JobState.LOST
+
+
+def test_what_another_machine_was_about_to_start_is_not_taken_for_absent(tmp_path):
+    write_json(tmp_path / ".submitit/token/machine.json", {"host": "far", "machine": "other pid:[1]"})
+    with pytest.raises(UserError, match="far was about to start job 3 .* run the same command there"):
+        queue(tmp_path).find([Job(3, "/3", (), "token")])

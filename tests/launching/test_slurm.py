@@ -65,6 +65,29 @@ def test_a_job_that_beats_runs_and_one_that_stands_still_is_lost(queue, folder, 
     assert look.state is JobState.LOST and "no sign of life" in str(look.reason)
 
 
+def test_a_job_that_slurm_has_forgotten_is_lost_to_commands_of_which_each_looks_but_once(tmp_path, folder, monkeypatch):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("squeue", "sacct"):
+        (programs / name).write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm, "GRACE_S", 0.5)
+
+    def look():
+        return SlurmQueue(Place({}, tmp_path)).look([ID])[ID]
+
+    assert (look().state, look().reason) == (JobState.RUNNING, "its result is awaited")
+    threading.Event().wait(0.6)
+    assert (look().state, look().reason) == (JobState.LOST, "Slurm does not know it any more")
+    # It was queued again, so what was missed before counts no more.
+    (programs / "squeue").write_text(f"#!/bin/sh\necho '{ID}|RUNNING|n1|None'\n")
+    assert look().state is JobState.RUNNING
+    (programs / "squeue").write_text(f"#!/bin/sh\necho '{ID}|COMPLETED|n1|None'\n")
+    assert (look().state, look().reason) == (JobState.RUNNING, "its result is awaited")
+    assert {path.name for path in folder.iterdir()} == {f"{ID}{SUBMITTED}", f"{ID}_missed"}
+
+
 def test_what_a_job_returned_counts_more_than_its_beat(queue, folder):
     with beating(beat_file(folder, ID)):
         (folder / f"{ID}_0_result.pkl").write_bytes(cloudpickle.dumps(("error", "ValueError: no")))

@@ -1,10 +1,12 @@
 """What was submitted is found again in its folder, whenever whoever submitted it was killed; no secret stands there."""
 
+import errno
 import json
+import os
 
 import pytest
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.launching import history
 from nlu.launching.queue import Job, Ticket
 from nlu.launching.submissions import FILE, FOLDER, Submissions, new_tokens, submissions_below, without_resume
@@ -113,3 +115,23 @@ def test_records_are_found_below_a_folder_but_not_within_hidden_ones(tmp_path):
         (tmp_path / place).mkdir(parents=True, exist_ok=True)
         submit(Submissions(tmp_path / place), 0)
     assert [record.folder for record in submissions_below(tmp_path)] == [tmp_path / "a", tmp_path / "a/b"]
+
+
+def test_without_locks_commands_that_submit_into_one_folder_are_kept_apart_all_the_same(tmp_path, monkeypatch):
+    def no_locks(descriptor, operation):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    monkeypatch.setattr("nlu.launching.submissions.WAIT_S", 0.2)
+    folder = tmp_path / "run"
+    with Submissions(folder).held():
+        with pytest.raises(UserError, match=rf"process {os.getpid()} on \S+ is submitting into .*remove .*claim"):
+            with Submissions(folder).held():
+                pass
+        submit(Submissions(folder), 0)
+    assert not (folder / FOLDER / "claim").exists()
+    with Submissions(folder).held():
+        pass
+    with Submissions(tmp_path / "nothing").held():
+        pass
+    assert not (tmp_path / "nothing").exists()

@@ -228,7 +228,7 @@ def test_a_store_that_is_away_for_a_while_stops_no_training(
     run: Run, tmp_path: Path, s3: Server, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(mirrors, "PAUSE_S", 0.05)
-    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
     saves = []
     saved = Mirror.saved
 
@@ -422,7 +422,7 @@ def test_a_store_that_is_away_at_the_start_is_told_before_anything_is_written(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
     with pytest.raises(UserError, match=f"AWS_ENDPOINT_URL.*or leave out mirror={url}"):
         run(tmp_path / "here")
     assert not (tmp_path / "here").exists()

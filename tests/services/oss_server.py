@@ -18,6 +18,8 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 KEY, SECRET, BUCKET = "oss-key", "oss-secret", "bucket"
+MARKERS = ("continuation-token", "marker", "part-number-marker")
+"""what oss2 sends without a value, which moto does not take"""
 SUBRESOURCES = {*oss2.Auth._subresource_key_set, "objectMeta", "bucketInfo"}
 S3_AUTHORIZATION = (
     f"AWS4-HMAC-SHA256 Credential={KEY}/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
@@ -60,7 +62,7 @@ class OssServer:
             return _refuse(start, "400 Bad Request", "MissingArgument")
         if is_new := environment.get("HTTP_X_OSS_FORBID_OVERWRITE") == "true":
             environment["HTTP_IF_NONE_MATCH"] = "*"
-        kept = [(name, value) for name, value in query if value or name not in ("continuation-token", "marker")]
+        kept = [(name, value) for name, value in query if value or name not in MARKERS]
         environment["QUERY_STRING"] = urlencode(kept)
         for name in [name for name in environment if name.startswith("HTTP_X_OSS_")]:
             environment["HTTP_X_AMZ_" + name.removeprefix("HTTP_X_OSS_")] = environment.pop(name)

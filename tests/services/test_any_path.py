@@ -1,5 +1,6 @@
 """Every key and argument that takes a path takes an object, on a real S3 server: what is read, what is written."""
 
+import json
 import os
 import shutil
 import threading
@@ -105,6 +106,36 @@ def test_training_reads_data_vocabulary_and_weights_from_a_store_and_the_web(
     assert weights(tmp_path / "web").keys() == local.keys()
 
 
+def test_what_is_wrong_with_a_file_of_a_store_is_told_by_its_name_there(
+    stored: Stored, tmp_path: Path, own_cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": 5, "label": "x"}\n')
+    (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
+    for name in ("bad.jsonl", "vocab.txt"):
+        io.main(["cp", str(tmp_path / name), f"{stored.url}/bad/{name}"])
+    bad = f"{stored.url}/bad/bad.jsonl"
+    own, run = rows_of(stored.url), f"hydra.run.dir={tmp_path / 'no'}"
+    for keys, told in (
+        ((f"data.train={bad}",), f"{bad}:2: field text: 5 "),
+        ((f"data.train={bad}", "data.fields={text: texts, label: label}"), f"{bad}:1: field texts"),
+        ((f"data.test={bad}",), f"{bad}:2: field text: 5 "),
+        ((f"tokenizer.vocab={stored.url}/bad/vocab.txt",), f"{stored.url}/bad/vocab.txt"),
+        ((f"model.pretrained={bad}",), bad),
+    ):
+        train(*own, *keys, run, status=2)
+        said = capfd.readouterr().err.partition("nlu: error: ")[2]
+        assert told in said and str(own_cache) not in said, said
+    predict(f"run={stored.run}", f"input={bad}", f"output={tmp_path}/p.jsonl", status=2)
+    said = capfd.readouterr().err.partition("nlu: error: ")[2]
+    assert f"{bad}:2: field text: 5 " in said and str(own_cache) not in said
+    rows = f"data.train=[{stored.url}/train.jsonl,{bad}]"
+    train(*own, rows, "data.on_bad_row=skip", f"hydra.run.dir={tmp_path / 'run'}")
+    log = (tmp_path / "run/log.txt").read_text()
+    assert f"{bad}:2: field text: 5 " in log
+    meta = json.loads(next(own_cache.rglob("meta.json")).read_text())
+    assert meta["files"]["train"] == [f"{stored.url}/train.jsonl", bad]
+
+
 def test_files_of_a_store_are_found_by_a_pattern(stored: Stored, tmp_path: Path) -> None:
     io.main(["cp", f"{stored.url}/train.jsonl", f"{stored.url}/parts/a-0.jsonl"])
     io.main(["cp", f"{stored.url}/dev.jsonl", f"{stored.url}/parts/a-1.jsonl"])
@@ -148,7 +179,7 @@ def test_only_the_weights_that_are_used_are_fetched(stored: Stored, tmp_path: Pa
 def test_predicting_goes_on_after_the_store_was_away(
     stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", (0.01,))
     arguments = (f"run={stored.local}/run", f"input={stored.local}/dev.jsonl", f"output={stored.url}/away/p.jsonl")
     is_away = False
 
@@ -180,7 +211,7 @@ def test_scores_exports_and_figures_are_written_to_a_store(stored: Stored, tmp_p
 def test_a_folder_that_was_broken_off_is_written_anew_and_another_one_never(
     stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
     out = f"{stored.url}/broken"
 
     def choose(method: str, target: str) -> str | None:

@@ -1,6 +1,7 @@
 """python -m nlu.io on a real S3 server and on a double of OSS: what is copied, broken off, refused."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,12 @@ from test_conditional_put import adopt
 
 from nlu.config.errors import UserError
 from nlu.io import main
+from nlu.runs.mirror import Mirror
 from nlu.storage import parts
+from nlu.storage.bucket import Bucket
+from nlu.storage.buckets import open_bucket
+from nlu.storage.ledger import Ledger
+from nlu.storage.objects import ObjectStore
 from nlu.storage.places import parse_place
 from nlu.storage.resources import fetch
 from nlu.storage.stores import store_of
@@ -94,6 +100,24 @@ def test_files_and_folders_move_and_go(url: str, tmp_path: Path, capsysbinary: p
     assert contents(here) == FILES and main(["exists", f"{url}/moved"]) == 1
     assert main(["rm", "--dry", f"{url}/b.txt"]) == 0 and main(["exists", f"{url}/b.txt"]) == 0
     assert main(["rm", f"{url}/b.txt"]) == 0 and main(["exists", f"{url}/b.txt"]) == 1
+
+
+def test_what_goes_behind_a_slash_is_found_there_and_may_be_moved_there(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = str(write(tmp_path, {"a": b"a", "folder/b": b"b"}) / "a")
+    assert main(["cp", here, f"{url}/there/"]) == main(["cp", here, f"{url}/there/"]) == 0
+    assert "copied 0 files, 0.0 MB; 1 file lay there already" in capsys.readouterr().err
+    assert main(["mv", here, f"{url}/there/"]) == main(["mv", "-r", str(tmp_path / "folder"), f"{url}/"]) == 0
+    assert names(url) == ["folder/b", "there/a"] and contents(tmp_path) == {}
+
+
+def test_an_object_that_is_moved_onto_itself_is_not_removed(url: str, tmp_path: Path) -> None:
+    main(["cp", str(write(tmp_path, {"a": b"a"}) / "a"), f"{url}/a"])
+    for target in (f"{url}/a", f"{url}/"):
+        with pytest.raises(UserError, match="itself; name another target"):
+            main(["mv", f"{url}/a", target])
+    assert names(url) == ["a"]
 
 
 def test_sync_makes_a_folder_the_same(url: str, tmp_path: Path) -> None:
@@ -177,6 +201,54 @@ def test_a_killed_upload_goes_on_with_the_parts_that_arrived(
     assert (tmp_path / "back").read_bytes() == big.read_bytes()
 
 
+def bucket_of(url: str) -> tuple[Bucket, str]:
+    place = parse_place(url)
+    return open_bucket(place.scheme, place.bucket), place.path
+
+
+def test_what_killed_uploads_left_goes_once_the_same_object_is_written_and_they_stood_still(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    big = write(tmp_path, {"big": os.urandom(11 << 20)}) / "big"
+    bucket, key = bucket_of(f"{url}/big")
+    for _ in range(2):
+        upload = bucket.begin(key)
+        bucket.put_part(key, upload, 1, big.read_bytes()[: 5 << 20])
+    assert abs(bucket.parts(key, upload)[0].arrived_s - time.time()) < 120
+    if url.startswith("s3"):  # the double of OSS does not know when
+        assert all(abs(one.begun_s - time.time()) < 120 for one in bucket.uploads_below(key))
+    longer = bucket.begin(f"{key}-2")
+    assert main(["cp", str(big), f"{url}/big"]) == 0
+    assert len(bucket.uploads(key)) == 1, "the newest went on; the other might"
+    bucket.begin(key)
+    monkeypatch.setattr(parts, "IDLE_S", -60.0)
+    assert main(["cp", str(write(tmp_path, {"big": os.urandom(11 << 20)}) / "big"), f"{url}/big"]) == 0
+    assert bucket.uploads(key) == [] and bucket.uploads(f"{key}-2") == [longer]
+    assert main(["rm", "--uploads", f"{url}/big-2"]) == 0 and bucket.uploads(f"{key}-2") == []
+
+
+def test_whoever_has_a_mirror_gives_up_what_its_last_holder_had_begun_to_upload(s3_url: str, tmp_path: Path) -> None:
+    bucket, key = bucket_of(s3_url)
+    bucket.begin(f"{key}/checkpoints/last-3/model.safetensors")
+    below = bucket.begin(f"{key}/5/checkpoints/last-3/model.safetensors")
+    bucket.put(f"{key}/5/.ledger/0000000001.json", b"{}")
+    bucket.put(f"{key}/.ledger/conditional-put", b"first\n")
+    mirror = Mirror(s3_url, tmp_path / "run", Ledger(ObjectStore(s3_url, "mirror")))
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match="and no run's mirror"):
+        mirror.open(may_hold_a_run=True)
+    bucket.delete(f"{key}/5/.ledger/0000000001.json")
+    bucket.put(f"{key}/.ledger/0000000001.json", json.dumps(RELEASED).encode())
+    bucket.put(f"{key}/5/.ledger/0000000001.json", b"{}")
+    mirror = Mirror(s3_url, tmp_path / "run", Ledger(ObjectStore(s3_url, "mirror")))
+    mirror.open(may_hold_a_run=True)
+    mirror.close()
+    assert [upload.name for upload in bucket.uploads_below(key)] == [below], "that of a mirror below it is not its own"
+
+
+RELEASED = {"id": "x", "kind": "release", "holder": {}, "content": {}}
+
+
 def test_a_killed_download_goes_on_where_it_was_and_a_changed_source_begins_anew(
     s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
 ) -> None:
@@ -258,7 +330,7 @@ def test_wrong_credentials_of_what_a_configuration_names_are_named(
 def test_what_is_wrong_in_the_environment_is_one_sentence_that_names_the_variable(
     scheme: str, variable: str, value: str, says: str, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", (0.01,))
     with OssServer() as server:
         adopt(monkeypatch, {**server.environment, variable: value})
         url = s3_url if scheme == "s3" else f"oss://{BUCKET}/folder"

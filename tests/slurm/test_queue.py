@@ -236,3 +236,16 @@ def test_without_accounting_jobs_end_and_are_cancelled_and_lost_all_the_same(tmp
     until(JobState.LOST, own, tickets[1])
     let_end(tickets[2])
     until(JobState.DONE, own, tickets[2])
+
+
+@pytest.mark.without_accounting
+def test_without_accounting_commands_that_do_not_wait_collect_a_job_that_slurm_has_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "GRACE_S", 1.0)
+    id = "987654"
+    assert subprocess.run(["squeue", f"--jobs={id}"], capture_output=True).returncode != 0
+    folder = tmp_path / ".submitit/token"
+    folder.mkdir(parents=True)
+    (folder / f"{id}{slurm.SUBMITTED}").touch()
+    assert queue(tmp_path).look([id])[id].state is JobState.RUNNING
+    time.sleep(1.1)
+    assert queue(tmp_path).look([id])[id].state is JobState.LOST

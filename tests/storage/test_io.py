@@ -11,7 +11,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.io import VERBS, main
-from nlu.storage.buckets import Part
+from nlu.storage.bucket import Part
 from nlu.storage.parts import MIB, is_content, joined_etag, part_bytes_of
 from nlu.storage.places import parse_place
 from nlu.storage.receiving import fetch_into
@@ -196,3 +196,20 @@ def test_etags_of_objects_in_parts_are_worked_out(tmp_path: Path) -> None:
     assert is_content(path, f"{'0' * 32}-2") is None and is_content(path, "0" * 32) is False
     assert is_content(path, "version-1") is None
     assert part_bytes_of(10**12) * 9000 >= 10**12 and part_bytes_of(1) == 16 * MIB
+
+
+def test_what_is_moved_onto_itself_is_not_removed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_text("x")
+    (tmp_path / "link").symlink_to("folder/file")
+    (tmp_path / "there").symlink_to("folder")
+    for arguments in (
+        ["folder/file", "folder/file"], ["folder/file", "folder"], ["folder/file", "link"], ["-r", "folder", "there"],
+        ["folder/file", "there/file"],
+    ):  # fmt: skip
+        with pytest.raises(UserError, match="itself; name another target"):
+            main(["mv", *arguments])
+        assert (tmp_path / "folder/file").read_text() == "x"
+    main(["mv", "folder/file", "other"])
+    assert (tmp_path / "other").read_text() == "x" and not (tmp_path / "folder/file").exists()

@@ -157,7 +157,7 @@ def test_a_store_that_does_not_answer_says_so_and_names_the_variables(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
     with pytest.raises(Unreachable, match="AWS_ENDPOINT_URL"):
         Ledger(ObjectStore(url, "mirror")).newest()
 

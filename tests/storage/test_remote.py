@@ -72,7 +72,7 @@ def test_without_the_server_the_version_fetched_last_is_used_with_a_warning(buck
     bucket.put_object(Key="a.txt", Body=b"abc")
     path = fetch(f"s3://{bucket.name}/a.txt")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
     assert fetch(f"s3://{bucket.name}/a.txt") == path
     assert "cannot be asked" in caplog.text
     with pytest.raises(DataError, match=r"never\.txt cannot be read.*check AWS_ENDPOINT_URL"):

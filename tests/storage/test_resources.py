@@ -1,12 +1,17 @@
 """Dispatch by scheme, local paths and the written form of references."""
 
 import hashlib
+import logging
 import subprocess
 import sys
 
 import pytest
 
 from nlu.config.errors import DataError, UserError
+from nlu.config.words import path_text
+from nlu.data.readers import BadRow, read_rows
+from nlu.runs.logs import HidingFormatter
+from nlu.storage.places import parse_place
 from nlu.storage.reference import Reference
 from nlu.storage.resources import fetch
 
@@ -19,6 +24,20 @@ def test_a_local_path_is_returned_as_it_is_and_never_copied(tmp_path, monkeypatc
     assert fetch("data.txt").read_text() == "x"
     assert fetch("~/data.txt") == fetch(f"file://{tmp_path}/data.txt") == tmp_path / "data.txt"
     assert not cache.exists()
+
+
+def test_errors_and_logs_name_what_was_written_and_not_where_the_cache_has_it(server, cache, tmp_path):
+    server.files |= {"/rows.csv": b"text,label\na,b\nc\n", "/folder/rows.csv.more": b""}
+    path = fetch(server.url("/rows.csv?version=2"))
+    (bad,) = [row for row in read_rows(path, "auto", {"text": "text"}, True) if isinstance(row, BadRow)]
+    assert bad.describe(path).startswith(f"{server.url('/rows.csv')}:3: field (row)")
+    with pytest.raises(DataError, match=f"{server.url('/rows.csv')}:1: data.fields.text is 'x'"):
+        list(read_rows(path, "auto", {"text": "x"}, True))
+    record = logging.LogRecord("nlu", logging.INFO, "", 0, "%s and %s-more", (path, path), None)
+    assert HidingFormatter().format(record) == f"{server.url('/rows.csv')} and {path}-more"
+    assert path_text(path) == server.url("/rows.csv") and parse_place(str(path)).path == str(path)
+    # What is no copy keeps its name.
+    assert str(UserError(f"{tmp_path}/rows.csv:3: no")) == f"{tmp_path}/rows.csv:3: no"
 
 
 def test_a_missing_local_path_is_named_with_what_it_is_for(tmp_path):

@@ -76,7 +76,7 @@ def test_a_search_that_is_to_stop_does_not_wait(storage, study):
 
 def test_a_search_that_is_to_stop_waits_for_no_single_request_either(monkeypatch):
     with outages.object_store(monkeypatch, uuid.uuid4().hex) as (store, storage):
-        monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", (1.5, 1.5))
+        monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", (1.5, 1.5))
         held = open_storage(storage.url)
         study = optuna.create_study(storage=held, study_name="s")
         held.is_hurried = lambda: True

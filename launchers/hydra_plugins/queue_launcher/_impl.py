@@ -175,11 +175,16 @@ class _Launch:
         return [self._returned(ticket, found[ticket.job.token]) for ticket in tickets]
 
     def _count_open(self, tickets: Sequence[Ticket]) -> int:
-        """Return how many of the jobs have not ended, as far as the queue tells; those of this command are open."""
+        """Return how many of the jobs have not ended, as far as the queue tells; those of this command are open.
+
+        Says of which only another machine can tell."""
         former = [ticket.id for ticket in tickets if ticket.id in self.queues]
         looks: Mapping[str, Look] = {}
         with contextlib.suppress(OSError):
             looks = self._followed(tickets).look(former) if former else {}
+        for ticket in tickets:
+            if (look := looks.get(ticket.id)) is not None and not look.is_certain:
+                print(f"nlu: {self._name(ticket.job)}: {look.reason}", file=sys.stderr)
         return len(tickets) - sum(look.state.is_final for look in looks.values())
 
     def _followed(self, tickets: Sequence[Ticket]) -> Queue:

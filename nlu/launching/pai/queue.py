@@ -24,6 +24,7 @@ from typing import Any
 from nlu.config.checks.quoting import quoted
 from nlu.config.errors import UserError
 from nlu.launching.history import project_folder
+from nlu.launching.missed import Missed
 from nlu.launching.pai import credentials
 from nlu.launching.pai.archive import code_files
 from nlu.launching.pai.claim import NOBODY
@@ -36,6 +37,7 @@ from nlu.launching.pai.service import DOUBT_S, Service
 from nlu.launching.pai.settings import DLC, PREFIX, PaiSettings, mounts_of, settings_of
 from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
 from nlu.launching.queues import Place
+from nlu.launching.submissions import FOLDER as RECORD
 from nlu.launching.submissions import Submissions
 from nlu.runs.mirror import bring_back
 from nlu.storage.answers import Denied, Unreachable
@@ -101,7 +103,7 @@ class PaiQueue:
         """by the id of a job that left: which job of its submission computes"""
         self._computed: set[str] = set()
         """ids of jobs that ended well, and had the claim of their submission"""
-        self._left_s: dict[str, float] = {}
+        self._missed = Missed()
         self.name = "PAI-DLC" if settings.backend == DLC else "MaxCompute"
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
@@ -150,6 +152,9 @@ class PaiQueue:
         return looks
 
     def _looks(self, ids: Sequence[str]) -> dict[str, Look]:
+        for id in ids:
+            # What an earlier command has just submitted may not be shown yet.
+            self._job(id)
         looks = self._service().look([self._followed.get(id, id) for id in ids])
         return {id: self._look_of(id, looks[self._followed.get(id, id)]) for id in ids}
 
@@ -166,9 +171,8 @@ class PaiQueue:
         if worker == NOBODY:
             return Look(JobState.CANCELLED, reason="its submission was withdrawn")
         if worker is None:
-            left_s = self._left_s.setdefault(id, time.monotonic())
-            shown = time.monotonic() - left_s > DOUBT_S
-            state, yet = (JobState.LOST, "") if shown else (JobState.WAITING, " yet")
+            is_gone = self._missed.for_s(self._place.folder / RECORD / f"missed-{job.token}") > DOUBT_S
+            state, yet = (JobState.LOST, "") if is_gone else (JobState.WAITING, " yet")
             return Look(state, reason=f"it left its submission to another job, which {self.name} does not show{yet}")
         if worker == self._followed.get(id, id):
             self._computed.add(id)
@@ -301,11 +305,10 @@ class PaiQueue:
     def _job(self, id: str) -> Job | None:
         """Return a job by its id, also one that another command submitted into this folder."""
         if id not in self._jobs:
-            self._jobs |= {
-                known.ticket.id: known.job
-                for known in Submissions(self._place.folder).read()
-                if known.ticket is not None
-            }
+            for known in Submissions(self._place.folder).read():
+                if known.ticket is not None:
+                    self._jobs[known.ticket.id] = known.job
+                    self._service().doubts.note_new(known.ticket.id, time.time() - known.time_s)
         return self._jobs.get(id)
 
     def _peek(self, id: str) -> None:

@@ -73,6 +73,11 @@ class Doubts:
         """Have the service asked for further jobs of a submission for a while."""
         self.open[token] = Doubt(since_s, time.monotonic() + DOUBT_S, kept)
 
+    def note_new(self, id: str, age_s: float) -> None:
+        """Note a job that was submitted so long ago, perhaps by another command."""
+        if 0 <= age_s < NEW_S:
+            self.new_s.setdefault(id, time.monotonic() - age_s)
+
     def is_new(self, id: str) -> bool:
         """Whether a job may be missing from what the service shows."""
         return time.monotonic() - self.new_s.get(id, float("-inf")) < NEW_S

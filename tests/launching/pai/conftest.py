@@ -60,7 +60,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     # It reads the environment once, when it is imported.
     monkeypatch.setitem(conf, "oss", {"key": KEY, "secret": SECRET})
     with OssEmulator() as emulator:
-        monkeypatch.setattr("nlu.storage.buckets.RETRY_DELAYS_S", ())
+        monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)
         yield ObjectStore("oss://bucket/nlu", "hydra.launcher.oss_folder")

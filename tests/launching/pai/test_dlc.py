@@ -14,7 +14,7 @@ from nlu.launching.pai.credentials import Credentials
 from nlu.launching.pai.dlc import DlcQueue
 from nlu.launching.pai.settings import PaiSettings
 from nlu.launching.queue import Job, JobRefused, JobState
-from nlu.storage import buckets
+from nlu.storage import bucket
 from tests.launching.pai.faults import FAULTS, survive
 
 SETTINGS = {
@@ -193,7 +193,7 @@ def test_a_refused_submission_is_withdrawn_as_far_as_can_be_while_the_store_is_a
     server, queue_of, monkeypatch, caplog
 ):
     monkeypatch.setattr(calls, "ATTEMPTS", 2)
-    monkeypatch.setattr(buckets, "RETRY_DELAYS_S", ())
+    monkeypatch.setattr(bucket, "RETRY_DELAYS_S", ())
     monkeypatch.setenv("OSS_ENDPOINT", "http://127.0.0.1:9")
     fates = iter([None, "late", "403"])
     server.fault = lambda method, path: next(fates) if method == "POST" and path.endswith("jobs") else None

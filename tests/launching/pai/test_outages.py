@@ -3,6 +3,7 @@
 import csv
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,15 @@ pytest.importorskip("alibabacloud_pai_dlc20201203", reason="the SDK of PAI-DLC c
 from oss_emulator import OssEmulator
 from pai_server import ID, SECRET
 
-from nlu.launching.pai import calls, claim, credentials
+from nlu.launching.pai import calls, claim, credentials, service
 from nlu.launching.pai import queue as queue_of_pai
 from nlu.launching.pai.claim import NOBODY, holder_after
 from nlu.launching.pai.packed import packed
 from nlu.launching.pai.queue import PaiQueue, open_pai
 from nlu.launching.queue import Job, JobRefused, JobState
 from nlu.launching.queues import Place
-from nlu.storage import buckets
+from nlu.launching.submissions import Submissions
+from nlu.storage import bucket
 from nlu.storage.answers import Unreachable
 
 
@@ -114,11 +116,43 @@ def test_a_job_that_left_is_not_done_where_none_is_shown_that_computes(opened, s
     assert queue.look([ticket.id])[ticket.id].state is state
 
 
+def test_a_job_whose_worker_is_never_shown_is_lost_to_commands_of_which_each_looks_but_once(
+    opened, server, claims, monkeypatch
+):
+    (ticket,) = opened().submit([job(0)])
+    holder_after(claims, "token0", "hidden")
+    server.jobs[ticket.id].status = "Succeeded"
+    monkeypatch.setattr(queue_of_pai, "DOUBT_S", 0.5)
+
+    def look():
+        queue = opened()
+        queue._jobs[ticket.id] = job(0)
+        return queue.look([ticket.id])[ticket.id]
+
+    assert look().state is JobState.WAITING
+    time.sleep(0.6)
+    assert look().state is JobState.LOST
+
+
+def test_a_job_that_is_not_shown_yet_is_new_to_another_command_too(opened, server, claims, project, monkeypatch):
+    queue, record = opened(), Submissions(project / "outputs/grid")
+    record.begin([job(0)], "pai", {}, "train")
+    record.submitted(queue.submit([job(0)]))
+    (id,) = server.jobs
+    shown = server.jobs.pop(id)
+    queue._service().doubts.clear()
+    assert opened().look([id])[id].state is JobState.WAITING
+    queue._service().doubts.clear()
+    monkeypatch.setattr(service, "NEW_S", 0.0)
+    assert opened().look([id])[id].state is JobState.LOST
+    server.jobs[id] = shown
+
+
 @pytest.fixture
 def store_away(monkeypatch) -> None:
     """Refuses connections from now on."""
     monkeypatch.setenv("OSS_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(buckets, "RETRY_DELAYS_S", ())
+    monkeypatch.setattr(bucket, "RETRY_DELAYS_S", ())
 
 
 def test_a_job_whose_store_is_away_may_be_started_again(claims, store_away, capsys):

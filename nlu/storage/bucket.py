@@ -1,0 +1,185 @@
+"""What a bucket of any store promises, one request a verb: look, list, get, put, copy, delete, parts of an upload.
+
+Each verb is tried again where the store or the way to it fails, so each is harmless when it is done twice. Which stores
+there are stands in `nlu.storage.buckets`.
+"""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from nlu.config.errors import UserError
+from nlu.storage.answers import (
+    CHANGED,
+    RETRY_DELAYS_S,
+    Changed,
+    Denied,
+    Unreachable,
+    code_of,
+    is_absent,
+    is_no_endpoint,
+    refusal,
+    status_of,
+)
+from nlu.storage.store import Found
+
+log = logging.getLogger(__name__)
+
+LASTING_STATUS = {400, 405, 409, 411, 412, 416, 501}
+STANDS_STATUS = {409, 412}
+TRANSIENT_CODES = {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown"}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an upload; they count from 1."""
+
+    number: int
+    size: int
+    etag: str
+    arrived_s: float = 0.0
+    """when the store had it, seconds since 1970"""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """An upload in parts that was begun and not ended."""
+
+    key: str
+    name: str
+    begun_s: float
+
+
+class Bucket(ABC):
+    """The bucket `name` of a store; keys have no slash in front. Errors call what was asked for `called`, if given.
+
+    `delays_s` are the pauses between the tries of a request, `RETRY_DELAYS_S` if not given.
+
+    Every verb raises Denied for credentials that are refused, Unreachable where the store does not answer, Changed
+    where an object is not the one that was asked for, FileNotFoundError where it or the bucket is not there.
+    """
+
+    scheme: str
+
+    def __init__(self, name: str, filesystem: Any, called: str = "", delays_s: tuple[float, ...] | None = None):
+        self.name, self._filesystem, self._called = name, filesystem, called
+        self._delays_s = RETRY_DELAYS_S if delays_s is None else delays_s
+
+    @abstractmethod
+    def head(self, key: str) -> Found | None:
+        """What the store says of an object; None where there is none."""
+
+    @abstractmethod
+    def entries(self, prefix: str, *, nested: bool = True) -> Iterator[tuple[str, Found]]:
+        """Every key that begins with the prefix, in order; not `nested`: up to the next slash, folders once."""
+
+    @abstractmethod
+    def get(self, key: str, span: tuple[int, int] | None = None, etag: str | None = None) -> bytes:
+        """The object, or its bytes from the first of `span` up to the second; it must still have that etag."""
+
+    @abstractmethod
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object; readers see the former or this one."""
+
+    @abstractmethod
+    def create_object(self, key: str, content: bytes) -> None:
+        """Write an object on the condition that none stands there."""
+
+    def put_new(self, key: str, content: bytes) -> bool:
+        """Write an object where none stands; returns whether it was written.
+
+        Where an answer is lost the object may stand although False is returned or Unreachable raised: whoever must know
+        reads it, and finds by an identity in it whose it is.
+        """
+        try:
+            self.create_object(key, content)
+        except (Changed, Unreachable) as error:
+            if status_of(error) in STANDS_STATUS:
+                return False
+            raise
+        return True
+
+    @abstractmethod
+    def copy(self, bucket: str, source: str, key: str) -> None:
+        """Copy an object within the store."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove an object, or nothing where there is none."""
+
+    @abstractmethod
+    def create(self) -> None:
+        """Make the bucket."""
+
+    def uploads(self, key: str) -> list[str]:
+        """The uploads that were begun for exactly this key, the newest last."""
+        exact = [upload for upload in self.uploads_below(key) if upload.key == key]
+        return [upload.name for upload in sorted(exact, key=lambda upload: upload.begun_s)]
+
+    @abstractmethod
+    def uploads_below(self, prefix: str) -> Iterator[Upload]:
+        """The uploads that were begun for keys with this prefix."""
+
+    @abstractmethod
+    def abort(self, upload: Upload) -> None:
+        """Give up an upload, with the parts that have arrived; or nothing where there is none."""
+
+    @abstractmethod
+    def begin(self, key: str) -> str:
+        """Begin an upload of several parts; returns its name."""
+
+    @abstractmethod
+    def parts(self, key: str, upload: str) -> list[Part]:
+        """What has arrived of an upload."""
+
+    @abstractmethod
+    def put_part(self, key: str, upload: str, number: int, content: bytes) -> Part:
+        """Write a part."""
+
+    @abstractmethod
+    def complete(self, key: str, upload: str, parts: list[Part]) -> None:
+        """Make the object of its parts."""
+
+    def tried(self, action: str, key: str, verb: Callable[[], T]) -> T:
+        """What `verb` returns, tried again where it fails for a while; errors say that the key cannot be `action`."""
+        named = self._called or f"{self.scheme}://{self.name}/{key}".rstrip("/")
+        for delay_s in (*self._delays_s, None):
+            try:
+                return verb()
+            except (ValueError, TypeError, UserError) as error:
+                if is_no_endpoint(error):
+                    raise refusal(named, action, error, self.scheme) from error
+                raise
+            except Exception as error:  # each driver has exceptions of its own
+                if is_absent(error):
+                    raise FileNotFoundError(named) from error
+                if status_of(error) == CHANGED:
+                    raise Changed(f"{named} changed while it was {action}; try again") from error
+                reason = refusal(named, action, error, self.scheme)
+                if delay_s is None or not _is_transient(error, reason):
+                    raise reason from error
+                log.debug("%s; trying again in %g s", reason, delay_s)
+                time.sleep(delay_s)
+        raise AssertionError
+
+
+def _is_transient(error: Exception, reason: Exception) -> bool:
+    """Whether the same may go well in a moment: the store is busy, or the way to it broke."""
+    if isinstance(reason, Denied) or type(error).__name__ == "ParamValidationError":
+        return False
+    return status_of(error) not in LASTING_STATUS or code_of(error) in TRANSIENT_CODES
+
+
+def etag_of(text: str | None) -> str | None:
+    return text.strip('"') or None if text else None
+
+
+def whole(content: bytes, size: int) -> bytes:
+    if len(content) != size:
+        raise ConnectionError(f"{len(content)} of {size} bytes came")
+    return content

@@ -1,0 +1,73 @@
+"""What commands write into an object store: nothing is written over, also where the folder is written with a slash."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.io import main
+from nlu.storage.outputs import output_file, output_files, output_folder, require_free
+from nlu.storage.places import parse_place
+from nlu.storage.stores import store_of
+from tests.buckets import Server, server
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Server]:
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def url(s3: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    return f"{s3.bucket(monkeypatch)}/there"
+
+
+def names(url: str) -> list[str]:
+    place = parse_place(url)
+    return list(store_of(place).files(place))
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_file_that_lies_there_is_never_written_over(url: str, slash: str) -> None:
+    with output_files(f"{url}{slash}", "--out") as folder:
+        (folder / "a.png").write_text("first")
+    with pytest.raises(UserError, match=r"--out is s3://\S+/there/a.png, which exists; nothing was written"):
+        with output_files(f"{url}{slash}", "--out") as folder:
+            (folder / "a.png").write_text("second")
+    assert names(url) == ["a.png"]
+    with pytest.raises(UserError, match=r"out is s3://\S+/there, which exists; nothing was written"):
+        require_free(f"{url}{slash}", "out")
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_folder_that_was_broken_off_is_written_anew(url: str, slash: str, tmp_path: Path) -> None:
+    (tmp_path / ".begun").touch()
+    assert main(["cp", str(tmp_path / ".begun"), f"{url}/.begun"]) == 0
+    with output_folder(f"{url}{slash}", "out", last="result.json") as folder:
+        (folder / "result.json").write_text("{}")
+    assert names(url) == ["result.json"]
+
+
+def test_a_file_needs_a_name(url: str) -> None:
+    with pytest.raises(UserError, match="output is s3://.*/there, a folder; name a file in it"):
+        with output_file(f"{url}/", "output"):
+            pass
+
+
+def test_what_goes_behind_a_slash_is_found_there_and_may_be_moved_there(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a").write_text("a")
+    for _ in range(2):
+        assert main(["cp", str(tmp_path / "a"), f"{url}/"]) == 0
+    assert "copied 0 files, 0.0 MB; 1 file lay there already" in capsys.readouterr().err
+    assert main(["mv", str(tmp_path / "a"), f"{url}/"]) == 0
+    assert names(url) == ["a"] and not (tmp_path / "a").exists()
+
+
+def test_a_bucket_is_made_once_and_there_already_is_no_error(url: str) -> None:
+    bucket = f"{url.rpartition('/')[0]}-new"
+    assert main(["exists", bucket]) == 1
+    assert main(["mkdir", bucket]) == main(["mkdir", bucket]) == main(["exists", bucket]) == 0
