@@ -34,7 +34,7 @@ from nlu.config.entry.grid import current, current_grid, job_name, print_end, st
 from nlu.config.entry.guard import handed_over, require_safe, whitelist
 from nlu.config.entry.tracebacks import hide_tracebacks
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
-from nlu.config.pipes import leave_output, printing
+from nlu.config.pipes import leave_output
 from nlu.config.schemas import RUN, SCHEMAS
 from nlu.config.submitted import grid_problems
 
@@ -111,8 +111,7 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
         job = _Job(task, grid.swept)
         with composing_once(), _collecting_later():
             _run(job, line, line.config_name or config_name, directory, schema)
-    with printing():
-        print_end(grid)
+    print_end(grid)
     sys.exit(max([*job.exit_codes, *map(status_of, grid.returned)], default=0))
 
 

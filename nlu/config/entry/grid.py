@@ -24,6 +24,7 @@ from nlu.config.checks.reading import interval_problem, overrides_of_sweep
 from nlu.config.checks.resolve import without_hydra
 from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
+from nlu.config.pipes import printing
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 
 STOPPED = (75, 130)
@@ -248,25 +249,27 @@ def print_end(grid: Grid) -> None:
     ]
     if left:
         what = "the run is in" if grid.is_single else f"{len(left)} of {len(jobs)} jobs left a run in"
-        print(f"\n{what} {path_text(top)}")
-        print(f"python -m nlu.report {shlex.quote(path_text(top))}", flush=True)
+        with printing():
+            print(f"\n{what} {path_text(top)}")
+            print(f"python -m nlu.report {shlex.quote(path_text(top))}")
     lost = {number: error for number, job in numbered.items() if (error := lost_in(job)) is not None}
     failed = [number for number, status in statuses.items() if status not in (0, *STOPPED) and number not in lost]
     stopped = [number for number, status in statuses.items() if status in STOPPED]
-    for numbers, what in ((failed, "refused or failed"), (stopped, "stopped, their state saved")):
-        if numbers:
-            listed = ", ".join(map(str, numbers))
-            told = f"the job was {what.replace('their', 'its')}" if grid.is_single else (
-                f"{len(numbers)} of {len(jobs)} jobs were {what}: {listed}")  # fmt: skip
-            print(f"nlu: {told}", file=sys.stderr)
-    for number, error in lost.items():
-        print(f"nlu: {'the job' if grid.is_single else f'job {number}'} left no result: {error}", file=sys.stderr)
-    if lost:
-        print("nlu: the same command with resume=auto and the same folder runs the rest", file=sys.stderr)
-    # Jobs in processes of their own spoke into files of their own.
-    elsewhere = top / ".submitit"
-    if failed and elsewhere.is_dir():
-        print(f"nlu: their output is in {path_text(elsewhere)}", file=sys.stderr)
+    with printing(sys.stderr):
+        for numbers, what in ((failed, "refused or failed"), (stopped, "stopped, their state saved")):
+            if numbers:
+                listed = ", ".join(map(str, numbers))
+                told = f"the job was {what.replace('their', 'its')}" if grid.is_single else (
+                    f"{len(numbers)} of {len(jobs)} jobs were {what}: {listed}")  # fmt: skip
+                print(f"nlu: {told}", file=sys.stderr)
+        for number, error in lost.items():
+            print(f"nlu: {'the job' if grid.is_single else f'job {number}'} left no result: {error}", file=sys.stderr)
+        if lost:
+            print("nlu: the same command with resume=auto and the same folder runs the rest", file=sys.stderr)
+        # Jobs in processes of their own spoke into files of their own.
+        elsewhere = top / ".submitit"
+        if failed and elsewhere.is_dir():
+            print(f"nlu: their output is in {path_text(elsewhere)}", file=sys.stderr)
 
 
 def _number_of(job: JobReturn) -> int:

@@ -1,6 +1,8 @@
 """A grid is each value with each other, in the order in which they are written; jobs go out in batches."""
 
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,15 +95,36 @@ def test_no_job_starts_where_one_of_them_is_refused(run):
     assert said.startswith("nlu: error: job 1 (seed=-1): seed is -1 but must be an integer >= 0")
 
 
-def test_jobs_that_stopped_with_their_state_saved_are_not_told_as_failed(tmp_path, capsys):
-    def job(number, status):
-        output = SimpleNamespace(output_dir=str(tmp_path / str(number)))
+def returned(folder: Path, statuses: Sequence[int]) -> Grid:
+    """A grid whose jobs returned these statuses; each left a run."""
+
+    def job(number: int, status: int) -> JobReturn:
+        (folder / f"{number}").mkdir(parents=True)
+        (folder / f"{number}/config.yaml").touch()
+        output = SimpleNamespace(output_dir=str(folder / str(number)))
         hydra = SimpleNamespace(job=SimpleNamespace(num=number), runtime=output)
         found = JobReturn(hydra_cfg=SimpleNamespace(hydra=hydra), status=JobStatus.COMPLETED)
         found.return_value = status
         return found
 
-    print_end(Grid(lambda config: {}, returned=[job(number, status) for number, status in enumerate((0, 75, 2, 130))]))
+    return Grid(lambda config: {}, returned=[job(number, status) for number, status in enumerate(statuses)])
+
+
+def test_jobs_that_stopped_with_their_state_saved_are_not_told_as_failed(tmp_path, capsys):
+    print_end(returned(tmp_path, (0, 75, 2, 130)))
     assert capsys.readouterr().err.splitlines() == [
         "nlu: 1 of 4 jobs were refused or failed: 2", "nlu: 2 of 4 jobs were stopped, their state saved: 1, 3",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("unread", [["stdout"], ["stdout", "stderr"]])
+def test_which_jobs_failed_is_said_though_whoever_reads_the_output_has_left(
+    unread: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in unread:
+        reading, writing = os.pipe()
+        os.close(reading)
+        monkeypatch.setattr(sys, name, os.fdopen(writing, "w", buffering=1))
+    print_end(returned(tmp_path, (0, 2, 0, 2)))
+    told = "" if "stderr" in unread else "nlu: 2 of 4 jobs were refused or failed: 1, 3\n"
+    assert capsys.readouterr().err == told
