@@ -125,14 +125,15 @@ class Clock:
         epochs, rest = divmod(self._in_examples(duration), self.num_examples)
         return max(1, int(epochs) * self.steps_per_epoch + ceil(rest / self.examples_per_step))
 
-    def least_examples(self, duration: Duration) -> int:
-        """Return a number of examples, at least 1, of which k times were seen once `duration` is reached k times.
+    def least_examples(self, duration: Duration, times: int = 1) -> int:
+        """Return a number of examples, at least 1, of which k times were seen once `times` durations are reached k
+        times.
 
         Steps count as their share of an epoch, since its last one may be short.
         """
         if duration.unit == "st":
-            return max(1, int(duration.amount) * self.num_examples // self.steps_per_epoch)
-        return max(1, floor(self._in_examples(duration)))
+            return max(1, times * int(duration.amount) * self.num_examples // self.steps_per_epoch)
+        return max(1, floor(times * self._in_examples(duration)))
 
     def is_time(self, interval: Duration | None, step: int) -> bool:
         """Return whether the step from `step - 1` to `step` reaches a multiple of `interval`; never for None."""

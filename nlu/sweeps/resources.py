@@ -208,7 +208,9 @@ def _lengths(
         written = value(trainer) if callable(value) else value
         parts = num_repeats(config) if value is whole_run else 1
         duration = parse_duration(written)
-        found.append(parts * (clock.examples(clock.steps(duration)) if rounded else clock.least_examples(duration)))
+        found.append(
+            parts * clock.examples(clock.steps(duration)) if rounded else clock.least_examples(duration, parts)
+        )
     return found
 
 

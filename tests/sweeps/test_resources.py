@@ -126,6 +126,11 @@ def test_settings_are_checked_without_the_trials():
 def test_folds_and_seeds_lengthen_the_trial():
     found = spec([config(folds=5, seeds=2)])
     assert (found["min_resource"], found["max_resource"]) == (500, 20_000)
+    # Ten times 3.2 epochs of 997 are 31,904, 16 times an evaluation, and each by itself is not whole.
+    epochs = config(1, max_duration="3.2ep", eval_interval="2ep", folds=10)
+    found = resources.pruner_spec({**SETTINGS, "reduction_factor": 2}, [epochs], 997)
+    assert (found["min_resource"], found["max_resource"]) == (2 * 997, 31_904)
+    assert brackets(found)[0].rungs == (1994, 3988, 7976, 15_952)
 
 
 def test_a_trial_scored_only_at_its_end_has_no_rung():
