@@ -13,7 +13,7 @@ PLAIN_GROUPS = {
 }  # fmt: skip
 """Groups without a target, and the dataclass that is their schema."""
 CALLED = {"input.path": "input"}
-"""Keys that messages call as they are written short."""
+"""Keys that messages about their values call as they are written short."""
 DEFAULT_TARGETS = {"data": "nlu.data.dataset.Files"}
 """What a choice of a group is where it names no target."""
 

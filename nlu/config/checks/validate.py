@@ -113,12 +113,12 @@ class _Checker:
             if name not in signature.parameters:
                 found += _unknown(prefix, str(name), signature)
             elif not (_is_missing(value) or value is UNRESOLVED or _is_node(value)):
-                problem = broken_rule(_join(prefix, name), signature.parameters[name].annotation, value)
+                problem = broken_rule(_told(prefix, name), signature.parameters[name].annotation, value)
                 found += [problem] if problem else []
         for name, parameter in signature.parameters.items():
             value = node.get(name, MISSING if parameter.required else None)
             if _is_missing(value):
-                found.append(_not_set(_join(prefix, name), check_value(parameter.annotation, _NOTHING)))
+                found.append(_not_set(_told(prefix, name), check_value(parameter.annotation, _NOTHING)))
         return found
 
 
@@ -140,8 +140,12 @@ def _not_set(key: str, rule: str | None) -> str:
 
 
 def _join(prefix: str, name: Any) -> str:
-    key = f"{prefix}.{name}" if prefix else str(name)
-    return CALLED.get(key, key)
+    return f"{prefix}.{name}" if prefix else str(name)
+
+
+def _told(prefix: str, name: str) -> str:
+    """The key as a message about its value calls it."""
+    return CALLED.get(key := _join(prefix, name), key)
 
 
 def _is_missing(value: Any) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from nlu.config.checks import validate
 from nlu.config.checks.validate import known_keys, problems
 from nlu.config.defaults import with_defaults
+from nlu.config.schemas import SCHEMAS
 from nlu.config.unset import UNRESOLVED
 
 SCHEMA = "shop.schema.Job"
@@ -133,6 +134,17 @@ def test_the_keys_that_may_be_set_include_those_with_defaults():
     keys = known_keys(config(), SCHEMA)
     assert {"seed", "model.layers", "trainer.clip_norm", "task.labels"} <= keys
     assert not any(key.endswith("_target_") for key in keys)
+
+
+def test_a_key_that_may_be_written_short_is_called_so_where_its_value_is_wrong_and_is_a_key_like_others():
+    schema = SCHEMAS["predict"]
+    given = {"run": "outputs/mine", "output": "out.csv"}
+    assert problems({**given, "input": {"pth": "x"}}, schema) == [
+        "input.pth: there is no such key; nearest: input.path",
+        "input is not set but must be a file, a URL or - for standard input; set input",
+    ]
+    fields = {f"input.{name}" for name in ("path", "fields", "format", "header")}
+    assert {key for key in known_keys({"input": {}}, schema) if "." in key} == fields
 
 
 def test_a_key_that_is_left_out_has_the_default_of_its_signature():
