@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin
 
+from nlu.config import types
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 
 ANY = ast.Name(id="Any", ctx=ast.Load())
+_TYPES = {name for name, value in vars(types).items() if get_origin(value) is Annotated}
 _IMPORT_HOPS_MAX = 8
 _FUNCTIONS = re.compile(
     r"^(?P<indent>(?: {4})?)(?:@.*\n(?P=indent))*(?:async )?def (?!__init__\b).*\n(?:(?:(?P=indent)[ )].*)?\n)*",
@@ -72,7 +74,7 @@ def read_signature(target: str) -> Signature:
     """
     module, definition = _locate(target, _IMPORT_HOPS_MAX)
     if isinstance(definition, ast.FunctionDef):
-        return _of_function(target, definition)
+        return _of_function(target, module, definition)
     return _of_class(target, module, definition)
 
 
@@ -97,10 +99,10 @@ def read_constants(target: str) -> dict[str, Any]:
     return constants
 
 
-def _of_function(target: str, function: ast.FunctionDef) -> Signature:
+def _of_function(target: str, module: "_Module", function: ast.FunctionDef) -> Signature:
     arguments = function.args
     parameters = {
-        argument.arg: _parameter(argument.arg, argument.annotation, default)
+        argument.arg: _parameter(argument.arg, argument.annotation, default, module)
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     }
     positional = tuple(argument.arg for argument in [*arguments.posonlyargs, *arguments.args])
@@ -114,14 +116,14 @@ def _of_class(target: str, module: "_Module", definition: ast.ClassDef) -> Signa
     base = _base_signature(target, module, definition)
     doc = _doc(definition) or (_doc(constructor) if constructor else "")
     if constructor is not None:
-        own = _of_function(target, constructor)
+        own = _of_function(target, module, constructor)
         if not own.is_open or base is None:
             return Signature(target, doc, own.parameters, own.positional[1:], own.is_open)
         # **kwargs are taken to be passed on to the base.
         return Signature(target, doc, {**base.parameters, **own.parameters}, own.positional[1:], base.is_open)
     inherited = base.parameters if base else {}
     if _is_dataclass(definition):
-        positional, parameters = _fields(definition)
+        positional, parameters = _fields(module, definition)
         return Signature(target, doc, {**inherited, **parameters}, positional)
     return Signature(target, doc, inherited, base.positional if base else (), base.is_open if base else False)
 
@@ -145,7 +147,7 @@ def _base_targets(target: str, module: "_Module", definition: ast.ClassDef) -> I
             yield full_name
 
 
-def _fields(definition: ast.ClassDef) -> tuple[tuple[str, ...], dict[str, Parameter]]:
+def _fields(module: "_Module", definition: ast.ClassDef) -> tuple[tuple[str, ...], dict[str, Parameter]]:
     positional: tuple[str, ...] = ()
     parameters: dict[str, Parameter] = {}
     for node in definition.body:
@@ -156,7 +158,7 @@ def _fields(definition: ast.ClassDef) -> tuple[tuple[str, ...], dict[str, Parame
             positional, parameters = tuple(parameters), {}
         elif kind != "ClassVar" and not _is_set_later(node.value):
             name = node.target.id
-            parameters[name] = _parameter(name, node.annotation, _field_default(node.value))
+            parameters[name] = _parameter(name, node.annotation, _field_default(node.value), module)
     return positional, parameters
 
 
@@ -179,8 +181,31 @@ def _field_default(value: ast.expr | None) -> ast.expr | None:
     return ast.Call(func=factory, args=[], keywords=[]) if factory is not None else options.get("default")
 
 
-def _parameter(name: str, annotation: ast.expr | None, default: ast.expr | None) -> Parameter:
-    return Parameter(name, ANY if annotation is None else annotation, default)
+def _parameter(name: str, annotation: ast.expr | None, default: ast.expr | None, module: "_Module") -> Parameter:
+    return Parameter(name, ANY if annotation is None else _WithoutNamesakes(module).visit(annotation), default)
+
+
+class _WithoutNamesakes(ast.NodeTransformer):
+    """Puts Any in the place of a type, such as a user's own, that is only called like one of `nlu.config.types`."""
+
+    def __init__(self, module: "_Module"):
+        self.module = module
+
+    def visit_Name(self, node: ast.Name | ast.Attribute) -> ast.expr:
+        name = dotted(node)
+        last = name.rpartition(".")[2]
+        return ANY if last in _TYPES and self.module.full_name(name) != f"{types.__name__}.{last}" else node
+
+    visit_Attribute = visit_Name
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        with suppress(SyntaxError):
+            if isinstance(node.value, str):
+                return self.visit(ast.parse(node.value, mode="eval").body)  # type: ignore[no-any-return]
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        return node if dotted(node).rpartition(".")[2] == "Literal" else self.generic_visit(node)
 
 
 def _is_dataclass(definition: ast.ClassDef) -> bool:

@@ -41,6 +41,8 @@ params: null
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from nlu.config.types import NonNegativeInt
+
 @dataclass(kw_only=True)
 class Job:
     """The keys
@@ -58,6 +60,8 @@ class Job:
     trainer: Any
 ''',
     "shop/base.py": '''
+from nlu.config.types import PositiveInt, Probability
+
 class Base:
     """A base."""
 
@@ -68,6 +72,7 @@ class Base:
 import torch
 from torch import nn
 
+from nlu.config.types import PositiveFloat, PositiveInt
 from .base import Base
 from shop.base import Base as Ancestor
 

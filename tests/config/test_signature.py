@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import nlu
+from nlu.config.checks.values import broken_rule
 from nlu.config.errors import UserError
 from nlu.config.signature import read_signature, without_functions
 
@@ -93,6 +94,29 @@ def test_packages_without_an_init_are_read_at_any_depth(tmp_path, monkeypatch):
     assert list(read_signature("my_parts.losses.soft.Soft").parameters) == ["degree"]
     with pytest.raises(UserError, match="my_parts.losses.sofd.*soft"):
         read_signature("my_parts.losses.sofd.Soft")
+
+
+def test_a_type_that_is_only_called_like_one_of_ours_accepts_anything(tmp_path, monkeypatch):
+    (tmp_path / "namesakes.py").write_text("""
+from typing import Annotated, Literal
+import elsewhere
+from elsewhere import PositiveInt
+from nlu.config import types
+from nlu.config.types import Probability
+Weights = list[float]
+class Loss:
+    def __init__(self, *, a: Weights, b: "dict[str, Weights] | None", c: list["Weights"], d: PositiveInt,
+                 e: elsewhere.Fraction, f: Annotated[Weights, "one a class"], g: Literal["Weights"],
+                 h: Probability, i: types.Duration, j: "Probability"): ...
+""")
+    monkeypatch.syspath_prepend(tmp_path)
+    parameters = read_signature("namesakes.Loss").parameters
+    assert [ast.unparse(parameter.annotation) for parameter in parameters.values()] == [
+        "Any", "dict[str, Any] | None", "list[Any]", "Any", "Any", "Annotated[Any, 'one a class']",
+        "Literal['Weights']", "Probability", "types.Duration", "Probability",
+    ]  # fmt: skip
+    assert broken_rule("loss.a", parameters["a"].annotation, [1.0, 2.0]) is None
+    assert "loss.h is 2 but must be a number >= 0 and < 1" in str(broken_rule("loss.h", parameters["h"].annotation, 2))
 
 
 def test_what_is_read_of_each_module_of_nlu_is_what_stands_there():

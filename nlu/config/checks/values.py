@@ -1,7 +1,7 @@
 """Check configuration values against annotations that were read from source.
 
-Annotations arrive as syntax trees (see `nlu.config.signature`); the named constrained types of `nlu.config.types` are
-resolved by name, and a name that is not known here, such as a user's class, accepts anything.
+Annotations arrive as syntax trees in which a name of `nlu.config.types` is that type and no other (see
+`nlu.config.signature`); a name that is not known here, such as a user's class, accepts anything.
 """
 
 import ast
