@@ -232,8 +232,8 @@ class _Pass:
             ]
             if gone := len(training.part_of) - len(training.seen):
                 found.remarks.append(
-                    f"the training files have changed: of {len(training.part_of):,} held-out texts {gone:,} are no "
-                    "longer in them"
+                    f"the training files have changed: {gone:,} of {len(training.part_of):,} held-out texts "
+                    f"{'is' if gone == 1 else 'are'} no longer in them"
                 )
         parts.append((f"occurs several times in {self._subject.name}", overlap.is_repeated_N))
         slices = [slice_of(name, value_N[mask_N], self._judge.is_rate) for name, mask_N in parts]

@@ -101,7 +101,7 @@ def test_files_that_are_gone_or_have_changed_are_told(here):
     assert "overlap with training texts: they cannot be read (data.train is 'train.tsv'" in found.remarks[0]
     assert [one.name for one in found.tables["overlap"][1]] == ["occurs several times in dev"]
     (here / "train.tsv").write_text("first\tx\nanother\tx\n")
-    assert "of 2 held-out texts 1 are no longer in them" in " ".join(found_in(run).remarks)
+    assert "1 of 2 held-out texts is no longer in them" in " ".join(found_in(run).remarks)
 
 
 def test_texts_with_several_labels_are_counted(here):
