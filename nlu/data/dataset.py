@@ -9,8 +9,10 @@ from typing import Literal
 from nlu.config.checks.rules import content_of, data_folder, files_like, is_pattern, named_file
 from nlu.config.errors import DataError, UserError
 from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
+from nlu.config.words import called
 from nlu.storage.matching import fetch_matching
 from nlu.storage.places import is_object
+from nlu.storage.redaction import hide
 from nlu.storage.resources import fetch
 
 Source = str | list[str] | dict[str, str]
@@ -18,10 +20,19 @@ Source = str | list[str] | dict[str, str]
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of a set; `label` where the file, not a column, says the class."""
+    """One file of a set; `label` where the file, not a column, says the class.
+
+    `written` is what names it; None where a pattern names several.
+    """
 
     path: Path
     label: str | None = None
+    written: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What means this very file, in a command or a record: of what is fetched the address with query and sha256."""
+        return hide(self.written) if _is_address(self.written or "") else called(self.path)
 
 
 class Files:
@@ -133,7 +144,8 @@ class Files:
         for label, reference in entries:
             try:
                 own_key = key if label is None else f"{key}.{label}"
-                files += [SourceFile(path, label) for path in self._find_all(own_key, reference)]
+                found = self._find_all(own_key, reference)
+                files += [SourceFile(path, label, reference if len(found) == 1 else None) for path in found]
             except DataError as error:
                 problems.extend(error.problems)
         return files
@@ -150,7 +162,7 @@ class Files:
     def find(self, key: str, reference: str) -> Path:
         """Return the one file that a reference means: here, under $NLU_DATA, or fetched. Raises DataError, calling it
         `key`, where it is none."""
-        if "://" in reference or "#sha256=" in reference:
+        if _is_address(reference):
             return fetch(reference, what=key)
         if (found := named_file(reference)) is not None:
             return found
@@ -167,6 +179,10 @@ class Files:
                 f"does not answer ({error.problems[0]}); set NLU_DATA to the folder that holds {reference}, "
                 f"or {key}=PATH"
             ) from None
+
+
+def _is_address(reference: str) -> bool:
+    return "://" in reference or "#sha256=" in reference
 
 
 def _shown(files: list[SourceFile]) -> str:

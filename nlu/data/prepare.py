@@ -12,7 +12,6 @@ import numpy as np
 
 from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
-from nlu.config.words import called
 from nlu.data.building import Builder
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
@@ -187,7 +186,7 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
         tokenizer.save(new)
         meta = {
             "target": plan.target.meta(), "remap": plan.target.remap, "sets": builder.counts,
-            "files": {name: [called(source.path) for source in sources] for name, sources in plan.sets.items()},
+            "files": {name: [source.name for source in sources] for name, sources in plan.sets.items()},
             "max_len": files.max_len, "groups": list(builder.groups), "layout": plan.layout.name,
             "fields": plan.reading.fields,
         }  # fmt: skip

@@ -1,5 +1,5 @@
-"""Quotes around what Hydra's grammar takes in quotes alone: words of other scripts, `data.train=数据.csv`, and tables
-with a partition, `output=odps://PROJECT/tables/NAME/pt=1`.
+"""Quotes around what Hydra's grammar takes in quotes alone: words of other scripts, `data.train=数据.csv`, and
+addresses with a query, a sha256 or a partition, `output=odps://PROJECT/tables/NAME/pt=1`.
 """
 
 import re
@@ -9,11 +9,12 @@ _PIECES_INSIDE = re.compile(rf"{_QUOTED}|[^'\"{{}}\[\](),:]+|.", re.DOTALL)
 """pieces of a list, mapping or function: quoted texts, words, and marks between them"""
 _PIECES = re.compile(rf"{_QUOTED}|[^'\",]+|.", re.DOTALL)
 """pieces of plain values, of which a sweep has several"""
-_TABLES = re.compile(rf"{_QUOTED}|odps://[^\s'\"{{}}\[\](),]+")
+_ADDRESSES = re.compile(rf"{_QUOTED}|(?P<address>[A-Za-z][\w+.-]*://[^\s'\"{{}}\[\](),\\]*)")
 
 
 def quoted(argument: str) -> str:
-    """Return an override with quotes around each word of its value that holds letters beyond ASCII, and each partition.
+    """Return an override with quotes around each word of its value that holds letters beyond ASCII, and each address
+    that holds one of =#&~!;.
 
     Left as they are: what is in quotes already, has a backslash or an interpolation, and keys of mappings, which Hydra
     knows in ASCII alone.
@@ -21,7 +22,9 @@ def quoted(argument: str) -> str:
     key, equals, value = argument.partition("=")
     if "${" in value:
         return argument
-    value = _TABLES.sub(lambda match: f'"{match[0]}"' if match[0].startswith("odps:") else match[0], value)
+    value = _ADDRESSES.sub(
+        lambda match: f'"{match[0]}"' if set("=#&~!;").intersection(match["address"] or "") else match[0], value
+    )
     if value.isascii():
         return f"{key}{equals}{value}"
     pieces = (_PIECES_INSIDE if re.search(r"[\[{(]", value) else _PIECES).findall(value)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nlu.config.words import called, counted
+from nlu.config.words import counted
 from nlu.data.facts import is_doubtful
 from nlu.data.readers import SUFFIX_FORMATS, has_header
 from nlu.data.survey.shared import Between, Shown, Within, between, find_shown, within
@@ -236,8 +236,8 @@ def _task(report: Report) -> str:
 def _files(survey: Survey) -> str:
     files = survey.source.files
     if any(file.label is not None for file in files):
-        return f"{{{', '.join(f'{file.label}: {called(file.path)}' for file in files)}}}"
-    return called(files[0].path) if len(files) == 1 else f"[{','.join(called(file.path) for file in files)}]"
+        return f"{{{', '.join(f'{file.label}: {file.name}' for file in files)}}}"
+    return files[0].name if len(files) == 1 else f"[{','.join(file.name for file in files)}]"
 
 
 def _column(column: str | int) -> str:
@@ -285,7 +285,7 @@ def as_record(report: Report, model: str | None, choice: str | None = None) -> d
 def _set_record(report: Report, survey: Survey) -> dict[str, Any]:
     one, unknown = report.withins[survey.name], survey.unknown
     return {
-        "files": [called(file.path) for file in survey.source.files],
+        "files": [file.name for file in survey.source.files],
         "fields": dict(survey.source.reading.fields),
         "fields_because": survey.source.told,
         "rows": len(survey),

@@ -1,6 +1,7 @@
 """Which files make which set of a survey, and how each is read: as said, or as its columns look."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +35,31 @@ def of_files(
     by_label = file_format == "lines" and all(name for name, _ in named)
     if by_label:
         reading = Reading({}, "lines", None, max_rows, None)
-        files = [SourceFile(path, name) for name, path in named]
+        files = [replace(file, label=name) for name, file in named]
         return [Source("texts", files, reading, "each line is a text, its file says the label")]
     sources = []
-    for name, path in zip(_names(named), (path for _, path in named), strict=True):
-        how = _how(path, fields, file_format, header)
+    for name, (_, file) in zip(_names(named), named, strict=True):
+        how = _how(file.path, fields, file_format, header)
         reading = Reading(how.fields, how.file_format, how.header, max_rows, None)
-        sources.append(Source(name, [SourceFile(path)], reading, how.sentence()))
+        sources.append(Source(name, [file], reading, how.sentence()))
     return sources
 
 
-def _named(text: str) -> list[tuple[str | None, Path]]:
+def _named(text: str) -> list[tuple[str | None, SourceFile]]:
     """The name that an argument gives, if any, and the file or, of a pattern, the files that it means."""
     name, equals, reference = text.partition("=")
     if not equals or "/" in name or "://" in name or Path(text).expanduser().is_file():
         name, reference = "", text
     if is_pattern(reference) and (found := files_like(reference)):
-        return [(name or None, path) for path in found]
-    return [(name or None, Files(train=reference).find("FILE", reference))]
+        return [(name or None, SourceFile(path)) for path in found]
+    return [(name or None, SourceFile(Files(train=reference).find("FILE", reference), written=reference))]
 
 
-def _names(named: Sequence[tuple[str | None, Path]]) -> list[str]:
+def _names(named: Sequence[tuple[str | None, SourceFile]]) -> list[str]:
     """A name for each set: as given, else the file's, with as much of its folder as tells it from others."""
-    names = [name or path.stem for name, path in named]
+    names = [name or file.path.stem for name, file in named]
     if len(set(names)) < len(names):
-        names = [name or f"{path.parent.name}/{path.name}" for name, path in named]
+        names = [name or f"{file.path.parent.name}/{file.path.name}" for name, file in named]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"two sets would be called {twice[0]}; give them names, such as first=FILE second=FILE")
     return names

@@ -17,6 +17,9 @@ from nlu.config.entry.flags import read_command_line
         ("data.labels=[好评, '差评', 1, neutral]", ["好评", "差评", 1, "neutral"]),
         ("a=naïve", "naïve"),
         ("output=odps://p/tables/found/pt=1/city=杭州", "odps://p/tables/found/pt=1/city=杭州"),
+        ("data.train=http://h:80/rows.tsv?version=2&x=a~b", "http://h:80/rows.tsv?version=2&x=a~b"),
+        ("data.dev={a: http://h/x?v=1, b: y://h/x}", {"a": "http://h/x?v=1", "b": "y://h/x"}),
+        ("data.train=[pypi://x==1.0/a.csv#sha256=ab,b.csv]", ["pypi://x==1.0/a.csv#sha256=ab", "b.csv"]),
         (
             "a=[odps://p/tables/x/pt=1, 'odps://p/tables/y/pt=2', z]",
             ["odps://p/tables/x/pt=1", "odps://p/tables/y/pt=2", "z"],

@@ -1,20 +1,26 @@
 """python -m nlu.data: its page, and what it says of files that cannot be used."""
 
+import hashlib
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nlu.config.entry.flags import read_command_line
 from nlu.config.errors import UserError
 from nlu.data.__main__ import main
+from nlu.data.opening import Store
 from tests import warm
 from tests.inference.runs import trained
+from tests.storage import conftest as storage
 from tests.training.in_process import composed
 from tests.training.kinds import TASKS
 from tests.training.runs import REPOSITORY, SAME_THREADS
 
+server = storage.server
 ROWS = "review,stars\n" + "".join(f"what number {n} says is fine,{n % 2}\n" for n in range(12))
 
 
@@ -52,6 +58,23 @@ def test_the_command_to_begin_with_trains_on_these_rows(capsys: pytest.CaptureFi
     assert module == "nlu.train"
     config = composed(*overrides)
     assert config.data["fields"] == {"text": "review", "label": "stars"} and config.data["dev"].endswith("shop.csv")
+
+
+def test_the_command_names_addresses_as_they_were_written(
+    server: storage.FileServer, empty_cache: Path, open_files: Callable[..., Store], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.files["/rows.csv"] = ROWS.encode()
+    pin = hashlib.sha256(ROWS.encode()).hexdigest()
+    addresses = [server.url(f"/rows.csv?version=1#sha256={pin}"), server.url("/rows.csv?version=2")]
+    assert main([f"train={addresses[0]}", f"dev={addresses[1]}", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    config = composed(*read_command_line(shlex.split(record["command"])[3:]).overrides)
+    assert [config.data["train"], config.data["dev"]] == addresses
+    assert [record["sets"][name]["files"] for name in ("train", "dev")] == [[address] for address in addresses]
+    # So do the records of a store, of one address and of several.
+    open_files(train=addresses[0], dev=addresses, fields={"text": "review", "label": "stars"})
+    (meta,) = (json.loads(path.read_text()) for path in empty_cache.rglob("meta.json"))
+    assert meta["files"] == {"train": addresses[:1], "dev": addresses}
 
 
 def test_the_tokenizer_of_a_run_counts_as_it_did_there(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
