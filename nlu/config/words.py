@@ -1,5 +1,6 @@
 """Numbers and paths in sentences."""
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -10,20 +11,37 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-_origins: dict[str, str] = {}
-"""what files and folders of this machine are copies of, by their absolute path"""
+_origins: dict[str, list[str]] = {}
+"""what files and folders of this machine are copies of, by their absolute path: of several where these share one"""
+_lengths: set[int] = set()
+"""of these paths"""
+_BEGINS = re.compile(r"(?<![\w.\-/])/")
+"""where an absolute path may begin"""
+_GOES_ON = re.compile(r"[\w-]|\.\w|/\.\.")
+"""what stands behind a path where another one is named, such as rows.csv.lock"""
+_OF_THE_DISK = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)))
 
 
 def show_as(path: Path, origin: str) -> None:
     """Have sentences call a file or folder, which is a copy, by what it is a copy of, and so what lies below it."""
-    _origins[os.path.abspath(path)] = origin
+    origins = _origins.setdefault(os.path.abspath(path), [])
+    if origin not in origins:
+        origins.append(origin)
+    _lengths.add(len(os.path.abspath(path)))
 
 
 def with_origins(text: str) -> str:
-    """Return a text in which copies are called by what they are copies of."""
-    for path in sorted((path for path in tuple(_origins) if path in text), key=len, reverse=True):
-        text = re.sub(rf"{re.escape(path)}(?![\w-])", lambda _, path=path: _origins[path], text)  # type: ignore[misc]
-    return text
+    """Return a text in which copies are called by what they are copies of, unless it is about the disk they lie on."""
+    if not _origins or any(told in text for told in _OF_THE_DISK):
+        return text
+    pieces, done, lengths = [], 0, sorted(_lengths, reverse=True)
+    for start in (found.start() for found in _BEGINS.finditer(text)):
+        ends = (start + length for length in lengths)
+        end = next((end for end in ends if text[start:end] in _origins and not _GOES_ON.match(text, end)), None)
+        if end is not None and start >= done:
+            pieces += [text[done:start], " or ".join(_origins[text[start:end]])]
+            done = end
+    return "".join([*pieces, text[done:]])
 
 
 def called(path: Path) -> str:

@@ -1,0 +1,67 @@
+"""Copies are called in sentences by what they are copies of, and nothing else is."""
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from nlu.config import words
+from nlu.config.errors import UserError
+from nlu.config.words import called, path_text, show_as, with_origins
+
+CACHE = "/root/.cache/nlu"
+
+
+@pytest.fixture(autouse=True)
+def copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "_origins", {})
+    monkeypatch.setattr(words, "_lengths", set())
+    show_as(Path(f"{CACHE}/f"), "s3://b/f")
+    show_as(Path(f"{CACHE}/f/part"), "s3://b/other")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("~/f:3: bad", "s3://b/f:3: bad"), ("~/f/x.csv is empty.", "s3://b/f/x.csv is empty."),
+        ("'~/f' and (~/f), ~/f. ~/f/part/~/f", "'s3://b/f' and (s3://b/f), s3://b/f. s3://b/other/~/f"),
+        ("data.train=~/f", "data.train=s3://b/f"), ("~/f", "s3://b/f"), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_copy_and_what_lies_below_it_is_called_by_its_origin(text: str, told: str) -> None:
+    assert with_origins(text.replace("~", CACHE)) == told.replace("~", CACHE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/mnt/snap~/f/x", "../x~/f", "s3:/~/f", "~/f.lock is locked; remove it", "~/f.part", "~/f-1", "~/f2",
+        "~/f/../other", "~/g",
+    ],
+)  # fmt: skip
+def test_a_path_that_is_another_keeps_its_name(text: str) -> None:
+    assert with_origins(text.replace("~", CACHE)) == text.replace("~", CACHE)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS])
+def test_what_is_wrong_with_the_disk_is_told_by_the_path_on_it(code: int) -> None:
+    text = f"cannot write {CACHE}/f/model: {os.strerror(code)}; free some space"
+    assert str(UserError(text)) == text
+
+
+def test_of_a_copy_that_several_share_all_are_named() -> None:
+    show_as(Path(f"{CACHE}/f"), "s3://b/f")
+    show_as(Path(f"{CACHE}/f"), "http://h/dev/rows.csv")
+    assert called(Path(f"{CACHE}/f")) == path_text(Path(f"{CACHE}/f")) == "s3://b/f or http://h/dev/rows.csv"
+
+
+def test_thousands_of_copies_cost_a_sentence_microseconds() -> None:
+    for number in range(5000):
+        show_as(Path(f"{CACHE}/copies/{number:05d}/rows.csv"), f"s3://b/{number}")
+    text = f"{CACHE}/copies/04999/rows.csv:3: bad"
+    start = time.process_time()
+    for _ in range(1000):
+        assert with_origins(text) == "s3://b/4999:3: bad"
+    assert time.process_time() - start < 0.2
