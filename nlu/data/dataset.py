@@ -32,7 +32,7 @@ class SourceFile:
     @property
     def name(self) -> str:
         """What means this very file, in a command or a record: of what is fetched the address with query and sha256."""
-        return hide(self.written) if _is_address(self.written or "") else called(self.path)
+        return hide(self.written) if self.written and _is_address(self.written) else called(self.path)
 
 
 class Files:
