@@ -70,6 +70,17 @@ def test_a_job_that_beats_runs_and_one_that_stands_still_is_lost(queue, folder, 
     assert look.state is JobState.LOST and "no sign of life" in str(look.reason)
 
 
+def test_a_beat_that_stands_still_is_told_by_commands_of_which_each_looks_but_once(queue, folder, monkeypatch):
+    monkeypatch.setattr(slurm, "SILENCE_S", 0.5)
+    beat_file(folder, ID).write_text("n1 0 7 3\n")
+    place = Place({}, folder.parents[1])
+    assert SlurmQueue(place).look([ID])[ID].state is JobState.RUNNING
+    threading.Event().wait(0.6)
+    assert SlurmQueue(place).look([ID])[ID].state is JobState.LOST
+    beat_file(folder, ID).write_text("n1 0 7 4\n")
+    assert SlurmQueue(place).look([ID])[ID].state is JobState.RUNNING
+
+
 def test_a_job_that_slurm_has_forgotten_is_lost_to_commands_of_which_each_looks_but_once(tmp_path, folder, monkeypatch):
     programs = tmp_path / "programs"
     programs.mkdir()

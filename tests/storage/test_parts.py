@@ -122,11 +122,18 @@ def test_all_uploads_are_listed_however_many(
     begun = {bucket.begin(f"many/{number}") for number in range(5)}
     call = S3Bucket._call
 
-    def few(self: S3Bucket, action: str, key: str, method: str, **options: Any) -> Any:
-        answer = call(self, action, key, method, **options, **({"MaxUploads": 2} if "uploads" in method else {}))
+    def paged(self: S3Bucket, action: str, key: str, method: str, **options: Any) -> Any:
+        """Give two at a time, as S3 does by its reference; the server of the tests gives all at once."""
+        if method != "list_multipart_uploads":
+            return call(self, action, key, method, **options)
+        after = options.get("KeyMarker", "")
+        found = [one for one in call(self, action, key, method, Prefix=key)["Uploads"] if one["Key"] > after]
+        answer = {"Uploads": found[:2], "IsTruncated": len(found) > 2}
+        if len(found) > 2:
+            answer |= {"NextKeyMarker": found[1]["Key"], "NextUploadIdMarker": found[1]["UploadId"]}
         return {name: value for name, value in answer.items() if name != left_out}
 
-    monkeypatch.setattr(S3Bucket, "_call", few)
+    monkeypatch.setattr(S3Bucket, "_call", paged)
     assert {upload.name for upload in bucket.uploads_below("many/")} == begun
 
 
