@@ -183,16 +183,14 @@ def _rm_uploads(given: Namespace) -> int:
     from nlu.storage.places import parse_place
     from nlu.storage.transfer import idle_uploads_of
 
-    count = 0
-    for path in given.paths:
-        place = parse_place(path, writes=True)
-        bucket, uploads = idle_uploads_of(place)
+    found = [idle_uploads_of(parse_place(path, writes=True)) for path in given.paths]
+    for bucket, uploads in found:
         for upload in uploads:
             if given.dry:
-                print(f"remove upload {upload.name} of {place.scheme}://{place.bucket}/{upload.key}")
+                print(f"remove upload {upload.name} of {bucket.scheme}://{bucket.name}/{upload.key}")
             else:
                 bucket.abort(upload)
-        count += len(uploads)
+    count = sum(len(uploads) for _, uploads in found)
     told = "upload" if count == 1 else "uploads"
     print(f"nlu: {'would remove' if given.dry else 'removed'} {count:,} unfinished {told}", file=sys.stderr)
     return 0

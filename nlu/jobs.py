@@ -36,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
-        "--cancel", nargs="*", type=at_least(0), metavar="NUMBER", help="cancel these jobs; without numbers all of DIR "
-        "that have not ended",
+        "--cancel", nargs="*", type=_number_or_folder, metavar="NUMBER", help="cancel these jobs; without numbers all "
+        "of DIR that have not ended",
     )  # fmt: skip
     action.add_argument("--log", type=at_least(0), metavar="NUMBER", help="print the end of a job's output")
     action.add_argument(
@@ -45,11 +45,18 @@ def main(arguments: Sequence[str]) -> int:
         "below it",
     )  # fmt: skip
     action.add_argument(
-        "--forget", nargs="*", type=at_least(0), metavar="NUMBER", help="take jobs whose submission was cut off for "
-        "not submitted; with numbers these, also such as were processes of a machine that is gone",
+        "--forget", nargs="*", type=_number_or_folder, metavar="NUMBER", help="take jobs whose submission was cut off "
+        "for not submitted; with numbers these, also such as were processes of a machine that is gone",
     )  # fmt: skip
     parser.add_argument("--lines", type=at_least(1), default=40, metavar="N", help="lines of --log; default 40")
     given = parser.parse(arguments)
+    for flag in ("cancel", "forget"):
+        for text in [value for value in getattr(given, flag) or () if isinstance(value, str)]:
+            # DIR, where it was given last.
+            if given.folder is not None:
+                parser.error(f"argument --{flag}: is {text!r} but must be a whole number >= 0")
+            given.folder = Path(text)
+            getattr(given, flag).remove(text)
     if given.history:
         return _history(given.folder)
     if given.folder is None and (given.cancel is not None or given.log is not None or given.forget is not None):
@@ -57,6 +64,10 @@ def main(arguments: Sequence[str]) -> int:
     if given.forget is not None:
         return _forget(given.folder, given.forget)
     return _list(given)
+
+
+def _number_or_folder(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 def _list(given: Namespace) -> int:
@@ -137,15 +148,18 @@ def _cancel(rows: "Sequence[Listed]", numbers: Sequence[int]) -> int:
     from nlu.launching.listing import queue_of
 
     chosen = [row for row in (_chosen(rows, numbers) if numbers else rows) if row.is_open]
-    ids = [row.submitted.ticket.id for row in chosen if row.submitted.ticket is not None]
-    if not ids:
+    if not chosen:
         print("nlu: none of these jobs waits or runs; nothing was cancelled", file=sys.stderr)
-        return 0
-    try:
-        queue_of((row.folder, row.submitted) for row in chosen).cancel(ids)
-    except OSError as error:
-        raise UserError(f"the queue does not answer: {error}; try again later") from error
-    print(f"cancelled {counted(len(ids), 'job')}: {', '.join(str(row.submitted.job.number) for row in chosen)}")
+    # Those of other machines, which are refused, come last.
+    for is_certain in (True, False):
+        own = [row for row in chosen if row.is_certain == is_certain]
+        ids = [row.submitted.ticket.id for row in own if row.submitted.ticket is not None]
+        try:
+            queue_of((row.folder, row.submitted) for row in own).cancel(ids)
+        except OSError as error:
+            raise UserError(f"the queue does not answer: {error}; try again later") from error
+        if own:
+            print(f"cancelled {counted(len(ids), 'job')}: {', '.join(str(row.submitted.job.number) for row in own)}")
     return 0
 
 
@@ -167,15 +181,14 @@ def _forget(folder: Path, numbers: Sequence[int]) -> int:
     from nlu.launching.submissions import Submissions
 
     records = records_of(folder)
+    count = gone = 0
     if not numbers:
-        count = 0
         for record in records:
             if cut := [one.job for one in record.read() if one.ticket is None]:
                 record.refused(cut)
                 count += len(cut)
     else:
         rows = _chosen(listed(latest(records)), numbers)
-        count = len(rows)
         if kept := [row for row in rows if row.submitted.ticket is not None and (row.is_certain or not row.is_open)]:
             raise UserError(
                 f"job {kept[0].submitted.job.number} is {kept[0].state}; only one whose submission was cut off, or "
@@ -185,9 +198,14 @@ def _forget(folder: Path, numbers: Sequence[int]) -> int:
             record = Submissions(row.folder)
             if row.submitted.ticket is None:
                 record.refused([row.submitted.job])
+                count += 1
             else:
                 record.ended(row.submitted.job.token, JobState.LOST)
-    print(f"{counted(count, 'job')} taken for not submitted")
+                gone += 1
+    if count or not gone:
+        print(f"{counted(count, 'job')} taken for not submitted")
+    if gone:
+        print(f"{counted(gone, 'job')} of another machine taken for lost")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a job of Slurm calls: its work, with a sign of life beside its log while that lasts.
+"""What a job calls on this machine or on Slurm: its work, with a sign of life beside its log while that lasts.
 
 Whoever follows the job counts how long the sign stands still by a clock of its own, since clocks of hosts differ.
 """
@@ -7,14 +7,18 @@ import itertools
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from nlu.launching.missed import stood_s
 from nlu.launching.queue import Job
 
 BEAT_S = 10.0
+SILENCE_S = 120.0
+"""how long a beat may stand still, while nothing else tells whether its job lives, before that is lost"""
 
 
 def beat_file(folder: Path, id: str) -> Path:
@@ -77,3 +81,28 @@ def beating(file: Path, interval_s: float = BEAT_S) -> Iterator[None]:
         yield
     finally:
         ended.set()
+
+
+class Beats:
+    """The last signs of life of jobs, and how long each has stood still, whichever commands looked before."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[str, float]] = {}
+        """a job's last beat, and since when it has been there by the clock of this process"""
+
+    def last(self, file: Path) -> tuple[str, float] | None:
+        """Return the node of a job, and for how many seconds its beat has stood still; None of one that has none."""
+        try:
+            beat = file.read_text()
+        except OSError:
+            return None
+        seen = self._seen.get(file)
+        # It is empty at the moment at which it is written anew.
+        if beat and (seen is None or seen[0] != beat):
+            stood = 0.0
+            if seen is None:
+                # Where no mark can be written, each command begins to wait anew.
+                with suppress(OSError):
+                    stood = stood_s(file.with_name(f"{file.name}_seen"), beat)
+            seen = self._seen[file] = beat, time.monotonic() - stood
+        return None if seen is None else (seen[0].partition(" ")[0], time.monotonic() - seen[1])

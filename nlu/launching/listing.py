@@ -61,8 +61,14 @@ class Several:
         return {id: look for queue, own in self._apart(ids) for id, look in queue.look(own).items()}
 
     def cancel(self, ids: Sequence[str]) -> None:
+        refused: list[str] = []
         for queue, own in self._apart(ids):
-            queue.cancel(own)
+            try:
+                queue.cancel(own)
+            except UserError as error:
+                refused += error.sentences
+        if refused:
+            raise UserError(*refused)
 
     def log_tail(self, id: str, lines: int = 1) -> list[str]:
         return self._of_ids[id].log_tail(id, lines)

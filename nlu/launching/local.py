@@ -5,12 +5,14 @@ takes the others along.
 """
 
 import ctypes
+import glob
 import logging
 import math
 import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -28,6 +30,7 @@ from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
 from nlu.storage.locks import Locked, NoLocks, hold_folder, hold_lock
+from nlu.storage.processes import identity_of
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
 from nlu.training.experiment import run_experiment
 from nlu.training.stopping import EXIT_INTERRUPTED, EXIT_REQUEUE
@@ -36,9 +39,8 @@ PR_SET_PDEATHSIG = 1
 LOST_PEER_S = 30.0
 """how long a worker that lost another waits to be ended with the rest, so that the other's error is the one told"""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-MEETINGS, MEETING_LOCK = "nlu-meeting-", ".lock"
+MEETINGS, MEETING_LOCK = "nlu-meeting", ".lock"
 """folders in the system's own for temporary files, each locked by the command whose processes meet there"""
-
 
 Work = Callable[[], int]
 """what each process does, with the exit status; a function that other processes can import, with its arguments"""
@@ -74,11 +76,14 @@ def _work_together(work: Work, workers: list[Placement], limit_s: float | None) 
 
 @contextmanager
 def meeting_folder() -> Iterator[Path]:
-    """Give a folder for the time of the block, and remove those that commands which were killed have left."""
-    for left in Path(tempfile.gettempdir()).glob(f"{MEETINGS}*"):
+    """Give a folder for the time of the block, and remove those that commands which were killed here have left."""
+    # Hosts may share the folder above, where a lock may be seen by its own host alone.
+    boot = identity_of(os.getpid()).get("machine", "").partition(" ")[0]
+    own = f"{MEETINGS}-{socket.gethostname()}-{boot}-"
+    for left in Path(tempfile.gettempdir()).glob(f"{glob.escape(own)}*"):
         with suppress(Locked, NoLocks, OSError), hold_lock(left / MEETING_LOCK, wait_s=0):
             shutil.rmtree(left)
-    folder = Path(tempfile.mkdtemp(prefix=MEETINGS))
+    folder = Path(tempfile.mkdtemp(prefix=own))
     try:
         with hold_folder(folder, MEETING_LOCK, wait_s=math.inf, optional=True):
             yield folder

@@ -2,21 +2,25 @@
 
 A job's id is HOST/TOKEN/PROCESS. The folder of a token belongs to one submission of one job, so that a process number
 that comes again is never taken for it. Other machines may see that folder too, but not the process: what it returned
-they read, whether it lives its own machine alone can tell.
+they read, and whether it lives the beat beside its log tells. Its own machine alone can cancel it.
 """
 
 import contextlib
 import os
+import shlex
 import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import JobStatus
 
 from nlu.config.errors import UserError
+from nlu.config.words import path_text
+from nlu.launching.attended import SILENCE_S, Attended, Beats, beat_file
 from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
 from nlu.launching.queues import Place
 from nlu.launching.submitit_jobs import log_files, read_outcome, result_file, start_jobs_apart, tail
@@ -34,7 +38,7 @@ TIMEOUT_MIN = 60
 OURS = ("submitit_folder", "wait")
 """keys of hydra.launcher that submitit does not know"""
 MACHINE = "machine.json"
-"""file in the folder of a token: which machine its process is of, and which start of it"""
+"""file in the folder of a token: which machine its process is of, which start of it, and the number of the job"""
 
 
 class LocalQueue:
@@ -48,6 +52,10 @@ class LocalQueue:
         folder = self._settings.get("submitit_folder") or f"{place.folder}/.submitit/%j"
         self._folder = Path(os.path.abspath(str(folder).replace("%j", ""))).expanduser()
         self._started: dict[str, Any] = {}
+        self._shown = shlex.quote(path_text(place.folder))
+        self._machines: dict[Path, Mapping[str, Any]] = {}
+        """by the folder of a token: what its file says of its machine"""
+        self._beats = Beats()
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         """Start a process for each job; see `nlu.launching.queue.Queue`."""
@@ -64,8 +72,8 @@ class LocalQueue:
         except (TypeError, ValueError, NameError) as error:
             raise JobRefused(f"submitit cannot start jobs here: {error}; correct what hydra.launcher sets") from error
         start_jobs_apart()
-        write_json(self._folder / job.token / MACHINE, _here())
-        started = executor.submit(self._work, job)
+        write_json(self._folder / job.token / MACHINE, {**_here(), "number": job.number})
+        started = executor.submit(Attended(self._work), job)
         self._started[str(started.job_id)] = started
         return self._ticket(job, socket.gethostname(), str(started.job_id))
 
@@ -82,14 +90,14 @@ class LocalQueue:
         found: list[Ticket | None] = []
         for job in jobs:
             folder = self._folder / job.token
-            host = (read_json(folder / MACHINE) or _here())["host"]
+            host = self._machine(folder).get("host", _here()["host"])
             # Before submitit has moved the job into its folder, nothing but its process is known.
             began = [path.name for path in folder.glob("*") if path.name.isdigit()]
             began += [str(process) for process in _processes(str(folder))]
-            if not began and _is_elsewhere(host, folder):
+            if not began and self._is_elsewhere(host, folder):
                 raise UserError(
                     f"{host} was about to start job {job.number} when that was cut off, and only there can be told "
-                    "whether it did; run the same command there"
+                    f"whether it did; run the same command there; {self._way_out(host, str(job.number))}"
                 )
             found.append(self._ticket(job, host, began[0]) if began else None)
         return found
@@ -100,7 +108,7 @@ class LocalQueue:
 
     def _look(self, id: str) -> Look:
         host, folder, process = self._place(id)
-        is_elsewhere = _is_elsewhere(host, folder.parent)
+        is_elsewhere, why = self._is_elsewhere(host, folder.parent), "its process ended without a word"
         is_alive = not is_elsewhere and self._is_alive(folder, process)
         # What it returned is there before its process is gone.
         if (outcome := read_outcome(result_file(folder, process))) is not None and not is_alive:
@@ -111,24 +119,69 @@ class LocalQueue:
         if is_alive:
             return Look(JobState.RUNNING, socket.gethostname())
         if is_elsewhere:
-            why = f"it is a process of {host}, and only there can be told whether it lives, and be cancelled"
-            return Look(JobState.RUNNING, host, why, is_certain=False)
+            beat = self._beats.last(beat_file(folder, process))
+            if beat is None or beat[1] <= SILENCE_S:
+                only = "can be cancelled there only"
+                if beat is None:
+                    out = self._way_out(host, self._number(folder.parent))
+                    only = f"only there can be told whether it lives, and be cancelled; {out}"
+                return Look(JobState.RUNNING, host, f"it is a process of {host}, and {only}", is_certain=False)
+            why = f"no sign of life of it on {host} for {beat[1]:.0f} s"
         if (folder / CANCELLED).exists():
             return Look(JobState.CANCELLED)
-        return Look(JobState.LOST, reason="its process ended without a word")
+        return Look(JobState.LOST, reason=why)
+
+    def _way_out(self, host: str, numbers: str) -> str:
+        return f"where {host} is gone, run python -m nlu.jobs {self._shown} --forget {numbers}"
+
+    def _number(self, folder: Path) -> str:
+        """Return the number of a job; an earlier version did not write it down."""
+        return str(self._machine(folder).get("number", "NUMBER"))
+
+    def _machine(self, folder: Path) -> Mapping[str, Any]:
+        """Return what is known of the machine that has the processes of a token's folder."""
+        if folder not in self._machines and (found := read_json(folder / MACHINE)) is not None:
+            self._machines[folder] = found
+        return self._machines.get(folder, {})
+
+    def _is_elsewhere(self, host: str, folder: Path) -> bool:
+        """Whether the processes of a token's folder are those of another machine, or of another container of this one.
+
+        A machine of the same name that was started again since has none of them any more.
+        """
+        here, theirs = _here(), self._machine(folder).get("machine")
+        if not theirs or not here["machine"]:
+            return host != here["host"]
+        if theirs == here["machine"]:
+            return False
+        is_of_this_start = theirs.partition(" ")[0] == here["machine"].partition(" ")[0]
+        return host != here["host"] or is_of_this_start
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Have the jobs save their state and end; those that do not in time are killed.
 
-        Raises UserError, before any is told to, where one of them is a process of another machine.
+        Raises UserError, when these have ended, for those that are processes of other machines.
         """
-        places = [self._place(id) for id in ids]
-        if hosts := dict.fromkeys(host for host, folder, _ in places if _is_elsewhere(host, folder.parent)):
-            raise UserError(
-                f"some of these jobs are processes of {', '.join(hosts)}, and can be cancelled there only; nothing was "
-                "cancelled; run the same command there"
-            )
-        running = [(folder, process) for _, folder, process in places if self._is_alive(folder, process)]
+        own, others = [], dict[str, list[str]]()
+        for host, folder, process in map(self._place, ids):
+            if self._is_elsewhere(host, folder.parent):
+                others.setdefault(host, []).append(self._number(folder.parent))
+            else:
+                own.append((folder, process))
+        self._cancel_here(own)
+        if others:
+            raise UserError(*(self._refusal(host, numbers) for host, numbers in others.items()))
+
+    def _refusal(self, host: str, numbers: Sequence[str]) -> str:
+        are = f"job {numbers[0]} is a process" if len(numbers) == 1 else f"jobs {', '.join(numbers)} are processes"
+        told = " ".join(numbers)
+        return (
+            f"{are} of {host}, and can be cancelled there only; run python -m nlu.jobs {self._shown} --cancel {told} "
+            f"there; {self._way_out(host, told)}"
+        )
+
+    def _cancel_here(self, jobs: Sequence[tuple[Path, str]]) -> None:
+        running = [job for job in jobs if self._is_alive(*job)]
         for folder, _ in running:
             (folder / CANCELLED).touch()
         deadline_s = time.monotonic() + CANCEL_WAIT_S
@@ -165,23 +218,10 @@ class LocalQueue:
         return _is_controller(Path("/proc") / process, str(folder.parent))
 
 
-def _here() -> dict[str, str]:
+@cache
+def _here() -> Mapping[str, str]:
     """Return what names this machine, and this start of it."""
     return {"host": socket.gethostname(), "machine": identity_of(os.getpid()).get("machine", "")}
-
-
-def _is_elsewhere(host: str, folder: Path) -> bool:
-    """Whether the processes of a token's folder are those of another machine, or of another container of this one.
-
-    A machine of the same name that was started again since has none of them any more.
-    """
-    here, theirs = _here(), (read_json(folder / MACHINE) or {}).get("machine")
-    if not theirs or not here["machine"]:
-        return host != here["host"]
-    if theirs == here["machine"]:
-        return False
-    is_of_this_start = theirs.partition(" ")[0] == here["machine"].partition(" ")[0]
-    return host != here["host"] or is_of_this_start
 
 
 def _is_controller(process: Path, folder: str) -> bool:

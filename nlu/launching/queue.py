@@ -83,7 +83,10 @@ class Queue(Protocol):
         """Return what is known of these jobs, every one of them; one that is not known any more is LOST."""
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """End jobs, waiting or running; those that have ended stay as they are."""
+        """End jobs, waiting or running; those that have ended stay as they are.
+
+        Raises UserError, when the others have been told to, for those that cannot be cancelled from here.
+        """
 
     def log_tail(self, id: str, lines: int = 1) -> list[str]:
         """Return the last lines of a job's log; nothing before it began."""

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.submitted import refusal_of
-from nlu.launching.attended import Attended, beat_file, missed_file
+from nlu.launching.attended import SILENCE_S, Attended, Beats, beat_file, missed_file
 from nlu.launching.missed import Missed
 from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
 from nlu.launching.queues import Place
@@ -36,8 +35,6 @@ CANCELLED = frozenset({"CANCELLED", "REVOKED"})
 """the states of squeue(1); a job in any other has ended"""
 GRACE_S = 30.0
 """how long the result of a job that has ended may take to be seen here, on a shared file system"""
-SILENCE_S = 120.0
-"""how long a beat may stand still, while Slurm does not answer, before its job is lost"""
 ANSWER_S = 60.0
 LAST_TASK_S = 600
 """how long the tasks of a job go on when one has ended: they end together, or one waits for what will never come.
@@ -75,8 +72,7 @@ class SlurmQueue:
         self._base = Path(os.path.abspath(Path(str(folder).replace("%j", "")).expanduser()))
         self._folders: dict[str, Path] = {}
         self._missed = Missed()
-        self._beats: dict[str, tuple[str, float]] = {}
-        """a job's last beat, and when it was first seen"""
+        self._beats = Beats()
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         """Hand over the jobs, several as arrays; see `nlu.launching.queue.Queue`."""
@@ -205,28 +201,15 @@ class SlurmQueue:
         return Look(JobState.LOST, node, told)
 
     def _look_without_slurm(self, id: str, error: str) -> Look:
-        result, beat = self._result(id), self._beat(id)
+        result, beat = self._result(id), self._beats.last(beat_file(self._folder(id), id))
         if result is not None:
             return Look(result)
         if beat is None:
             return Look(JobState.WAITING, None, error)
-        node, since_s = beat.partition(" ")[0], self._beats[id][1]
-        if (silence_s := time.monotonic() - since_s) > SILENCE_S:
+        node, silence_s = beat
+        if silence_s > SILENCE_S:
             return Look(JobState.LOST, node, f"no sign of life for {silence_s:.0f} s, and {error}")
         return Look(JobState.RUNNING, node)
-
-    def _beat(self, id: str) -> str | None:
-        """Return the last sign of life of a job, of whose age only this process's clock is asked."""
-        try:
-            beat = beat_file(self._folder(id), id).read_text()
-        except OSError:
-            return None
-        if not beat:
-            # Seen at the moment at which it is written anew.
-            return self._beats[id][0] if id in self._beats else None
-        if id not in self._beats or self._beats[id][0] != beat:
-            self._beats[id] = beat, time.monotonic()
-        return beat
 
     def _result(self, id: str) -> JobState | None:
         if (outcome := self.outcome(id)) is None:

@@ -91,6 +91,8 @@ class Submissions:
             try:
                 made_here = held.enter_context(hold_folder(folder, LOCK, wait_s=WAIT_S, what=what))
             except NoLocks:
+                # Unlike a lock it stands in the folder until nobody holds it.
+                held.callback(self._remove_empty, was_there)
                 held.enter_context(hold_claim(folder / CLAIM, wait_s=WAIT_S))
         except Locked:
             raise UserError(f"another command is submitting into {self.folder}; try again once it is done") from None
@@ -108,10 +110,14 @@ class Submissions:
 
     def _take_away(self, was_there: bool) -> None:
         """Remove the record of nothing. Its lock goes last: whoever waits for it makes the folder anew."""
+        with suppress(OSError):
+            for name in (FILE, NAME, LOCK):
+                (self.folder / FOLDER / name).unlink(missing_ok=True)
+        self._remove_empty(was_there)
+
+    def _remove_empty(self, was_there: bool) -> None:
         # Where a file system keeps an open file, or another command has come, folders stay.
         with suppress(OSError):
-            for name in (FILE, NAME, CLAIM, LOCK):
-                (self.folder / FOLDER / name).unlink(missing_ok=True)
             (self.folder / FOLDER).rmdir()
             if not was_there:
                 self.folder.rmdir()

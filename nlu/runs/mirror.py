@@ -128,10 +128,10 @@ class Mirror:
                 if there["id"] not in note.get("saves", []):
                     self._fetch(there)
                 self._kept = dict(there["fixed"])
+            abort_uploads(self.store, there.get("loose", ()))
         except BaseException:
             self._release()
             raise
-        abort_uploads(self.store)
         self._thread.start()
 
     def saved(self) -> None:

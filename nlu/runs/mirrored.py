@@ -228,12 +228,18 @@ def mirrors_below(keys: Iterable[str]) -> tuple[str, ...]:
     return tuple({f"{key.partition(LEDGER)[0]}/" for key in keys if LEDGER in key})
 
 
-def abort_uploads(store: ObjectStore) -> None:
-    """Give up what processes that held a mirror before had begun to upload, since nobody goes on with it.
+def abort_uploads(store: ObjectStore, loose: Iterable[str]) -> None:
+    """Give up what processes that held a mirror before had begun to upload, since nobody goes on with it: files of
+    checkpoints, and the others that its record names.
 
     A store that does not grant it, or is away, keeps that. Nothing is done to mirrors below this one.
     """
     try:
-        store.abort_uploads(mirrors_below(store.list()))
+        uploads = [one for one in store.others_uploads() if CHECKPOINTS in one[0].split("/") or one[0] in loose]
+        # A mirror below claims its folder before it uploads, so the keys of all that have uploads are there by now.
+        below = mirrors_below(store.list()) if uploads else ()
+        for key, upload in uploads:
+            if not key.startswith(below):
+                store.abort(upload)
     except (UserError, OSError) as error:
         log.debug("unfinished uploads below %s stay: %s", store.shown, error)

@@ -97,7 +97,9 @@ class S3Bucket(Bucket):
                 yield Upload(upload["Key"], upload["UploadId"], upload["Initiated"].timestamp())
             if not answer.get("IsTruncated"):
                 return
-            marker = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+            # Some stores tell of the key alone.
+            names = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+            marker = {name: answer[told] for name, told in names.items() if answer.get(told)}
 
     def abort(self, upload: Upload) -> None:
         with suppress(FileNotFoundError):

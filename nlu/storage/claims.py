@@ -34,17 +34,18 @@ def hold_claim(path: Path, *, wait_s: float) -> Iterator[None]:
     until_s = time.monotonic() + wait_s
     while not _made(path, json.dumps(own)):
         holder = read_json(path)
-        if holder is not None and has_ended(holder):
-            _take_away(path, holder["token"])
-        elif time.monotonic() >= until_s:
+        if holder is not None and has_ended(holder) and _take_away(path):
+            continue
+        if time.monotonic() >= until_s:
             whose = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
             raise Claimed(path, whose)
-        else:
-            time.sleep(PAUSE_S)
+        time.sleep(PAUSE_S)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        # A user may have removed it, and another command have come.
+        if (read_json(path) or {}).get("token") == own["token"]:
+            path.unlink(missing_ok=True)
 
 
 def _made(path: Path, text: str) -> bool:
@@ -56,17 +57,21 @@ def _made(path: Path, text: str) -> bool:
         # Its last holder took the folder along.
         path.parent.mkdir(parents=True, exist_ok=True)
         return False
-    with open(descriptor, "w") as file:
-        file.write(text)
+    try:
+        with open(descriptor, "w") as file:
+            file.write(text)
+    except BaseException:
+        # A disk that is full; an empty file would keep all others out for ever.
+        path.unlink(missing_ok=True)
+        raise
     return True
 
 
-def _take_away(path: Path, token: str) -> None:
-    """Remove the file with this token, and no other that has taken its place meanwhile."""
-    moved = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with suppress(FileNotFoundError):
-        os.rename(path, moved)
-        if (read_json(moved) or {}).get("token") != token:
-            with suppress(FileExistsError):
-                os.link(moved, path)
-        moved.unlink()
+def _take_away(path: Path) -> bool:
+    """Remove the file of a process that has ended; returns whether nobody else was about to."""
+    with suppress(Claimed), hold_claim(path.with_name(f"{path.name}.ended"), wait_s=0):
+        # Another may have taken it away since it was read, and a living one have made its own.
+        if has_ended(read_json(path) or {}):
+            path.unlink(missing_ok=True)
+        return True
+    return False

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.storage.answers import Changed
-from nlu.storage.bucket import Bucket
+from nlu.storage.bucket import Bucket, Upload
 from nlu.storage.buckets import open_bucket
 from nlu.storage.places import Place, object_reference
 from nlu.storage.receiving import fetch_into
@@ -147,13 +147,16 @@ class ObjectStore:
         """Delete an object; it may be gone already."""
         self._bucket.delete(self._key(key))
 
-    def abort_uploads(self, spared: tuple[str, ...] = ()) -> None:
-        """Give up the uploads in parts below this folder that this process did not begin, but for those whose keys
-        begin with what is spared."""
+    def others_uploads(self) -> Iterator[tuple[str, Upload]]:
+        """Yield the uploads in parts below this folder that this process did not begin, each with its key."""
         top = f"{self._top.path}/"
-        for upload in list(self._bucket.uploads_below(top)):
-            if upload.name not in self._uploads and not upload.key.removeprefix(top).startswith(spared):
-                self._bucket.abort(upload)
+        for upload in self._bucket.uploads_below(top):
+            if upload.name not in self._uploads:
+                yield upload.key.removeprefix(top), upload
+
+    def abort(self, upload: Upload) -> None:
+        """Give up an upload in parts; it may be gone already."""
+        self._bucket.abort(upload)
 
     def prove_conditional_put(self, key: str) -> None:
         """Raise UserError unless the store refuses to put an object where one stands: it is tried at this key."""

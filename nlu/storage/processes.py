@@ -23,8 +23,19 @@ def identity_of(pid: int) -> dict[str, Any]:
 
 def has_ended(holder: Mapping[str, Any]) -> bool:
     """Whether a process is known to have ended: it was one of this machine, and there is none such any more."""
-    here = identity_of(os.getpid())
-    if "machine" not in holder or holder["machine"] != here.get("machine"):
+    here, pid = identity_of(os.getpid()), holder.get("pid")
+    if "machine" not in holder or holder["machine"] != here.get("machine") or not isinstance(pid, int):
         return False
-    there = identity_of(holder["pid"])
-    return there.get("started") != holder.get("started")
+    there = identity_of(pid)
+    return there["started"] != holder.get("started") if "started" in there else not _is_any(pid)
+
+
+def _is_any(pid: int) -> bool:
+    """Whether a process has this number, also one of another user that /proc hides (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

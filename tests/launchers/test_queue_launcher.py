@@ -100,7 +100,7 @@ def test_a_submission_that_was_cut_off_is_not_repeated_silently(project, capfd):
     said = capfd.readouterr().err
     assert "the submission of jobs 0" in said and "nobody knows whether it has them; look there, cancel" in said
     assert jobs_main(["run"]) == 0 and "unknown" in capfd.readouterr().out
-    assert jobs_main(["run", "--forget"]) == 0 and "1 job taken for not submitted" in capfd.readouterr().out
+    assert jobs_main(["--forget", "run"]) == 0 and "1 job taken for not submitted" in capfd.readouterr().out
     assert submitted(project / "run") == []
 
 
@@ -168,7 +168,7 @@ def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(proje
         said = capfd.readouterr().err
         host = submitted(project / "run")[0].ticket.id.split("/")[0]
         assert "1 job of an earlier command found again" in said and "1 job goes on" in said
-        assert f"nlu: run: it is a process of {host}, and only there can be told" in said
+        assert f"nlu: run: it is a process of {host}, and can be cancelled there only" in said
         assert jobs_main(["run"]) == 0 and f"a process of {host}" in capfd.readouterr().out.replace("\n", " ")
         with pytest.raises(UserError, match="can be cancelled there only"):
             jobs_main(["run", "--cancel"])
@@ -180,7 +180,8 @@ def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(proje
     # That machine is gone, and left no word.
     for file in (project / "run/.submitit").rglob("*_result.pkl"):
         file.unlink()
-    assert jobs_main(["run", "--forget", "0"]) == 0 and "1 job taken for not submitted" in capfd.readouterr().out
+    assert jobs_main(["--forget", "0", "run"]) == 0
+    assert "1 job of another machine taken for lost" in capfd.readouterr().out
     assert [job.ended for job in submitted(project / "run")] == ["lost"]
 
 
@@ -213,7 +214,10 @@ def test_jobs_says_what_it_cannot_do(project, capfd):
         (["absent"], "absent is no folder"),
         (["empty"], "nothing was submitted in empty"),
         (["--history"], "nothing was submitted from this project yet"),
-        (["empty", "--cancel", "-1"], "must be a whole number >= 0"),
+        (["empty", "--cancel", "-1"], "argument --cancel: is '-1' but must be a whole number >= 0"),
+        (["--cancel", "3", "absent"], "absent is no folder"),
+        (["--forget", "empty"], "nothing was submitted in empty"),
+        (["--forget", "empty", "3x"], "argument --forget: is '3x' but must be a whole number >= 0"),
         (["--cancle"], "--cancle: there is no such flag; nearest: --cancel"),
     ):
         with pytest.raises(Exception, match=re.escape(told)):

@@ -48,7 +48,26 @@ def test_the_folder_of_a_command_that_was_killed_goes_with_the_next_one_and_that
 
 
 def test_the_folder_of_a_command_that_was_killed_before_it_held_it_goes_too(top: Path) -> None:
-    (top / "nlu-meeting-early").mkdir()
     with meeting_folder() as own:
-        assert list(top.iterdir()) == [own]
+        early = own.with_name(f"{own.name}-early")
+        early.mkdir()
+        with meeting_folder() as other:
+            assert set(top.iterdir()) == {own, other}
     assert not list(top.iterdir())
+
+
+@pytest.mark.parametrize("other", ["socket.gethostname", "boot"])
+def test_the_folder_of_a_command_of_another_host_stays_whose_lock_is_not_seen_here(
+    top: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    with monkeypatch.context() as there:
+        if other == "boot":
+            there.setattr("nlu.launching.local.identity_of", lambda pid: {"pid": pid, "machine": "another pid:[1]"})
+        else:
+            there.setattr(other, lambda: "far")
+        command, theirs = other_command()
+    # Of a command that was killed no lock is seen either.
+    os.kill(command, signal.SIGKILL)
+    os.waitpid(command, 0)
+    with meeting_folder() as own:
+        assert set(top.iterdir()) == {theirs, own}

@@ -13,10 +13,13 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.launching import local_queue
-from nlu.launching.local_queue import LocalQueue
+from nlu.launching.attended import beat_file, beating
+from nlu.launching.listing import Several
+from nlu.launching.local_queue import MACHINE, LocalQueue
 from nlu.launching.queue import Job, JobRefused, JobState, Look
 from nlu.launching.queues import Place, open_queue
 from nlu.launching.submissions import new_tokens
+from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from tests.launching.jobs import number_of, sleep
 
@@ -142,10 +145,13 @@ def job_elsewhere(folder: Path, work: str):
 def test_a_job_of_another_machine_that_shares_the_folder_is_never_judged_here(tmp_path, importable):
     with job_elsewhere(tmp_path, "sleep") as id:
         assert id.startswith("far/")
+        until_s = time.monotonic() + 60
+        while not list((tmp_path / ".submitit").rglob("*_beat")) and time.monotonic() < until_s:
+            time.sleep(0.05)
         look = queue(tmp_path).look([id])[id]
         assert (look.state, look.node, look.is_certain) == (JobState.RUNNING, "far", False)
-        assert "it is a process of far, and only there can be told" in look.reason
-        with pytest.raises(UserError, match="processes of far, and can be cancelled there only; nothing was cancelled"):
+        assert look.reason == "it is a process of far, and can be cancelled there only"
+        with pytest.raises(UserError, match="job 0 is a process of far, and can be cancelled there only; run .* there"):
             queue(tmp_path).cancel([id])
         assert [ticket.id for ticket in queue(tmp_path).find([Job(0, "/0", (), id.split("/")[1])])] == [id]
 
@@ -153,6 +159,69 @@ def test_a_job_of_another_machine_that_shares_the_folder_is_never_judged_here(tm
 def test_what_a_job_of_another_machine_returned_counts_here(tmp_path, importable):
     with job_elsewhere(tmp_path, "number_of") as id:
         assert queue(tmp_path).look([id])[id].state is JobState.DONE and queue(tmp_path).outcome(id) == 0
+
+
+def of_far(folder: Path, number: int) -> str:
+    """The id of a job that another machine has, or had."""
+    token = new_tokens(1)[0]
+    (folder / ".submitit" / token / "12").mkdir(parents=True)
+    write_json(folder / ".submitit" / token / MACHINE, {"host": "far", "machine": "other pid:[1]", "number": number})
+    return f"far/{token}/12"
+
+
+def beat_of(folder: Path, id: str) -> Path:
+    return beat_file(folder / ".submitit" / id.split("/")[1] / "12", "12")
+
+
+def test_a_job_of_a_machine_that_is_gone_is_lost_once_its_beat_has_stood_still(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_queue, "SILENCE_S", 1.0)
+    id = of_far(tmp_path, 3)
+    look = queue(tmp_path).look([id])[id]
+    assert look.state is JobState.RUNNING and look.reason.endswith(
+        f"where far is gone, run python -m nlu.jobs {tmp_path} --forget 3"
+    )
+    follower = queue(tmp_path)
+    with beating(beat_of(tmp_path, id), interval_s=0.1):
+        until_s = time.monotonic() + 1
+        while time.monotonic() < until_s:
+            # Commands of which each looks but once, and one that goes on looking.
+            for watching in (queue(tmp_path), follower):
+                assert watching.look([id])[id].state is JobState.RUNNING
+            time.sleep(0.05)
+    # The last one may just be on its way.
+    time.sleep(0.1)
+    assert queue(tmp_path).look([id])[id].state is follower.look([id])[id].state is JobState.RUNNING
+    time.sleep(1.2)
+    for watching in (queue(tmp_path), follower):
+        look = watching.look([id])[id]
+        assert look.state is JobState.LOST and look.reason.startswith("no sign of life of it on far for ")
+    (tmp_path / ".submitit" / id.split("/")[1] / "12" / "cancelled").touch()
+    assert queue(tmp_path).look([id])[id].state is JobState.CANCELLED
+
+
+def test_of_two_machines_jobs_those_of_this_one_are_cancelled_and_the_others_named(tmp_path, importable, monkeypatch):
+    # This one does not listen, and is killed.
+    monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.0)
+    own = queue(tmp_path, sleep)
+    here, others = [ticket.id for ticket in own.submit(jobs(2))], [of_far(tmp_path, number) for number in (4, 7)]
+    told = "jobs 4, 7 are processes of far, and can be cancelled there only; run python -m nlu.jobs .* --cancel 4 7 "
+    with pytest.raises(UserError, match=f"{told}there; where far is gone, run python -m nlu.jobs .* --forget 4 7"):
+        queue(tmp_path).cancel([others[0], here[0], others[1]])
+    assert [own.look([id])[id].state for id in here] == [JobState.CANCELLED, JobState.RUNNING]
+    # Submitted with other settings, so that each queue is asked by itself.
+    each = {others[0]: queue(tmp_path), here[1]: queue(tmp_path, timeout_min=6)}
+    with pytest.raises(UserError, match="job 4 is a process of far"):
+        Several(each).cancel(list(each))
+    assert own.look(here)[here[1]].state is JobState.CANCELLED
+
+
+def test_a_job_that_is_looked_at_again_costs_no_file_that_cannot_have_changed(tmp_path, monkeypatch):
+    id, read = of_far(tmp_path, 3), []
+    monkeypatch.setattr(local_queue, "read_json", lambda path: read.append(path) or read_json(path))
+    watched = queue(tmp_path)
+    for _ in range(5):
+        watched.look([id])
+    assert len(read) == 1
 
 
 def test_a_machine_that_was_started_again_has_lost_its_jobs_and_one_of_another_start_cannot_tell(tmp_path):
@@ -171,5 +240,6 @@ def test_a_machine_that_was_started_again_has_lost_its_jobs_and_one_of_another_s
 
 def test_what_another_machine_was_about_to_start_is_not_taken_for_absent(tmp_path):
     write_json(tmp_path / ".submitit/token/machine.json", {"host": "far", "machine": "other pid:[1]"})
-    with pytest.raises(UserError, match="far was about to start job 3 .* run the same command there"):
+    told = "run the same command there; where far is gone, run python -m nlu.jobs .* --forget 3"
+    with pytest.raises(UserError, match=f"far was about to start job 3 .* {told}"):
         queue(tmp_path).find([Job(3, "/3", (), "token")])

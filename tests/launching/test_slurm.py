@@ -1,6 +1,8 @@
 """What is known of Slurm's jobs where Slurm does not answer; tests/slurm asks a real one."""
 
+import os
 import threading
+import time
 from pathlib import Path
 
 import cloudpickle
@@ -8,6 +10,7 @@ import pytest
 
 from nlu.launching import slurm
 from nlu.launching.attended import beat_file, beating
+from nlu.launching.missed import Missed
 from nlu.launching.queue import Job, JobRefused, JobState, Ticket
 from nlu.launching.queues import Place
 from nlu.launching.slurm import SUBMITTED, SlurmQueue
@@ -59,10 +62,23 @@ def test_a_job_that_beats_runs_and_one_that_stands_still_is_lost(queue, folder, 
             pause.wait(0.02)
             if beat_file(folder, ID).exists() and beat_file(folder, ID).read_text():
                 assert queue.look([ID])[ID].state is JobState.RUNNING
+    # The last one may just be on its way.
+    pause.wait(0.1)
     assert queue.look([ID])[ID].node
     pause.wait(0.25)
     look = queue.look([ID])[ID]
     assert look.state is JobState.LOST and "no sign of life" in str(look.reason)
+
+
+def test_a_beat_that_stands_still_is_told_by_commands_of_which_each_looks_but_once(queue, folder, monkeypatch):
+    monkeypatch.setattr(slurm, "SILENCE_S", 0.5)
+    beat_file(folder, ID).write_text("n1 0 7 3\n")
+    place = Place({}, folder.parents[1])
+    assert SlurmQueue(place).look([ID])[ID].state is JobState.RUNNING
+    threading.Event().wait(0.6)
+    assert SlurmQueue(place).look([ID])[ID].state is JobState.LOST
+    beat_file(folder, ID).write_text("n1 0 7 4\n")
+    assert SlurmQueue(place).look([ID])[ID].state is JobState.RUNNING
 
 
 def test_a_job_that_slurm_has_forgotten_is_lost_to_commands_of_which_each_looks_but_once(tmp_path, folder, monkeypatch):
@@ -86,6 +102,16 @@ def test_a_job_that_slurm_has_forgotten_is_lost_to_commands_of_which_each_looks_
     (programs / "squeue").write_text(f"#!/bin/sh\necho '{ID}|COMPLETED|n1|None'\n")
     assert (look().state, look().reason) == (JobState.RUNNING, "its result is awaited")
     assert {path.name for path in folder.iterdir()} == {f"{ID}{SUBMITTED}", f"{ID}_missed"}
+
+
+def test_what_a_command_missed_is_over_once_another_that_follows_the_job_has_seen_it(tmp_path):
+    mark, follower, other = tmp_path / "57_missed", Missed(), Missed()
+    follower.end(mark)
+    assert other.for_s(mark) < 1
+    os.utime(mark, (time.time() - 7200,) * 2)
+    assert Missed().for_s(mark) == pytest.approx(7200, abs=5)
+    follower.end(mark)
+    assert Missed().for_s(mark) < 1
 
 
 def test_what_a_job_returned_counts_more_than_its_beat(queue, folder):

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -117,11 +119,17 @@ def test_records_are_found_below_a_folder_but_not_within_hidden_ones(tmp_path):
     assert [record.folder for record in submissions_below(tmp_path)] == [tmp_path / "a", tmp_path / "a/b"]
 
 
-def test_without_locks_commands_that_submit_into_one_folder_are_kept_apart_all_the_same(tmp_path, monkeypatch):
-    def no_locks(descriptor, operation):
+@pytest.fixture
+def no_locks(monkeypatch):
+    def refused(descriptor, operation):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr("fcntl.flock", no_locks)
+    monkeypatch.setattr("fcntl.flock", refused)
+
+
+def test_without_locks_commands_that_submit_into_one_folder_are_kept_apart_all_the_same(
+    tmp_path, monkeypatch, no_locks
+):
     monkeypatch.setattr("nlu.launching.submissions.WAIT_S", 0.2)
     folder = tmp_path / "run"
     with Submissions(folder).held():
@@ -135,3 +143,29 @@ def test_without_locks_commands_that_submit_into_one_folder_are_kept_apart_all_t
     with Submissions(tmp_path / "nothing").held():
         pass
     assert not (tmp_path / "nothing").exists()
+
+
+def test_a_command_that_takes_the_record_of_nothing_away_leaves_the_claim_of_the_next_one(
+    tmp_path, monkeypatch, no_locks
+):
+    claim, unlink = tmp_path / "run" / FOLDER / "claim", Path.unlink
+    has_come, may_go = threading.Event(), threading.Event()
+
+    def next_one():
+        with Submissions(tmp_path / "run").held():
+            has_come.set()
+            may_go.wait(30)
+
+    def slow(path, missing_ok=False):
+        unlink(path, missing_ok=missing_ok)
+        if path == claim and threading.current_thread() is threading.main_thread():
+            assert has_come.wait(30), "a file server may take its time"
+
+    monkeypatch.setattr(Path, "unlink", slow)
+    thread = threading.Thread(target=next_one)
+    with Submissions(tmp_path / "run").held():
+        thread.start()
+    stands = claim.exists()
+    may_go.set()
+    thread.join()
+    assert stands and not claim.exists()

@@ -16,10 +16,12 @@ from nlu.inference.locate import locate
 from nlu.reports.runs import find_runs
 from nlu.runs import mirror as mirrors
 from nlu.runs.mirror import Mirror, bring_back
-from nlu.runs.mirrored import versions
+from nlu.runs.mirrored import abort_uploads, versions
 from nlu.storage import copies
+from nlu.storage.bucket import Bucket
+from nlu.storage.buckets import S3Bucket, open_bucket
 from nlu.storage.copies import records_of
-from nlu.storage.ledger import TakenOver
+from nlu.storage.ledger import RELEASE, Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.settle import mark_whole
 from nlu.sweeps.object_journal import ObjectJournalBackend
@@ -387,6 +389,65 @@ def test_what_a_run_cleans_up_at_its_end_is_nothing_of_mirrors_below_its_own(
     run(tmp_path / "here", "resume=auto")
     there = objects(url)
     assert {key: body for key, body in there.items() if key.startswith("below/")} == below and "result.json" in there
+
+
+@pytest.fixture
+def bucket(url: str) -> Bucket:
+    return open_bucket("s3", url.removeprefix("s3://").removesuffix("/run"))
+
+
+def test_what_processes_before_had_begun_to_upload_is_given_up_and_nothing_that_others_may_write(
+    url: str, bucket: Bucket
+) -> None:
+    for key in ("checkpoints/last-3/model", "predictions/test.jsonl"):
+        bucket.begin(f"run/{key}")
+    kept = {bucket.begin("run/notes"), bucket.begin("run/5/checkpoints/last-3/model")}
+    bucket.put("run/5/.ledger/0000000001.json", b"{}")
+    abort_uploads(ObjectStore(url, "mirror"), ["predictions/test.jsonl"])
+    assert {upload.name for upload in bucket.uploads_below("run/")} == kept
+
+
+@pytest.mark.parametrize("begun", [[], ["run/checkpoints/last-3/model"]])
+def test_the_upload_of_a_mirror_below_that_begins_meanwhile_goes_on(
+    url: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, begun: list[str]
+) -> None:
+    for key in begun:
+        bucket.begin(key)
+    asked: list[str] = []
+
+    def then_begins(name: str) -> Callable[..., Iterator[Any]]:
+        verb = getattr(S3Bucket, name)
+
+        def done(self: S3Bucket, prefix: str, **options: Any) -> Iterator[Any]:
+            found = list(verb(self, prefix, **options))
+            asked.append(name)
+            if len(asked) == 1:
+                bucket.put("run/5/.ledger/0000000001.json", b"{}")
+                bucket.begin("run/5/checkpoints/last-3/model")
+            return iter(found)
+
+        return done
+
+    with monkeypatch.context() as racing:
+        for name in ("entries", "uploads_below"):
+            racing.setattr(S3Bucket, name, then_begins(name))
+        abort_uploads(ObjectStore(url, "mirror"), [])
+    assert [upload.key for upload in bucket.uploads_below("run/")] == ["run/5/checkpoints/last-3/model"]
+    assert begun or asked == ["uploads_below"], "a mirror may hold many files"
+
+
+def test_a_mirror_that_cannot_be_cleaned_up_is_given_back(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: S3Bucket, prefix: str) -> Iterator[Any]:
+        raise KeyError("no such answer")
+
+    monkeypatch.setattr(S3Bucket, "uploads_below", broken)
+    (tmp_path / "here").mkdir()
+    with pytest.raises(KeyError):
+        Mirror(url, tmp_path / "here").open(may_hold_a_run=True)
+    newest = Ledger(ObjectStore(url, "mirror")).newest()
+    assert newest is not None and newest.kind == RELEASE
 
 
 def test_of_a_search_the_folders_of_its_jobs_are_left_to_them(tmp_path: Path) -> None:

@@ -161,7 +161,12 @@ class PaiQueue:
     def _look_of(self, id: str, look: Look) -> Look:
         """Return a look at the job that computes, in the place of one that another job's claim made leave."""
         job = self._job(id)
-        if look.state is not JobState.DONE or job is None or not job.token or id in self._computed:
+        if job is None or not job.token:
+            return look
+        missed = self._place.folder / RECORD / f"missed-{job.token}"
+        if id in self._followed:
+            self._missed.end(missed)
+        if look.state is not JobState.DONE or id in self._computed:
             return look
         try:
             worker = self._service().worker_of(self._followed.get(id, id), job.token)
@@ -171,7 +176,7 @@ class PaiQueue:
         if worker == NOBODY:
             return Look(JobState.CANCELLED, reason="its submission was withdrawn")
         if worker is None:
-            is_gone = self._missed.for_s(self._place.folder / RECORD / f"missed-{job.token}") > DOUBT_S
+            is_gone = self._missed.for_s(missed) > DOUBT_S
             state, yet = (JobState.LOST, "") if is_gone else (JobState.WAITING, " yet")
             return Look(state, reason=f"it left its submission to another job, which {self.name} does not show{yet}")
         if worker == self._followed.get(id, id):

@@ -134,6 +134,27 @@ def test_a_job_whose_worker_is_never_shown_is_lost_to_commands_of_which_each_loo
     assert look().state is JobState.LOST
 
 
+def test_that_a_worker_was_missed_for_a_moment_is_over_once_it_was_seen(opened, server, claims, monkeypatch):
+    (worker,) = opened().submit([job(0)])
+    (ticket,) = opened().submit([job(0)])
+    holder_after(claims, "token0", attempt_of(server, worker.id))
+    server.jobs[ticket.id].status, server.jobs[worker.id].status = "Succeeded", "Running"
+    monkeypatch.setattr(queue_of_pai, "DOUBT_S", 0.5)
+
+    def look():
+        queue = opened()
+        queue._jobs[ticket.id] = job(0)
+        return queue.look([ticket.id])[ticket.id]
+
+    hidden = server.jobs.pop(worker.id)
+    assert look().state is JobState.WAITING
+    server.jobs[worker.id] = hidden
+    assert look().state is JobState.RUNNING
+    time.sleep(0.6)
+    server.jobs.pop(worker.id)
+    assert look().state is JobState.WAITING, "missed anew"
+
+
 def test_a_job_that_is_not_shown_yet_is_new_to_another_command_too(opened, server, claims, project, monkeypatch):
     queue, record = opened(), Submissions(project / "outputs/grid")
     record.begin([job(0)], "pai", {}, "train")
