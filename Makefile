@@ -82,9 +82,9 @@ $(VENV)/.run: setup.cfg pyproject.toml
 	touch $@
 
 # What each marker stands for: the extras of setup.cfg that its targets need.
-EXTRAS_dev := dev,excel,hf,onnx,serve
+EXTRAS_dev := dev,excel,hf,onnx,pai,serve
 EXTRAS_bench := bench,serve
-EXTRAS_cuda := dev,excel,hf,onnx,serve,bench
+EXTRAS_cuda := dev,excel,hf,onnx,pai,serve,bench
 EXTRAS_services := dev,docs,errors,excel,hf,mlflow,onnx,pai,serve,services,tensorboard,tf,wandb
 EXTRAS_dist := dist
 EXTRAS_docs := docs

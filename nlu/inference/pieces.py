@@ -17,7 +17,7 @@ from nlu.storage.files import replacing, sync_folder, write_bytes, write_json
 from nlu.storage.locks import Locked, hold_folder
 from nlu.storage.outputs import require_no_object, send_file
 from nlu.storage.places import Place, parse_place
-from nlu.storage.settle import remove
+from nlu.storage.settle import remove, require_writable
 from nlu.storage.stores import store_of
 from nlu.storage.table_target import TableTarget, is_table
 
@@ -75,6 +75,8 @@ class Pieces:
             raise UserError(
                 f"output is {self.place}, but there is no folder {self.place.parent}; make it, or choose another"
             )
+        if not self.folder.exists():
+            require_writable(self.place.parent, "output", self.place)
 
     def _require(self, plan: Mapping[str, Any]) -> None:
         known = self.folder / PLAN

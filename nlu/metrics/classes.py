@@ -3,8 +3,8 @@
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
@@ -140,12 +140,7 @@ def _by_threshold(value_N: np.ndarray, is_positive_N: np.ndarray) -> tuple[np.nd
     return np.cumsum(is_positive_N[order_N].astype(np.int64))[ends_V], ends_V + 1
 
 
-def only_prediction(records: Iterable[Record]) -> str | None:
-    """Return the class that every example was given, reading no further than to another; None where there are several,
-    or no example."""
-    only = None
-    for record in records:
-        if only not in (None, record["prediction"]):
-            return None
-        only = record["prediction"]
-    return only
+def commonest(by_label: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
+    """Return the label of most examples and its share of them, of the scores by label."""
+    first = max(by_label, key=lambda entry: entry["examples"])
+    return first["label"], first["examples"] / sum(entry["examples"] for entry in by_label)

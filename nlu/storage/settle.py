@@ -181,9 +181,27 @@ def copy_files(folder: Path, target: Path) -> bool:
 
 
 def require_new(place: Path, key: str) -> None:
-    """Raise UserError, calling it `key`, where a command that writes a new folder would find something there."""
+    """Raise UserError, calling it `key`, where a command that writes a new folder would find something there, or could
+    not make it."""
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
         raise UserError(f"{key} is {place}, which exists; nothing was written; choose another, or remove it")
+    require_writable(_above(place.absolute()), key, place)
+
+
+def require_writable(folder: Path, key: str, place: Path) -> None:
+    """Raise UserError, calling it `key`, where nothing can be made in the folder in which the place is to lie."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".nlu-", dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"{key} is {place}, but nothing can be made in {folder} ({error.strerror or error}); choose another"
+        ) from error
+
+
+def _above(place: Path) -> Path:
+    """The nearest folder above a place that is there."""
+    return next(folder for folder in place.parents if folder.is_dir())
 
 
 @contextmanager
@@ -191,8 +209,7 @@ def new_folder(place: Path) -> Iterator[Path]:
     """Give a folder in which to write what is to lie at the place; it gets there when the block ends well, else it
     goes. At the place there is nothing, or an empty folder; folders above it are made at the end."""
     place = place.absolute()
-    there = next(folder for folder in place.parents if folder.is_dir())
-    new = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=there))
+    new = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=_above(place)))
     try:
         yield new
         new.chmod(0o777 & ~umask())

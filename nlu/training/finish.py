@@ -11,7 +11,7 @@ from nlu.config.errors import UserError
 from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
-from nlu.metrics.classes import ClassScorer, only_prediction
+from nlu.metrics.classes import ClassScorer, commonest
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.training.loop import Training, score_set
@@ -34,21 +34,21 @@ def finish(run: Training) -> None:
         scored.spool.close()
     if run.stepper.ranks.is_first:
         draw(run)
-        warn_of_one_class(run)
+        warn_of_a_score_for_nothing(run)
         run.journal.end("pruned" if run.state.pruned else "finished", metrics)
         write_json(run.run_dir / "result.json", result_of(run, metrics))
 
 
-def warn_of_one_class(run: Training) -> None:
-    """Say so where the best weights give every example the same class: such a score looks like one that was learned."""
+def warn_of_a_score_for_nothing(run: Training) -> None:
+    """Say so where the best weights are right no more often than one class given to every example would be."""
     name = run.eval_sets[0]
     if run.task.scores == f"{ClassScorer.__module__}.{ClassScorer.__qualname__}" and name in kept_sets(run.run_dir):
-        predictions = predictions_of(run.run_dir, name)
-        only = only_prediction(predictions) if len(predictions.labels) > 1 else None
-        if only is not None:
+        header = predictions_of(run.run_dir, name).header
+        label, share = commonest(header["by_label"])
+        if share < 1 and header["metrics"]["accuracy"] <= share:
             log.warning(
-                "every example of %s is predicted as %r, so its accuracy is the share of that class; train longer "
-                "(trainer.max_duration) or faster (optimizer.lr)", name, only,
+                "the accuracy of %s, %.4f, is no more than that of %r for every example, %.4f; train longer "
+                "(trainer.max_duration) or faster (optimizer.lr)", name, header["metrics"]["accuracy"], label, share,
             )  # fmt: skip
 
 

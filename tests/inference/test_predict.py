@@ -50,6 +50,14 @@ def test_rows_get_the_bits_that_the_run_gave_them_when_it_was_scored(name: str, 
         ]
 
 
+def test_an_output_that_cannot_be_made_is_told_before_the_run_is_loaded(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 3))
+    predict(f"run={run}", f"input={tmp_path}/new.jsonl", "output=/proc/z.jsonl", status=2)
+    assert "output is /proc/z.jsonl, but nothing can be made in /proc" in capsys.readouterr().err
+
+
 def test_scores_and_logits_are_those_that_the_probabilities_come_from(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 23))
     predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/o.jsonl", "scores=true", "logits=true")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from nlu.metrics.classes import ClassScorer, log_probabilities, only_prediction
+from nlu.metrics.classes import ClassScorer, commonest, log_probabilities
 from nlu.metrics.scores import Scores
 from nlu.tasks.classify import class_records
 
@@ -103,14 +103,9 @@ def test_every_class_has_its_row_also_where_it_does_not_occur():
     assert [row["f1"] for row in rows] == pytest.approx([2 / 3, 2 / 3, 0.0])
 
 
-@pytest.mark.parametrize(
-    ("predictions", "only"), [("bbbb", "b"), ("bbba", None), ("abbb", None), ("d", "d"), ("", None)]
-)
-def test_the_one_class_that_all_examples_are_given_is_found(predictions: str, only: str | None) -> None:
-    records = (
-        {"label": label, "prediction": prediction} for label, prediction in zip("abbc", predictions, strict=False)
-    )
-    assert only_prediction(records) == only
+def test_the_commonest_label_is_found_with_its_share():
+    by_label = scored(logits_of(np.array([0, 1, 1, 2]), 3), np.array([0, 2, 2, 1]), ["a", "b", "c"]).by_label
+    assert commonest(by_label) == ("c", 0.5)
 
 
 @given(

@@ -71,3 +71,15 @@ def test_a_bucket_is_made_once_and_there_already_is_no_error(url: str) -> None:
     bucket = f"{url.rpartition('/')[0]}-new"
     assert main(["exists", bucket]) == 1
     assert main(["mkdir", bucket]) == main(["mkdir", bucket]) == main(["exists", bucket]) == 0
+
+
+@pytest.mark.parametrize("out", ["/proc/z", "/proc/y/z"])
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_computed(out: str) -> None:
+    """In /proc nobody makes anything, root included."""
+    with pytest.raises(UserError, match=f"out is {out}, but nothing can be made in /proc .*; choose another"):
+        require_free(out, "out")
+
+
+def test_looking_whether_a_folder_can_be_made_leaves_nothing(tmp_path: Path) -> None:
+    require_free(tmp_path / "a/b", "out")
+    assert list(tmp_path.iterdir()) == []

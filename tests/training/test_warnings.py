@@ -1,4 +1,4 @@
-"""What a run warns of before its first step."""
+"""What a run warns of: before its first step, and at its end."""
 
 from pathlib import Path
 
@@ -32,3 +32,17 @@ def test_a_warm_up_longer_than_the_run_is_told(tmp_path: Path, schedule: str, wa
     log = log_of(tmp_path, f"scheduler={schedule}", f"scheduler.warmup={warmup}", "trainer.max_duration=3st")
     told = f"WARNING the warm-up (scheduler.warmup) takes {steps} steps, but the run has 3, so that its"
     assert told in log if steps else "warm-up" not in log
+
+
+@pytest.mark.parametrize(("steps", "is_told"), [(1, True), (60, False)])
+def test_a_score_that_one_class_for_every_example_would_have_is_told(tmp_path: Path, steps: int, is_told: bool) -> None:
+    rows = "".join(f"{word} {number},{word}\n" for number in range(16) for word in ("good", "bad", "bad"))
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.csv").write_text("text,label\n" + rows)
+    train(
+        *TINY, "data=files", f"data.train={tmp_path}/train.csv", f"data.dev={tmp_path}/dev.csv", "optimizer.lr=1e-2",
+        f"trainer.max_duration={steps}st", "trainer.ema_decay=0", f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    log = (tmp_path / "run" / "log.txt").read_text()
+    # Duplicates are dropped from train, not from dev: 16 texts of each word.
+    assert ("is no more than that of 'bad' for every example, 0.6667; train longer" in log) == is_told

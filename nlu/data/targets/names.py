@@ -74,7 +74,9 @@ class Names:
         if self.is_open:
             numeric = all(WHOLE.fullmatch(name) for name in before)
             names = sorted(before, key=lambda name: (int(name), name) if numeric else (0, name))
-        require_names(names, fewest, self._cut_to)
+        # Where there are fewer rows, data.max_rows has cut no file.
+        was_cut = self._cut_to is not None and sum(self._rows) >= self._cut_to
+        require_names(names, fewest, self._cut_to if was_cut else None)
         final = numbered(names)
         remap = [final[name] for name in before]
         self.is_open, self._numbers = False, final
