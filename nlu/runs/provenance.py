@@ -76,7 +76,7 @@ def snapshot_code(run_dir: Path, trusted_packages: Sequence[str] = ()) -> Path:
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             entry.create_system = 3
             entry.external_attr = 0o644 << 16
-            # The fastest level: a run waits for this before its first step, and the usual one saves a tenth of the bytes.
+            # The fastest level: a run waits for this before its first step; the usual one saves a tenth of the bytes.
             archive.writestr(entry, sources[name].read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=1)
     number, path = 1, run_dir / "code.zip"
     while path.exists() and path.read_bytes() != content.getvalue():
