@@ -33,9 +33,12 @@ def main(composed: DictConfig) -> int:
         return run_prompt(config)
     if absent := [name for name in PACKAGES if find_spec(name) is None]:
         raise UserError(f"a server needs {', '.join(absent)}; install it with pip install 'nlu[serve]'")
-    from nlu.serving.server import run_server
+    from nlu.serving.listener import listening
 
-    return run_server(config)
+    with listening(config) as listener:
+        from nlu.serving.server import run_server
+
+        return run_server(config, listener)
 
 
 def command() -> NoReturn:

@@ -23,7 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.entry.app import prepare, run_app
-from nlu.config.entry.guard import unnamed_folder_problem
+from nlu.config.entry.guard import occupied_folder_problem, unnamed_folder_problem
 from nlu.config.errors import UserError
 from nlu.config.submitted import is_submitted, run_while_time_lasts, was_started_before
 
@@ -67,6 +67,8 @@ def run(composed: DictConfig, run_dir: Path) -> int:
             # What is in the folder this very job has begun.
             config["resume"] = "auto"
         if config["dry_run"]:
+            if problem := occupied_folder_problem(config["resume"], run_dir):
+                raise UserError(problem)
             from nlu.config.entry.dry_run import show
 
             return show(config)

@@ -85,7 +85,7 @@ def _loaded(located: Located, config: Run, checkpoint: Path) -> Trained:
     tokenizer = load_tokenizer(checkpoint, None)
     if tokenizer is None:
         raise CheckpointError(f"{located.checkpoint} has lost its tokenizer; give another checkpoint of the run")
-    source = open_pretrained(str(checkpoint))
+    source = open_pretrained(str(checkpoint), "run")
     model = assemble(config, task, target, known["layout"], tokenizer.vocab_size, source)
     _load(model, {**current_names(source.tensors()), **_average(checkpoint)}, located.checkpoint)
     model.eval()

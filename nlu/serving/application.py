@@ -23,6 +23,7 @@ from nlu.config.inference import Serve
 from nlu.inference.attribution import explaining
 from nlu.serving.batching import Batcher, Busy, Parts
 from nlu.serving.limits import GONE, Rates, Refused, read_body
+from nlu.serving.listener import LOOPBACK, TOKEN
 from nlu.serving.measures import CONTENT_TYPE, Measures
 from nlu.serving.requests import AskedWhy, example_of, read_explain, read_predict
 from nlu.serving.schema import EXPLAIN_ROUTE, PREDICT_ROUTE
@@ -30,10 +31,7 @@ from nlu.serving.served import Newest, Served
 
 log = logging.getLogger(__name__)
 
-TOKEN = "NLU_SERVE_TOKEN"
-"""environment variable: what clients must send as `Authorization: Bearer ...`"""
 Handler = Callable[[Request], Awaitable[Response]]
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PAGE = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css"),
         "/page.js": ("page.js", "text/javascript")}  # fmt: skip
 """the page, which holds nothing of the run"""

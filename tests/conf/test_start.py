@@ -60,6 +60,15 @@ def test_nothing_heavy_is_imported_before_a_run_begins(tmp_path, arguments, stat
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_finds_a_run_where_one_is_to_begin(tmp_path, capsys):
+    (tmp_path / "config.yaml").touch()
+    program(main, "train", "dry_run=true", f"hydra.run.dir={tmp_path}", status=2)
+    said = capsys.readouterr()
+    assert f"{tmp_path}, which holds a run; set resume=auto" in said.err and not said.out
+    program(main, "train", "dry_run=true", f"hydra.run.dir={tmp_path}", "resume=auto")
+    assert "holds" in capsys.readouterr().out
+
+
 def test_a_refused_key_is_composed_with_and_without_once_each(capsys):
     with mock.patch("hydra.compose", wraps=hydra.compose) as composing:
         program(main, "train", "trainer.batchsize=3", status=2)

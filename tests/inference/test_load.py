@@ -44,6 +44,14 @@ def test_predictions_and_scores_are_those_of_the_run(name: str, tmp_path: Path) 
     assert scores == {metric: result[metric] for metric in scores}
 
 
+def test_damaged_weights_are_told_as_those_of_the_run(tmp_path: Path) -> None:
+    run = trained(TASKS["classify"], tmp_path)
+    weights = run / "checkpoints" / "best-1" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"^run is .*best-1': .*cannot be read .*; give undamaged weights"):
+        nlu.load(run, device="cpu")
+
+
 def test_what_is_loaded_says_what_it_is_in_a_line(loaded: Loaded) -> None:
     place = loaded.trained.located.checkpoint
     assert repr(loaded) == f"<nlu.load '{place}': Classify by Bert, 2 labels, cpu>"

@@ -200,6 +200,16 @@ def test_a_host_that_others_can_reach_needs_a_token_which_clients_send(run: Path
         assert not any("s3cret" in line for line in server.said)
 
 
+def test_a_port_in_use_is_told_before_torch_is_imported(run: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        asked = ["-X", "importtime", "-m", "nlu.serve", f"run={run}", f"port={other.getsockname()[1]}"]
+        done = subprocess.run([sys.executable, *asked], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert done.returncode == 2 and "nlu.serving.listener" in imported and "torch" not in imported
+
+
 def test_a_port_in_use_and_a_folder_that_is_no_run_are_refused(run: Path, tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -216,9 +216,12 @@ def _text(alternative: _Alternative, config: DictConfig, schema: str) -> str:
 
 def choice_problem(group: str, choice: str, options_of: Callable[[str], list[str]]) -> str | None:
     """Return what is wrong with the choice of a group, `options_of` giving all of a group; None where there is it."""
+    if choice in ("", "null"):
+        everything = ", ".join(sorted(options_of(group)))
+        return f"{group}={choice}: Hydra takes no empty choice of a group; leave it out, or name one; all: {everything}"
     path = PurePosixPath(group) / choice
     options = options_of(str(path.parent))
-    if path.name in options or choice == "null":
+    if path.name in options:
         return None
     return f"{group}={choice}: there is no such choice; {_options_hint(choice, options)}"
 

@@ -39,9 +39,7 @@ from nlu.config.schemas import RUN, SCHEMAS
 from nlu.config.submitted import grid_problems
 
 EXIT_INTERRUPTED = 130
-_PERMISSION = (
-    "permission denied; change its permissions, or choose another place (hydra.run.dir, NLU_CACHE, data.train)"
-)
+_PERMISSION = "permission denied; change its permissions, or give a place where you may read and write"
 _NOT_A_FOLDER = "a file is where a folder is wanted; choose another hydra.run.dir"
 _STORAGE = {
     errno.ENOSPC: "the disk is full; free some space or write elsewhere",

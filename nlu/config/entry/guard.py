@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra import initialize_config_search_path
@@ -110,6 +111,16 @@ def unnamed_folder_problem(resume: Any, mirror: Any, hydra: DictConfig) -> str |
     return (
         f"resume is auto, but hydra.{group}.dir is the default, a new folder each time; "
         f"set hydra.{group}.dir to the folder to continue"
+    )
+
+
+def occupied_folder_problem(resume: Any, run_dir: Path) -> str | None:
+    """Return a problem where a run that is to begin would find another in its folder."""
+    if resume != "never" or not (run_dir / "config.yaml").is_file():
+        return None
+    return (
+        f"the folder of this run is {run_dir}, which holds a run; set resume=auto to continue that, or choose another "
+        "hydra.run.dir"
     )
 
 

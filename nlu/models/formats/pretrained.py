@@ -46,6 +46,8 @@ class Pretrained:
     weights: Path
     """a .safetensors or .bin file, the index of several, or the prefix of a TF1 checkpoint"""
     config: dict[str, Any]
+    key: str = "model.pretrained"
+    """the key that names the reference"""
 
     @property
     def folder(self) -> Path:
@@ -68,8 +70,7 @@ class Pretrained:
         except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise CheckpointError(
-                f"model.pretrained is {self.reference!r}: {self.weights} cannot be read ({reason}); "
-                "give undamaged weights"
+                f"{self.key} is {self.reference!r}: {self.weights} cannot be read ({reason}); give undamaged weights"
             ) from error
 
 
@@ -106,20 +107,23 @@ def _merge(parts: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: value for part in parts for name, value in part.items()}
 
 
-def open_pretrained(reference: str) -> Pretrained:
-    """Resolve `model.pretrained`. Raises CheckpointError that says what a reference may be where it is none."""
+def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained:
+    """Resolve `model.pretrained`, or what another key names.
+
+    Raises CheckpointError that says what a reference may be where it is none.
+    """
     location = run_part(reference)
     prefix = Path(location).expanduser()
     if "://" not in location and Path(f"{prefix}.index").is_file():
-        return Pretrained(reference, prefix, _config(prefix.parent))
-    path = fetch(location, what="model.pretrained")
+        return Pretrained(reference, prefix, _config(prefix.parent), key)
+    path = fetch(location, what=key)
     weights = _weights_at(path) or _weights_at(path / "checkpoints" / "best-1")
     if weights is None:
         raise CheckpointError(
-            f"model.pretrained is {reference!r}, but {path} holds no weights ({', '.join(NAMES)} or a TF1 checkpoint); "
+            f"{key} is {reference!r}, but {path} holds no weights ({', '.join(NAMES)} or a TF1 checkpoint); "
             f"give {KINDS}, or null for random initialisation"
         )
-    return Pretrained(reference, weights, _config(weights.parent))
+    return Pretrained(reference, weights, _config(weights.parent), key)
 
 
 def _weights_at(path: Path) -> Path | None:

@@ -55,6 +55,12 @@ def test_an_unknown_choice_is_refused_with_the_nearest_and_all_choices(find):
     ]
 
 
+@pytest.mark.parametrize("choice", ["", "null"])
+def test_no_choice_at_all_of_a_group_is_refused_with_all_choices(find, choice):
+    (problem,) = find("name=a", f"task={choice}")
+    assert problem.startswith(f"task={choice}: Hydra takes no empty choice") and problem.endswith("all: classify, tag")
+
+
 def test_an_unknown_group_is_refused_with_the_nearest(find):
     assert find(*VALID, "modle=small") == ["modle=small: there is no such group; nearest: model"]
 
