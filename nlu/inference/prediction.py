@@ -93,6 +93,8 @@ class _Work:
     predicted: int = 0
     empty: int = 0
     cut: int = 0
+    is_left: bool = False
+    """whether nobody reads standard output any more"""
 
     def to_file(self, pieces: Pieces, ranks: Ranks) -> None:
         with pieces.held(self._plan()) if ranks.is_first else nullcontext(0) as there:
@@ -122,14 +124,19 @@ class _Work:
                 sys.stdout.buffer.flush()
         except BrokenPipeError:
             leave_output()
+            self.is_left = True
 
     def tell(self, rows: int) -> None:
         """Log what came of it."""
+        whose = "" if self.predicted + self.empty == rows else ", of those that this process predicted"
         if self.empty:
-            log.warning("no prediction for %s that cannot be used", counted(self.empty, "row"))
+            log.warning("no prediction for %s that cannot be used%s", counted(self.empty, "row"), whose)
         if self.cut:
-            log.info("cut to data.max_len, %d tokens: %s", self.predictor.trained.config.data["max_len"],
-                     counted(self.cut, "row"))  # fmt: skip
+            log.info("cut to data.max_len, %d tokens: %s%s", self.predictor.trained.config.data["max_len"],
+                     counted(self.cut, "row"), whose)  # fmt: skip
+        if self.is_left:
+            log.info("standard output was closed before %s were written", counted(rows, "row"))
+            return
         speed = self.predicted / (time.monotonic() - self.began_s)
         place = "standard output" if self.config.output == STANDARD else self.config.output
         log.info("%s: %s, %s predicted by this process, %.3g a second", place, counted(rows, "row"),

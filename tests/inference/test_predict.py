@@ -2,6 +2,7 @@
 
 import csv
 import json
+import subprocess
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -360,6 +361,19 @@ def test_a_pipe_gets_what_a_file_gets(run: Path, tmp_path: Path) -> None:
     predict(*whole, f"output={tmp_path}/one.jsonl")
     piped = warm.run(["-m", "nlu.predict", "device=cpu", *whole, "output=-"], cwd=REPOSITORY, env=SAME_THREADS)
     assert piped.stdout.encode() == (tmp_path / "one.jsonl").read_bytes()
+
+
+def test_a_reader_that_leaves_ends_it_without_figures_of_what_it_got(run: Path, tmp_path: Path) -> None:
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 30))
+    command = ["-m", "nlu.predict", "device=cpu", f"run={run}", f"input={tmp_path}/new.jsonl", "output=-"]
+    process = warm.start(
+        command, cwd=REPOSITORY, env=SAME_THREADS, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait() == 0 and "standard output was closed before 30 rows were written" in str(said)
+    assert "predicted" not in str(said)
 
 
 def test_a_workbook_keeps_its_cells_and_gets_the_predictions(run: Path, tmp_path: Path) -> None:
