@@ -89,16 +89,16 @@ def lines(facts: dict[str, Any]) -> list[str]:
             f"{part['length_95_percent']}, most {part['length_max']}"
         )
         out += [f"data: {name}: {line}" for line in _target_lines(name, part)]
-        for key, text in (
-            ("duplicates", "occur before in the same set"),
-            ("conflicts", "texts have several labels"),
-            ("in_train", "are training texts too: scores on them flatter"),
-            ("cut_to_max_len", "rows of its files, before dropping and splitting, are longer than data.max_len"),
-            ("document_marks", "lines -DOCSTART- left out"),
-            ("bad_rows", "bad rows left out (data.on_bad_row=skip), the first of them:"),
+        for key, noun, rest in (
+            ("duplicates", "example", "seen before in the same set"),
+            ("conflicts", "text", "with several labels"),
+            ("in_train", "example", "whose text is a training text too: scores on such flatter"),
+            ("cut_to_max_len", "row", "of its files longer than data.max_len, before dropping and splitting"),
+            ("document_marks", "line", "-DOCSTART- left out"),
+            ("bad_rows", "bad row", "left out (data.on_bad_row=skip), the first:"),
         ):
             if part.get(key):
-                out.append(f"data: {name}: {part[key]:,} {text}")
+                out.append(f"data: {name}: {counted(part[key], noun)} {rest}")
         out += [f"  {row}" for row in part["listed_bad_rows"]]
     return out
 

@@ -51,7 +51,7 @@ def test_cut_and_skipped_rows_are_reported(facts_of):
     assert (train["cut_to_max_len"], train["bad_rows"], len(train["listed_bad_rows"])) == (1, 2, 2)
     assert "train.tsv:3: field text" in train["listed_bad_rows"][0]
     told = "\n".join(lines(facts))
-    assert "train: 1 rows of its files, before dropping and splitting, are longer than data.max_len" in told
+    assert "train: 1 row of its files longer than data.max_len, before dropping and splitting" in told
     assert "train: 2 bad rows left out" in told
 
 

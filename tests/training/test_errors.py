@@ -77,7 +77,7 @@ def test_skipped_rows_are_counted_and_listed(tmp_path: Path) -> None:
         file.write("no label here\n")
     run(*TINY, *QUICK, *data, "data.on_bad_row=skip", f"hydra.run.dir={tmp_path}/run")
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert "train: 1 bad rows left out" in log
+    assert "train: 1 bad row left out" in log
     assert "train.tsv:84: field (row): 'no label here'" in log
 
 

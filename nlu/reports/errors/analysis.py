@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 
 from nlu.config.errors import UserError
-from nlu.config.words import path_text
+from nlu.config.words import called, path_text
 from nlu.data.dataset import SourceFile
 from nlu.reports.errors.judges import Judge, judge_of
 from nlu.reports.errors.label_errors import LabelErrors, Probabilities, RankBy, Suspect, find_label_errors
@@ -79,7 +79,7 @@ class Report:
     def place_of(self, record: Record) -> str:
         """Return file:row of a record, as errors in data name it."""
         number = record.get("file", 0)
-        name = str(self.sources[number].path) if number < len(self.sources) else f"file {number}"
+        name = called(self.sources[number].path) if number < len(self.sources) else f"file {number}"
         return f"{name}:{record.get('row', record['id'])}"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from nlu.config.errors import DataError, UserError
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET, build
+from nlu.config.words import called
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.layouts import LAYOUTS, SEPARATOR, Layout
 from nlu.data.readers import Row
@@ -51,7 +52,7 @@ class Overlap:
         """Return file:row of the likest training text of a record."""
         if self.file_N[number] == NOWHERE:
             return None
-        return f"{self.sources[self.file_N[number]].path}:{self.row_N[number]}"
+        return f"{called(self.sources[self.file_N[number]].path)}:{self.row_N[number]}"
 
 
 class Texts:
