@@ -28,6 +28,10 @@ _FUNCTIONS = re.compile(
     re.MULTILINE,
 )
 """A function or method, with its decorators: its first line, then blank ones and those that are further in."""
+_CONSTRUCTORS = re.compile(
+    r"^(?P<head> {4}def __init__\((?:.*|\n(?: {8}.*\n)* {4}\)).*:\n)(?:(?: {8}.*)?\n)*", re.MULTILINE
+)
+"""A constructor: its parameters, on a line or on several, then what it does."""
 
 Definition = ast.ClassDef | ast.FunctionDef
 
@@ -279,18 +283,19 @@ def _longest_module(target: str) -> tuple[str, ModuleSpec | None]:
         raise UserError(f"{target}: there is no package {first or target!r} here; install it or correct the name")
     name = first
     for part in parts:
-        found = _found_in(list(spec.submodule_search_locations or []), name, part)
+        found = _found_in(tuple(spec.submodule_search_locations or ()), name, part)
         if found is None:
             break
         name, spec = f"{name}.{part}", found
     return name, spec
 
 
-def _found_in(folders: list[str], package: str, part: str) -> ModuleSpec | None:
+@cache
+def _found_in(folders: tuple[str, ...], package: str, part: str) -> ModuleSpec | None:
     name = f"{package}.{part}"
     try:
         # PathFinder, unlike importlib.util.find_spec, does not import the parent packages.
-        return PathFinder.find_spec(name, folders)
+        return PathFinder.find_spec(name, list(folders))
     except KeyError:
         # Of a folder without __init__.py it asks the imported parent where that lies.
         spec = ModuleSpec(name, None, is_package=True)
@@ -312,10 +317,10 @@ def _read_source(path: str, in_full: bool) -> ast.Module:
 def without_functions(text: str) -> str:
     """Return the source of a module, written as those of nlu are, without what a constructor's keys do not hang on.
 
-    Functions and methods but `__init__` are left out: parsing them would take most of the time. A test compares what is
-    read of each module of nlu with what is read of all of it.
+    Functions and methods are left out, and of `__init__` what it does: parsing them would take most of the time. A test
+    compares what is read of each module of nlu with what is read of all of it.
     """
-    return _FUNCTIONS.sub(r"\g<indent>pass\n", text)
+    return _CONSTRUCTORS.sub(rf"\g<head>{' ' * 8}pass\n", _FUNCTIONS.sub(r"\g<indent>pass\n", text))
 
 
 def _read_module(name: str, spec: ModuleSpec, in_full: bool) -> _Module:

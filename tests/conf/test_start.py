@@ -29,7 +29,7 @@ HEAVY = {
     "ssl",
     "subprocess",
 }
-MAX_RATIO, SAME_FILES = 1.5, 1.1
+MAX_RATIO, SAME_FILES = 1.5, 1.0
 BARE = """
 import hydra
 

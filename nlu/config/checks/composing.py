@@ -3,32 +3,37 @@
 What Hydra itself composes within a command, and what differs in values alone, takes an eighth of the time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, TypeVar
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
-from nlu.config.checks.resolve import without_hydra
+from nlu.config.checks.resolve import resolve, without_hydra
 from nlu.config.hydra_private import remembering
 
+T = TypeVar("T")
 _Known = dict[tuple[object, ...], DictConfig | Exception]
 """what was composed, with the node `hydra` or without, or was raised, by that and by all that it depends on"""
 MOST_KEPT = 64
 """a search composes anew for each trial, 0.2 MB each time; the oldest goes first"""
 _known: ContextVar[_Known | None] = ContextVar("compositions", default=None)
+_made: ContextVar[dict[str, tuple[DictConfig, object]] | None] = ContextVar("made of the last one", default=None)
+"""by name what was made of a composed configuration, and that configuration"""
 
 
 @contextmanager
 def composing_once() -> Iterator[None]:
     """Keep what is composed within the block, where no file of a configuration may change."""
-    token = _known.set({})
+    token, token_of_made = _known.set({}), _made.set({})
     try:
         with remembering():
             yield
     finally:
+        _made.reset(token_of_made)
         _known.reset(token)
 
 
@@ -50,6 +55,26 @@ def compose(config_name: str, overrides: Sequence[str], *, with_hydra: bool = Fa
     if isinstance(found, Exception):
         raise found
     return found
+
+
+def made_once(config: DictConfig, name: str, make: Callable[[DictConfig], T]) -> T:
+    """Return what `make` makes of a configuration of `compose`, which nobody may change either.
+
+    Within the block of `composing_once` it is made once for checks that ask for the same, one after the other.
+    """
+    known = _made.get()
+    if known is None:
+        return make(config)
+    of, found = known.get(name, (None, None))
+    if of is not config:
+        found = make(config)
+        known[name] = config, found
+    return found  # type: ignore[return-value]
+
+
+def resolved(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
+    """Return what `resolve` makes of a configuration of `compose`; nobody may change that either."""
+    return made_once(config, "resolved", resolve)
 
 
 def _composed(config_name: str, overrides: Sequence[str], with_hydra: bool) -> DictConfig | Exception:

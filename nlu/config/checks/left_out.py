@@ -7,9 +7,8 @@ from hydra import initialize_config_search_path
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nlu.config.checks.composing import compose
+from nlu.config.checks.composing import compose, made_once, resolved
 from nlu.config.checks.reading import USER_MISTAKES, first_values, read_override
-from nlu.config.checks.resolve import resolve
 from nlu.config.checks.validate import known_keys
 from nlu.config.errors import UserError
 from nlu.config.schemas import RUN
@@ -42,7 +41,12 @@ def with_known_keys(
 
 def is_left_out(key: str, config: DictConfig, schema: str) -> bool:
     """Whether a key is not in a composed configuration but in a signature that it names."""
-    return "." in key and not has_key(config, key) and key in known_keys(resolve(config)[0], schema)
+    return "." in key and not has_key(config, key) and key in settable_keys(config, schema)
+
+
+def settable_keys(config: DictConfig, schema: str) -> set[str]:
+    """Return the full keys that a composed configuration has, and those that the signatures in it know."""
+    return made_once(config, f"keys of {schema}", lambda composed: known_keys(resolved(composed)[0], schema))
 
 
 def has_key(config: DictConfig, key: str) -> bool:

@@ -20,8 +20,8 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 
-from nlu.config.checks.composing import compose
-from nlu.config.checks.left_out import has_key, is_left_out
+from nlu.config.checks.composing import compose, resolved
+from nlu.config.checks.left_out import has_key, is_left_out, settable_keys
 from nlu.config.checks.reading import (
     USER_MISTAKES,
     interval_problem,
@@ -31,8 +31,8 @@ from nlu.config.checks.reading import (
     said_of,
     sweep_problem,
 )
-from nlu.config.checks.resolve import first_line, resolve
-from nlu.config.checks.validate import known_keys, problems
+from nlu.config.checks.resolve import first_line
+from nlu.config.checks.validate import problems
 from nlu.config.errors import UserError
 from nlu.config.flat import flat
 from nlu.config.nearest import hint, key_hint
@@ -93,7 +93,7 @@ class _Trial:
         if self.drawn and self.compose_hydra().runtime.choices["hydra/sweeper"] == "basic":
             self.found += map(interval_problem, self.drawn)
         config = self.accept_all([alternatives for _, alternatives in parsed[len(choices) :]], config, schema)
-        plain, unresolved = resolve(config)
+        plain, unresolved = resolved(config)
         with_cross_rules = not self.refused_groups
         return self.found + unresolved + self.without_refused(problems(plain, schema, with_cross_rules))
 
@@ -260,7 +260,7 @@ def _unknown_hydra_key(alternative: _Alternative, composed: DictConfig) -> str:
 
 def _unknown_key(alternative: _Alternative, config: DictConfig, schema: str) -> str:
     key = alternative.key
-    valid = known_keys(resolve(config)[0], schema)
+    valid = settable_keys(config, schema)
     groups = [group for group in _groups() if group != "hydra"]
     if "." not in key and _is_option(alternative.value, groups):
         return f"{alternative.text}: there is no such group; {hint(key, groups)}"
