@@ -1,15 +1,19 @@
 """Locks between processes: one holder or several readers, waiting, what is told, and a lock file that is removed."""
 
+import fcntl
 import logging
 import math
+import os
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nlu.storage import locks
 from nlu.storage.locks import Locked, hold_lock, is_locked
 
 HOLDER = """
@@ -66,6 +70,27 @@ def test_whoever_waits_gets_the_lock_of_the_file_that_is_there_not_of_one_that_w
     for thread in threads:
         thread.join(60)
     assert not errors and not inside and not path.exists()
+
+
+def test_the_lock_of_a_file_that_was_removed_meanwhile_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, locked, others = tmp_path / "lock", locks._lock, []
+
+    def replaced_first(*args: Any, **options: Any) -> bool:
+        if not others:
+            # Between another's open and lock its last holder removes the file, and a third one holds a new one.
+            path.unlink()
+            others.append(os.open(path, os.O_CREAT | os.O_RDWR))
+            fcntl.flock(others[0], fcntl.LOCK_EX)
+        return locked(*args, **options)
+
+    monkeypatch.setattr(locks, "_lock", replaced_first)
+    with pytest.raises(Locked), hold_lock(path, wait_s=0):
+        pass
+    os.close(others[0])
+    with hold_lock(path, wait_s=0):
+        assert is_locked(path)
 
 
 @pytest.mark.parametrize("wait_s", [30.0, math.inf])

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import boto3
+import fsspec
 import pytest
 
 from nlu.config.errors import DataError
@@ -31,6 +32,13 @@ def test_an_object_is_fetched_once_until_it_changes(bucket, caplog):
         second = fetch(reference)
     assert second != first and second.read_text(encoding="utf-8") == "二"
     assert len([record for record in caplog.records if "fetching" in record.getMessage()]) == 2
+
+
+def test_a_file_of_any_other_store_is_fetched_again_when_its_size_alone_stayed(cache):
+    store = fsspec.filesystem("memory")
+    for text in ("first", "again"):
+        store.pipe_file("/shelf/rows.txt", text.encode())
+        assert fetch("memory://shelf/rows.txt").read_text() == text
 
 
 def test_a_prefix_is_fetched_as_a_folder_and_anew_when_a_file_is_added(bucket):
