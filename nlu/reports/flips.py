@@ -53,7 +53,7 @@ class Flips:
     first_lost: list[Flip] = field(default_factory=list)
     first_won: list[Flip] = field(default_factory=list)
     leaning: dict[Key, int] = field(default_factory=dict)
-    """by example how much oftener it was won than lost; those that are even are left out"""
+    """by example how much oftener it was won than lost"""
 
     @property
     def examples_won(self) -> int:
@@ -86,8 +86,6 @@ class Flips:
             kept.append(flip)
         key = _key(flip.row)
         self.leaning[key] = self.leaning.get(key, 0) + (1 if after else -1)
-        if not self.leaning[key]:
-            del self.leaning[key]
 
 
 def compare(pairs: Iterable[tuple[Run, Run]], set_name: str, shown: int = 0) -> Flips:

@@ -59,6 +59,16 @@ def test_the_same_failure_again_and_again_ends_a_search_that_had_begun_well(tmp_
     assert states(folder)[4:] == ["FAIL", "FAIL"]
 
 
+def test_failures_for_different_reasons_end_nothing_until_one_comes_so_often_in_a_row(tmp_path):
+    from hydra_plugins.hyperband_sweeper._failures import Failures, FailuresEndSearch
+
+    failures = Failures(tmp_path, limit=3)
+    for number, error in enumerate(["no memory", "no file", "no memory", "no memory"]):
+        failures.failed(number, error, ended_count=number + 1)
+    with pytest.raises(FailuresEndSearch, match="trials 2, 3, 4 failed one after another with the same error"):
+        failures.failed(4, "no memory", ended_count=5)
+
+
 @pytest.mark.thorough
 def test_a_full_disk_fails_no_trial_and_the_search_goes_on_once_there_is_room(tmp_path):
     folder = tmp_path / "s"

@@ -50,6 +50,11 @@ def test_the_chance_of_as_many_flips_is_that_of_a_fair_coin():
     assert Flips(leaning={(0, 0, 0): 1, (1, 0, 1): -1}).test.p_value == Flips().test.p_value == 1.0
 
 
+def test_an_example_that_one_seed_won_and_another_lost_has_no_vote():
+    flips = Flips(leaning={(0, 0, 0): 1, (1, 0, 1): 0, (2, 0, 2): -2})
+    assert (flips.examples_won, flips.examples_lost) == (1, 1)
+
+
 def test_the_chance_of_very_many_flips_is_found_at_once():
     flips = Flips(leaning={(number, 0, number): 1 if number % 2 else -1 for number in range(200_000)})
     began_s = time.process_time()
