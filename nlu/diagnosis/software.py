@@ -11,6 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import nlu
+from nlu.config.words import counted
 from nlu.diagnosis.check import Check
 from nlu.runs.provenance import describe_code
 
@@ -21,6 +22,7 @@ OPTIONAL = {
     "postgresql": ("psycopg2-binary",), "serve": ("fastapi", "uvicorn", "prometheus_client"), "excel": ("openpyxl",),
     "errors": ("cleanlab",), "tensorboard": ("tensorboard",), "mlflow": ("mlflow-skinny", "alembic"),
     "wandb": ("wandb",), "tf": ("tensorflow-cpu",),
+    "pai": ("alibabacloud_pai_dlc20201203", "alibabacloud_tea_openapi", "pyodps", "pandas", "oss2", "ossfs"),
 }  # fmt: skip
 """extras, and the distributions that each of them brings"""
 
@@ -108,11 +110,9 @@ def checkout() -> Check:
     if not git["dirty"]:
         return Check("git", f"commit {commit}, nothing changed")
     changed = sum(line.startswith("diff --git") for line in (git["diff"] or "").splitlines())
-    more = " or more" if git["diff_cut"] else ""
-    return Check(
-        "git", f"commit {commit} with changes to {changed}{more} of its files, or new ones; runs keep them in code.zip "
-        "and provenance.json",
-    )  # fmt: skip
+    at_least = "at least " if git["diff_cut"] else ""
+    what = f"changes to {at_least}{counted(changed, 'file')}" if changed else "new files alone"
+    return Check("git", f"commit {commit} with {what}; runs keep them in code.zip and provenance.json")
 
 
 def apex() -> Check:

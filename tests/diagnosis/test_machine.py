@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import time
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,31 @@ def test_a_package_that_is_missing_or_of_another_version_is_broken(monkeypatch: 
 def test_each_requirement_of_the_checkout_is_looked_at() -> None:
     names = {requirement.name for requirement in software._requirements()}
     assert {"torch", "hydra-core", "tokenizers", "pyyaml"} <= names
+
+
+def test_the_extras_that_are_looked_for_are_those_of_users_with_what_they_bring() -> None:
+    settings = ConfigParser()
+    settings.read(REPOSITORY / "setup.cfg")
+    declared = {
+        extra: {Requirement(line).name for line in text.strip().splitlines() if not line.startswith("#")}
+        for extra, text in settings["options.extras_require"].items()
+    }
+    assert set(software.OPTIONAL) == set(declared) - {"dev", "docs", "dist", "bench", "services"}
+    assert all(set(names) <= declared[extra] for extra, names in software.OPTIONAL.items())
+
+
+@pytest.mark.parametrize(
+    ("diff", "said"),
+    [
+        ("", "new files alone"),
+        ("diff --git a b\n", "changes to 1 file"),
+        ("diff --git a b\n" * 3, "changes to 3 files"),
+    ],
+)
+def test_the_state_of_the_checkout_is_told(monkeypatch: pytest.MonkeyPatch, diff: str, said: str) -> None:
+    git = {"commit": "0123456789abcdef", "dirty": True, "diff": diff, "diff_cut": False}
+    monkeypatch.setattr(software, "describe_code", lambda: {"git": git})
+    assert software.checkout().says.startswith(f"commit 0123456789ab with {said}; ")
 
 
 @pytest.mark.parametrize(("inside", "mark"), [("reversion", "warning"), ("multi_tensor_apply", "ok")])
