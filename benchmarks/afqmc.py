@@ -52,10 +52,13 @@ def built(config: Any) -> Any:
     """Return the run of a configuration, built by what nlu's command builds it with, in a scratch folder."""
     from nlu.display.progress import Progress
     from nlu.runs.records import TRAIN_COLUMNS, Table
+    from nlu.training.allocator import keep_freed_memory
     from nlu.training.build import build_run
     from nlu.training.ranks import Ranks, choose_device
 
     folder = scratch_folder()
+    # As every command does where it joins its group.
+    keep_freed_memory()
     ranks = Ranks(0, 1, choose_device(config.trainer.device, 0))
     run = build_run(config, folder, ranks, Progress(enabled=False), None)
     run.tables = {"train": Table(folder / "train.tsv", TRAIN_COLUMNS)}

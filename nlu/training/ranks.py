@@ -17,6 +17,7 @@ import torch.distributed as dist
 from nlu.config.errors import UserError
 from nlu.config.placement import placement, reachable
 from nlu.runs.provenance import usable_cores
+from nlu.training.allocator import keep_freed_memory
 
 TIMEOUT = timedelta(hours=2)
 """A node's leader may tokenize a large set while the others wait."""
@@ -102,6 +103,7 @@ def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]
 
     `keys` is as in `choose_device`.
     """
+    keep_freed_memory()
     place = placement()
     device = choose_device(wanted_device, place.local_rank, keys)
     if place.meeting is None:
