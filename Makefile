@@ -19,7 +19,7 @@ help: ## list the targets
 train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
 	$(BIN)/python -m nlu.train
 
-test: $(VENV)/.dev ## run the tests, some kills and multi-process runs left out, on all cores (6 to 8 minutes on 2)
+test: $(VENV)/.dev ## run the tests, some kills and multi-process runs left out, on all cores (4 to 6 minutes on 2)
 	$(PYTEST)
 
 # Tests with servers wait most of the time, so they run beside the others; what they say is shown when they are done.

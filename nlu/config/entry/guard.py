@@ -116,6 +116,7 @@ def unnamed_folder_problem(resume: Any, mirror: Any, hydra: DictConfig) -> str |
 
 def occupied_folder_problem(resume: Any, run_dir: Path) -> str | None:
     """Return a problem where a run that is to begin would find another in its folder."""
+    # A run looks more closely when it begins (nlu.runs.folder), which takes importing torch.
     if resume != "never" or not (run_dir / "config.yaml").is_file():
         return None
     return (
