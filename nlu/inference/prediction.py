@@ -93,7 +93,7 @@ class _Work:
     predicted: int = 0
     empty: int = 0
     cut: int = 0
-    is_left: bool = False
+    is_output_closed: bool = False
     """whether nobody reads standard output any more"""
 
     def to_file(self, pieces: Pieces, ranks: Ranks) -> None:
@@ -124,7 +124,7 @@ class _Work:
                 sys.stdout.buffer.flush()
         except BrokenPipeError:
             leave_output()
-            self.is_left = True
+            self.is_output_closed = True
 
     def tell(self, rows: int) -> None:
         """Log what came of it."""
@@ -134,7 +134,7 @@ class _Work:
         if self.cut:
             log.info("cut to data.max_len, %d tokens: %s%s", self.predictor.trained.config.data["max_len"],
                      counted(self.cut, "row"), whose)  # fmt: skip
-        if self.is_left:
+        if self.is_output_closed:
             log.info("standard output was closed before %s were written", counted(rows, "row"))
             return
         speed = self.predicted / (time.monotonic() - self.began_s)
