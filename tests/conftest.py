@@ -35,6 +35,19 @@ def session_cache() -> Path:
 
 
 @pytest.fixture(autouse=True)
+def environment_put_back() -> Iterator[None]:
+    """Leave no variable behind that a command sets in this process for those that it starts."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    # One by one: threads of servers read the environment meanwhile, and it is never empty.
+    for name, value in before.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+@pytest.fixture(autouse=True)
 def private_cache(session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep the tests out of the user's cache; one for all of them, since what is in it is found by its content."""
     monkeypatch.setenv("NLU_CACHE", str(session_cache))

@@ -18,7 +18,6 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     (tmp_path / "conf/data/mine.yaml").write_text("train: my.csv\n")
     (tmp_path / "my.csv").write_text("text,label\na,b\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
 
     def task(config: DictConfig) -> int:
         print(yaml.safe_dump(prepare(config)))

@@ -45,7 +45,6 @@ def task(config: DictConfig) -> Any:
 def run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Return a function that runs the command line and gives exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
 
     def run(*arguments: str) -> tuple[Any, str, str]:
         monkeypatch.setattr(sys, "argv", ["job", *arguments])
@@ -160,7 +159,6 @@ def test_any_other_error_of_the_task_is_raised_as_it_is(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[Exception]
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     monkeypatch.setattr(sys, "argv", ["job", "task=tag", f"name={name}"])
     with pytest.raises(kind):
         run_app(task, "job", SCHEMA, tree / "conf")

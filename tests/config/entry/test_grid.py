@@ -47,7 +47,6 @@ def test_a_job_is_named_by_what_tells_it_from_the_others():
 def run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Return a function that runs a grid and gives its exit code, the names of its jobs in order, and what was said."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     ran: list[str] = []
 
     def task(config: DictConfig) -> None:

@@ -31,7 +31,6 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
 
     def train(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["train", *arguments])
