@@ -7,6 +7,7 @@ rows asked for.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,10 +49,23 @@ def schema(target: pa.DataType | None) -> pa.Schema:
     return pa.schema(columns | {"text_hash": pa.int64(), "group": pa.int64(), "file": pa.int32(), "number": pa.int64()})
 
 
-def _list_array(flat: np.ndarray, counts_N: np.ndarray) -> pa.Array:
+def _numbers(values_N: Any, dtype: Any) -> pa.Array:
+    """Return numbers as a column; `pa.array` would import pandas where that is installed, a quarter of a second."""
+    values_N = np.ascontiguousarray(values_N, dtype)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values_N.dtype), len(values_N), [None, pa.py_buffer(values_N)])
+
+
+def _lists(flat: Any, counts_N: Any) -> pa.Array:
+    """Return lists of int32 as a column: their values one after another, and how many each has."""
     offsets = np.zeros(len(counts_N) + 1, dtype=np.int32)
     np.cumsum(counts_N, out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat.astype(np.int32, copy=False)))
+    return pa.ListArray.from_arrays(_numbers(offsets, np.int32), _numbers(flat, np.int32))
+
+
+def _targets(targets: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_list(kind):
+        return _lists(list(chain.from_iterable(targets)), [len(values) for values in targets])
+    return _numbers(targets, kind.to_pandas_dtype())
 
 
 def _values(column: pa.Array) -> np.ndarray:
@@ -60,24 +74,22 @@ def _values(column: pa.Array) -> np.ndarray:
     return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]
 
 
-def record_batch(
-    encoded: Encoded, targets: list[Any] | np.ndarray, target: pa.DataType | None, origin: Origin
-) -> pa.RecordBatch:
+def record_batch(encoded: Encoded, targets: list[Any], target: pa.DataType | None, origin: Origin) -> pa.RecordBatch:
     """Return rows and the target of each, in the same order, as a shard holds them."""
     count = len(encoded.lengths_N)
     words = encoded.words if encoded.words is not None else np.zeros(0, np.int32)
     word_counts_N = encoded.word_counts_N if encoded.word_counts_N is not None else np.zeros(count, np.int64)
     columns = [
-        _list_array(encoded.tokens, encoded.lengths_N),
-        pa.array(encoded.boundary_N.astype(np.int32)),
-        _list_array(words, word_counts_N),
+        _lists(encoded.tokens, encoded.lengths_N),
+        _numbers(encoded.boundary_N, np.int32),
+        _lists(words, word_counts_N),
     ]
-    columns += [] if target is None else [pa.array(targets, type=target)]
+    columns += [] if target is None else [_targets(targets, target)]
     columns += [
-        pa.array(origin.text_hash_N),
-        pa.array(origin.group_N),
-        pa.array(origin.file_N.astype(np.int32)),
-        pa.array(origin.number_N),
+        _numbers(origin.text_hash_N, np.int64),
+        _numbers(origin.group_N, np.int64),
+        _numbers(origin.file_N, np.int32),
+        _numbers(origin.number_N, np.int64),
     ]
     return pa.record_batch(columns, schema=schema(target))
 
@@ -98,7 +110,7 @@ class SetWriter:
         self.folder.mkdir(parents=True)
         self._schema = schema(self.target)
 
-    def add(self, encoded: Encoded, targets: list[Any] | np.ndarray, origin: Origin) -> None:
+    def add(self, encoded: Encoded, targets: list[Any], origin: Origin) -> None:
         """Append a chunk of rows and the target of each, in the same order."""
         batch = record_batch(encoded, targets, self.target, origin)
         while batch.num_rows:
