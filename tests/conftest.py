@@ -2,6 +2,8 @@
 
 import gc
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,10 +37,12 @@ def session_cache() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def environment_put_back() -> Iterator[None]:
-    """Leave no variable behind that a command sets in this process for those that it starts."""
-    before = dict(os.environ)
+def process_put_back() -> Iterator[None]:
+    """Leave nothing behind that a command sets in this process: the variables for those that it starts, and how errors
+    that nobody caught are told, which would hide from pytest a thread of a later test that fails."""
+    before, hooks = dict(os.environ), (sys.excepthook, threading.excepthook)
     yield
+    sys.excepthook, threading.excepthook = hooks
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     # One by one: threads of servers read the environment meanwhile, and it is never empty.

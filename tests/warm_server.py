@@ -62,7 +62,11 @@ class Server:
                     return request
 
     def _fork(self, connection: socket.socket) -> dict[str, Any] | None:
-        request, streams = receive(connection)
+        try:
+            request, streams = receive(connection)
+        except (ValueError, OSError):
+            connection.close()
+            return None
         pid = os.fork()
         if pid == 0:
             self._let_go()
@@ -95,9 +99,11 @@ class Server:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Read a request and the descriptors that came with it."""
+    """Read a request and the descriptors that came with it. Raises ValueError where whoever asks has died meanwhile."""
     head, streams, _, _ = socket.recv_fds(connection, NUMBER.size, 3)
-    # Whole, or cut where whoever asked has died meanwhile, which is no JSON: nobody is left to serve then.
+    if len(head) < NUMBER.size:
+        raise ValueError("half a request")
+    # Cut, it is no JSON.
     return json.loads(connection.recv(*NUMBER.unpack(head), socket.MSG_WAITALL)), streams
 
 

@@ -203,8 +203,7 @@ class Application:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self.config.reload_s)
-            if await asyncio.to_thread(self.newest.renew):
-                self.measures.reloads.inc()
+            await asyncio.to_thread(self.newest.renew, self.measures.reloads.inc)
 
 
 async def _unknown_path(request: Request, error: Exception) -> Response:

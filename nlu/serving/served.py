@@ -1,7 +1,7 @@
 """The run that is served: which of its checkpoints, and whether a newer one is there."""
 
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -89,25 +89,25 @@ class Newest:
         self._told = ""
         self.served = self._load()
 
-    def renew(self) -> bool:
+    def renew(self, count: Callable[[], None]) -> None:
         """Load the checkpoint anew where it is another by now; requests under way keep the one they began with.
 
-        Returns whether it did. What cannot be loaded now, such as a checkpoint that is just being replaced, is tried
-        again the next time; why not is logged once.
+        Calls `count` where it did, before the first answer of the new one. What cannot be loaded now, such as a
+        checkpoint that is just being replaced, is tried again the next time; why not is logged once.
         """
         try:
             if _mark(locate(self._config.run, self._config.checkpoint)) == self.served.mark:
-                return False
-            self.served = self._load()
+                return
+            loaded = self._load()
         # Whatever is wrong with a newer checkpoint, the one that is served goes on.
         except Exception as error:
             if (reason := f"{type(error).__name__}: {error}") != self._told:
                 self._told = reason
                 log.warning("reload: not now, the former checkpoint stays: %s", reason)
-            return False
-        self._told = ""
+            return
+        count()
+        self.served, self._told = loaded, ""
         log.info("reload: %s", self.served.trained.located.checkpoint)
-        return True
 
     def _load(self) -> Served:
         for _ in range(MOST_TRIES):

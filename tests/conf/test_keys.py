@@ -6,6 +6,7 @@ A comment is the meaning and the unit, then what values mean, `0 = off`, each pa
 import ast
 import importlib
 import inspect
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
@@ -25,7 +27,9 @@ from nlu.config.schemas import RUN, SCHEMAS
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
 
-find_plugins()
+# Here alone; other tests of the same worker start processes.
+with mock.patch.dict(os.environ):
+    find_plugins()
 ROOT = Path(__file__).parents[2]
 KEY = re.compile(r"(?P<indent> *)(?P<dash>- )?(?P<key>\w+):(?: .*?)??(?:\s+# (?P<comment>.+))?$")
 POINTER = re.compile(r"^# The keys are explained in (.+)\.$", re.MULTILINE)

@@ -107,7 +107,7 @@ def test_letters_that_no_font_has_are_named_once_and_an_svg_has_them_as_text(
     figure, axes = figures.new_figure()
     axes.set_title("财经")
     with caplog.at_level("WARNING"), warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         assert "财经" in figures.drawn(figure, "svg").decode()
         assert not caplog.records
         assert figures.drawn(figure, "png") == figures.drawn(figure, "png")

