@@ -97,7 +97,7 @@ with Progress() as progress:
     bars = [line for line in screen if line.startswith("train")]
     assert bars == screen[-1:]
     assert re.fullmatch(
-        r"train 1,200/1,200  ━+  loss 0\.5  accuracy=0\.8765  1,235 examples/s  0:01 elapsed, 0:00 left", bars[0]
+        r"train 1,200/1,200  ━+  loss 0\.5  accuracy=0\.8765  1,235 examples/s  0:\d\d elapsed, 0:00 left", bars[0]
     )
 
 
@@ -165,7 +165,7 @@ with Progress() as progress:
 """,
         columns,
     )
-    assert screen_of(sent) == [shown]
+    assert [re.sub(r"0:\d\d", "0:00", line) for line in screen_of(sent)] == [shown]
 
 
 def test_through_a_pipe_there_are_plain_lines_at_the_given_interval():
@@ -220,4 +220,4 @@ with Progress(log_interval_s=1.0) as progress:
     time.sleep(1.05)
     progress.advance(1050)
 """)
-    assert errors == "train 1,050/1,100  0:01 elapsed, 0:01 left\n"
+    assert re.fullmatch(r"train 1,050/1,100  (0:\d\d) elapsed, \1 left\n", errors)

@@ -42,6 +42,7 @@ def test_a_killed_search_goes_on_under_the_same_numbers(tmp_path, unbroken, laun
     wait_until(lambda: steps_saved(folder) >= 2)
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    saved = [(folder / str(number) / "state.json").exists() for number in range(5)]
     # Jobs in processes of their own live on: the search that goes on must not run their trials a second time.
     search(folder, *ARGUMENTS, *launcher)
     assert states(folder) == ["COMPLETE"] * 5
@@ -50,7 +51,9 @@ def test_a_killed_search_goes_on_under_the_same_numbers(tmp_path, unbroken, laun
     assert study(folder).best_value == best
     for number in range(5):
         steps = runs(folder, number)
-        assert steps[0] == 0 and steps == sorted(set(steps)), "a step was computed twice"
+        # One that had begun and saved nothing yet begins again.
+        assert steps == sorted(set(steps)) or (steps == [0, 0] and not saved[number]), "a step was computed twice"
+        assert steps[0] == 0
 
 
 def test_a_finished_search_does_nothing_and_a_larger_one_adds_the_rest(tmp_path, unbroken):
@@ -75,11 +78,12 @@ def test_another_space_is_refused_with_the_difference(tmp_path):
 @pytest.mark.thorough
 def test_a_second_search_in_the_same_folder_is_refused(tmp_path):
     folder = tmp_path / "s"
-    first = start(folder, *ARGUMENTS, "step_s=1", "hydra.sweeper.n_trials=1")
-    wait_until(lambda: steps_saved(folder) >= 1)
+    first = start(folder, *ARGUMENTS, "step_s=20", "hydra.sweeper.n_trials=1")
+    wait_until((folder / "0" / "runs.txt").exists)
     assert "another search is running in it" in search(folder, *ARGUMENTS, status=1)
+    assert first.poll() is None
+    first.kill()
     first.communicate()
-    assert states(folder) == ["COMPLETE"]
 
 
 def test_a_folder_that_holds_a_search_takes_no_second_one(tmp_path):

@@ -109,7 +109,7 @@ IMPATIENT = "import runpy, sys, nlu.sweeps.away as s; s.OUTAGE_S = 0.5; sys.argv
 def test_a_storage_that_stays_away_ends_a_search_with_one_sentence_and_fails_no_trial(tmp_path):
     folder, held = tmp_path / "s", tmp_path / "mounted"
     held.mkdir()
-    own = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=2", "step_s=0.2", "hydra.sweeper.study_name=s",
+    own = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=2", "step_s=0.6", "hydra.sweeper.study_name=s",
            f"hydra.sweeper.storage={held}/journal.log")  # fmt: skip
     process = start(folder, *own, program=["-c", IMPATIENT, *searches.PROGRAM])
     while not list(folder.glob("*/state.json")) and process.poll() is None:
@@ -161,9 +161,10 @@ def test_a_job_that_dies_goes_on_from_its_checkpoint(tmp_path):
 
 @pytest.fixture
 def refusing_slurm(tmp_path, monkeypatch):
-    """A Slurm that refuses every job."""
+    """A Slurm that refuses every job, at once the first and after some seconds the others."""
     said = "sbatch: error: invalid partition specified: nope\nsbatch: error: Batch job submission failed"
-    for name, script in (("srun", "exit 1"), ("sbatch", f"echo '{said}' >&2; exit 1")):
+    refuse = f"mkdir {tmp_path}/asked 2>&- || sleep 4; echo '{said}' >&2; exit 1"
+    for name, script in (("srun", "exit 1"), ("sbatch", refuse)):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{searches.ENVIRONMENT['PATH']}"

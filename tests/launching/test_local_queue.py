@@ -13,7 +13,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.launching import local_queue
-from nlu.launching.attended import beat_file, beating
+from nlu.launching.attended import beat_file
 from nlu.launching.listing import Several
 from nlu.launching.local_queue import MACHINE, LocalQueue
 from nlu.launching.queue import Job, JobRefused, JobState, Look
@@ -174,23 +174,19 @@ def beat_of(folder: Path, id: str) -> Path:
 
 
 def test_a_job_of_a_machine_that_is_gone_is_lost_once_its_beat_has_stood_still(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_queue, "SILENCE_S", 1.0)
+    monkeypatch.setattr(local_queue, "SILENCE_S", 0.8)
     id = of_far(tmp_path, 3)
     look = queue(tmp_path).look([id])[id]
     assert look.state is JobState.RUNNING and look.reason.endswith(
         f"where far is gone, run python -m nlu.jobs {tmp_path} --forget 3"
     )
     follower = queue(tmp_path)
-    with beating(beat_of(tmp_path, id), interval_s=0.1):
-        until_s = time.monotonic() + 1
-        while time.monotonic() < until_s:
-            # Commands of which each looks but once, and one that goes on looking.
-            for watching in (queue(tmp_path), follower):
-                assert watching.look([id])[id].state is JobState.RUNNING
-            time.sleep(0.05)
-    # The last one may just be on its way.
-    time.sleep(0.1)
-    assert queue(tmp_path).look([id])[id].state is follower.look([id])[id].state is JobState.RUNNING
+    for number in range(20):
+        beat_of(tmp_path, id).write_text(f"far 0 7 {number}\n")
+        # Commands of which each looks but once, and one that goes on looking.
+        for watching in (queue(tmp_path), follower):
+            assert watching.look([id])[id].state is JobState.RUNNING
+        time.sleep(0.05)
     time.sleep(1.2)
     for watching in (queue(tmp_path), follower):
         look = watching.look([id])[id]

@@ -56,18 +56,25 @@ def test_a_refusal_is_told_also_where_the_jobs_before_cannot_be_cancelled(queue,
 def test_a_job_that_beats_runs_and_one_that_stands_still_is_lost(queue, folder, monkeypatch):
     monkeypatch.setattr(slurm, "SILENCE_S", 0.2)
     assert queue.look([ID])[ID].state is JobState.WAITING, "it has not begun"
-    pause = threading.Event()
-    with beating(beat_file(folder, ID), interval_s=0.02):
-        for _ in range(30):
-            pause.wait(0.02)
-            if beat_file(folder, ID).exists() and beat_file(folder, ID).read_text():
-                assert queue.look([ID])[ID].state is JobState.RUNNING
-    # The last one may just be on its way.
-    pause.wait(0.1)
-    assert queue.look([ID])[ID].node
-    pause.wait(0.25)
+    for number in range(20):
+        beat_file(folder, ID).write_text(f"n1 0 7 {number}\n")
+        look = queue.look([ID])[ID]
+        assert (look.state, look.node) == (JobState.RUNNING, "n1")
+        time.sleep(0.02)
+    time.sleep(0.25)
     look = queue.look([ID])[ID]
     assert look.state is JobState.LOST and "no sign of life" in str(look.reason)
+
+
+def test_a_job_beats_as_long_as_it_works_and_no_beat_is_like_the_one_before(folder):
+    seen: list[str] = []
+    with beating(beat_file(folder, ID), interval_s=0.01):
+        while len(seen) < 3:
+            # It is empty at the moment at which it is written anew.
+            beat = beat_file(folder, ID).read_text() if beat_file(folder, ID).exists() else ""
+            if beat and beat not in seen[-1:]:
+                seen.append(beat)
+    assert len(set(seen)) == 3
 
 
 def test_a_beat_that_stands_still_is_told_by_commands_of_which_each_looks_but_once(queue, folder, monkeypatch):

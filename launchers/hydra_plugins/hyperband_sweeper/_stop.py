@@ -4,7 +4,6 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from ._board import Board
 from ._slots import Slots, terminate_jobs
 
 WAIT_S, AGAIN_S = 60.0, 2.0
+REFUSED_S = 15.0
+"""how much later than the first job another may be refused, where nobody waits for the search to stop"""
 
 
 class Stop:
@@ -50,7 +51,8 @@ class Stop:
         left = set(running)
         if slots.is_threaded and not slots.is_local:
             # What refused one job refuses others, which end by themselves at this moment.
-            for ended in iter(partial(slots.next_ended, AGAIN_S), None):
+            wait_s = REFUSED_S if self.signal is None else AGAIN_S
+            while left and (ended := slots.next_ended(wait_s)) is not None:
                 left.discard(ended.number)
         if not left:
             return

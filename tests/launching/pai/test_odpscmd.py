@@ -3,7 +3,6 @@
 import hashlib
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -117,13 +116,13 @@ def test_a_client_that_breaks_is_started_again(server, queue_of, client):
 
 @pytest.mark.thorough
 def test_what_the_service_refuses_is_told_once_and_without_keys(server, queue_of, client):
-    began_s = time.monotonic()
     with pytest.raises(JobRefused, match="xflow tensorflow is not found"):
         queue_of(framework_version="tensorflow").submit([job(0)])
     with pytest.raises(JobRefused, match="ALIBABA_CLOUD_ACCESS_KEY_SECRET") as raised:
         queue_of(Credentials("LTAI-of-the-double", "a-wrong-secret")).submit([job(0)])
     assert "a-wrong-secret" not in str(raised.value) and "LTAI" not in str(raised.value)
-    assert not server.jobs and time.monotonic() - began_s < 30
+    assert not server.jobs
+    # No call was tried again.
     assert len((client / "calls").read_text().splitlines()) == 2
 
 
