@@ -1,5 +1,6 @@
 """Buckets on an S3 server in the process of the tests (moto): as quick as a dictionary, for all that needs no kill."""
 
+import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,15 +17,30 @@ class Server:
 
     def __init__(self) -> None:
         self.port = 0
+        self._kept: socket.socket | None = None
         self.start()
 
     def start(self) -> None:
+        self._leave_port()
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self.port, verbose=False)
         self._server.start()
         self.host, self.port = self._server.get_host_and_port()
 
     def stop(self) -> None:
+        """Refuse whoever comes; nobody else gets the port meanwhile."""
         self._server.stop()
+        self._kept = socket.socket()
+        self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._kept.bind((self.host, self.port))
+
+    def end(self) -> None:
+        self._server.stop()
+        self._leave_port()
+
+    def _leave_port(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     @property
     def address(self) -> str:
@@ -43,4 +59,4 @@ class Server:
 def server() -> Iterator[Server]:
     running = Server()
     yield running
-    running.stop()
+    running.end()

@@ -2,8 +2,6 @@
 
 import gc
 import os
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.put_back import process_put_back
 from tests.warm import FOLDER, SESSION
 
 if TYPE_CHECKING:
@@ -37,18 +36,9 @@ def session_cache() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def process_put_back() -> Iterator[None]:
-    """Leave nothing behind that a command sets in this process: the variables for those that it starts, and how errors
-    that nobody caught are told, which would hide from pytest a thread of a later test that fails."""
-    before, hooks = dict(os.environ), (sys.excepthook, threading.excepthook)
-    yield
-    sys.excepthook, threading.excepthook = hooks
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]
-    # One by one: threads of servers read the environment meanwhile, and it is never empty.
-    for name, value in before.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+def leave_process_as_found() -> Iterator[None]:
+    with process_put_back():
+        yield
 
 
 @pytest.fixture(autouse=True)

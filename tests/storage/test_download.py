@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_a_process_killed_halfway_leaves_nothing_that_passes_for_complete(server
     server.faults["/data.txt"] = ["stall"]
     code = f"from nlu.storage.resources import fetch; fetch({server.url('/data.txt')!r})"
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "NLU_CACHE": str(cache)})
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not sum(path.stat().st_size for path in cached_files()) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -100,12 +101,13 @@ def _terminal_output(call: str, cache: Path) -> str:
     terminal, child_end = pty.openpty()
     command = [sys.executable, "-c", f"from nlu.storage.resources import fetch; {call}"]
     environment = {**os.environ, "NLU_CACHE": str(cache), "TERM": "xterm", "COLUMNS": "120"}
-    subprocess.run(command, stderr=child_end, env=environment, check=True, timeout=30)
-    os.set_blocking(terminal, False)
-    try:
-        return os.read(terminal, 1 << 20).decode()
-    except BlockingIOError:
-        return ""
-    finally:
-        os.close(child_end)
-        os.close(terminal)
+    process = subprocess.Popen(command, stderr=child_end, env=environment)
+    os.close(child_end)
+    shown = bytearray()
+    # A terminal gives what it holds, at most 4,095 bytes at once, and an error once nobody has its other end.
+    with suppress(OSError):
+        while more := os.read(terminal, 4096):
+            shown += more
+    os.close(terminal)
+    assert process.wait(timeout=60) == 0
+    return shown.decode()

@@ -85,11 +85,7 @@ def test_a_composed_run_with_a_secret_in_a_reference_is_refused_before_anything_
         assert f"{override.partition('=')[0]} holds a" in str(refused.value) and "geheim" not in str(refused.value)
 
 
-def test_neither_the_log_nor_the_study_gets_what_an_error_of_others_repeats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # So that it is put back, for tests that look at what is logged.
-    monkeypatch.setattr(logging.getLogger("nlu"), "propagate", True)
+def test_neither_the_log_nor_the_study_gets_what_an_error_of_others_repeats(tmp_path: Path) -> None:
     logs.set_up(tmp_path, 0, on_console=False)
     try:
         logging.getLogger("nlu").warning("%s answers 404", "https://user:geheim@host/a")

@@ -2,8 +2,6 @@
 three and more. What such a run wrote is read from its folder alone, as its user would.
 """
 
-import logging
-import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +29,7 @@ from nlu.runs.records import read_rows
 from nlu.train import main
 from tests.composing import composed as composed_by_parts
 from tests.composing import prepared
+from tests.put_back import process_put_back
 
 MODEL = (
     "model=bert_tiny", "model.hidden_size=8", "model.heads=2", "model.layers=1", "model.intermediate_size=16",
@@ -120,23 +119,14 @@ def of_composed(task: Task, name: str, *overrides: str, status: int = 0) -> None
 
 @contextmanager
 def _put_back() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("nlu", "py.warnings")]
-    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     threads, composed = torch.get_num_threads(), HydraConfig.instance().cfg
     try:
         torch.set_num_threads(1)
-        with mock.patch.dict(os.environ), mock.patch.object(Figure, "savefig", lambda self, *_, **__: None):
+        with process_put_back(), mock.patch.object(Figure, "savefig", lambda self, *_, **__: None):
             yield
     finally:
         torch.set_num_threads(threads)
         HydraConfig.instance().cfg = composed
-        logging.captureWarnings(False)
-        for logger, handlers, level, propagate in before:
-            for handler in logger.handlers:
-                if handler not in handlers:
-                    handler.close()
-            logger.handlers[:], logger.propagate = handlers, propagate
-            logger.setLevel(level)
 
 
 @contextmanager

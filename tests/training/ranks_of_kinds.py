@@ -1,8 +1,8 @@
 """One of several processes, in which runs of several configurations follow one another.
 
-    RANK=0 WORLD_SIZE=2 ... python -m tests.training.ranks_of_kinds JOBS PORT ...
+    RANK=0 WORLD_SIZE=2 ... python -m tests.training.ranks_of_kinds JOBS
 
-JOBS is a file of pickled (configuration, folder); each has a port of its own, over which the processes find each other.
+JOBS is a file of pickled (configuration, folder); beside each folder is a file at which the processes find each other.
 PROVENANCE_TAKES_S makes the first process slow where it writes what ran, and fails it if the other went on meanwhile.
 """
 
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nlu.config.placement import MEETING
 from nlu.training import finish, single
 from tests.training.in_process import start
 
@@ -35,16 +36,16 @@ def slow_down(seconds: float) -> None:
     single.write_provenance, finish.finish = write_late, end_noted  # type: ignore[assignment]
 
 
-def main(jobs: Path, ports: list[str]) -> None:
+def main(jobs: Path) -> None:
     if seconds := os.environ.get("PROVENANCE_TAKES_S"):
         slow_down(float(seconds))
-    for (config, run_dir), port in zip(pickle.loads(jobs.read_bytes()), ports, strict=True):
-        os.environ["MASTER_PORT"] = port
+    for config, run_dir in pickle.loads(jobs.read_bytes()):
+        os.environ[MEETING] = f"file://{run_dir}-meeting"
         start(config, run_dir)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]))
     sys.stdout.flush()
     # The communication threads of torch now and then abort a process that tears itself down.
     os._exit(0)

@@ -1,7 +1,6 @@
 """Two processes do together what one does alone: the same update, the same scores, whatever their shares."""
 
 import pickle
-import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,9 +41,8 @@ def run_in_two(jobs: Sequence[tuple[Run, Path]], folder: Path, **environment: st
     """Run the configurations one after another, in two processes at once."""
     file = folder / "jobs.pickle"
     file.write_bytes(pickle.dumps(jobs))
-    ports = free_ports(len(jobs))
-    command = ["-m", "tests.training.ranks_of_kinds", str(file), *map(str, ports)]
-    common = {**SAME_THREADS, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", **environment}
+    command = ["-m", "tests.training.ranks_of_kinds", str(file)]
+    common = {**SAME_THREADS, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", **environment}
     processes = [
         warm.start(
             command, cwd=REPOSITORY, env={**common, "RANK": rank, "LOCAL_RANK": rank}, stdout=subprocess.DEVNULL,
@@ -55,14 +53,6 @@ def run_in_two(jobs: Sequence[tuple[Run, Path]], folder: Path, **environment: st
     for process in processes:
         _, said = process.communicate(timeout=300)
         assert process.returncode == 0, said
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 @pytest.fixture(scope="module")
