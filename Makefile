@@ -75,10 +75,10 @@ clean: ## remove the environment, caches and what was built, never outputs
 	rm -rf $(VENV) build dist docs/_build docs/api *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 # Without an NVIDIA device the build of torch for CPUs is meant; a bare "torch" would bring gigabytes of CUDA.
-$(VENV)/.run: setup.cfg pyproject.toml
+$(VENV)/.run: setup.cfg pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	command -v nvidia-smi >/dev/null 2>&1 || $(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
 # What each marker stands for: the extras of setup.cfg that its targets need.
@@ -90,5 +90,5 @@ EXTRAS_dist := dist
 EXTRAS_docs := docs
 
 $(addprefix $(VENV)/.,dev bench cuda services dist docs): $(VENV)/.%: $(VENV)/.run
-	$(BIN)/pip install --quiet --editable '.[$(EXTRAS_$*)]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS_$*)]'
 	touch $@

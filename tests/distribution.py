@@ -22,6 +22,7 @@ DIST = ROOT / "dist"
 FOLDERS = ("nlu", "conf", "launchers", "tests", "benchmarks", "docs")
 FILES = (
     "Makefile",
+    "constraints.txt",
     "MANIFEST.in",
     "setup.cfg",
     "pyproject.toml",

@@ -1,22 +1,30 @@
 """What is used of libraries that they do not promise to keep: when it was read, and what is done without it."""
 
 from importlib.metadata import version
+from pathlib import Path
 
 import optuna
 import pytest
 import submitit
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from nlu.config import submitted
+from nlu.config import hydra_private, submitted
 from nlu.sweeps import optuna_private
 from nlu.sweeps.distributions import distribution_of, suggest, values_of
 
-READ_IN = {"optuna": "5.0.0", "submitit": "1.5.4", "hydra-optuna-sweeper": "1.4.0rc3"}
+READ_IN = {
+    "optuna": "5.0.0",
+    "submitit": "1.5.4",
+    "hydra-core": hydra_private.READ_IN,
+    "hydra-optuna-sweeper": "1.4.0rc3",
+}
+CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 
 
 @pytest.mark.parametrize("name", READ_IN)
 def test_the_version_is_the_one_that_was_read(name):
-    assert version(name) == READ_IN[name], "read optuna_private.py, submitted.py and distributions.py again"
+    assert version(name) == READ_IN[name], f"what is private of {name} is to be read again"
+    assert f"{name}=={READ_IN[name]}" in CONSTRAINTS.read_text().splitlines()
 
 
 def database(tmp_path) -> optuna.storages.RDBStorage:
