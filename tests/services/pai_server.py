@@ -30,7 +30,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 ID, SECRET = "LTAI-of-the-double", "secret/of+the=double"
-LATE_S = 1.0
+LATE_S = 2.0
 
 Fault = Callable[[str, str], str | None]
 

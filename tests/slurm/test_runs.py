@@ -2,6 +2,7 @@
 which nothing happened.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.slurm]
 LENGTH = (
     "trainer.batch_size=8", "trainer.device=cpu", "optimizer.lr=3e-3", "trainer.max_duration=400st",
     "trainer.eval_interval=200st", "trainer.log_interval=20st", "trainer.save_interval=100st",
+    "method._target_=tests.slurm.slow.Slow", "trusted_packages=[tests]",
 )  # fmt: skip
 SLURM = ("hydra/launcher=slurm", "hydra.launcher.timeout_min=60")
 KEPT = ("metrics", "best", "last", "steps", "examples", "seed", "pruned")
@@ -62,7 +64,11 @@ def outcome(run_dir: Path) -> dict[str, Any]:
 
 def begin(*overrides: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "nlu.train", *overrides]
-    return subprocess.Popen(command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    # Whatever the machine, what happens to a job must come before its 400 steps are done.
+    env = {STEP_S: "0.01", **os.environ}
+    return subprocess.Popen(
+        command, cwd=REPOSITORY, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
 
 
 def run(*overrides: str, status: int = 0, patience_s: float = 3 * PATIENCE_S) -> str:
@@ -195,12 +201,12 @@ def test_a_run_whose_node_goes_down_comes_to_the_same_bytes_on_another(data, unb
 
 def test_a_run_that_takes_longer_than_its_time_comes_to_the_same_bytes_in_turns(data, tmp_path, monkeypatch):
     # Slurm counts in minutes, and asks this job to go 10 to 40 seconds after its start: the steps take 50.
-    slow = (*data, "method._target_=tests.slurm.slow.Slow", "trusted_packages=[tests]", "trainer.save_interval=20st")
-    train(*slow, f"hydra.run.dir={tmp_path}/unbroken")
+    often = (*data, "trainer.save_interval=20st")
+    train(*often, f"hydra.run.dir={tmp_path}/unbroken")
     monkeypatch.setenv(STEP_S, "0.125")
     folder = tmp_path / "run"
     minute = ("hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=20")
-    run(*slow, *SLURM, f"hydra.run.dir={folder}", *minute, patience_s=6 * PATIENCE_S)
+    run(*often, *SLURM, f"hydra.run.dir={folder}", *minute, patience_s=6 * PATIENCE_S)
     assert outcome(folder) == outcome(tmp_path / "unbroken")
     assert restarts(job_of(folder)) >= 1
 
