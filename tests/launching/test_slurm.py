@@ -68,8 +68,9 @@ def test_a_job_that_beats_runs_and_one_that_stands_still_is_lost(queue, folder, 
 
 def test_a_job_beats_as_long_as_it_works_and_no_beat_is_like_the_one_before(folder):
     seen: list[str] = []
+    deadline_s = time.monotonic() + 60
     with beating(beat_file(folder, ID), interval_s=0.01):
-        while len(seen) < 3:
+        while len(seen) < 3 and time.monotonic() < deadline_s:
             # It is empty at the moment at which it is written anew.
             beat = beat_file(folder, ID).read_text() if beat_file(folder, ID).exists() else ""
             if beat and beat not in seen[-1:]:
