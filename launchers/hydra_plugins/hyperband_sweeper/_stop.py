@@ -50,7 +50,7 @@ class Stop:
         """Have local jobs save their state and end; those on other machines go on, and are found again."""
         left = set(running)
         if slots.is_threaded and not slots.is_local:
-            # What refused one job refuses others, which end by themselves at this moment.
+            # What refused one job refuses others, which end by themselves soon after.
             wait_s = REFUSED_S if self.signal is None else AGAIN_S
             while left and (ended := slots.next_ended(wait_s)) is not None:
                 left.discard(ended.number)
