@@ -211,11 +211,10 @@ def clean(arguments: Sequence[str]) -> int:
     """Show what can go of each run, and let it go where that is confirmed."""
     parser = Parser(
         prog="python -m nlu.report clean",
-        description="Frees space in runs that have ended, complete or pruned. The best checkpoint stays, and the last "
-        "weights with the state that says that the run has ended. Further best checkpoints go, and in "
-        "checkpoints/last the optimizer's state and the moving average, without which resume=RUN cannot start a "
-        "longer training from there. What a resume needs stays: nothing is touched of a run that has not ended, or "
-        "that a process holds. Without --yes nothing is removed.",
+        description="Frees space in runs that have ended, complete or pruned. Keeps the best checkpoint and everything "
+        "that RUN/last predicts with. Removes further best checkpoints, and the optimizer's state in checkpoints/last, "
+        "without which resume=RUN cannot start a longer training from there. Removes nothing of a run that has not "
+        "ended, or that a process holds. Without --yes nothing is removed.",
     )
     _add_folders(parser)
     parser.add_argument("--yes", action="store_true", help="remove it")

@@ -87,7 +87,7 @@ def _loaded(located: Located, config: Run, checkpoint: Path) -> Trained:
         raise CheckpointError(f"{located.checkpoint} has lost its tokenizer; give another checkpoint of the run")
     source = open_pretrained(str(checkpoint), "run")
     model = assemble(config, task, target, known["layout"], tokenizer.vocab_size, source)
-    _load(model, {**current_names(source.tensors()), **_average(checkpoint)}, located.checkpoint)
+    _load(model, {**current_names(source.tensors()), **_average(checkpoint, located.checkpoint)}, located.checkpoint)
     model.eval()
     decided = decided_at(checkpoint)
     if "threshold" in task.metrics and decided.get("threshold") is None:
@@ -122,8 +122,22 @@ def scores_at(checkpoint: Path) -> tuple[dict[str, dict[str, float]], bool]:
     return state["last_metrics"] or {}, state["evaluated_at"] == state["step"]
 
 
-def _average(checkpoint: Path) -> dict[str, Tensor]:
-    return load_file(checkpoint / AVERAGE) if (checkpoint / AVERAGE).is_file() else {}
+def _average(checkpoint: Path, shown: Path) -> dict[str, Tensor]:
+    """Return the moving average of a checkpoint, {} where it has none.
+
+    Raises CheckpointError where it was saved with one that is missing now: the weights of its last step would predict
+    something else.
+    """
+    if (checkpoint / AVERAGE).is_file():
+        return load_file(checkpoint / AVERAGE)
+    state = checkpoint / "state.json"
+    # Older states do not list the parts that they were saved with.
+    if state.is_file() and "average" in json.loads(state.read_text(encoding="utf-8")).get("parts", ()):
+        raise CheckpointError(
+            f"{shown} was saved with {AVERAGE}, the moving average that it predicts with, but the file is missing; use "
+            "the run's best checkpoint, or train it again"
+        )
+    return {}
 
 
 def _load(model: TaskModel, tensors: dict[str, Tensor], checkpoint: Path) -> None:

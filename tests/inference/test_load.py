@@ -52,6 +52,13 @@ def test_damaged_weights_are_told_as_those_of_the_run(tmp_path: Path) -> None:
         nlu.load(run, device="cpu")
 
 
+def test_a_last_checkpoint_whose_moving_average_is_missing_is_refused(tmp_path: Path) -> None:
+    run = trained(TASKS["classify"], tmp_path)
+    (run / "checkpoints" / "last" / "average.safetensors").unlink()
+    with pytest.raises(UserError, match="last was saved with average.safetensors, .* the file is missing; use the"):
+        nlu.load(run / "last", device="cpu")
+
+
 def test_what_is_loaded_says_what_it_is_in_a_line(loaded: Loaded) -> None:
     place = loaded.trained.located.checkpoint
     assert repr(loaded) == f"<nlu.load '{place}': Classify by Bert, 2 labels, cpu>"

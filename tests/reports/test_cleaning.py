@@ -5,12 +5,15 @@ import json
 
 import pytest
 
+import nlu
 from nlu.config.errors import UserError
 from nlu.reports.cleaning import clean, clean_runs, plan_of
 from nlu.reports.runs import find_runs, read_run
 from nlu.storage import settle
 from nlu.storage.settle import MARKER
+from tests.inference.runs import trained, unlabelled
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate
+from tests.training.kinds import TASKS
 
 
 def files(folder):
@@ -30,6 +33,15 @@ def test_of_an_ended_run_go_further_best_checkpoints_and_the_optimizer(tmp_path,
     folder = checkpoints(end_run(begin_run(tmp_path / "a"), 0.5, pruned=pruned), best=3)
     plan = plan_of(read_run(folder))
     assert removed(plan) == ["best-2", "best-3", "last/optimizer.safetensors"] and plan.size_bytes == 4000
+
+
+def test_a_cleaned_run_predicts_from_last_what_it_predicted_before(tmp_path):
+    run = trained(TASKS["classify"], tmp_path, "trainer.ema_decay=0.9")
+    rows = [row["text"] for row in unlabelled(TASKS["classify"], 5)]
+    before = nlu.load(run / "last", device="cpu").predict(rows, logits=True)
+    assert clean_runs([read_run(run)], 1, False, confirmed=True) == []
+    assert not (run / "checkpoints" / "last" / "optimizer.safetensors").exists()
+    assert nlu.load(run / "last", device="cpu").predict(rows, logits=True) == before
 
 
 def test_what_a_kill_leaves_of_a_folder_is_not_called_whole(tmp_path, monkeypatch):
