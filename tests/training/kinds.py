@@ -133,6 +133,7 @@ TOGETHER = {
     "rdrop in bf16": Kind(("method=rdrop", "precision=bf16"), classes),
     "fgm in bf16": Kind(("method=fgm", "precision=bf16"), classes, passes=2),
     "freelb in bf16": Kind(("method=freelb", "precision=bf16"), classes, passes=3),
+    "frozen weights in bf16": Kind(("precision=bf16", "optimizer.freeze=['backbone.encoder*.weight']"), classes),
     "a CRF in bf16": Kind(("task=tag", "head=crf", "precision=bf16"), tags),
     "rdrop of a TextCNN": Kind(("method=rdrop",), classes, TEXTCNN),
     "fgm of a TextCNN": Kind(("method=fgm", "task=regress"), number, TEXTCNN, passes=2),

@@ -20,13 +20,14 @@ ROW_COUNTS = 32
 class Linear(nn.Linear):
     """As nn.Linear on (rows, features), with at least `min_rows()` rows computed.
 
-    Under autocast it computes with copies of weight and bias that are kept in the lower precision until an update
-    changes the weight, so neither micro-batches nor evaluation batches cast them again; gradients reach the fp32
-    weight itself. The values are those of autocast. On a CPU the weight's gradient keeps its memory from step to step,
+    Under autocast it computes with copies of weight and bias in the lower precision, which are kept until either of the
+    two changes, so neither micro-batches nor evaluation batches cast them again; gradients reach the fp32 originals.
+    The values are those of autocast. On a CPU the weight's gradient keeps its memory from step to step,
     and where no gradient is asked for the copies lie as the library's kernels read them, which is a tenth faster.
     """
 
-    _kept: tuple[tuple[int | None, int, torch.dtype], Tensor, Tensor] | None = None
+    _kept: tuple[tuple[Any, ...], Tensor, Tensor] | None = None
+    """what the copies were made from, the copy of the weight and that of the bias"""
     _laid_out: dict[tuple[int, int], tuple[Tensor, Tensor]]
 
     def __init__(self, in_features: int, out_features: int):
@@ -49,8 +50,9 @@ class Linear(nn.Linear):
         return _with_min_rows(input, lambda rows: _Product.apply(rows, *operands, memory))
 
     def _low_precision(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        state = version_of(self.weight), self.weight.data_ptr(), dtype
-        if self._kept is None or self._kept[0] != state or state[0] is None:
+        versions = version_of(self.weight), version_of(self.bias)
+        state = (*versions, self.weight.data_ptr(), self.bias.data_ptr(), dtype)
+        if self._kept is None or self._kept[0] != state or None in versions:
             # A copy made while scoring must also serve training.
             with torch.inference_mode(False), torch.no_grad():
                 self._kept = state, self.weight.to(dtype), self.bias.to(dtype)

@@ -80,6 +80,21 @@ def test_the_kept_copy_follows_every_change_of_the_weight():
     assert not torch.equal(low_precision(layer, inputs), updated)
 
 
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_the_kept_copies_follow_whichever_of_weight_and_bias_is_trained(frozen):
+    torch.manual_seed(0)
+    layer, inputs = Linear(40, 24), torch.randn(50, 40)
+    getattr(layer, frozen).requires_grad_(False)
+    optimizer = torch.optim.SGD([parameter for parameter in layer.parameters() if parameter.requires_grad], lr=1.0)
+    for _ in range(3):
+        low_precision(layer, inputs).float().sum().backward()
+        optimizer.step()
+        low = [tensor.detach().bfloat16() for tensor in (inputs, layer.weight, layer.bias)]
+        torch.testing.assert_close(low_precision(layer, inputs), F.linear(*low))
+        with torch.inference_mode():
+            torch.testing.assert_close(low_precision(layer, inputs), F.linear(*low))
+
+
 def test_where_no_gradient_is_asked_for_the_values_are_the_same_and_follow_the_weight():
     torch.manual_seed(0)
     layer, inputs = Linear(40, 24), torch.randn(50, 40)
