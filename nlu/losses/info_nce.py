@@ -31,7 +31,7 @@ class InfoNce:
         """Return the sum over rows of which label is 1 or more, float32.
 
         The second text of a row with label 0, which does not belong to its first, is a negative for all others, and the
-        row itself adds nothing.
+        row itself adds nothing. A similarity of minus infinity leaves a second text out of a row's negatives.
         """
         own_N = torch.arange(len(labels_N), device=labels_N.device)
         loss_N = F.cross_entropy(similarities_NN / self.temperature, own_N, reduction="none")

@@ -19,7 +19,8 @@ class Loss(Protocol):
     kinds: tuple[str, ...]
     """the kinds of target that it reads"""
     reads: str
-    """logits (N, C), cosine (N, 1) of two texts, or similarities (N, N) of all first with all second texts"""
+    """logits (N, C), cosine (N, 1) of two texts, or similarities (N, N) of all first with all second texts, minus
+    infinity where the second text of another row is no wrong answer, such as one equal to the right answer"""
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
         """Take the names of the outputs in their order, and how often each occurs among so many training examples.

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from nlu.config.errors import UserError
 from nlu.config.schema import Node
 from nlu.config.types import Probability
-from nlu.data.collate import Batch
+from nlu.data.collate import Batch, to_device
 from nlu.data.examples import Examples
 from nlu.data.targets import Target
 from nlu.losses.loss import Loss
@@ -25,6 +26,9 @@ from nlu.models.heads.pairs import unit_vectors
 from nlu.models.task_model import TaskModel
 from nlu.tasks.classify import Classify
 from nlu.tasks.task import Outputs, to_host
+
+HASH_FACTORS = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
+"""odd numbers of 61 and 62 bits, which spread each bit of a product over those above it"""
 
 
 class Siamese(Classify):
@@ -71,7 +75,9 @@ class Siamese(Classify):
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         if self.loss.reads == "similarities":
-            return {"labels": self.loss(outputs["first"] @ outputs["second"].T, batch.targets["labels"])}
+            similarities_BB = outputs["first"] @ outputs["second"].T
+            similarities_BB = similarities_BB.masked_fill(_not_wrong(batch), -torch.inf)
+            return {"labels": self.loss(similarities_BB, batch.targets["labels"])}
         return super().terms(model, batch, outputs)
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
@@ -137,6 +143,30 @@ class Retrieve(Siamese):
 
     def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
         return record
+
+
+def _not_wrong(batch: Batch) -> Tensor:
+    """Return which second texts (columns) of other rows are no wrong answers to a first text (rows); (B, B).
+
+    Those are texts equal to the first text itself, and texts that belong to it by this row or by any other.
+    """
+    first_B, second_B = _hashes_of_sequences(batch)[batch.sequences_KB]
+    answers_BB = (first_B[:, None] == first_B) & (batch.targets["labels"] > 0)
+    same_answer_BB = second_B[:, None] == second_B
+    # A text is right where it is equal to one of the answers: a product of relations.
+    is_right_BB = answers_BB.float() @ same_answer_BB.float() > 0
+    return (is_right_BB | (first_B[:, None] == second_B)).fill_diagonal_(False)
+
+
+def _hashes_of_sequences(batch: Batch) -> Tensor:
+    """Return a 64-bit hash of the tokens of each sequence, on the batch's device without waiting for it; (S,)."""
+    numbers = torch.from_numpy(np.repeat(np.arange(batch.num_sequences), batch.lengths))
+    mixed_T = batch.tokens_T * HASH_FACTORS[0] + batch.positions_T * HASH_FACTORS[1]
+    for factor in HASH_FACTORS:
+        mixed_T = (mixed_T ^ (mixed_T >> 29)) * factor
+    # Whole numbers add up to the same in any order, also past the largest one.
+    sequence_T = to_device(numbers, mixed_T.device)
+    return mixed_T.new_zeros(batch.num_sequences).index_add(0, sequence_T, mixed_T)
 
 
 def _names_of_sequences(batch: Batch) -> list[str]:

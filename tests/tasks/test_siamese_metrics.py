@@ -34,6 +34,44 @@ def test_a_pair_at_the_threshold_is_kept_as_it_was_scored():
     assert [record["prediction"] for record in kept] == ["yes", "no"]
 
 
+def test_info_nce_takes_no_text_for_wrong_that_is_equal_to_a_right_one(store_of):
+    pairs = [
+        ("what is it", "an apple", 1), ("where is it", "the moon", 1), ("which fruit", "an apple", 1),
+        ("what is it", "a pear", 1), ("what is it", "the sun", 0), ("an apple", "which fruit", 1),
+        ("it is what", "apple an", 1),
+    ]  # fmt: skip
+    lines = "".join(f"{first}\t{second}\t{label}\n" for first, second, label in pairs)
+    store = store_of("a.tsv", lines, Siamese, fields={"text_a": 0, "text_b": 1, "label": 2})
+    batch = collate(store.sets["dev"], np.arange(len(pairs)))
+    unit_BD = torch.nn.functional.normalize(torch.randn(2 * len(pairs), 5, generator=torch.Generator().manual_seed(0)))
+    first_BD, second_BD = (part.requires_grad_() for part in unit_BD.split(len(pairs)))
+    outputs = {"first": first_BD, "second": second_BD, "logits": (first_BD * second_BD).sum(1, keepdim=True)}
+    loss = Siamese(InfoNce(temperature=0.5), store.target).terms(Headless(), batch, outputs)["labels"]
+    cosines_BB = (first_BD @ second_BD.T).detach().double().numpy()
+    right = {(first, second) for first, second, label in pairs if label}
+    total = 0.0
+    for row, (first, second, label) in enumerate(pairs[example] for example in batch.examples_B):
+        candidates = [pairs[example][1] for example in batch.examples_B]
+        is_wrong = np.array([text not in (first, second) and (first, text) not in right for text in candidates])
+        own = np.exp(cosines_BB[row, row] / 0.5)
+        total -= label * np.log(own / (own + np.exp(cosines_BB[row] / 0.5)[is_wrong].sum()))
+    assert loss.item() == pytest.approx(total, rel=1e-5)
+    loss.backward()
+    assert first_BD.grad.isfinite().all() and second_BD.grad.isfinite().all()
+
+
+def test_perfect_pairs_have_no_loss_however_often_one_of_them_stands_in_the_batch(store_of):
+    lines = "".join(f"question {text}\tanswer {text}\t1\n" for text in "abcdeb")
+    store = store_of(
+        "a.tsv", lines + "question a\tanswer c\t0\n", Siamese, fields={"text_a": 0, "text_b": 1, "label": 2}
+    )
+    batch = collate(store.sets["dev"], np.arange(6))
+    vectors_BD = torch.eye(5)[[0, 1, 2, 3, 4, 1]][batch.examples_B]
+    outputs = {"first": vectors_BD, "second": vectors_BD, "logits": torch.ones(6, 1)}
+    loss = Siamese(InfoNce(temperature=0.01), store.target).terms(Headless(), batch, outputs)["labels"]
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+
+
 def test_each_query_is_scored_by_its_own_vector_against_those_of_the_candidates(store_of):
     lines = "what is it\tan apple\t1\nwhat is it\tthe moon\t0\nwhere is it\tan apple\t0\nwhere is it\tthe moon\t1\n"
     store = store_of("a.tsv", lines, Retrieve, fields={"text_a": 0, "text_b": 1, "label": 2})
