@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from nlu.display.canvas import SET_COLOURS, drawn, new_figure
 from nlu.display.curves import Drawing, KeptScores
-from nlu.display.figures import FEW_POINTS, SET_COLOURS, drawn, new_figure
+from nlu.display.figures import FEW_POINTS
 from nlu.display.plain_page import html_table, write_plain_page
 from nlu.display.scores import draw_calibration, draw_confusion
 from nlu.display.search import svg_of

@@ -3,35 +3,24 @@
 Every curve is over examples seen, the clock that stays comparable between batch sizes.
 """
 
-import functools
-import io
-import logging
 import math
-import re
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from nlu.display.canvas import SET_COLOURS, STYLE, families, logarithmic, new_figure, save_drawn, scientific
 from nlu.runs.records import Cell, read_rows
-from nlu.storage.files import write_bytes
-
-log = logging.getLogger(__name__)
-# It tells of each font that lacks a weight, whether or not a figure wants it.
-logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 
 Rows = Sequence[Mapping[str, Cell]]
 Points = tuple[np.ndarray, np.ndarray]
 
-SIZE_INCHES = (10.0, 6.0)
-DOTS_PER_INCH = 100
 MAX_EPOCH_LINES = 20
 MAX_EPOCH_LABELS = 10
 MAX_LENGTH_BINS = 64
@@ -41,31 +30,6 @@ FEW_POINTS = 40
 """Curves with at most this many points show each as a dot: one or two points make no visible line."""
 TRAIN_COLOUR = "#4c566a"
 BEST_COLOUR = "#c1121f"
-SET_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d1f")
-WITH_CHINESE = (
-    "Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Microsoft YaHei", "SimHei",
-    "PingFang SC", "Hiragino Sans GB", "Arial Unicode MS", "Droid Sans Fallback",
-)  # fmt: skip
-NO_GLYPH = re.compile(r"Glyph (\d+) .*missing from")
-"""how the library says that no font has a letter"""
-TOLD: list[str] = []
-"""letters that the log named: once in a process"""
-STYLE: Any = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#888888",
-    "axes.grid": True,
-    "grid.color": "#e8e8e8",
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5,
-    "legend.frameon": True,
-    "legend.framealpha": 0.85,
-    "agg.path.chunksize": 10_000,
-    "legend.edgecolor": "none",
-}
 
 
 def draw_run(
@@ -75,22 +39,34 @@ def draw_run(
 
     Returns the files written; a figure without a finite value to show is left out. `epoch_examples` 0 draws no epochs.
     """
+    figures = figures_of(run_dir, major_metric, major_set, higher_is_better, epoch_examples)
+    return [
+        path for name, draw in figures.items() for path in save_drawn(run_dir / "plots" / f"{name}.png", draw)
+    ]  # fmt: skip
+
+
+def figures_of(
+    run_dir: Path, major_metric: str, major_set: str, higher_is_better: bool, epoch_examples: int
+) -> dict[str, Callable[[], Figure | None]]:
+    """Return what draws each figure of a run; None where it has no finite value to show."""
     train, valid = (_rows_if_any(run_dir / name) for name in ("train.tsv", "valid.tsv"))
     sets = list(dict.fromkeys(str(row["set"]) for row in valid))
     colours = {name: SET_COLOURS[index % len(SET_COLOURS)] for index, name in enumerate(sets)}
     end = max((int(row["examples"] or 0) for row in (*train, *valid)), default=0)
-    figures = {
-        "loss": _loss_figure(train, valid, colours),
-        "metric": _metric_figure(valid, colours, major_metric, major_set, higher_is_better),
-        "lr": _column_figure(train, "lr", "learning rate"),
-        "gnorm": _gradient_figure(train),
+    parts: dict[str, Callable[[], Figure | None]] = {
+        "loss": lambda: _loss_figure(train, valid, colours),
+        "metric": lambda: _metric_figure(valid, colours, major_metric, major_set, higher_is_better),
+        "lr": lambda: _column_figure(train, "lr", "learning rate"),
+        "gnorm": lambda: _gradient_figure(train),
     }
-    written = []
-    for name, figure in figures.items():
+
+    def finished(draw: Callable[[], Figure | None]) -> Figure | None:
+        figure = draw()
         if figure is not None:
             _finish_run_axes(figure.axes[0], run_dir, end, epoch_examples)
-            written.append(save_figure(figure, run_dir / "plots" / f"{name}.png"))
-    return written
+        return figure
+
+    return {name: partial(finished, draw) for name, draw in parts.items()}
 
 
 def draw_lengths(path: Path, counts: Mapping[str, Sequence[int]], max_len: int) -> None:
@@ -98,6 +74,12 @@ def draw_lengths(path: Path, counts: Mapping[str, Sequence[int]], max_len: int) 
 
     `counts[split][n]` is the number of examples with n tokens; `max_len` is marked, with the share that reaches it.
     """
+    title = path.parent.parent.name if path.parent.name == "plots" else path.stem
+    save_drawn(path, lambda: lengths_figure(title, counts, max_len))
+
+
+def lengths_figure(title: str, counts: Mapping[str, Sequence[int]], max_len: int) -> Figure:
+    """Return the figure of `draw_lengths`."""
     longest = max([max_len, *(_last_nonzero(split) for split in counts.values())])
     width = math.ceil((longest + 1) / MAX_LENGTH_BINS)
     figure, axes = new_figure()
@@ -112,7 +94,7 @@ def draw_lengths(path: Path, counts: Mapping[str, Sequence[int]], max_len: int) 
         axes.stairs(shares, edges, color=colour, fill=True, alpha=0.08)
     axes.axvline(max_len, color="#888888", linewidth=1.0, linestyle="--")
     _label_above(axes, max_len, f"max_len {max_len:,}")
-    axes.set_title(path.parent.parent.name if path.parent.name == "plots" else path.stem, **_title_place())
+    axes.set_title(title, **_title_place())
     axes.set_xlabel(f"tokens per example (bins of {width})" if width > 1 else "tokens per example")
     axes.set_ylabel("share of examples")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
@@ -121,69 +103,11 @@ def draw_lengths(path: Path, counts: Mapping[str, Sequence[int]], max_len: int) 
     axes.set_ylim(bottom=0)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="best")
-    save_figure(figure, path)
+    return figure
 
 
 def _rows_if_any(path: Path) -> Rows:
     return read_rows(path) if path.exists() else []
-
-
-@functools.cache
-def families() -> list[str]:
-    """Return the fonts of figures: the library's own, then those of this machine that have Chinese letters."""
-    from matplotlib import font_manager
-
-    there = {font.name for font in font_manager.fontManager.ttflist}
-    return ["DejaVu Sans", *(name for name in WITH_CHINESE if name in there)]
-
-
-def new_figure(
-    size_inches: tuple[float, float] = SIZE_INCHES, *, layout: Literal["tight", "constrained"] = "tight",
-    style: Any = STYLE,
-) -> tuple[Figure, Axes]:  # fmt: skip
-    """Return a figure, of the usual size and style unless others are given, with one pair of axes."""
-    with rc_context({**style, "font.family": families()}):
-        figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH, layout=layout)
-        FigureCanvasAgg(figure)
-        return figure, figure.subplots()
-
-
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG; returns the path."""
-    write_bytes(path, drawn(figure, "png"))
-    return path
-
-
-def drawn(figure: Figure, form: str, salt: str = "nlu") -> bytes:
-    """Return a figure as png, svg or pdf.
-
-    The text of an SVG is text, which the reader's fonts show, and the names inside it are made from `salt`. Letters
-    that no font of this machine has are named once, and stand as boxes in the other forms.
-    """
-    content = io.BytesIO()
-    style = {**STYLE, "font.family": families(), "svg.fonttype": "none", "svg.hashsalt": salt}
-    # Equal figures are to be equal bytes.
-    dated = {"svg": ("Date", "Creator", "Format", "Type"), "pdf": ("CreationDate",)}
-    metadata = dict.fromkeys(dated.get(form, ()))
-    with rc_context(style), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        figure.savefig(content, format=form, metadata=metadata)
-    letters = set()
-    for warning in said:
-        if (found := NO_GLYPH.match(str(warning.message))) is None:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        elif form != "svg":
-            letters.add(chr(int(found[1])))
-    if letters:
-        _tell_of("".join(sorted(letters)[:5]))
-    return content.getvalue()
-
-
-def _tell_of(letters: str) -> None:
-    if not TOLD:
-        TOLD.append(letters)
-        log.warning("figures: no font here has %s; install one, such as fonts-noto-cjk, or take format=svg or a page",
-                    letters)  # fmt: skip
 
 
 def _points(rows: Iterable[Mapping[str, Cell]], column: str) -> Points:
@@ -282,7 +206,7 @@ def _column_figure(train: Rows, column: str, label: str) -> Figure | None:
     figure, axes = new_figure()
     _plot(axes, points, SET_COLOURS[0], None, smooth=column == "gnorm")
     axes.set_ylabel(label)
-    axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4), useMathText=True)
+    scientific(axes)
     return figure
 
 
@@ -293,7 +217,7 @@ def _gradient_figure(train: Rows) -> Figure | None:
         return None
     _, norms = _points(train, "gnorm")
     if norms.min() > 0 and norms.max() > 30 * np.median(norms):
-        figure.axes[0].set_yscale("log")
+        logarithmic(figure.axes[0])
     _, clipped = _points(train, "clipped")
     if len(clipped):
         figure.axes[0].set_title(f"{clipped.mean():.1%} of steps clipped", loc="right", fontsize=10, pad=22)

@@ -2,14 +2,16 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from nlu.config.words import counted
-from nlu.display.figures import new_figure, save_figure
+from nlu.display.canvas import new_figure, save_drawn
 from nlu.display.tables import count_text, metric_text, print_table, table_of
 
 MOST_CONFUSIONS = 5
@@ -77,16 +79,24 @@ def draw_scores(folder: Path, found: Mapping[str, Found]) -> list[Path]:
     written = []
     for name, one in found.items():
         if one.confusion is not None:
-            figure, axes = new_figure()
-            draw_confusion(axes, one.names, np.array(one.confusion))
-            axes.set_title(f"{name}: share of the rows of a class, by what is predicted")
-            written.append(save_figure(figure, folder / f"confusion_{name}.png"))
+            written += save_drawn(folder / f"confusion_{name}.png", partial(_confusion_figure, name, one))
         if one.calibration:
-            figure, axes = new_figure()
-            draw_calibration(axes, one.calibration)
-            axes.set_title(f"{name}: ECE {one.metrics['ece']:.4f}")
-            written.append(save_figure(figure, folder / f"calibration_{name}.png"))
+            written += save_drawn(folder / f"calibration_{name}.png", partial(_calibration_figure, name, one))
     return written
+
+
+def _confusion_figure(name: str, one: Found) -> Figure:
+    figure, axes = new_figure()
+    draw_confusion(axes, one.names, np.array(one.confusion))
+    axes.set_title(f"{name}: share of the rows of a class, by what is predicted")
+    return figure
+
+
+def _calibration_figure(name: str, one: Found) -> Figure:
+    figure, axes = new_figure()
+    draw_calibration(axes, one.calibration or ())
+    axes.set_title(f"{name}: ECE {one.metrics['ece']:.4f}")
+    return figure
 
 
 def draw_confusion(axes: Axes, names: Sequence[str], matrix_CC: np.ndarray) -> None:

@@ -16,7 +16,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from nlu.display.figures import drawn, families, save_figure
+from nlu.display.canvas import drawn, families, save_figure
 from nlu.display.trials import Parameter, Summary, TrialRow
 
 SIZE_INCHES = (10.0, 6.0)
@@ -38,6 +38,7 @@ SHADES = "Blues"
 STYLE: Any = {
     "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888",
     "axes.grid": True, "grid.color": "#e8e8e8", "axes.axisbelow": True, "legend.frameon": False,
+    "text.parse_math": False,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from nlu.display.figures import SET_COLOURS, STYLE, families, new_figure
+from nlu.display.canvas import SET_COLOURS, STYLE, families, new_figure
 from nlu.display.search import svg_of
 
 TEXT_COLOUR, GRID_COLOUR = "#010203", "#010204"

@@ -1,14 +1,12 @@
 """Figures are read back as pixels: they exist, have the promised size and change with what they must show."""
 
 import math
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from nlu.display import figures
 from nlu.display.figures import _stride, draw_lengths, draw_run
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 
@@ -97,20 +95,3 @@ def test_lengths_of_each_split_are_drawn_and_an_empty_split_is_left_out(tmp_path
     pictures = [(tmp_path / name).read_bytes() for name in ("full.png", "again/full.png", "one/full.png")]
     assert pictures[0] == pictures[1] != pictures[2]
     assert Image.open(tmp_path / "full.png").size == (1000, 600)
-
-
-def test_letters_that_no_font_has_are_named_once_and_an_svg_has_them_as_text(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(figures, "families", lambda: ["DejaVu Sans"])
-    monkeypatch.setattr(figures, "TOLD", [])
-    figure, axes = figures.new_figure()
-    axes.set_title("财经")
-    with caplog.at_level("WARNING"), warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        assert "财经" in figures.drawn(figure, "svg").decode()
-        assert not caplog.records
-        assert figures.drawn(figure, "png") == figures.drawn(figure, "png")
-        assert figures.drawn(figure, "pdf").startswith(b"%PDF")
-    (record,) = caplog.records
-    assert "no font here has 经财" in record.getMessage()

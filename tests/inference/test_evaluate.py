@@ -238,3 +238,19 @@ def test_an_empty_file_is_called_empty(run: Path, tmp_path: Path, capsys: Any) -
     (tmp_path / "new.csv").write_text("")
     evaluate(f"run={run}", f"data.test={tmp_path}/new.csv", "data.fields=null", status=2)
     assert "new.csv is empty; give a file with rows" in capsys.readouterr().err
+
+
+def test_a_figure_that_cannot_be_drawn_costs_no_score(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*unused: Any) -> None:
+        raise ValueError("Expected end of text")
+
+    monkeypatch.setattr("nlu.display.scores.draw_confusion", fail)
+    rows = run.parent / "dev.jsonl"
+    evaluate(f"run={run}", f"data.test={rows}", f"out={tmp_path}/out", "resamples=0")
+    said = capsys.readouterr()
+    found = result(tmp_path / "out")["metrics"]["test"]
+    assert re.search(rf"accuracy +{found['accuracy']:.4f}", said.out)
+    assert "confusion_test.png is left out" in said.err
+    assert [path.name for path in (tmp_path / "out/plots").iterdir()] == ["calibration_test.png"]

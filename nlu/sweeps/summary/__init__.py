@@ -40,9 +40,9 @@ def write_summary(
     summary = read_summary(study, metric)
     importances, reason = importances_of(study)
     command = write_best(summary, folder / BEST, overrides) and best_command(program, folder, summary, overrides)
+    write_trials(folder / FOLDER / TRIALS, summary, folder)
     figures = draw_figures(summary, importances)
     pictures = write_figures(folder / FOLDER, figures)
-    write_trials(folder / FOLDER / TRIALS, summary, folder)
     write_page(folder / FOLDER / PAGE, summary, figures, reason, command)
     print_trials(summary)
     for path in [*pictures, folder / FOLDER / TRIALS, folder / FOLDER / PAGE]:

@@ -1,0 +1,119 @@
+"""What all figures have in common: texts stand as they are written, fonts, and what happens when drawing fails."""
+
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from nlu.display import canvas, comparison
+from nlu.display.canvas import drawn, new_figure, save_drawn
+from nlu.display.curves import Curve, Drawing, KeptScores
+from nlu.display.figures import draw_run
+from nlu.display.scores import draw_scores
+from nlu.display.search import draw_figures
+from nlu.display.survey_figures import draw_survey
+from nlu.display.trials import Parameter, Summary, TrialRow
+from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
+
+HOSTILE = ["$x_{$", "costs $5 or $_6", r"\frac{$a$", "_hidden $^$"]
+"""labels with which TeX-like markup does not end, or would swallow letters"""
+
+
+def as_drawn(figure: Figure) -> set[str]:
+    """The texts of a figure that are visible once it is drawn."""
+    drawn(figure, "png")
+    return {text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()}
+
+
+def scored(names: list[str]) -> SimpleNamespace:
+    count = len(names)
+    matrix = np.arange(count * count).reshape(count, count).tolist()
+    bins = [{"probability": 0.6, "right": 0.5, "rows": 3}, {"probability": 0.9, "right": 1.0, "rows": 7}]
+    return SimpleNamespace(rows=10, metrics={"ece": 0.1}, by_label=[], intervals={}, names=names, confusion=matrix,
+                           calibration=bins)  # fmt: skip
+
+
+def test_labels_of_classes_are_drawn_as_they_are_written(tmp_path: Path) -> None:
+    written = draw_scores(tmp_path, {"dev $_{": scored(HOSTILE)})
+    assert sorted(path.name for path in written) == ["calibration_dev $_{.png", "confusion_dev $_{.png"]
+    kept = KeptScores("dev", HOSTILE, [{"label": name, "f1": 0.5} for name in HOSTILE], scored(HOSTILE).confusion, [],
+                      0.1, [(5.0, 0.5, 4)])  # fmt: skip
+    for figure in (
+        comparison.draw_confusion_of("run $_{", kept),
+        *comparison.draw_by_class({"run $_{": kept}).values(),
+    ):
+        assert set(HOSTILE) <= as_drawn(figure)
+
+
+def test_names_of_runs_sets_and_metrics_are_drawn_as_they_are_written(tmp_path: Path) -> None:
+    drawing = Drawing("dev_f1", "dev $_f{1$", "examples seen", [Curve("fields=$_{", np.arange(3.0), np.arange(3.0))])
+    assert {"dev $_f{1$", "fields=$_{"} <= as_drawn(comparison.draw(drawing))
+    run = tmp_path / "run $_{ 1$"
+    Table(run / "train.tsv", TRAIN_COLUMNS).append(step=1, epoch=1, examples=8, loss=1.0, gnorm=1.0, lr=2e-5)
+    Table(run / "valid.tsv", VALID_COLUMNS).append(step=1, epoch=1, examples=8, set="$a_{$", metric="$f_{$", value=1)
+    written = draw_run(run, major_metric="$f_{$", major_set="$a_{$", higher_is_better=True, epoch_examples=8)
+    assert [path.name for path in written] == ["loss.png", "metric.png", "lr.png", "gnorm.png"]
+
+
+def test_choices_of_a_search_are_drawn_as_they_are_written() -> None:
+    params = [Parameter("data.fields", "choice", choices=HOSTILE)]
+    trials = [TrialRow(place, "complete", place / 7, None, 8, 1.0, {"data.fields": name}, [(8, place / 7)], None, "")
+              for place, name in enumerate(HOSTILE)]  # fmt: skip
+    found = draw_figures(Summary("study $_{$", "f$_{1$", True, trials, params), {"$_{$ x": 0.7})
+    assert sorted(found) == ["history", "importances", "intermediate", "parallel"]
+    assert set(HOSTILE) <= as_drawn(found["parallel"])
+    assert "$_{$ x" in as_drawn(found["importances"])
+    assert "f$_{1$" in as_drawn(found["history"])
+
+
+def test_labels_of_files_are_drawn_as_they_are_written() -> None:
+    histogram = {"width": 1, "counts": [0, 2, 1]}
+    one = {"labels": dict.fromkeys(HOSTILE, 1), "length_histogram": histogram, "character_histogram": histogram,
+           "cut": [{"max_len": 8, "rows": 0.5}], "character_classes": {"Latin": 1.0}}  # fmt: skip
+    figures = draw_survey({"sets": {"train $_{$": one, "dev": one}, "unit": "tokens", "max_len": 8})
+    assert all(f">{name}</text>" in figures["labels"] for name in HOSTILE)
+
+
+def test_small_numbers_of_an_axis_have_one_power_of_ten_in_letters() -> None:
+    figure, axes = new_figure()
+    axes.plot([0, 1], [1e-5, 4e-5])
+    canvas.scientific(axes)
+    assert "×10⁻⁵" in as_drawn(figure)
+
+
+def test_a_figure_that_cannot_be_drawn_costs_no_other_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Figure:
+        raise ValueError("no such colour")
+
+    with caplog.at_level("WARNING"):
+        assert save_drawn(tmp_path / "broken.png", broken) == []
+    (record,) = caplog.records
+    assert "broken.png is left out" in record.getMessage() and record.exc_info is not None
+    assert save_drawn(tmp_path / "nothing.png", lambda: None) == []
+    assert save_drawn(tmp_path / "whole.png", lambda: new_figure()[0]) == [tmp_path / "whole.png"]
+    with pytest.raises(OSError):
+        (tmp_path / "file").touch()
+        save_drawn(tmp_path / "file" / "whole.png", lambda: new_figure()[0])
+
+
+def test_letters_that_no_font_has_are_named_once_and_an_svg_has_them_as_text(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canvas, "families", lambda: ["DejaVu Sans"])
+    monkeypatch.setattr(canvas, "TOLD", [])
+    figure, axes = new_figure()
+    axes.set_title("财经")
+    with caplog.at_level("WARNING"), warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert "财经" in drawn(figure, "svg").decode()
+        assert not caplog.records
+        assert drawn(figure, "png") == drawn(figure, "png")
+        assert drawn(figure, "pdf").startswith(b"%PDF")
+    (record,) = caplog.records
+    assert "no font here has 经财" in record.getMessage()
