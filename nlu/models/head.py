@@ -32,7 +32,8 @@ class Target(Protocol):
 
 class Head(Protocol):
     """An nn.Module. Its constructor takes the width of the encoder's vectors and the target by position, its options
-    by keyword. No row may influence another's logits."""
+    by keyword. No row may influence another's logits. It is given float32 vectors and computes in fp32, outside
+    autocast."""
 
     wants: Wanted
     """which vectors of `Encoded` it reads: those of sequences, or those of units"""

@@ -5,6 +5,7 @@ Axes: T tokens, S sequences, U units, N rows to be labelled (examples or units),
 
 import dataclasses
 
+import torch
 from torch import Tensor, nn
 
 from nlu.data.collate import Batch
@@ -29,17 +30,23 @@ class TaskModel(nn.Module):
         self.dropout = Dropout(backbone.head_dropout)
 
     def encode(self, batch: Batch, x_TD: Tensor | None = None) -> Encoded:
-        """Return the vectors that the head wants, after dropout, from `x_TD` in place of the words' own vectors."""
+        """Return the float32 vectors that the head reads, after dropout; `x_TD` replaces the words' own vectors."""
         x_TD = self.backbone.embed(batch) if x_TD is None else x_TD
         if self.head.wants == "pooled":
             encoded = self.backbone.encode(x_TD, batch, pooled=True)
             assert encoded.pooled_SD is not None
-            return dataclasses.replace(encoded, pooled_SD=self.dropout(encoded.pooled_SD))
+            return dataclasses.replace(encoded, pooled_SD=self.dropout(encoded.pooled_SD.float()))
         encoded = self.backbone.encode(x_TD, batch, tokens=True)
         assert encoded.tokens_TD is not None and batch.units_U is not None
         # Dropout after the selection spends no random numbers on tokens that nobody reads.
-        return Encoded(units_UD=self.dropout(encoded.tokens_TD.index_select(0, batch.units_U)))
+        return Encoded(units_UD=self.dropout(encoded.tokens_TD.index_select(0, batch.units_U).float()))
 
     def forward(self, batch: Batch, x_TD: Tensor | None = None) -> Tensor:
-        """Return logits (N, C), float32: a row for each example, or for each unit of a tagging batch."""
-        return self.head(self.encode(batch, x_TD), batch)
+        """Return logits (N, C), float32: a row for each example, or for each unit of a tagging batch.
+
+        The head computes in fp32 under autocast too: in bf16 a logit has 8 bits, in which many examples would tie, and
+        its product is so small that nothing is saved.
+        """
+        encoded = self.encode(batch, x_TD)
+        with torch.autocast(batch.tokens_T.device.type, enabled=False):
+            return self.head(encoded, batch)

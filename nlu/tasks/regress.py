@@ -1,11 +1,9 @@
 """Give a text, or a pair of texts, a number. Axes: B examples."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from nlu.data.collate import Batch
@@ -37,13 +35,6 @@ class Regress(RowsOfLogits):
 
     def rows(self, batch: Batch) -> int:
         return len(batch)
-
-    def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
-        """Run the model, its head in fp32: a number in bf16 has 8 bits, in which many texts would tie."""
-        encoded = model.encode(batch, x_TD)
-        assert encoded.pooled_SD is not None
-        with torch.autocast(encoded.pooled_SD.device.type, enabled=False):
-            return {"logits": model.head(replace(encoded, pooled_SD=encoded.pooled_SD.float()), batch)}
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         return {"labels": self.loss(outputs["logits"], batch.targets["numbers"])}

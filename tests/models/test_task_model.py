@@ -2,11 +2,17 @@
 
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 
 from nlu.models.encoders.bert import Bert
+from nlu.models.encoders.textcnn import TextCnn
+from nlu.models.heads.crf import CrfHead
+from nlu.models.heads.linear import LinearHead
+from nlu.models.heads.pairs import SidesHead
 from nlu.models.task_model import TaskModel
-from tests.models.parts import task_model
+from tests.models.parts import labels, task_model
 
 SIZES: dict[str, Any] = {"hidden_size": 24, "layers": 2, "heads": 4, "intermediate_size": 40, "max_positions": 64}
 
@@ -21,10 +27,38 @@ def test_logits_differ_between_examples_and_are_fp32(corpus, spread):
     assert torch.pdist(logits).min() > 0.01
 
 
-def test_logits_are_fp32_under_autocast(corpus, spread):
-    model, batch = spread(model_of("single")), corpus("single", [4, 9]).batch()
+class PlainHead(torch.nn.Linear):
+    """A head of a user, of torch's own layers."""
+
+    wants = "pooled"
+
+    def __init__(self, width: int, target: Any):
+        super().__init__(width, target.num_outputs)
+
+    def forward(self, encoded, batch):
+        return super().forward(encoded.pooled_SD[batch.sequences_KB[0]])
+
+
+@pytest.mark.parametrize("encoder", ["bert", "textcnn"])
+@pytest.mark.parametrize(
+    ("layout", "head_class"),
+    [("single", LinearHead), ("single", PlainHead), ("sides", SidesHead), ("units", LinearHead), ("units", CrfHead)],
+)
+def test_a_head_computes_in_fp32_under_autocast(corpus, spread, encoder, layout, head_class):
+    backbone = Bert(50, None, pretrained=None, **SIZES) if encoder == "bert" else TextCnn(50, None, pretrained=None)
+    head = head_class(backbone.width_of(layout), labels(3, layout))
+    model, batch = spread(TaskModel(backbone, head, layout)), corpus(layout, [4, 9, 12]).batch()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert model(batch).dtype == torch.float32
+        logits, encoded = model(batch), model.encode(batch)
+    read = encoded.units_UD if layout == "units" else encoded.pooled_SD[batch.sequences_KB]
+    assert logits.dtype == read.dtype == torch.float32
+    vectors = read.detach().double().numpy()
+    if layout == "sides":
+        vectors = np.concatenate([*vectors, np.abs(vectors[0] - vectors[1])], axis=1)
+    elif layout == "single":
+        vectors = vectors[0]
+    weight, bias = (parameter.detach().double().numpy() for parameter in getattr(head, "linear", head).parameters())
+    np.testing.assert_allclose(logits.detach().numpy(), vectors @ weight.T + bias, rtol=1e-5, atol=1e-5)
 
 
 def test_a_tagging_batch_has_a_row_of_logits_for_each_unit(corpus, spread):
