@@ -1,12 +1,15 @@
-"""The main job's cost on both sides: AFQMC pairs of at most 128 tokens, or what stands in for them, through nlu's own
-commands' parts and the same token rows through the HF Trainer.
+"""The main job's cost on both sides: AFQMC pairs of at most 128 tokens, or their stand-in, through nlu's own command
+and the same token rows through the HF Trainer.
 """
 
-import atexit
+import multiprocessing.util
+import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from inputs import data_overrides, vocab_path
 
@@ -20,7 +23,8 @@ SIZES = {
 def scratch_folder() -> Path:
     """Return a folder of this process's own, deleted when it ends."""
     folder = Path(tempfile.mkdtemp(prefix="nlu-bench-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # Unlike atexit, this also runs at the end of a process that multiprocessing has started.
+    multiprocessing.util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=0)
     return folder
 
 
@@ -35,12 +39,30 @@ def composed(*overrides: str) -> Any:
         return Run.of(prepare(compose("train", list(overrides))))
 
 
-def native_config(size: str, *overrides: str) -> Any:
-    """Return the configuration of a size, random weights and today's data."""
-    return composed(
+def native_overrides(size: str) -> list[str]:
+    """Return what is set for a size, random weights and the chosen data; the rest are the command's defaults."""
+    return [
         f"model={SIZES[size]['choice']}", *data_overrides(), f"tokenizer.vocab={vocab_path()}",
-        "trainer.ema_decay=0", "scheduler=constant", "optimizer.lr=1e-5", *overrides,
-    )  # fmt: skip
+        "scheduler=constant", "optimizer.lr=1e-5",
+    ]  # fmt: skip
+
+
+def native_config(size: str, *overrides: str) -> Any:
+    """Return the configuration of a size, random weights and the chosen data."""
+    return composed(*native_overrides(size), *overrides)
+
+
+def as_command(work: Callable[[Any], int], overrides: list[str], threads: int) -> NoReturn:
+    """Be `python -m nlu.train OVERRIDES` in this process, with `work(composed configuration)` as its task.
+
+    The command sets its environment itself (how threads wait, for instance), so torch must not be imported before.
+    """
+    from nlu.config.entry.app import run_app
+
+    assert "torch" not in sys.modules, "torch has read the environment already"
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    sys.argv = ["nlu.train", *overrides, f"hydra.run.dir={scratch_folder() / 'run'}"]
+    run_app(work, "train")
 
 
 def native_run(size: str, *overrides: str) -> Any:

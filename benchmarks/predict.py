@@ -3,11 +3,12 @@
     python benchmarks/predict.py
     python benchmarks/predict.py --sizes "4 x 312" --rows 1000
 
-A turn scores every row once: ours by `score`, which each evaluation of a run goes through, so that records of all rows
-and all metrics are computed too; the peer's by `Trainer.predict`, which returns logits, with the same batch size. Three
-configurations of the peer are measured: as in training (bf16 by autocast, rows in file order), the same with rows
-grouped by length (which returns predictions in another order than the rows'), and weights cast to bf16
-(`bf16_full_eval`) with grouped rows, its fastest. The first is what a user of the Trainer has; the target is held
+A turn scores every row once: ours by `score`, which each evaluation of a run calls, on the run that `python -m
+nlu.train` builds and in that command's environment (its threads sleep where they wait, the peer's spin), so that
+records of all rows and all metrics are computed too; the peer's by `Trainer.predict`, which returns logits, with the
+same batch size. Three configurations of the peer are measured: as in training (bf16 by autocast, rows in file order),
+the same with rows grouped by length (which returns predictions in another order than the rows'), and weights cast to
+bf16 (`bf16_full_eval`) with grouped rows, its fastest. The first is what a user of the Trainer has; the target is held
 against it. On a CPU that has no bf16 products both sides compute in fp32, and the third is left out.
 """
 
@@ -19,7 +20,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import options
-from afqmc import SIZES, PadTo, native_run, peer_arguments, peer_model, rows_for_peer, silent, stored_set, subset
+from afqmc import (
+    SIZES,
+    PadTo,
+    as_command,
+    built,
+    native_overrides,
+    peer_arguments,
+    peer_model,
+    rows_for_peer,
+    silent,
+    stored_set,
+    subset,
+)  # fmt: skip
 from inputs import announce
 from machine import best_rate, encoder_gflop_per_token, matmul_rates
 from table import Row, show
@@ -50,23 +63,28 @@ def peers_of(precision: str) -> dict[str, PeerSetting]:
 def native(
     turns: Turns, *, size: str, rows: int, batch_size: int, threads: int, device: str, precision: str
 ) -> None:
-    """nlu's side: `score`, whose records lie in a file until they are kept or dropped."""
-    import torch
+    """nlu's side: `score` on the run that `python -m nlu.train` builds, in that command's environment."""
 
-    from nlu.training.evaluation import Evaluator, score
+    def work(composed: Any) -> int:
+        from nlu.config.entry.app import prepare
+        from nlu.config.schema import Run
+        from nlu.training.evaluation import Evaluator, score
 
-    torch.set_num_threads(threads)
-    run = native_run(size, f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}")
-    part = subset(run.store.sets["dev"], rows)
-    stepper = run.stepper
-    evaluator = Evaluator(stepper.model, run.task, stepper.ranks, stepper.precision, batch_size, run.run_dir)
+        run = built(Run.of(prepare(composed)))
+        part = subset(run.store.sets["dev"], rows)
+        stepper = run.stepper
+        evaluator = Evaluator(stepper.model, run.task, stepper.ranks, stepper.precision, batch_size, run.run_dir)
 
-    def predict(some: Any) -> None:
-        scored = score(evaluator, some, {}, lambda count: None)
-        assert len(scored.spool) == len(some)
-        scored.spool.close()
+        def predict(some: Any) -> None:
+            scored = score(evaluator, some, {}, lambda count: None)
+            assert len(scored.spool) == len(some)
+            scored.spool.close()
 
-    measure_turns(turns, predict, subset(part, WARM_UP_ROWS), part, int(part.lengths_N.sum()))
+        measure_turns(turns, predict, subset(part, WARM_UP_ROWS), part, int(part.lengths_N.sum()))
+        return 0
+
+    overrides = [f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}"]
+    as_command(work, [*native_overrides(size), *overrides], threads)
 
 
 def peer(

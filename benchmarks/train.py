@@ -4,23 +4,37 @@
     python benchmarks/train.py --sizes "4 x 312" --turns 7 --threads 1
     python benchmarks/train.py --device cuda --batch-size 256
 
-Both sides run their own whole training loop on the same token rows, with the same model size, batch, precision,
-optimizer (AdamW), clipping and threads. They take turns of some steps each, after a warm-up in which the libraries meet
-most of the lengths that batches have; figures are medians over the turns. The peer's best configuration (bf16, or
-fp32 on a CPU that has no bf16 products; batches grouped by length and padded to their longest row, SDPA) is the one
-that counts; its weaker ones are measured once, for orientation. Matrix products are timed between the turns, in bf16
-and fp32: the faster of two shapes is the machine's limit.
+Ours is the command, `python -m nlu.train`, with its environment and its defaults; the peer is `Trainer.train` in the
+environment of whoever runs this. Both run their whole loop on the same token rows, with the same model size, batch,
+precision, optimizer (AdamW), constant rate, clipping and threads, and log every ten steps; neither evaluates nor
+saves. What differs: our threads sleep where they wait (OMP_WAIT_POLICY=passive, unless it is set), the peer's spin,
+which is faster on idle cores and slower on busy ones; ours keeps a moving average of the weights (trainer.ema_decay),
+which the Trainer does not have. They take turns of some steps each, after a warm-up in which the libraries meet most
+of the lengths that batches have; figures are medians over the turns. The peer's best configuration (bf16, or fp32 on a
+CPU that has no bf16 products; batches grouped by length and padded to their longest row, SDPA) is the one that counts;
+its weaker ones are measured once, for orientation. Matrix products are timed between the turns, in bf16 and fp32: the
+faster of two shapes is the machine's limit.
 """
 
 import argparse
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
 import options
-from afqmc import SIZES, PadTo, native_run, peer_arguments, peer_model, rows_for_peer, silent, stored_set
+from afqmc import (
+    SIZES,
+    PadTo,
+    as_command,
+    native_overrides,
+    peer_arguments,
+    peer_model,
+    rows_for_peer,
+    silent,
+    stored_set,
+)  # fmt: skip
 from inputs import announce
 from machine import best_rate, encoder_gflop_per_token, matmul_rates
 from table import Row, show
@@ -70,35 +84,40 @@ def pacer_of(turns: Turns, size: str, steps: int, device: str) -> StepPacer:
 
 
 def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int, device: str, precision: str) -> None:
-    """nlu's side: `nlu.training.loop.train` on the run that the command would build."""
-    import torch
-
-    from nlu.training.loop import train
-
-    torch.set_num_threads(threads)
-    if device == "cuda":
-        # As nlu.train does it, before anything asks for the device.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.set_deterministic_debug_mode("warn")
-        torch.utils.deterministic.fill_uninitialized_memory = False
-    run = native_run(
-        size, f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
-        f"trainer.max_duration={ENDLESS}st", "trainer.eval_interval=0", "trainer.save_interval=0",
-    )  # fmt: skip
+    """nlu's side: `python -m nlu.train` with its own environment and defaults, stopped between turns."""
     pacer = pacer_of(turns, size, steps, device)
-    take_step = run.stepper.step
-    done = 0
 
-    def paced_step(*arguments: Any, **named: Any) -> Any:
-        nonlocal done
-        result = take_step(*arguments, **named)
-        tokens = sum(int(run.train_set.lengths_N[examples_B].sum()) for examples_B in run.global_batches(done))
-        done += 1
-        pacer.after_step(tokens)
-        return result
+    def work(composed: Any) -> int:
+        from nlu import train as command
+        from nlu.training import single
 
-    run.stepper.step = paced_step
-    train(run)
+        train = single.train
+
+        def paced(run: Any) -> Any:
+            take_step = run.stepper.step
+            done = 0
+
+            def paced_step(*arguments: Any, **named: Any) -> Any:
+                nonlocal done
+                result = take_step(*arguments, **named)
+                tokens = sum(int(run.train_set.lengths_N[examples_B].sum()) for examples_B in run.global_batches(done))
+                done += 1
+                pacer.after_step(tokens)
+                return result
+
+            run.stepper.step = paced_step
+            return train(run)
+
+        single.train = paced
+        # What the run shows would stand between the rows of the benchmark.
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+            return command.main(composed)
+
+    overrides = [
+        f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
+        f"trainer.max_duration={ENDLESS}st", "trainer.eval_interval=0", "trainer.save_interval=0",
+    ]  # fmt: skip
+    as_command(work, [*native_overrides(size), *overrides], threads)
 
 
 def peer(

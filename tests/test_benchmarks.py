@@ -3,11 +3,13 @@
 import ast
 import importlib
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from nlu.config.errors import DataError
 
@@ -43,6 +45,24 @@ def test_data_and_vocabulary_of_the_data_folder_are_taken(
     assert inputs.data_overrides() == ("data=afqmc", "task=match")
     assert inputs.training_files("afqmc") == ((tmp_path / "AFQMC" / "train.json", None),)
     assert inputs.vocab_path() == (tmp_path / "bert_base_chinese_vocab" / "vocab.txt").resolve()
+
+
+def test_the_measured_side_is_the_command_with_its_own_environment_and_defaults(tmp_path: Path) -> None:
+    program = (
+        "import os; from afqmc import as_command\n"
+        "def work(composed):\n"
+        "    print(os.environ['OMP_WAIT_POLICY'], os.environ['OMP_NUM_THREADS'], composed.trainer.ema_decay)\n"
+        "    return 0\n"
+        "as_command(work, ['trainer.batch_size=4'], 1)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    environment = {**environment, "PYTHONPATH": str(FOLDER), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=FOLDER.parent, env=environment, capture_output=True, text=True, check=True
+    )
+    decay = yaml.safe_load((FOLDER.parent / "conf/trainer/default.yaml").read_text())["ema_decay"]
+    assert done.stdout.split() == ["passive", "1", str(decay)] and decay > 0
+    assert list(tmp_path.iterdir()) == [], "the scratch folder is deleted when the process ends"
 
 
 def test_what_cannot_be_measured_is_said_and_the_rest_goes_on(
