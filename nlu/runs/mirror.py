@@ -253,9 +253,10 @@ class Mirror:
         """Make the mirror what the snapshot is: files of checkpoints, other files, the result, the record."""
         fixed: dict[str, dict[str, Any]] = {}
         loose: dict[str, int] = {}
-        self._ledger.require_held()
         files = sorted(snapshot.files, key=lambda file: (not file.is_fixed, file.place == RESULT))
         for file in files:
+            # This process may have been suspended since the last one.
+            self._ledger.require_held()
             if file.is_fixed:
                 named = _final(file.key, snapshot.names)
                 key, place = (named, named) if snapshot.has_ended else (file.key, file.place)
@@ -268,6 +269,7 @@ class Mirror:
         self._note(own_id)
         self._ledger.append(SAVE, {"id": own_id, "fixed": fixed, "loose": loose, "ended": snapshot.has_ended}, own_id)
         gone, self._kept = self._kept.keys() - fixed.keys(), fixed
+        # No record names them any more, nor will one: who takes over now continues from this record, at a later step.
         for key in sorted(gone):
             self._sent.pop(key, None)
             self.store.delete(key)

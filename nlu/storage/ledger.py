@@ -1,16 +1,23 @@
 """Who may write to a folder of an object store, and what of it counts: records with numbers, each put on condition.
 
-    FOLDER/.ledger/0000000007.json     {"id": ..., "kind": "claim" | "save" | "release", "holder": ..., "content": ...}
-    FOLDER/.ledger/newest.json         {"number": 7}: there are at least so many, whatever a listing shows
+    FOLDER/.ledger/0000000007.json     {"id", "kind": "claim" | "save" | "release", "claim": 5, "holder", "content"}
+    FOLDER/.ledger/newest-5.json       {"number": 7}: the holder of claim 5 has written at least so many records
     FOLDER/.ledger/beat.json           {"holder": ..., "count": ...}
 
 A record is written under the number after the last one, by a put that the store refuses where an object stands. So of
-two that write the same number one succeeds, and the other learns of it: a holder whose folder was taken over while it
-slept can add no record, whatever it did meanwhile. Only what the newest record names counts. A lost answer is found out
-by the record's own id.
+two that write the same number one succeeds, and the other learns of it. Only what the newest record names counts. A
+lost answer is found out by the record's own id.
+
+**The fence.** A claim is written directly after the last record of the holder before, and is never deleted; a holder
+deletes none but its own records, and never its claim. So the next number of a holder that was suspended stays taken
+for ever, however many records its successor has written and deleted, and the put itself is refused: there is no moment
+between a check and the put. The same holds where the suspended holder does not know whether its last record arrived.
+Each holder notes its newest number under a name of its own, so that none that wakes up takes back another's note.
 
 A claim is free to take where the last record is a release, where its holder was a process of this machine that has
-ended, or where nothing was heard of the holder for `SILENCE_S` seconds by the clock of whoever waits.
+ended, or where nothing was heard of the holder for `SILENCE_S` seconds by the clock of whoever waits. Whoever claims
+may itself have been suspended since it read the newest record, and the number after that one been used and deleted: it
+then finds the higher note of the holder before, and withdraws.
 """
 
 import json
@@ -27,19 +34,20 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.storage.answers import Unreachable
 from nlu.storage.objects import ObjectStore
-from nlu.storage.processes import has_ended, identity_of
+from nlu.storage.processes import elapsed_s, has_ended, identity_of
 
 log = logging.getLogger(__name__)
 
 FOLDER = ".ledger"
 BEAT = f"{FOLDER}/beat.json"
-NEWEST = f"{FOLDER}/newest.json"
 PROOF = f"{FOLDER}/conditional-put"
 CLAIM, SAVE, RELEASE = "claim", "save", "release"
-KEPT = 8
-"""records that stay: a listing that is some records old must still lead to one that is there"""
+KEPT = 4
+"""records of a holder that stay beside its claim, for readers that have just read the number of one"""
 BEAT_S, LOOK_S = 15.0, 1.0
 SILENCE_S = 60.0
+HELD_FOR_S = 1.0
+"""for how long an answer that the folder is still held counts; far less than any silence"""
 PAUSE_S, TRIES, CLAIM_TRIES = 0.5, 20, 5
 
 
@@ -58,6 +66,8 @@ class Record:
     number: int
     id: str
     kind: str
+    claim: int
+    """number of the claim under which it was written; 0 in records of earlier versions"""
     holder: Mapping[str, Any]
     content: Mapping[str, Any]
     """what the folder is as of this record: carried on by a claim and a release, new in a save"""
@@ -70,6 +80,8 @@ class Ledger:
         self._store, self._beat_s, self._silence_s = store, beat_s, silence_s
         self._own = {"id": uuid.uuid4().hex, "host": socket.gethostname(), **identity_of(os.getpid())}
         self._newest: Record | None = None
+        self._claim = 0
+        self._held_until_s = 0.0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -81,11 +93,11 @@ class Ledger:
         if (record := self._last_from(max(filter(None, map(_number, listed)), default=0))) is not None:
             return record
         for _ in range(TRIES):
-            # Either may be some records old, and records go on from there.
-            numbers = [self._noted(), *map(_number, self._store.list(FOLDER))]
-            known = max((number for number in numbers if number is not None), default=0)
-            record = self._last_from(known) or self._last_from(1)
-            if record is not None or not known:
+            # A listing may be some records old, or show none, and the first claim is always there. Earlier versions
+            # deleted it, and noted how many there are.
+            known = max(filter(None, map(_number, self._store.list(FOLDER))), default=0)
+            record = self._last_from(known) or self._last_from(1) or self._last_from(noted := self._noted(0) or 0)
+            if record is not None or not (known or noted):
                 return record
             time.sleep(PAUSE_S)
         raise Unreachable(f"{self._store.shown} lists records that it does not have; ask again later")
@@ -93,9 +105,22 @@ class Ledger:
     def _last_from(self, number: int) -> Record | None:
         """Return the last record from a number on; None for 0, and where that number has none."""
         record = self._read(number) if number else None
-        while record is not None and (later := self._read(record.number + 1)) is not None:
+        while record is not None and (later := self._after(record)) is not None:
             record = later
         return record
+
+    def _after(self, record: Record) -> Record | None:
+        """Return a record behind one that was just read: the next one or, behind a claim, one that is still there."""
+        later = self._read(record.number + 1)
+        if later is not None or record.kind != CLAIM:
+            return later
+        for _ in range(TRIES):
+            noted = self._noted(record.number)
+            if noted is None or noted <= record.number:
+                return None
+            if (later := self._read(noted)) is not None:
+                return later
+        raise Unreachable(f"{self._store.shown} has new records faster than they can be read; ask again later")
 
     def claim(self, say: Callable[[str], None], expected: Record | None) -> Record:
         """Have the folder from now on, whose last record was `expected`; returns the record of the claim.
@@ -108,6 +133,11 @@ class Ledger:
             self._require_silence(expected, say)
         self._newest = expected
         claimed = self._claimed(expected.content if expected else {})
+        if expected is not None and (self._noted(expected.claim) or 0) > claimed.number:
+            # This process slept since it read `expected`, and the number was free because it had been deleted.
+            self._store.delete(_key(claimed.number))
+            raise self._refusal(expected.holder)
+        self._claim = claimed.number
         self._thread = threading.Thread(target=self._beat, name="ledger", daemon=True)
         self._thread.start()
         return claimed
@@ -128,8 +158,10 @@ class Ledger:
         Raises TakenOver where another process has added one, Unreachable where the store does not answer.
         """
         last = self._newest
-        record = Record((last.number if last else 0) + 1, own_id or uuid.uuid4().hex, kind, self._own, content)
-        document = {"id": record.id, "kind": kind, "holder": self._own, "content": content}
+        number = (last.number if last else 0) + 1
+        claim = number if kind == CLAIM else self._claim
+        record = Record(number, own_id or uuid.uuid4().hex, kind, claim, self._own, content)
+        document = {"id": record.id, "kind": kind, "claim": claim, "holder": self._own, "content": content}
         written = self._store.put_new(_key(record.number), json.dumps(document, ensure_ascii=False).encode())
         if not written:
             there = self._read(record.number)
@@ -144,29 +176,37 @@ class Ledger:
         return record
 
     def require_held(self) -> None:
-        """Raise TakenOver where another process has added a record since this one did: nothing may be written then."""
-        number = self._newest.number if self._newest else 0
-        if (later := self._read(number + 1)) is not None:
+        """Raise TakenOver where another process has added a record since this one did: nothing may be written then.
+
+        The store is asked once in `HELD_FOR_S` seconds, so this may be called before each write.
+        """
+        if elapsed_s() < self._held_until_s:
+            return
+        asked_s = elapsed_s()
+        while (later := self._read((self._newest.number if self._newest else 0) + 1)) is not None:
             self._require_own(later)
+            # The answer to its put was lost.
             self._newest = later
+        self._held_until_s = asked_s + HELD_FOR_S
 
     def _require_own(self, record: Record) -> None:
         if record.holder.get("id") != self._own["id"]:
             raise self._refusal(record.holder)
 
-    def _noted(self) -> int | None:
-        """Return the number that was noted last: an object that is asked for by name is never an old one."""
+    def _noted(self, claim: int) -> int | None:
+        """Return the number that the holder of a claim noted last; an object that is asked for by name is never old."""
         try:
-            return int(json.loads(self._store.get(NEWEST))["number"])
+            return int(json.loads(self._store.get(_note(claim)))["number"])
         except FileNotFoundError:
             return None
 
     def forget_old(self) -> None:
-        """Note how many records there are, and delete those that nobody needs any more."""
+        """Note how many records there are, and delete those of this holder that nobody needs any more."""
         assert self._newest is not None
-        self._store.put(NEWEST, json.dumps({"number": self._newest.number}).encode())
+        newest = self._newest.number
+        self._store.put(_note(self._claim), json.dumps({"number": newest}).encode())
         for key in self._store.list(FOLDER):
-            if (number := _number(key)) is not None and number <= self._newest.number - KEPT:
+            if (number := _number(key)) is not None and self._claim < number <= newest - KEPT:
                 self._store.delete(key)
 
     def release(self) -> None:
@@ -183,7 +223,7 @@ class Ledger:
     def _read(self, number: int) -> Record | None:
         try:
             found = json.loads(self._store.get(_key(number)))
-            return Record(number, found["id"], found["kind"], found["holder"], found["content"])
+            return Record(number, found["id"], found["kind"], found.get("claim", 0), found["holder"], found["content"])
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -234,6 +274,11 @@ class Ledger:
 
 def _key(number: int) -> str:
     return f"{FOLDER}/{number:010d}.json"
+
+
+def _note(claim: int) -> str:
+    """Return where the holder of a claim notes its newest record; earlier versions had one place for all."""
+    return f"{FOLDER}/newest-{claim}.json" if claim else f"{FOLDER}/newest.json"
 
 
 def _number(key: str) -> int | None:

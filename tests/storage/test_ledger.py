@@ -59,6 +59,105 @@ def test_of_a_silent_holder_the_folder_is_taken_and_it_can_add_nothing_when_it_w
     second.stop_beating()
 
 
+def work_of_a_successor(url: str) -> tuple[Ledger, dict[str, bytes]]:
+    """Take the folder over, and save so often that all records but the newest are deleted; returns what is there."""
+    successor = claimed(Elsewhere(url))
+    for number in range(2 * KEPT):
+        successor.append(SAVE, {"state": f"successor's {number}"})
+        successor.forget_old()
+    successor.stop_beating()
+    return successor, records(url)
+
+
+def records(url: str) -> dict[str, bytes]:
+    """All that the ledger holds but beats."""
+    store = ObjectStore(url, "mirror")
+    return {key: store.get(key) for key in store.list(".ledger") if "beat" not in key}
+
+
+def newest_of(url: str, listing: type[ObjectStore] = ObjectStore) -> Any:
+    record = Ledger(listing(url, "mirror")).newest()
+    assert record is not None
+    return record.content["state"]
+
+
+@pytest.mark.parametrize("ask", [Ledger.require_held, lambda ledger: ledger.append(SAVE, {"state": "sleeper's"})])
+def test_a_holder_that_slept_through_many_saves_of_its_successor_adds_nothing(
+    url: str, ask: Callable[[Ledger], object]
+) -> None:
+    sleeper = claimed(Elsewhere(url))
+    sleeper.append(SAVE, {"state": "sleeper's"})
+    sleeper.stop_beating()
+    before = work_of_a_successor(url)[1]
+    with pytest.raises(TakenOver, match="written by process"):
+        ask(sleeper)
+    assert records(url) == before and newest_of(url) == f"successor's {2 * KEPT - 1}"
+
+
+def test_a_holder_that_does_not_know_whether_its_last_record_arrived_adds_nothing_either(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeper = claimed(Elsewhere(url))
+    with monkeypatch.context() as losing:
+        losing.setattr(ObjectStore, "put_new", _carried_out_and_not_answered)
+        with pytest.raises(Unreachable):
+            sleeper.append(SAVE, {"state": "sleeper's"})
+    sleeper.stop_beating()
+    before = work_of_a_successor(url)[1]
+    for ask in (sleeper.require_held, lambda: sleeper.append(SAVE, {"state": "sleeper's again"})):
+        with pytest.raises(TakenOver, match="written by process"):
+            ask()
+    assert records(url) == before and newest_of(url) == f"successor's {2 * KEPT - 1}"
+
+
+def _carried_out_and_not_answered(self: ObjectStore, key: str, content: bytes) -> bool:
+    self._bucket.put_new(self._key(key), content)
+    raise Unreachable("the answer is lost")
+
+
+def test_a_holder_that_slept_while_it_deleted_old_records_takes_none_of_its_successors_away(url: str) -> None:
+    sleeper = claimed(Elsewhere(url))
+    for number in range(2 * KEPT):
+        sleeper.append(SAVE, {"state": f"sleeper's {number}"})
+    sleeper.stop_beating()
+    successor, _ = work_of_a_successor(url)
+    sleeper.forget_old()
+    for listing in (ObjectStore, Behind, Blind):
+        assert newest_of(url, listing) == f"successor's {2 * KEPT - 1}"
+    successor.append(SAVE, {"state": "one more"})
+    for listing in (ObjectStore, Behind, Blind):
+        assert newest_of(url, listing) == "one more"
+
+
+def test_who_slept_between_looking_and_claiming_withdraws_where_the_holder_went_on(url: str) -> None:
+    holder = claimed(Elsewhere(url))
+    holder.append(SAVE, {"state": "early"})
+    late = Elsewhere(url)
+    looked_at = late.newest()
+    for number in range(2 * KEPT):
+        holder.append(SAVE, {"state": number})
+        holder.forget_old()
+    holder.stop_beating()
+    before = records(url)
+    with pytest.raises(TakenOver, match="written by process"):
+        late.claim(lambda text: None, looked_at)
+    after = records(url)
+    assert after.pop(".ledger/conditional-put") and {**before, ".ledger/conditional-put": b""}.keys() >= after.keys()
+    assert newest_of(url) == 2 * KEPT - 1 and holder.append(SAVE, {"state": "next"}).number == 2 * KEPT + 3
+
+
+def test_a_folder_that_an_earlier_version_kept_is_found_and_taken_over(url: str) -> None:
+    store = ObjectStore(url, "mirror")
+    for number in range(3, 12):
+        document = {"id": f"{number}", "kind": SAVE, "holder": {"host": "elsewhere"}, "content": {"state": number}}
+        store.put(f".ledger/{number:010d}.json", json.dumps(document).encode())
+    store.put(".ledger/newest.json", b'{"number": 11}')
+    successor, _ = work_of_a_successor(url)
+    assert successor.newest().claim == 12
+    for listing in (ObjectStore, Behind, Blind):
+        assert newest_of(url, listing) == f"successor's {2 * KEPT - 1}"
+
+
 def test_a_folder_that_was_given_back_is_free_at_once(url: str) -> None:
     first = claimed(Elsewhere(url, silence_s=1000))
     first.append(SAVE, {"state": 1})
@@ -139,7 +238,8 @@ def test_old_records_go_and_the_newest_is_still_found(url: str) -> None:
     for number in range(3 * KEPT):
         writer.append(SAVE, {"state": number})
         writer.forget_old()
-    assert sum(key.removesuffix(".json")[-1].isdigit() for key in store.list(".ledger")) == KEPT
+    records = sorted(key for key in store.list(".ledger") if key.startswith(".ledger/0"))
+    assert records[0] == ".ledger/0000000001.json" and len(records) == 1 + KEPT, "the claim, and the newest saves"
     for listing in (ObjectStore, Behind, Blind):
         assert Ledger(listing(url, "mirror")).newest().content == {"state": 3 * KEPT - 1}
     writer.release()
