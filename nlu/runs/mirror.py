@@ -83,6 +83,9 @@ class Mirror:
         """by key: the identity of the file that is there"""
         self._kept: dict[str, dict[str, Any]] = {}
         """of the newest record: size and sha256 of each file of a checkpoint, by key"""
+        self._saves: list[str] = []
+        """the newest record that the mirror is known to have, and those since that it may have: the folder is at these
+        saves or ahead of them"""
         self._pending: Snapshot | None = None
         self._failure: Exception | None = None
         """why nothing is sent any more"""
@@ -127,6 +130,7 @@ class Mirror:
             if there:
                 if there["id"] not in note.get("saves", []):
                     self._fetch(there)
+                self._saves = [there["id"]]
                 self._kept = dict(there["fixed"])
             abort_uploads(self.store, there.get("loose", ()))
         except BaseException:
@@ -265,9 +269,11 @@ class Mirror:
                 loose[file.place] = file.size
                 self._with_loose(file)
         own_id = uuid.uuid4().hex
-        # Were this process killed between the two, the folder would not know its own save.
-        self._note(own_id)
+        # Were this process killed between the two, the folder would not know its own save. A record whose answer is
+        # lost may be there too, so the earlier ones stay until one is known to be.
+        self._note([*self._saves, own_id])
         self._ledger.append(SAVE, {"id": own_id, "fixed": fixed, "loose": loose, "ended": snapshot.has_ended}, own_id)
+        self._saves = [own_id]
         gone, self._kept = self._kept.keys() - fixed.keys(), fixed
         # No record names them any more, nor will one: who takes over now continues from this record, at a later step.
         for key in sorted(gone):
@@ -308,9 +314,10 @@ class Mirror:
             self.store.put_file(file.key, file.file)
         self._sent[file.key] = file.identity
 
-    def _note(self, own_id: str) -> None:
-        earlier = (read_json(self._folder / NOTE) or {}).get("saves", [])
-        write_json(self._folder / NOTE, {"mirror": self.store.shown, "saves": [*earlier[-1:], own_id]})
+    def _note(self, saves: list[str]) -> None:
+        """Write down which saves of the mirror the folder is at or ahead of."""
+        self._saves = saves
+        write_json(self._folder / NOTE, {"mirror": self.store.shown, "saves": saves})
 
     def _fetch(self, content: Mapping[str, Any]) -> None:
         """Bring the folder to what a record names."""
@@ -320,12 +327,12 @@ class Mirror:
         total = sum(entry["size"] for entry in content["fixed"].values()) + sum(content["loose"].values())
         self._say(f"fetching {self._folder} from {self.store.shown}, {total / 1e6:.0f} MB")
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_json(self._folder / NOTE, {"mirror": self.store.shown, "saves": []})
+        self._note([])
         with download_progress(self.store.reference.name, total) as advance:
             receive(self.store, content, incoming, advance)
         install(self._folder, incoming)
         remove(incoming)
-        write_json(self._folder / NOTE, {"mirror": self.store.shown, "saves": [content["id"]]})
+        self._note([content["id"]])
 
 
 @contextmanager

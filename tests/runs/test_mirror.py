@@ -3,8 +3,8 @@
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from nlu.storage import copies
 from nlu.storage.bucket import Bucket
 from nlu.storage.buckets import S3Bucket, open_bucket
 from nlu.storage.copies import records_of
-from nlu.storage.ledger import RELEASE, Ledger, TakenOver
+from nlu.storage.ledger import RELEASE, SAVE, Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.settle import mark_whole
 from nlu.sweeps.object_journal import ObjectJournalBackend
@@ -196,6 +196,40 @@ def test_a_folder_that_is_ahead_of_its_mirror_keeps_what_it_has(
     with killed_in_backward(1):
         run(tmp_path / "here", "resume=auto")
     assert saved_step(objects(url)) == 4, "it went on from its own state, and sent that"
+
+
+def test_a_folder_that_is_ahead_of_its_mirror_keeps_what_it_has_however_many_records_failed(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with killed_in_backward(3):
+        run(tmp_path / "here")
+    failed, append = [], Ledger.append
+
+    def failing(self: Ledger, kind: str, content: Mapping[str, Any], own_id: str | None = None) -> Any:
+        if kind != SAVE:
+            return append(self, kind, content, own_id)
+        failed.append(own_id)
+        raise mirrors.Unreachable("no answer")
+
+    wait = Mirror._wait
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "append", failing)
+        patched.setattr(mirrors, "PAUSE_S", 0.01)
+
+        def until_some_failed(self: Mirror, limit_s: float) -> None:
+            while len(failed) < 5:
+                time.sleep(0.01)
+            with suppress(UserError):
+                wait(self, 0)
+
+        patched.setattr(Mirror, "_wait", until_some_failed)
+        with killed_in_backward(3):
+            run(tmp_path / "here", "resume=auto")
+    assert json.loads((tmp_path / "here/checkpoints/last/state.json").read_text())["state"]["step"] == 4
+    assert saved_step(objects(url)) == 2, "the files went there, and no record names them"
+    with killed_in_backward(1):
+        run(tmp_path / "here", "resume=auto")
+    assert saved_step(objects(url)) == 4, "it continued from its own state, and sent that"
 
 
 def saved_step(contents: dict[str, bytes]) -> int:
