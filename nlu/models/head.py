@@ -3,8 +3,8 @@
 Axes: N rows to be labelled (examples or units), C outputs.
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -40,6 +40,14 @@ class Head(Protocol):
 
     def __call__(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Return logits (N, C), float32: a row for each example, or for each unit."""
+
+
+@runtime_checkable
+class HasLearningRates(Protocol):
+    """A head of which some parameters are not to be trained at the optimizer's rate."""
+
+    learning_rates: Mapping[str, float]
+    """peak rates, by name of a parameter in the head"""
 
 
 def wanted_by(target: Target) -> Wanted:

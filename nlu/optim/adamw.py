@@ -1,4 +1,4 @@
-"""AdamW with BERT's parameter groups: depth-wise rates, no decay on norms and biases, frozen patterns."""
+"""AdamW with BERT's parameter groups: rates by depth, no decay on norms and biases, frozen patterns."""
 
 import fnmatch
 import inspect
@@ -10,6 +10,7 @@ from torch.optim.adam import adam
 
 from nlu.config.errors import UserError
 from nlu.config.types import Fraction, NonNegativeFloat, PositiveFloat
+from nlu.models.head import HasLearningRates
 from nlu.models.task_model import TaskModel
 
 log = logging.getLogger(__name__)
@@ -75,18 +76,21 @@ class AdamW:
         Raises UserError where a pattern matches no parameter or nothing is left to train.
         """
         self._freeze(model)
-        norms = {id(p) for m in model.modules() if isinstance(m, nn.LayerNorm) for p in m.parameters()}
-        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+        of_head = model.head.learning_rates if isinstance(model.head, HasLearningRates) else {}
+        own_rates = {f"head.{name}": rate for name, rate in of_head.items()}
+        norms = {id(p) for m in model.modules() if _is_norm(m) for p in m.parameters(recurse=False)}
+        groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                decay = 0.0 if id(parameter) in norms or name.endswith("bias") else self.weight_decay
-                groups.setdefault((self.lr * self._ratio(model, name), decay), []).append(parameter)
+                is_shape = parameter.dim() < 2 or name.endswith("bias") or id(parameter) in norms
+                lr, decay = self.lr * self._ratio(model, name), 0.0 if is_shape else self.weight_decay
+                groups.setdefault((own_rates.get(name, lr), decay, name in own_rates), []).append(parameter)
         if not groups:
             raise UserError(f"optimizer.freeze is {self.freeze}, which leaves nothing to train; drop a pattern")
         return FusedAdamW(
             [
-                {"params": parameters, "lr": lr, "base_lr": lr, "weight_decay": decay}
-                for (lr, decay), parameters in groups.items()
+                {"params": parameters, "lr": lr, "base_lr": lr, "weight_decay": decay, "has_own_lr": has_own_lr}
+                for (lr, decay, has_own_lr), parameters in groups.items()
             ],
             betas=self.betas,
             eps=self.eps,
@@ -118,8 +122,17 @@ class AdamW:
         return ratio * self.top_lr_ratio if below_top == 0 else ratio
 
 
+def _is_norm(module: nn.Module) -> bool:
+    """Whether a module normalises, of whatever library: LayerNorm, RMSNorm, ModernBertRMSNorm, ..."""
+    return "norm" in type(module).__name__.lower()
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> float:
-    """Set every group's rate to its base times the factor; returns the highest."""
+    """Set every group's rate to its base times the factor.
+
+    Returns the highest, but for rates that a head brought, which optimizer.lr does not change.
+    """
     for group in optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
-    return max(group["lr"] for group in optimizer.param_groups)
+    groups = [group for group in optimizer.param_groups if not group.get("has_own_lr")] or optimizer.param_groups
+    return max(group["lr"] for group in groups)

@@ -8,8 +8,10 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.models.encoders.bert import Bert
+from nlu.models.heads.crf import CrfHead
+from nlu.models.task_model import TaskModel
 from nlu.optim.adamw import AdamW, set_learning_rate
-from tests.models.parts import task_model
+from tests.models.parts import labels, task_model
 
 LAYERS = 2
 
@@ -43,6 +45,57 @@ def test_every_parameter_is_trained_and_biases_and_norms_do_not_decay(model):
     assert without == {name for name in settings if name.endswith("bias") or "LayerNorm" in name}
     assert {decay for name, (_, decay) in settings.items() if name not in without} == {0.1}
     assert {lr for lr, _ in settings.values()} == {1e-3}
+
+
+class RMSNorm(torch.nn.Module):
+    """A norm of a library's own, one weight for each place and feature."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4, 16))
+
+
+def test_neither_one_dimensional_parameters_nor_norms_of_any_class_decay(model):
+    model.head.more = torch.nn.ModuleDict(
+        {"torchs": torch.nn.RMSNorm(16), "own": RMSNorm(), "groups": torch.nn.GroupNorm(2, 16),
+         "linear": torch.nn.Linear(16, 16), "convolution": torch.nn.Conv1d(16, 16, 3)}
+    )  # fmt: skip
+    model.head.scale = torch.nn.Parameter(torch.ones(16))
+    model.head.temperature = torch.nn.Parameter(torch.tensor(0.05))
+    settings = settings_of(model, AdamW(weight_decay=0.1).build(model))
+    decays = {name.removeprefix("head."): decay for name, (_, decay) in settings.items() if name.startswith("head.")}
+    assert decays == {
+        "linear.weight": 0.1, "linear.bias": 0, "scale": 0, "temperature": 0, "more.torchs.weight": 0,
+        "more.own.weight": 0, "more.groups.weight": 0, "more.groups.bias": 0, "more.linear.weight": 0.1,
+        "more.linear.bias": 0, "more.convolution.weight": 0.1, "more.convolution.bias": 0,
+    }  # fmt: skip
+
+
+TRANSITIONS = ["head.transitions_CC", "head.start_C", "head.end_C"]
+
+
+@pytest.mark.parametrize(
+    ("written", "rate"), [({}, 0.01), ({"transitions_lr": 0.5}, 0.5), ({"transitions_lr": None}, 3e-4)]
+)
+def test_scores_of_a_crf_that_begin_at_zero_learn_at_a_rate_of_their_own(model, written, rate):
+    crf = TaskModel(model.backbone, CrfHead(16, labels(3, "units"), **written), "units")
+    optimizer = AdamW(lr=1e-4, top_lr_ratio=3.0, layer_lr_decay=0.5, weight_decay=0.0).build(crf)
+    rates = {name: lr for name, (lr, _) in settings_of(crf, optimizer).items()}
+    assert [rates[name] for name in TRANSITIONS] == pytest.approx([rate] * 3)
+    assert rates["head.linear.weight"] == rates["head.linear.bias"] == pytest.approx(3e-4)
+    # The rate that is shown is that of the optimizer, whatever the head brings.
+    assert set_learning_rate(optimizer, 0.5) == pytest.approx(1.5e-4)
+    step(crf, optimizer)
+    # The first step of Adam is as long as the rate.
+    for name, parameter in crf.named_parameters():
+        if name in TRANSITIONS:
+            torch.testing.assert_close(parameter.detach(), torch.full_like(parameter, -rate / 2), rtol=1e-4, atol=0)
+
+
+def test_a_frozen_crf_stays_frozen(model):
+    crf = TaskModel(model.backbone, CrfHead(16, labels(3, "units")), "units")
+    settings = settings_of(crf, AdamW(freeze=["head.*_C*"]).build(crf))
+    assert [name for name, found in settings.items() if found is None] == TRANSITIONS
 
 
 def test_the_rate_falls_with_depth_and_the_top_has_its_own(model):

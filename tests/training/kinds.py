@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.training.in_process import MODEL, PLAIN
+from tests.training.in_process import MODEL, PLAIN, STANDING_STILL
 
 Row = dict[str, Any]
 TEXTCNN = ("model=textcnn", "model.hidden_size=8", "model.embedding_size=8", "data.max_len=32")
@@ -70,6 +70,11 @@ class Kind:
     model: tuple[str, ...] = MODEL
     passes: int = 1
     """backward passes of a micro-batch"""
+
+    @property
+    def standing_still(self) -> tuple[str, ...]:
+        """Rates at which no weight changes by more than 1e-30."""
+        return (*STANDING_STILL, *(("head.transitions_lr=1e-30",) if "head=crf" in self.options else ()))
 
     def overrides(self, folder: Path, *, train_rows: int = TRAIN_ROWS, dev_rows: int = DEV_ROWS) -> tuple[str, ...]:
         """Write a training and a dev set to `folder` and return all overrides of the kind."""

@@ -13,7 +13,7 @@ from nlu.config.schema import Run
 from nlu.runs.predictions import Predictions
 from nlu.runs.records import read_rows
 from tests import warm
-from tests.training.in_process import NO_DROPOUT, STANDING_STILL, composed, start, tensors
+from tests.training.in_process import NO_DROPOUT, composed, start, tensors
 from tests.training.kinds import KINDS, Kind, classes, few_first, tags
 from tests.training.runs import REPOSITORY, SAME_THREADS, result
 
@@ -66,7 +66,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         if name not in chosen:
             continue
         options = kind.overrides(folder / str(number), train_rows=ROWS)
-        for what, more in (("step", ()), ("scores", STANDING_STILL)):
+        for what, more in (("step", ()), ("scores", kind.standing_still)):
             if what == "scores" and name not in SCORED:
                 continue
             config = composed(*options, *STEP, *more)

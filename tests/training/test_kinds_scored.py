@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nlu.runs.predictions import Predictions
-from tests.training.in_process import STANDING_STILL, composed, start
+from tests.training.in_process import composed, start
 from tests.training.kinds import LOSSES, TASKS, Kind, few_first, pair_of_classes, read, write
 from tests.training.runs import result
 
@@ -32,7 +32,7 @@ def test_scores_and_predictions_are_the_same_for_every_size_of_batches_and_order
     options = (*kind.overrides(tmp_path, train_rows=40, dev_rows=DEV_ROWS), *WIDE)
     learned = ("trainer.max_duration=25st", "trainer.eval_interval=0", "optimizer.lr=1e-2", "trainer.ema_decay=0")
     start(composed(*options, *learned), tmp_path / "learned")
-    options += (f"model.pretrained={tmp_path}/learned/last", *STANDING_STILL, "trainer.max_duration=1st")
+    options += (f"model.pretrained={tmp_path}/learned/last", *kind.standing_still, "trainer.max_duration=1st")
     found = []
     for size in (1, 3, 64):
         start(composed(*options, f"trainer.eval_batch_size={size}"), tmp_path / str(size))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
+from nlu.config.types import PositiveFloat
 from nlu.data.collate import Batch, to_device
 from nlu.data.ragged import starts_of
 from nlu.metrics.spans import legal_steps
@@ -31,8 +32,14 @@ class CrfHead(nn.Module):
     _forbidden_CC: Tensor
     _forbidden_C: Tensor
 
-    def __init__(self, width: int, target: Target):
-        """No options. Raises UserError where the target has no tags."""
+    def __init__(self, width: int, target: Target, *, transitions_lr: PositiveFloat | None = 0.01):
+        """`transitions_lr`: the peak learning rate of the scores of one tag after another, of beginning and of end, in
+        place of the optimizer's; null = the optimizer's.
+
+        They begin at 0 and are of use from about 1 on. A rate for pretrained weights would never get them there.
+
+        Raises UserError where the target has no tags.
+        """
         super().__init__()
         if target.kind != "tags":
             raise UserError("head=crf needs a tag for each unit, which this task does not give; set head=linear")
@@ -43,6 +50,8 @@ class CrfHead(nn.Module):
         """score of a tag (column) after another (row)"""
         self.start_C = nn.Parameter(torch.zeros(count))
         self.end_C = nn.Parameter(torch.zeros(count))
+        transitions = ("transitions_CC", "start_C", "end_C")
+        self.learning_rates = dict.fromkeys(transitions, transitions_lr) if transitions_lr is not None else {}
         follows_CC, begins_C = legal_steps(target.names)
         self.register_buffer("_forbidden_CC", torch.from_numpy(~follows_CC), persistent=False)
         self.register_buffer("_forbidden_C", torch.from_numpy(~begins_C), persistent=False)
