@@ -12,9 +12,12 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hydra.core.utils import JobReturn
+
+from nlu.config import stopping
 
 LAST_WORD_S = 3.0
 """how long a process that ended by an error takes to leave it"""
@@ -122,9 +125,8 @@ def _went_without_a_word() -> bool:
 def run_while_time_lasts(run: Callable[[], int], lost_a_peer: Callable[[BaseException], bool] = lambda _: False) -> int:
     """Call `run`, which returns an exit status; as a job of submitit's whose time is nearly up, it stops as on SIGTERM.
 
-    submitit then queues the job again where hydra.launcher.max_num_timeout allows that. By itself it would do so, or
-    raise an error, in the midst of whatever runs, which it still does while nobody listens to SIGTERM. That signal it
-    ignores; here it ends what has nothing to save yet, since Slurm sends it to a job that is queued again.
+    submitit then queues the job again where hydra.launcher.max_num_timeout allows that. It is asked to as soon as the
+    state is saved, before a mirror has all of it, or at once where there is nothing to save; then Slurm ends the job.
 
     Of several processes of a job the first has it queued again. So it does where it lost another one, as `lost_a_peer`
     says of an error, that did not say why: its node went down. Slurm by itself counts such a job as ended.
@@ -132,34 +134,60 @@ def run_while_time_lasts(run: Callable[[], int], lost_a_peer: Callable[[BaseExce
     if not is_submitted():
         return run()
     number = time_signal()
-    queue_again: Any = signal.getsignal(number)
-    if not callable(queue_again):
+    handler: Any = signal.getsignal(number)
+    if not callable(handler):
         return run()
-    deaf = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    is_up = False
-
-    def receive(*received: Any) -> None:
-        nonlocal is_up
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, deaf)
-            queue_again(*received)
-        is_up = True
-        signal.raise_signal(signal.SIGTERM)
-
-    signal.signal(number, receive)
-    try:
-        status = run()
-    except RuntimeError as error:
-        if lost_a_peer(error) and _went_without_a_word():
-            queue_again(number, None)
-        raise
-    if is_up and status:
+    job = _QueuedAgain(partial(handler, number, None))
+    with stopping.listening(), stopping.told_when_saved(job.when_saved):
+        signal.signal(number, job.receive)
         try:
-            queue_again(number, None)
-        except Exception as error:
-            from subprocess import SubprocessError
-
-            # It cannot be queued again, by submitit's count or by Slurm's rules: its status says the same.
-            if not was_lost(error) and not isinstance(error, SubprocessError):
-                raise
+            status = run()
+        except RuntimeError as error:
+            if lost_a_peer(error) and _went_without_a_word():
+                handler(number, None)
+            raise
+        finally:
+            signal.signal(number, handler)
+    job.leave(status)
     return status
+
+
+class _QueuedAgain:
+    """A job of submitit's that is to be queued again when its time is up; `queue_again` does so, and raises."""
+
+    def __init__(self, queue_again: Callable[[], None]):
+        self._queue_again = queue_again
+        self._is_up = self._is_asked = False
+        self._raised: BaseException | None = None
+
+    def receive(self, *_: Any) -> None:
+        """Hear that the time is nearly up."""
+        self._is_up = True
+        if stopping.is_polled():
+            signal.raise_signal(signal.SIGTERM)
+            return
+        # Slurm sends SIGTERM to a job that is queued again.
+        stopping.note(signal.SIGTERM)
+        self._queue_again()
+
+    def when_saved(self) -> None:
+        """Have the job queued again; what is raised for that waits until the job leaves."""
+        if self._is_up and not self._is_asked:
+            self._is_asked = True
+            try:
+                self._queue_again()
+            except (Exception, SystemExit) as error:
+                self._raised = error
+
+    def leave(self, status: int) -> None:
+        """Raise what ends a job that is queued again."""
+        if not status:
+            return
+        self.when_saved()
+        if self._raised is None:
+            return
+        from subprocess import SubprocessError
+
+        # It cannot be queued again, by submitit's count or by Slurm's rules: its status says the same.
+        if not was_lost(self._raised) and not isinstance(self._raised, SubprocessError):
+            raise self._raised

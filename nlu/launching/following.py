@@ -14,13 +14,12 @@ from typing import Any
 from hydra.core.utils import JobReturn
 
 from nlu.config.errors import UserError
+from nlu.config.stopping import STOPPED, Stopped
 from nlu.config.words import counted, path_text
 from nlu.display.jobs import JobRow, JobsBoard
 from nlu.launching.looks import Looks
 from nlu.launching.queue import JobState, Look, Queue, Ticket
 
-STOPPED = (75, 130)
-"""exit statuses of a job that saved its state and is to be continued"""
 READ_RUNS_S = 2.0
 """how often the tables of running jobs are read again for the live table"""
 SHORTEST_POLL_S = 0.1
@@ -86,8 +85,17 @@ class Follower:
     def run(self, when_ended: Callable[[Ticket, Ended], None] = lambda ticket, ended: None) -> dict[str, Ended]:
         """Return how each job ended, by token, once all have; `when_ended` is told at once.
 
-        Raises Left where the user presses Ctrl-C and leaves the jobs alone, as happens without a terminal.
+        Raises Left where the user presses Ctrl-C and leaves the jobs alone, as happens without a terminal; Stopped,
+        which leaves them too, on another signal.
         """
+        try:
+            return self._run(when_ended)
+        except Stopped:
+            if count := len(self._tickets) - len(self._ended):
+                self._say(left_sentence(count, self._folder))
+            raise
+
+    def _run(self, when_ended: Callable[[Ticket, Ended], None]) -> dict[str, Ended]:
         poll_s = max(SHORTEST_POLL_S, min(1.0, getattr(self._queue, "poll_s", 1.0)))
         with contextlib.ExitStack() as opened:
             if not self._is_quiet:

@@ -19,12 +19,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
+from nlu.config import stopping
 from nlu.config.entry.tracebacks import print_traceback
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.placement import Placement, placement
@@ -33,12 +35,12 @@ from nlu.storage.locks import Locked, NoLocks, hold_folder, hold_lock
 from nlu.storage.processes import identity_of
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
 from nlu.training.experiment import run_experiment
-from nlu.training.stopping import EXIT_INTERRUPTED, EXIT_REQUEUE
 
 PR_SET_PDEATHSIG = 1
 LOST_PEER_S = 30.0
 """how long a worker that lost another waits to be ended with the rest, so that the other's error is the one told"""
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+STOP_S = 90.0
+"""how long the other workers have to end once one of them has, where all were asked to stop"""
 MEETINGS, MEETING_LOCK = "nlu-meeting", ".lock"
 """folders in the system's own for temporary files, each locked by the command whose processes meet there"""
 
@@ -102,18 +104,22 @@ class _Workers:
             environment = replace(worker, meeting=worker.meeting or meeting).environment()
             arguments = (os.getpid(), sys.argv, environment, theirs, work)
             process = context.Process(target=_work, args=arguments, daemon=False)
-            process.start()
+            # A worker listens once it has imported what it needs; until then its signals wait, and Python's own
+            # handlers would print a traceback.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
             self._processes.append(process)
             self._reports.append(report)
 
     def wait(self) -> int:
-        before = {number: signal.signal(number, self._pass_on) for number in STOP_SIGNALS}
-        try:
+        with stopping.passed_on(self._pass_on):
+            if (number := stopping.received()) is not None:
+                self._pass_on(number)
             return self._wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _wait(self) -> int:
         sentinels = {process.sentinel: process for process in self._processes}
@@ -123,22 +129,33 @@ class _Workers:
             # A long report fills its pipe, and its worker cannot end before it is read.
             left_s = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
             found = wait([*sentinels, *reports], left_s)
-            if not found:
+            if not found and stopping.received():
+                # One has left, and another waits for it.
+                self._kill()
+                self._deadline_s = None
+            elif not found:
                 self._kill()
                 raise TimeoutError(
                     f"{len(sentinels)} of {len(self._processes)} processes hang after {self._limit_s:g} s"
                 )
             for ready in found:
                 if isinstance(ready, Connection):
-                    told_by[reports.pop(ready)] = _received(ready)
+                    if (report := _received(ready)) is _SAVED:
+                        stopping.tell_saved()
+                    else:
+                        told_by[reports.pop(ready)] = report
                     continue
                 process = sentinels.pop(ready)  # type: ignore[arg-type]
                 # The pipe of a sentinel closes a moment before the process can be asked for its status.
                 process.join()
                 status = process.exitcode
                 statuses.append(status)
-                if status not in (0, *_STOPPED):
+                if stopping.received() and status in stopping.STOPPED and self._deadline_s is None:
+                    self._deadline_s = time.monotonic() + STOP_S
+                if status not in (0, *stopping.STOPPED):
                     self._kill()
+        if stopping.received() and any(status in stopping.STOPPED for status in statuses):
+            return stopping.exit_code()
         errors = [error for _, error in sorted(told_by.items(), key=itemgetter(0)) if error is not None]
         if others := [error for error in errors if not isinstance(error, UserError)]:
             raise others[0]
@@ -151,7 +168,7 @@ class _Workers:
             raise type(told[0])(*problems, summary=told[0].summary, remedy=told[0].remedy)
         return next((abs(status) for status in statuses if status), 0)
 
-    def _pass_on(self, number: int, frame: Any) -> None:
+    def _pass_on(self, number: int) -> None:
         # Ctrl-C reaches the whole process group by itself.
         if number != signal.SIGINT:
             for process in self._processes:
@@ -163,11 +180,16 @@ class _Workers:
             process.kill()
 
 
-_STOPPED = (EXIT_REQUEUE, EXIT_INTERRUPTED)
+class _Report(Enum):
+    SAVED = "saved"
 
 
-def _received(report: Connection) -> Exception | None:
-    """Return the error that a worker reported before it ended; None where it ended without a word."""
+_SAVED = _Report.SAVED
+"""what a worker reports that was asked to stop, before it ends"""
+
+
+def _received(report: Connection) -> Any:
+    """Return what a worker reported, `_SAVED` or the error with which it ended; None where it ended without a word."""
     try:
         return report.recv()
     except EOFError:
@@ -182,7 +204,8 @@ def _work(parent: int, argv: list[str], environment: dict[str, str], report: Con
     os.environ.update(environment)
     sys.argv = argv
     try:
-        _tell_errors(report, work)
+        with stopping.listening(), stopping.told_when_saved(partial(report.send, _SAVED)):
+            _tell_errors(report, work)
     except Exception as error:
         # multiprocessing would print it as it is.
         print_traceback(error)
@@ -191,9 +214,10 @@ def _work(parent: int, argv: list[str], environment: dict[str, str], report: Con
 
 def _tell_errors(report: Connection, work: Work) -> None:
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
         _leave(work())
-    except KeyboardInterrupt:
-        _leave(EXIT_INTERRUPTED)
+    except KeyboardInterrupt as error:
+        _leave(stopping.exit_code(error))
     except UserError as error:
         report.send(error)
         _leave(EXIT_USER_ERROR)

@@ -24,6 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from nlu.config import stopping
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.placement import placement
 from nlu.config.submitted import is_submitted, time_signal
@@ -47,8 +48,6 @@ FAULT = "fault"
 PRUNER = "pruner"
 """user attribute of a study: the pruner as `nlu.sweeps.pruning.build` takes it"""
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
-STOPPED = (75, 130)
-"""Exit statuses of a run that saved its state and is to be continued."""
 LOCKS = ".jobs"
 """folder beside the trials' own, with a file for each that its job has locked"""
 CLAIM_VARIABLE = "NLU_TRIAL_CLAIM"
@@ -73,6 +72,8 @@ class Trial:
         self.number, self.attempt, self.launch = number, attempt, launch
         self._address = f"{storage} {study} {number}"
         self._storage = open_storage(storage, is_known=True)
+        # A job that is asked to stop waits for nothing.
+        self._storage.is_hurried = lambda: stopping.received() is not None
         self._study = optuna.load_study(study_name=study, storage=self._storage)
         self._study.pruner = pruning.build(self._study.user_attrs.get(PRUNER), self._storage)
         study_id = self._storage.get_study_id_from_name(study)
@@ -205,8 +206,22 @@ def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int])
     is told by the sweep, and ends the job with its status; its sentences are in `run_dir/log.txt`. What else was raised
     is raised again; its traceback is there.
     """
-    if is_submitted():
-        _hear_signals()
+    with stopping.listening():
+        if is_submitted():
+            # submitit sends it when the job's time is nearly up, and would raise an error wherever the job is.
+            signal.signal(time_signal(), lambda *_: signal.raise_signal(signal.SIGTERM))
+        try:
+            return _run_claimed(mapping, run_dir, run)
+        except stopping.Stopped as stopped:
+            if not is_submitted():
+                # The search that called this stops as well.
+                raise
+            return stopping.exit_code(stopped)
+        finally:
+            os.environ.pop(CLAIM_VARIABLE, None)
+
+
+def _run_claimed(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int]) -> int:
     if not placement().is_first:
         # The process of the first node has the trial, and tells the others what becomes of it.
         return run()
@@ -223,19 +238,7 @@ def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int])
             return _run(trial, run_dir, run)
     except (StorageAway, Superseded, TakenOver, MirrorAway) as error:
         log.warning("%s", error)
-        return STOPPED[0]
-    finally:
-        os.environ.pop(CLAIM_VARIABLE, None)
-
-
-def _hear_signals() -> None:
-    """Have the signals that ask a job to go end it until a run listens by itself, and then end its step.
-
-    These are SIGTERM and, a while before the job's time is up, submitit's own. submitit ignores the one, and raises an
-    error for the other in the midst of whatever runs.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(time_signal(), lambda *_: signal.raise_signal(signal.SIGTERM))
+        return stopping.exit_code()
 
 
 @contextmanager
@@ -266,13 +269,13 @@ def _run(trial: Trial, run_dir: Path, run: Callable[[], int]) -> int:
             with suppress(OSError):
                 record_failure(run_dir, error)
             trial.give_back(fault)
-            return STOPPED[0]
+            return stopping.EXIT_REQUEUE
         file = record_failure(run_dir, error)
         trial.finish(FAILED, run_dir, error=last_line(error), log_file=file)
         if isinstance(error, UserError):
             return EXIT_USER_ERROR
         raise
-    if status in STOPPED:
+    if status in stopping.STOPPED:
         return status
     if status:
         trial.finish(FAILED, run_dir, error=f"a process of it ended with status {status}", log_file=run_dir / "log.txt")

@@ -25,6 +25,7 @@ from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.flat import flat
 from nlu.config.signature import read_constants
+from nlu.config.stopping import STOPPED
 from nlu.sweeps.space import Space, overrides_of, written
 
 MAX_COMBINATIONS = 500
@@ -214,6 +215,8 @@ def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
     arguments = [f"--config-dir={directory}" for directory in directories]
     command = [sys.executable, "-m", "nlu.preprocess", *arguments, *overrides]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    if done.returncode in STOPPED:
+        raise UserError("preparing the data was stopped; nothing is lost: the same command starts it again")
     if done.returncode < 0:
         raise UserError(
             f"preparing the data was ended by {signal.Signals(-done.returncode).name}, which is what a system does "

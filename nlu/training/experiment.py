@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 
+from nlu.config import stopping
 from nlu.config.schema import Run
 from nlu.data.facts import describe, lines
 from nlu.data.prepare import Part
 from nlu.display.progress import Progress
 from nlu.runs import logs
-from nlu.runs.folder import hold
+from nlu.runs.folder import CONFIG, hold
 from nlu.runs.mirror import Mirror, closed_at_the_end
+from nlu.sweeps.faults import lost_a_peer
 from nlu.training.build import build_data, build_part
 from nlu.training.loop import Trial
 from nlu.training.ranks import Ranks, process_group
@@ -30,11 +32,30 @@ def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
     The job of a search says nothing on the console. Raises UserError for whatever the user must change; a run folder
     that this command did not begin stays untouched.
     """
-    try:
-        return _run(config, run_dir, overrides)
-    finally:
-        if not config.is_standalone:
-            logs.tear_down()
+    with stopping.listening():
+        try:
+            status = _run(config, run_dir, overrides)
+        except stopping.Stopped as stopped:
+            status = stopping.exit_code(stopped)
+        except RuntimeError as error:
+            if not stopping.received() or not lost_a_peer(error):
+                raise
+            # The other ranks were asked to stop as well, and one of them has left.
+            status = stopping.exit_code()
+        finally:
+            if not config.is_standalone:
+                logs.tear_down()
+        if status:
+            _say_how_to_continue(run_dir)
+    return status
+
+
+def _say_how_to_continue(run_dir: Path) -> None:
+    name = stopping.sentence()
+    if (run_dir / CONFIG).is_file():
+        log.info("%s; the command with hydra.run.dir=%s resume=auto continues", name, run_dir)
+    else:
+        log.info("%s before the run had begun; the same command begins it", name)
 
 
 def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
@@ -52,9 +73,10 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
                 status = run_repeats(repeats, config, run_dir, overrides, ranks, trial, after_save)
             else:
                 status = run_single(config, run_dir, overrides, ranks, trial=trial, after_save=after_save)
-    if status:
-        log.info("the command with hydra.run.dir=%s resume=auto goes on", run_dir)
-    elif ranks.is_first and config.is_standalone:
+            if status and ranks.is_first:
+                # A queue is asked to start the job again before the mirror has all, which may take long.
+                stopping.tell_saved()
+    if not status and ranks.is_first and config.is_standalone:
         from nlu.training.finish import show_result
 
         show_result(run_dir)

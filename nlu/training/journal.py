@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.flat import WITHOUT_EFFECT, flat
+from nlu.config.stopping import Stopped
 from nlu.runs import summary
 from nlu.runs.folder import is_repeat_or_job
 from nlu.runs.records import HISTOGRAM_COLUMNS, HISTOGRAMS, SCALAR_COLUMNS, SCALARS, Cell, Table
@@ -94,9 +95,12 @@ class Journal:
 
     @contextmanager
     def closed_on_errors(self) -> Iterator[None]:
-        """Close the tracker where the block raises."""
+        """Close the tracker where the block raises or is stopped."""
         try:
             yield
+        except Stopped:
+            self.end("stopped")
+            raise
         except BaseException:
             self.end("failed")
             raise

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nlu.config import stopping
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.schema import Trainer
 from nlu.data.examples import Examples
@@ -34,7 +35,6 @@ from nlu.training.evaluation import Evaluator, Scored, score
 from nlu.training.journal import Journal
 from nlu.training.predictions import keep_predictions
 from nlu.training.step import PendingStep, Stepper, StepResult
-from nlu.training.stopping import StopSignals
 
 
 class Trial(Protocol):
@@ -70,7 +70,6 @@ class Training:
     progress: Progress
     journal: Journal
     """told of every row of the tables, on all ranks"""
-    signals: StopSignals = field(default_factory=StopSignals)
     tables: dict[str, Table] = field(default_factory=dict)
     """train.tsv and valid.tsv on rank 0, none elsewhere"""
     trial: Trial | None = None
@@ -138,15 +137,15 @@ def gc_frozen() -> Iterator[None]:
 def train(run: Training) -> bool:
     """Train until the run's length, its patience or a signal ends it; returns whether a signal did.
 
-    On return the last state is saved, and every evaluation set is scored at the last step unless a signal cut it short.
-    A run that its trial pruned has `state.pruned` set and counts as ended.
+    To be called inside `stopping.polled`. On return the last state is saved, and every evaluation set is scored at the
+    last step unless a signal cut it short. A run that its trial pruned has `state.pruned` set and counts as ended.
     """
     trainer, state, clock = run.trainer, run.state, run.clock
     log_interval = parse_duration(trainer.log_interval)
     eval_interval, save_interval = parse_interval(trainer.eval_interval), parse_interval(trainer.save_interval)
     began_s = time.perf_counter() - state.train_s
     pending: deque[PendingStep] = deque()
-    stopping = False
+    is_stopping = False
     run.stepper.model.train()
     run.progress.start(run.total_steps, state.step)
     meter = Meter(run)
@@ -155,9 +154,9 @@ def train(run: Training) -> bool:
         lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, run.total_steps, clock))
         epoch = state.step // clock.steps_per_epoch
         with run.journal.listening():
-            step = run.stepper.step(run.train_set, run.rank_batches(state.step), number, run.signals.asked, epoch)
+            step = run.stepper.step(run.train_set, run.rank_batches(state.step), number, stopping.asked(), epoch)
         pending.append(step)
-        stopping |= step.stop
+        is_stopping |= step.stop
         state.step = number
 
         last_step = number == run.total_steps
@@ -166,7 +165,7 @@ def train(run: Training) -> bool:
         saving = evaluating or clock.is_time(save_interval, number)
         # An accelerator stays one step ahead of the host, save where its numbers are wanted now.
         ahead = 1 if run.stepper.is_asynchronous and not (logging or saving) else 0
-        while len(pending) > (0 if stopping else ahead):
+        while len(pending) > (0 if is_stopping else ahead):
             meter.count(pending.popleft().result())
         if logging:
             log_window(run, lr)
@@ -174,12 +173,13 @@ def train(run: Training) -> bool:
             evaluate(run)
             state.pruned = is_to_be_pruned(run) and not last_step
         state.train_s = time.perf_counter() - began_s
-        if saving or stopping:
+        if saving or is_stopping:
             save_last(run)
             meter.restart()
-        if stopping and not last_step:
+        if is_stopping:
             return True
-    return False
+    # One that came since the last step was asked: the ranks must agree, and what follows may take long.
+    return run.stepper.ranks.from_first(stopping.asked())
 
 
 class Meter:

@@ -9,7 +9,7 @@ import logging
 import math
 import statistics
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from nlu.sweeps.repeats import OUT_OF_FOLD, join_folds, summarise
 from nlu.training.loop import Trial
 from nlu.training.ranks import Ranks
 from nlu.training.single import run_single, write_command
-from nlu.training.stopping import StopSignals
 
 log = logging.getLogger(__name__)
 
@@ -99,28 +98,25 @@ def run_repeats(
     A trial that is pruned leaves the repeats that it has, and no joined predictions.
     """
     mean = RunningMean(trial) if trial else None
-    with hold(run_dir) if ranks.is_first else nullcontext(), ExitStack() as while_listening:
+    with hold(run_dir) if ranks.is_first else nullcontext():
         ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
         if ranks.from_first((run_dir / "result.json").is_file()):
             say_finished(run_dir, f"runs in {run_dir} are", config.data)
             return 0
-        signals = StopSignals()
         begun = False
 
         def begin() -> None:
             nonlocal begun
-            if not begun:
-                while_listening.enter_context(signals)
-                if ranks.is_first:
-                    write_config(run_dir, config.to_config())
-                    write_command(run_dir, config, overrides, ranks)
+            if not begun and ranks.is_first:
+                write_config(run_dir, config.to_config())
+                write_command(run_dir, config, overrides, ranks)
             begun = True
 
         done: list[Repeat] = []
         for repeat in repeats:
             status = run_single(
                 repeat.config, run_dir / repeat.name, repeat.overrides, ranks, trial=mean,
-                signals=signals, before_training=begin, after_save=after_save,
+                before_training=begin, after_save=after_save,
             )  # fmt: skip
             if status:
                 return status
@@ -134,12 +130,8 @@ def run_repeats(
                 mean.add(result)
             if repeat is not repeats[-1]:
                 pruned = result["pruned"] or (mean is not None and mean.asked_to_prune)
-                stopped = signals.exit_code if signals.asked else 0
-                pruned, stopped = ranks.from_first((pruned, stopped))
-                if pruned:
+                if ranks.from_first(pruned):
                     break
-                if stopped:
-                    return stopped
         if ranks.is_first:
             _write_result(config, run_dir, done, len(repeats))
     return 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.schema import Run
 from nlu.data.facts import describe, lines
@@ -24,22 +25,19 @@ from nlu.storage.settle import mark_whole
 from nlu.training.build import build_run
 from nlu.training.loop import Training, Trial, train
 from nlu.training.ranks import Ranks
-from nlu.training.stopping import StopSignals
 
 log = logging.getLogger(__name__)
 
 
 def run_single(
     config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, *, trial: Trial | None = None,
-    signals: StopSignals | None = None, before_training: Callable[[], None] = lambda: None,
-    after_save: Callable[[], None] = lambda: None,
+    before_training: Callable[[], None] = lambda: None, after_save: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
     """Run to the end, or find the run finished; returns the exit status: 0, or 75 or 130 when stopped and saved.
 
-    `before_training` is called once everything is built, before anything is written. `signals` are a caller's, who
-    listens by then; without them the run listens itself, while it trains. `after_save` is called on rank 0 after each
-    save of the last state. Raises UserError for whatever the user must
-    change; a run folder that this command did not begin stays untouched.
+    `before_training` is called once everything is built, before anything is written; `after_save` on rank 0 after each
+    save of the last state. While it trains, a signal has it save first; at any other time it raises `Stopped` at once.
+    Raises UserError for whatever the user must change; a run folder that this command did not begin stays untouched.
     """
     logs.begin(run_dir, ranks.rank, standalone=config.is_standalone)
     shown = Progress(enabled=ranks.is_first, on_console=config.is_standalone)
@@ -51,9 +49,8 @@ def run_single(
             return 0
         run = build_run(config, run_dir, ranks, progress, checkpoint)
         run.trial, run.after_save = trial, after_save
-        run.signals = signals or run.signals
-        # Until here there is nothing to save, and a signal ends the process as usual.
-        with run.journal.closed_on_errors(), run.signals if signals is None else nullcontext():
+        # Until here there is nothing to save.
+        with run.journal.closed_on_errors(), stopping.polled():
             before_training()
             if checkpoint is not None and is_taken(checkpoint):
                 take_over(run, checkpoint, config)
@@ -62,11 +59,12 @@ def run_single(
         if stopped:
             log.info("stopped after step %d, state saved", run.state.step)
             run.journal.end("stopped")
-            return run.signals.exit_code
+            return stopping.exit_code()
         # Figures and metrics cost a second to import, which a stopped run need not pay.
         from nlu.training.finish import finish
 
-        with run.journal.closed_on_errors():
+        # The state is saved, so a signal need not wait; one that came a moment ago has it leave here.
+        with run.journal.closed_on_errors(), stopping.at_once():
             finish(run)
     return 0
 

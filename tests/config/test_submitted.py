@@ -2,12 +2,13 @@
 
 import signal
 import subprocess
+import sys
 
 import pytest
 from submitit.core.utils import FailedJobError, UncompletedJobError
 
+from nlu.config import stopping
 from nlu.config.submitted import grid_problems, run_while_time_lasts
-from nlu.training.stopping import StopSignals
 
 
 def test_a_lost_job_is_named_with_its_state_and_its_folder():
@@ -48,12 +49,55 @@ def asked_again(monkeypatch):
 
 def test_a_job_whose_time_is_up_saves_its_state_before_submitit_is_asked_to_queue_it_again(asked_again):
     def run():
-        with StopSignals() as signals:
+        with stopping.polled():
             signal.raise_signal(signal.SIGUSR2)
-            assert signals.asked and not asked_again
-        return signals.exit_code
+            assert stopping.asked() and not asked_again
+        return stopping.exit_code()
 
     assert run_while_time_lasts(run) == 75 and asked_again == [signal.SIGUSR2]
+
+
+def test_submitit_is_asked_as_soon_as_the_state_is_saved_and_once(asked_again):
+    def run():
+        with stopping.polled():
+            signal.raise_signal(signal.SIGUSR2)
+        stopping.tell_saved()
+        assert asked_again == [signal.SIGUSR2], "it waited for what comes after the save, such as a mirror"
+        # Slurm sends it to a job that is queued again.
+        signal.raise_signal(signal.SIGTERM)
+        return stopping.exit_code()
+
+    assert run_while_time_lasts(run) == 75 and asked_again == [signal.SIGUSR2]
+
+
+def test_a_job_that_was_queued_again_leaves_as_submitit_leaves_only_after_its_own_end(monkeypatch):
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    ended = []
+
+    def run():
+        with stopping.polled():
+            signal.raise_signal(signal.SIGUSR2)
+        stopping.tell_saved()
+        ended.append(True)
+        return stopping.exit_code()
+
+    before = signal.signal(signal.SIGUSR2, lambda *_: sys.exit(-1))
+    try:
+        with pytest.raises(SystemExit) as left:
+            run_while_time_lasts(run)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert ended and left.value.code == -1
+
+
+def test_a_job_that_another_signal_stopped_is_not_queued_again_by_submitit(asked_again):
+    def run():
+        with stopping.polled():
+            signal.raise_signal(signal.SIGTERM)
+        stopping.tell_saved()
+        return stopping.exit_code()
+
+    assert run_while_time_lasts(run) == 75 and not asked_again
 
 
 def test_a_job_that_has_nothing_to_save_yet_leaves_it_to_submitit(asked_again):

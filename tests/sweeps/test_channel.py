@@ -3,19 +3,17 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
 
 import optuna
 import pytest
 
+from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.sweeps import channel
 from nlu.sweeps.away import StorageAway
 from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, PRUNER, Superseded, Trial, run_trial
 from nlu.sweeps.faults import ProcessLost
 from nlu.sweeps.storage import open_storage, storage_url
-from nlu.training.stopping import StopSignals
 
 HALVING = {
     "name": "successive_halving", "min_resource": 100, "max_resource": 900, "reduction_factor": 2,
@@ -275,19 +273,28 @@ def in_slurm(tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_slurm_job_that_is_to_go_stops_with_its_state_saved(handed, tmp_path, in_slurm, number):
     def run():
-        with StopSignals() as signals:
+        with stopping.polled():
             signal.raise_signal(number)
-        return signals.exit_code if signals.asked else 0
+        return stopping.exit_code() if stopping.asked() else 0
 
     assert run_trial(handed(0), tmp_path / "0", run) == 75
     assert OUTCOME not in frozen(handed, 0).user_attrs
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_before_a_run_listens_these_signals_end_a_slurm_job(tmp_path, in_slurm, number):
-    program = f"from nlu.sweeps.channel import _hear_signals as hear; hear(); import os; os.kill(os.getpid(), {number})"
-    done = subprocess.run([sys.executable, "-c", program], env=os.environ, timeout=60)
-    assert done.returncode == -signal.SIGTERM
+def test_a_slurm_job_that_is_to_go_before_its_run_can_save_stops_at_once(handed, tmp_path, in_slurm, number):
+    def run():
+        signal.raise_signal(number)
+        pytest.fail("it continued")
+
+    assert run_trial(handed(0), tmp_path / "0", run) == 75
+    assert OUTCOME not in frozen(handed, 0).user_attrs
+
+
+def test_a_job_that_runs_in_the_process_of_its_search_stops_that_as_well(handed, tmp_path):
+    with pytest.raises(stopping.Stopped):
+        run_trial(handed(0), tmp_path / "0", lambda: signal.raise_signal(signal.SIGTERM))
+    assert OUTCOME not in frozen(handed, 0).user_attrs
 
 
 def test_a_job_that_slurm_queues_again_goes_on_also_where_it_had_returned(handed, tmp_path, in_slurm, monkeypatch):

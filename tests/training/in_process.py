@@ -20,10 +20,11 @@ from safetensors.numpy import load_file
 
 from nlu.config.checks.quoting import quoted
 from nlu.config.checks.reading import USER_MISTAKES
-from nlu.config.entry.app import EXIT_INTERRUPTED, Task, run_app
+from nlu.config.entry.app import Task, run_app
 from nlu.config.entry.flags import short_form
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.schema import Run
+from nlu.config.stopping import EXIT_INTERRUPTED
 from nlu.launching.local import launch
 from nlu.runs.records import read_rows
 from nlu.train import main

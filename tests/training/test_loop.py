@@ -183,7 +183,7 @@ def test_the_time_of_a_scoring_belongs_to_no_step_and_to_all_starts_of_the_run(
     assert 6000 < state_of(tmp_path / "run")["train_s"] < 7000
 
 
-def test_a_run_that_is_asked_to_stop_before_its_last_step_ends_as_any_other(
+def test_a_run_that_is_asked_to_stop_before_its_last_step_saves_that_and_the_same_command_ends_it(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:
     def ask(gradient: torch.Tensor) -> torch.Tensor:
@@ -192,7 +192,9 @@ def test_a_run_that_is_asked_to_stop_before_its_last_step_ends_as_any_other(
 
     options = (*TINY, *data, "trainer.max_duration=3st", "resume=auto", f"hydra.run.dir={tmp_path}/run")
     with at_backward(2, ask):
-        train(*options)
+        train(*options, status=75)
+    assert state_of(tmp_path / "run")["step"] == 3 and not (tmp_path / "run/result.json").exists()
+    train(*options)
     assert result(tmp_path / "run")["steps"] == 3
 
 

@@ -1,7 +1,6 @@
 """The search: ask, launch, wait, tell; every decision is in the storage, so that it can be broken off anywhere."""
 
 import math
-import signal
 import sys
 import time
 import warnings
@@ -16,11 +15,12 @@ from omegaconf import DictConfig
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
 from nlu.config.words import counted
 from nlu.runs.mirror import Mirror
 from nlu.sweeps import preflight, resources
-from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, STOPPED, last_line
+from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, last_line
 from nlu.sweeps.distributions import suggest
 from nlu.sweeps.faults import machine_fault
 from nlu.sweeps.lease import Lease
@@ -31,7 +31,7 @@ from ._folder import hold, require_no_run
 from ._mirror import bring_trials_back, mirrored, tell
 from ._plan import Plan
 from ._slots import REMEDY, Ended, quiet_launchers
-from ._stop import Stop
+from ._stop import end_jobs
 
 VALUES, ATTEMPT, LAUNCHES = "values", "attempt", "launches"
 """user attributes of a trial: what was drawn, once that is complete; how often it has failed so far; how often a job
@@ -46,7 +46,18 @@ FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 def sweep(
     settings: dict[str, Any], arguments: list[str], context: HydraContext, task: TaskFunction, config: DictConfig
 ) -> None:
-    """Run a search to its end, or go on with the one in its folder. Raises UserError before the first trial."""
+    """Run a search to its end, or continue the one in its folder. Raises UserError before the first trial."""
+    with stopping.listening():
+        try:
+            _sweep(settings, arguments, context, task, config)
+        except stopping.Stopped as stopped:
+            print(f"nlu: {stopping.sentence(stopped)}; the same command continues the search", file=sys.stderr)
+            raise SystemExit(stopping.exit_code(stopped)) from None
+
+
+def _sweep(
+    settings: dict[str, Any], arguments: list[str], context: HydraContext, task: TaskFunction, config: DictConfig
+) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.simplefilter("ignore", ExperimentalWarning)
     quiet_launchers()
@@ -90,7 +101,6 @@ class Search:
     """numbers that were asked for, and have no job: of a search that was broken off, or to be started again"""
     lost: Counter[int] = field(default_factory=Counter)
     """how often a trial's job vanished without having got further"""
-    stop: Stop = field(default_factory=Stop)
 
     def __post_init__(self) -> None:
         self.failures = Failures(self.plan.folder, self.plan.settings["stop_after_same_failures"])
@@ -106,27 +116,34 @@ class Search:
             Board(
                 self.plan.folder, self.plan.n_trials, with_bar=self.plan.slots.is_threaded or self.plan.is_run
             ) as self.board,
-            self.stop.heard(self.plan.slots.is_threaded),
+            stopping.polled(),
         ):
-            self.plan.storage.is_hurried = lambda: self.stop.signal is not None
+            self.plan.storage.is_hurried = lambda: stopping.received() is not None
             self._announce(len(finished))
             try:
                 self._loop()
             except UserError:
+                if stopping.received() is None:
+                    self._end_jobs()
+                    raise
+                # Such as a storage that is away, for which nobody waits any more.
+            except stopping.Stopped:
+                # It was raised in a job of this process, which a later one continues.
+                self.running.clear()
+            if stopping.received() is not None:
                 self._end_jobs()
-                raise
-            if self.stop.signal is not None:
-                self._end_jobs()
-                self.board.say(f"stopped; the same command with hydra.sweep.dir={self.plan.folder} goes on")
-                raise SystemExit(130 if self.stop.signal == signal.SIGINT else 75)
+                self.board.say(
+                    f"{stopping.sentence()}; the same command with hydra.sweep.dir={self.plan.folder} continues"
+                )
+                raise SystemExit(stopping.exit_code())
             if self.plan.slots.is_threaded:
                 self.board.say(f"idle slots: {self.idle.share:.1%} of the time in which trials remained")
 
     def _end_jobs(self) -> None:
-        self.stop.end_jobs(self.plan.slots, set(self.running), self.plan.folder, self.board)
+        end_jobs(self.plan.slots, set(self.running), self.plan.folder, self.board)
 
     def _loop(self) -> None:
-        while self.stop.signal is None:
+        while stopping.received() is None:
             self.lease.require()
             self._collect()
             self._fill()
@@ -154,7 +171,7 @@ class Search:
         return len(self.waiting) + max(0, self.plan.n_trials - self.asked)
 
     def _fill(self) -> None:
-        while len(self.running) < self.plan.slots.count and self.stop.signal is None and self._remaining() > 0:
+        while len(self.running) < self.plan.slots.count and stopping.received() is None and self._remaining() > 0:
             if self.waiting:
                 number = self.waiting.pop(0)
             else:
@@ -279,11 +296,9 @@ class Search:
             self._given_back(ended.number, fault)
         elif not self.plan.hands_trial:
             self._close(self._with_outcome(frozen, running, ended))
-        elif ended.value in STOPPED:
+        elif ended.value in stopping.STOPPED:
             self.waiting.insert(0, ended.number)
-            if not self.plan.slots.is_threaded:
-                self.stop.signal = signal.SIGINT if ended.value == 130 else signal.SIGTERM
-            elif self.stop.signal is None:
+            if stopping.received() is None:
                 self.board.say(f"trial {ended.number}: its job was stopped, its state saved; it goes on from there")
         elif ended.refusal is not None:
             raise UserError(

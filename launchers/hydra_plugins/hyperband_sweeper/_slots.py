@@ -18,6 +18,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict, read_write
 
+from nlu.config import stopping
 from nlu.config.submitted import raised_in, refusal_of, was_lost
 from nlu.launching.queue import JobRefused
 from nlu.runs.provenance import usable_cores
@@ -135,7 +136,9 @@ class Slots:
             self._ended.put(Ended(number, launch, None, error))
             return
         if not self.is_threaded:
-            self._ended.put(self._launched(launcher, number, launch, own))
+            # A run in this process minds signals itself, and is broken off where it does not.
+            with stopping.at_once():
+                self._ended.put(self._launched(launcher, number, launch, own))
             return
         work = threading.Thread(
             target=self._launch_apart, args=(launcher, number, launch, own), name=f"trial-{number}", daemon=True
@@ -154,7 +157,8 @@ class Slots:
             error: Exception | None = None
             try:
                 launcher = self._launcher()
-                results = launcher.launch([own for _, _, own in together], initial_job_idx=together[0][0])
+                with stopping.at_once():
+                    results = launcher.launch([own for _, _, own in together], initial_job_idx=together[0][0])
             except Exception as raised:
                 error = raised
             for (number, launch, _), result in zip(together, results, strict=True):

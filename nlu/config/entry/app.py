@@ -1,7 +1,8 @@
 """The entry that every command shares: Hydra composes, users get messages, programs get exit codes.
 
-0 is success, 1 a bug of ours with its traceback, 2 something the user can mend, 130 an interrupt. What checks alone
-need is imported where they begin, so that showing a configuration costs little more than Hydra.
+0 is success, 1 a bug of ours with its traceback, 2 something the user can correct, 75 that SIGTERM or SIGUSR1 stopped
+it, 130 that Ctrl-C did. What only checks need is imported where they begin, so that showing a configuration costs
+little more than Hydra.
 """
 
 import errno
@@ -25,6 +26,7 @@ from hydra.utils import execution_whitelist
 from omegaconf import DictConfig
 
 import nlu
+from nlu.config import stopping
 from nlu.config.checks.composing import composing_once
 from nlu.config.checks.reading import USER_MISTAKES
 from nlu.config.choices import conf_dir
@@ -36,9 +38,9 @@ from nlu.config.entry.tracebacks import hide_tracebacks
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.pipes import leave_output
 from nlu.config.schemas import RUN, SCHEMAS
-from nlu.config.submitted import grid_problems
+from nlu.config.submitted import grid_problems, is_submitted
+from nlu.config.words import counted
 
-EXIT_INTERRUPTED = 130
 _PERMISSION = "permission denied; change its permissions, or give a place where you may read and write"
 _NOT_A_FOLDER = "a file is where a folder is wanted; choose another hydra.run.dir"
 _STORAGE = {
@@ -90,7 +92,16 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
     default that of the command; `config_dir` replaces `conf_dir()`.
     """
     hide_tracebacks()
-    schema = schema or SCHEMAS.get(config_name, RUN)
+    job = _Job(task)
+    with stopping.listening():
+        try:
+            _run_app(job, config_name, schema or SCHEMAS.get(config_name, RUN), config_dir)
+        except KeyboardInterrupt as error:
+            print("; ".join([f"nlu: {stopping.sentence(error)}", *job.continuing()]), file=sys.stderr)
+            sys.exit(stopping.exit_code(error))
+
+
+def _run_app(job: "_Job", config_name: str, schema: str, config_dir: Path | None) -> NoReturn:
     # Hydra then raises its errors instead of printing them and exiting with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # Threads of the matrix library that wait for each other would spin, and hold the cores that the others need: with
@@ -101,29 +112,29 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
     try:
         line = read_command_line(sys.argv[1:])
         if line.completes:
-            _complete(line, task, config_name, directory)
+            _complete(line, job, config_name, directory)
     except UserError as error:
         print_error(error)
         sys.exit(EXIT_USER_ERROR)
     with current_grid(partial(prepare, schema=schema), command=list(sys.argv)) as grid:
-        job = _Job(task, grid.swept)
+        job.swept = grid.swept
         with composing_once(), _collecting_later():
             _run(job, line, line.config_name or config_name, directory, schema)
     print_end(grid)
     sys.exit(max([*job.exit_codes, *map(status_of, grid.returned)], default=0))
 
 
-def _complete(line: CommandLine, task: Task, config_name: str, directory: Path) -> NoReturn:
+def _complete(line: CommandLine, job: "_Job", config_name: str, directory: Path) -> NoReturn:
     """Do what a shell asks for completion, and exit. Raises UserError for what cannot be asked."""
     if is_query(line):
         if (question := asked(line)) is not None:
             line, os.environ["COMP_LINE"] = question
             # A line that is still being typed may be wrong; then nothing is offered, and nothing is said into it.
             with suppress(Exception):
-                _compose_and_run(_Job(task, []), line, config_name, directory, [])
+                _compose_and_run(job, line, config_name, directory, [])
         sys.exit(0)
     sys.argv[0] = installed_command(sys.argv[0], config_name)
-    _compose_and_run(_Job(task, []), line, config_name, directory, [])
+    _compose_and_run(job, line, config_name, directory, [])
     sys.exit(0)
 
 
@@ -143,9 +154,6 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
                 raise
             line = replace(line, overrides=completed)
             _compose_and_run(job, line, config_name, directory, search_path)
-    except KeyboardInterrupt:
-        print("nlu: interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
     except UserError as error:
         # A sweeper's, before or between its jobs.
         print_error(error)
@@ -199,9 +207,12 @@ def _compose_and_run(job: "_Job", line: CommandLine, config_name: str, directory
 class _Job:
     """Runs a task for Hydra and keeps what Hydra does not pass on: exit codes, and whether the task was reached."""
 
-    def __init__(self, task: Task, swept: Sequence[str]):
-        self.task, self.swept = task, swept
+    def __init__(self, task: Task):
+        self.task = task
+        self.swept: Sequence[str] = ()
         self.has_started = False
+        self.grid_folder: str | None = None
+        """of a grid that runs in this process"""
         self.exit_codes: list[int] = []
 
     def wrapped(self) -> Task:
@@ -213,7 +224,15 @@ class _Job:
         return run
 
     def run(self, config: DictConfig) -> Any:
+        # A launcher may have started this process.
+        with stopping.listening():
+            return self._run(config)
+
+    def _run(self, config: DictConfig) -> Any:
         self.has_started = True
+        is_trial = isinstance(config.get("trial"), DictConfig)
+        if HydraConfig.get().mode == RunMode.MULTIRUN and not is_trial and not is_submitted():
+            self.grid_folder = str(HydraConfig.get().sweep.dir)
         try:
             # Hydra's whitelist is for Hydra's own keys; what a user's package builds is checked by its target.
             with execution_whitelist(None, reset=True):
@@ -226,12 +245,31 @@ class _Job:
                 error = UserError(*found)
             print_error(error, of_job=self.label())
             result = EXIT_USER_ERROR
-        if isinstance(config.get("trial"), DictConfig):
+        if is_trial:
             # What becomes of a search's trials is the search's business.
             return result
         is_exit_code = isinstance(result, int) and not isinstance(result, bool)
+        if (
+            is_exit_code
+            and result in stopping.STOPPED
+            and self.grid_folder is not None
+            and (number := stopping.received())
+        ):
+            # The launcher would begin the next job.
+            raise stopping.Stopped(number)
         self.exit_codes.append(result if is_exit_code else 0)
         return result
+
+    def continuing(self) -> list[str]:
+        """Return what to say of the rest where a signal ended the command; a run says it itself."""
+        if not self.has_started:
+            return ["nothing had begun; the same command begins it"]
+        if self.grid_folder is None:
+            return []
+        return [
+            f"{counted(len(self.exit_codes), 'job')} had ended",
+            f"the same command with hydra.sweep.dir={self.grid_folder} resume=auto runs the rest",
+        ]
 
     def label(self) -> str:
         """Return which job of a --multirun speaks, as it begins a line; nothing of a single run."""

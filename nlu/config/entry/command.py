@@ -9,8 +9,7 @@ from nlu.config.entry.tracebacks import hide_tracebacks
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.nearest import hint
 from nlu.config.pipes import leave_output
-
-EXIT_INTERRUPTED = 130
+from nlu.config.stopping import EXIT_INTERRUPTED
 
 
 class Parser(argparse.ArgumentParser):

@@ -25,10 +25,9 @@ from nlu.config.checks.resolve import without_hydra
 from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
 from nlu.config.pipes import printing
+from nlu.config.stopping import STOPPED
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 
-STOPPED = (75, 130)
-"""Exit statuses of a job that saved its state and is to be continued."""
 EXIT_LOST = 1
 """Exit status of a command of which a job left no word."""
 RECORD = "config.yaml"
