@@ -24,6 +24,8 @@ from nlu.tasks.task import Task
 from nlu.training.parallel import Parallel
 from nlu.training.precision import Precision
 
+SHOWN_ROWS = 8
+
 
 @dataclass
 class StepResult:
@@ -45,9 +47,8 @@ class PendingStep:
     """A step that was handed to the device; on an accelerator its numbers arrive later."""
 
     number: int
-    rows: Callable[[], np.ndarray]
-    """this rank's rows of the step, as numbered in their file"""
-    set_name: str
+    culprits: Callable[[], str]
+    """names the rows whose loss or gradient is not finite; all ranks must ask, and all get the same answer"""
     clip_norm: float
     counts: dict[str, int]
     scale: dict[str, float]
@@ -71,10 +72,8 @@ class PendingStep:
     def _require_finite(self, what: str, value: float) -> None:
         if math.isfinite(value):
             return
-        rows = self.rows()
-        shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
         raise UserError(
-            f"the {what} is {value} at step {self.number}, rows {shown} of {self.set_name}; nothing was updated, "
+            f"the {what} is {value} at step {self.number}, {self.culprits()}; nothing was updated, "
             "and what was saved before stands; lower optimizer.lr, lengthen scheduler.warmup or set "
             "trainer.clip_norm; with precision=bf16 try fp32"
         )
@@ -121,12 +120,14 @@ class Stepper:
         totals = torch.zeros(len(counts), dtype=torch.float64, device=self.device)
         for micro, batch in enumerate(batches):
             if batch is not None:
-                torch.manual_seed(stable_seed(self.seed, "dropout", self.ranks.rank, number, micro))
-                totals += self._backward(batch, scale)
+                totals += self._backward(batch, scale, number, micro)
         totals = self.parallel.reduce(self.trained, totals)
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
         gnorm = self.parallel.norm(gradients)
-        pending = self._pending(part, micro_batches, number, counts, scale, stop, torch.cat([totals, gnorm.view(1)]))
+        pending = self._pending(
+            number, counts, scale, stop, torch.cat([totals, gnorm.view(1)]),
+            lambda: self._culprits(part, micro_batches, scale, number, epoch),
+        )  # fmt: skip
         if not self.is_asynchronous:
             pending.result()
         # The norm comes down to clip_norm where it is larger; the small number keeps a clipped one below.
@@ -151,27 +152,56 @@ class Stepper:
         """The names of all terms of the loss; the same on a rank that has no rows."""
         return self.method.terms(self.task)
 
-    def _backward(self, batch: Batch, scale: dict[str, float]) -> Tensor:
+    def _backward(self, batch: Batch, scale: dict[str, float], number: int, micro: int) -> Tensor:
         device = self.device
+        torch.manual_seed(stable_seed(self.seed, "dropout", self.ranks.rank, number, micro))
         sums = self.method.backward(
             self.task, self.model, batch.to(device), scale, lambda: self.precision.autocast(device)
         )
         return torch.stack([sums[name].double() for name in scale])
 
     def _pending(
-        self, part: Examples, micro_batches: list[np.ndarray], number: int, counts: dict[str, int],
-        scale: dict[str, float], stop: bool, numbers: Tensor,
+        self, number: int, counts: dict[str, int], scale: dict[str, float], stop: bool, numbers: Tensor,
+        culprits: Callable[[], str],
     ) -> PendingStep:  # fmt: skip
         arrived = None
         if self.is_asynchronous:
             numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers, non_blocking=True)
             arrived = torch.cuda.Event()
             arrived.record()
+        return PendingStep(number, culprits, self.clip_norm, counts, scale, stop, numbers, arrived)
 
-        def rows() -> np.ndarray:
-            return part.stored.number_N[part.rows_N[np.concatenate(micro_batches)]]
+    def _culprits(
+        self, part: Examples, micro_batches: list[np.ndarray], scale: dict[str, float], number: int, epoch: int
+    ) -> str:
+        """Name the rows of all ranks whose loss or gradient is not finite, as numbered in their file.
 
-        return PendingStep(number, rows, part.name, self.clip_norm, counts, scale, stop, numbers, arrived)
+        Nothing was updated, so the step is done again: micro-batch by micro-batch, and each row by itself where one is
+        not finite. Where only the sum is not, all rows are named.
+        """
+        own: list[int] = []
+        for micro, examples_B in enumerate(micro_batches):
+            if not self._is_finite(part, examples_B, scale, number, micro, epoch):
+                alone = [
+                    example for example in examples_B.tolist()
+                    if not self._is_finite(part, np.array([example]), scale, number, micro, epoch)
+                ]  # fmt: skip
+                own += alone or examples_B.tolist()
+        numbers_N = part.stored.number_N[part.rows_N]
+        told = self.ranks.gather_to_first((numbers_N[own].tolist(), numbers_N[np.concatenate(micro_batches)].tolist()))
+        found, all_rows = ([sum(rows, []) for rows in zip(*told, strict=True)]) if told else ([], [])
+        return f"{self.ranks.from_first(_named(found, all_rows))} of {part.name}"
+
+    def _is_finite(
+        self, part: Examples, examples_B: np.ndarray, scale: dict[str, float], number: int, micro: int, epoch: int
+    ) -> bool:
+        """Whether these examples of a micro-batch give a finite loss and a finite gradient."""
+        if not len(examples_B):
+            return True
+        self.optimizer.zero_grad(set_to_none=True)
+        sums = self._backward(collate(part, examples_B, (self.seed, epoch)), scale, number, micro)
+        gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
+        return bool(torch.isfinite(sums.sum() + torch.nn.utils.get_total_norm(gradients)))
 
     @torch.no_grad()
     def _update(self, gradients: list[Tensor], divisor: Tensor, is_finite: Tensor) -> None:
@@ -189,3 +219,12 @@ class Stepper:
             # A young average would be mostly initial weights; the decay grows to its value over the first steps.
             decay = min(self.ema_decay, (1 + number) / (10 + number))
             torch._foreach_lerp_(shadow, [parameter.data for parameter in self.trained], 1 - decay)
+
+
+def _named(found: list[int], all_rows: list[int]) -> str:
+    """Return how to call the rows that were found among all rows of a step; without any, all of them."""
+    rows = sorted(found or all_rows)
+    if len(rows) == len(all_rows) > SHOWN_ROWS:
+        return f"all {len(rows):,} rows"
+    more = f" and {len(rows) - SHOWN_ROWS:,} more" if len(rows) > SHOWN_ROWS else ""
+    return f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:SHOWN_ROWS]))}{more}"

@@ -1,13 +1,17 @@
 """What a user can do wrong, through the real command: the message, status 2, no traceback, nothing written over."""
 
+import json
 import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from nlu.storage.settle import find_whole
 from tests import warm
+from tests.training.in_process import train
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, run, write_set
 
 DATA = ("data=files", "data.fields={text: 0, label: 1}")
@@ -50,6 +54,31 @@ def test_processes_that_lose_the_one_that_refuses_say_nothing_of_it(tmp_path: Pa
         tmp_path / "run", *TINY, *DATA, f"data.train={tmp_path}/train.tsv", "trainer.device=cpu", "trainer.devices=2"
     )
     assert "train.tsv:2: field (row): 'no label here' makes 1 column " in message and "gloo" not in message
+
+
+def test_a_loss_that_is_not_a_number_names_its_rows_whichever_process_has_them(tmp_path: Path) -> None:
+    rows = [
+        ("a b c d "[: 2 + 2 * (number % 4)] * (1 + number % 3), ("good", "bad")[number % 2]) for number in range(16)
+    ]
+    # One of the shortest and one of the longest rows, which fall to two processes.
+    for number in (4, 11):
+        rows[number] = (rows[number][0] + "z", rows[number][1])
+    (tmp_path / "train.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
+    options = (*TINY, *DATA, f"data.train={tmp_path}/train.tsv", f"data.dev={tmp_path}/train.tsv", "trainer.device=cpu",
+               "trainer.batch_size=16", "trainer.max_duration=1st", "trainer.ema_decay=0")  # fmt: skip
+    train(*options, f"hydra.run.dir={tmp_path}/whole")
+    last = tmp_path / "whole/checkpoints/last"
+    words = "backbone.embeddings.word_embeddings.weight"
+    place = json.loads((last / "tokenizer.json").read_text())["model"]["vocab"]["z"]
+    weights = load_file(last / "model.safetensors")
+    weights[words][place] = np.nan
+    save_file(weights, last / "model.safetensors")
+    message = run(
+        *options, f"model.pretrained={tmp_path}/whole/last", "trainer.devices=2", f"hydra.run.dir={tmp_path}/run",
+        status=2,
+    )  # fmt: skip
+    assert "the loss is nan at step 1, rows 5, 12 of train; nothing was updated" in message
+    assert "Traceback" not in message
 
 
 @pytest.mark.thorough

@@ -1,5 +1,6 @@
 """One optimizer step on a tiny model: what accumulation, ranks and bad numbers do to it."""
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from nlu.config.errors import UserError
+from nlu.data.collate import collate
 from nlu.data.dataset import Files
 from nlu.data.encoding import Encoded
 from nlu.data.examples import Examples
@@ -111,6 +113,51 @@ def test_a_loss_that_is_not_a_number_changes_nothing_and_names_rows(examples: Ex
     with pytest.raises(UserError, match=r"the loss is nan at step 3, rows 5, 6, 7 of train; nothing was updated"):
         parts.step(examples, [np.array([4, 5, 6])], 3, False).result()
     assert torch.equal(vector(parts).nan_to_num(), before.nan_to_num())
+
+
+def words_of_one_example(examples: Examples) -> dict[int, int]:
+    """Return for each example that has a word of its own this word."""
+    words_of = [set(collate(examples, np.array([number])).tokens_T.tolist()) for number in range(ROWS)]
+    counts = Counter(word for words in words_of for word in words)
+    return {number: word for number, words in enumerate(words_of) for word in words if counts[word] == 1}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_rows_that_are_named_are_those_whose_loss_is_not_a_number(examples: Examples, dropout: float) -> None:
+    (first, one), (second, other), *_ = words_of_one_example(examples).items()
+    parts = stepper(dropout=dropout)
+    with torch.no_grad():
+        parts.model.backbone.embeddings.word_embeddings.weight[[one, other]] = torch.nan  # type: ignore[union-attr, index]
+    before = vector(parts).clone()
+    # Rows are numbered from 1.
+    with pytest.raises(UserError, match=f"at step 1, rows {first + 1}, {second + 1} of train; nothing was updated"):
+        parts.step(examples, list(np.array_split(np.arange(ROWS), 4)), 1, False).result()
+    assert torch.equal(vector(parts).nan_to_num(), before.nan_to_num())
+
+
+class Bursts(Plain):
+    """A method in which one example gives an infinite gradient."""
+
+    def backward(self, task: Any, model: Any, batch: Any, scale: Any, autocast: Any) -> dict[str, torch.Tensor]:
+        sums = super().backward(task, model, batch, scale, autocast)
+        if 7 in batch.examples_B:
+            model.head.linear.weight.grad[0, 0] = torch.inf
+        return sums
+
+
+def test_a_row_is_named_whose_loss_is_finite_but_not_its_gradient(examples: Examples) -> None:
+    parts = stepper()
+    parts.method = Bursts()
+    with pytest.raises(UserError, match="the gradient norm is inf at step 1, row 8 of train; nothing was updated"):
+        parts.step(examples, [np.arange(5), np.arange(5, ROWS)], 1, False).result()
+
+
+def test_where_every_row_is_at_fault_their_number_is_named(examples: Examples) -> None:
+    parts = stepper()
+    with torch.no_grad():
+        parts.model.head.linear.weight.fill_(torch.nan)
+    with pytest.raises(UserError, match=f"at step 1, all {ROWS} rows of train; nothing was updated"):
+        parts.step(examples, [np.arange(5), np.arange(5, ROWS)], 1, False).result()
 
 
 def test_the_moving_average_goes_a_known_share_of_the_way_after_each_update(examples: Examples) -> None:
