@@ -51,11 +51,11 @@ def build_run(config: Run, run_dir: Path, ranks: Ranks, progress: Progress, chec
     trainer, trusted = config.trainer, config.trusted_packages
     data = build_data(config, ranks, progress)
     store = data.store
-    order_key = order_key_of(config, store, ranks)
     task = build_task(config, store)
     require_metric(config, task, store)
     model = build_model(config, data, task)
     stepper = build_stepper(config, model, task, ranks)
+    order_key = order_key_of(config, store, ranks, model)
     checkpoints = Checkpoints(
         run_dir, config=model.backbone.settings(), labels=labels_of(data), tokenizer=store.tokenizer,
     )  # fmt: skip

@@ -1,12 +1,15 @@
-"""Going on from a saved state: what must be the same for that, and what changes bytes where it is not."""
+"""Continuing from a saved state: what must be the same for that, and what changes bytes where it is not."""
 
 import logging
 import platform
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 
 from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
@@ -19,8 +22,8 @@ from nlu.training.step import Stepper
 log = logging.getLogger(__name__)
 
 
-def order_key_of(config: Run, store: Store, ranks: Ranks) -> OrderKey:
-    """Return what the order of examples and the best evaluations hang on; stored beside the state."""
+def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> OrderKey:
+    """Return what the order of examples and the best evaluations depend on; stored beside the state."""
     trainer = config.trainer
     return {
         "train": store.digests["train"],
@@ -30,13 +33,13 @@ def order_key_of(config: Run, store: Store, ranks: Ranks) -> OrderKey:
         "folds": config.folds.count, "fold": config.fold,
         "batch_size": trainer.batch_size, "accumulation": trainer.accumulation,
         "bucket_batches": trainer.bucket_batches, "world_size": ranks.world_size,
-        "machine": machine_as_recorded(ranks),
+        "machine": machine_as_recorded(ranks) | versions_of(model),
     }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the bytes of a run hang on beside its configuration."""
+    """What the bytes of a run depend on beside its configuration and the versions of `versions_of`."""
 
     device: str
     torch: str
@@ -56,6 +59,16 @@ def machine_of(ranks: Ranks) -> Machine:
 def machine_as_recorded(ranks: Ranks) -> dict[str, Any]:
     """Return `machine_of` as a state holds it."""
     return asdict(machine_of(ranks))
+
+
+def versions_of(model: nn.Module) -> dict[str, str]:
+    """Return the versions of libraries beside torch that the bytes of a run depend on.
+
+    numpy's generators make the order of examples and the dropout masks of a CPU, and promise no stream over versions;
+    transformers is recorded where the model is made of its modules.
+    """
+    uses_transformers = any(type(module).__module__.startswith("transformers.") for module in model.modules())
+    return {"numpy": np.__version__} | ({"transformers": version("transformers")} if uses_transformers else {})
 
 
 PASSED_OVER = {"world_size", "store", "machine"}
@@ -83,6 +96,8 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey) -> State:
     state, _ = load_last(checkpoint, stepper.model, stepper.optimizer, stepper.average)
     for change in changes(saved, order_key):
         log.warning("%s, so the bytes will differ from an unbroken run", change)
+    for change in changed_versions(saved, order_key):
+        log.warning("%s, so the order of examples, dropout masks and bytes may differ from an unbroken run", change)
     log.info("continuing from %s at step %d", source_of(checkpoint), state.step)
     return state
 
@@ -92,12 +107,21 @@ def changes(saved: OrderKey, here: OrderKey) -> list[str]:
     found = []
     if saved["world_size"] != here["world_size"]:
         found.append(f"saved by {saved['world_size']} processes, continued by {here['world_size']}")
-    before = saved["machine"]
     names = {"device": "device", "torch": "version of torch", "threads": "number of threads", "cpu": "CPU's kernels"}
-    return found + [
-        f"saved with another {what} ({before[key]}), continued with {here['machine'][key]}"
+    return found + _others(saved, here, names)
+
+
+def changed_versions(saved: OrderKey, here: OrderKey) -> list[str]:
+    """Return a sentence for each library by whose version random numbers may be others; none for what is unknown."""
+    return _others(saved, here, {"numpy": "version of numpy", "transformers": "version of transformers"})
+
+
+def _others(saved: OrderKey, here: OrderKey, names: dict[str, str]) -> list[str]:
+    before, now = saved["machine"], here["machine"]
+    return [
+        f"saved with another {what} ({before[key]}), continued with {now[key]}"
         for key, what in names.items()
-        if key in before and before[key] != here["machine"][key]
+        if key in before and key in now and before[key] != now[key]
     ]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 
 from nlu.config.errors import UserError
@@ -99,6 +100,47 @@ def test_what_makes_sums_round_otherwise_is_told_and_the_run_goes_on(
     (warning,) = warned_of(run_dir)
     assert said in warning and "the bytes will differ from an unbroken run" in warning
     assert result(run_dir)["steps"] == 2
+
+
+def test_another_version_of_numpy_is_told_since_its_generators_make_order_and_masks(
+    broken: tuple[Path, tuple[str, ...]],
+) -> None:
+    run_dir, options = broken
+    machine = json.loads(state_file(run_dir).read_text())["order"]["machine"]
+    assert machine["numpy"] == np.__version__ and "transformers" not in machine
+    change(run_dir, "order", "machine", "numpy", to="1.17.0")
+    start(composed(*options), run_dir)
+    (warning,) = warned_of(run_dir)
+    assert f"saved with another version of numpy (1.17.0), continued with {np.__version__}" in warning
+    assert "so the order of examples, dropout masks and bytes may differ from an unbroken run" in warning
+    assert result(run_dir)["steps"] == 2
+
+
+def test_a_state_of_before_versions_were_kept_is_continued_without_a_word(
+    broken: tuple[Path, tuple[str, ...]],
+) -> None:
+    run_dir, options = broken
+    saved = json.loads(state_file(run_dir).read_text())
+    del saved["order"]["machine"]["numpy"]
+    state_file(run_dir).write_text(json.dumps(saved))
+    start(composed(*options), run_dir)
+    assert warned_of(run_dir) == [] and result(run_dir)["steps"] == 2
+
+
+def test_another_version_of_transformers_is_told_of_a_model_made_of_its_modules(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=len(tokens), max_position_embeddings=64, **sizes)
+    transformers.BertModel(config).save_pretrained(tmp_path / "weights")
+    (tmp_path / "weights/vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    without = [option for option in OPTIONS if not option.startswith("model")]
+    options = (*without, "model=hf", f"model.pretrained={tmp_path}/weights", "data.max_len=32", *sets(tmp_path))
+    dies_when_called(2, options, tmp_path / "run")
+    change(tmp_path / "run", "order", "machine", "transformers", to="4.0.0")
+    start(composed(*options), tmp_path / "run")
+    said = f"saved with another version of transformers (4.0.0), continued with {transformers.__version__}"
+    assert [said in line for line in warned_of(tmp_path / "run")] == [True]
 
 
 def test_nothing_is_told_where_all_is_the_same(broken: tuple[Path, tuple[str, ...]]) -> None:
