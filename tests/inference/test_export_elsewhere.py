@@ -25,6 +25,7 @@ SIZES = {
     "intermediate_size": 24, "max_position_embeddings": 40, "type_vocab_size": 2,
 }  # fmt: skip
 SHORT = ("data.max_len=32",)
+MODERN = {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
 ON_TEXTS = {"classify": TASKS["classify"], "match": TASKS["match"], "tag": TASKS["tag"]}
 
 
@@ -189,6 +190,16 @@ def test_what_an_encoder_cannot_become_is_said_with_what_it_can(
     tensorflow_is(object(), monkeypatch)
     export(f"run={run}", f"format={written}", f"out={tmp_path}/out", status=2)
     assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tagger_that_transformers_computes_otherwise_is_refused(tmp_path: Path, capsys: Any) -> None:
+    # ModernBertForTokenClassification has a layer with a norm before its classifier.
+    kind = of_transformers(TASKS["tag"], saved(tmp_path / "hub", "ModernBert", **MODERN))
+    run = trained(kind, tmp_path)
+    export(f"run={run}", "format=huggingface", f"out={tmp_path}/out", status=2)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "transformers has no tagger with one linear layer for modernbert; export it as onnx" in said
     assert not (tmp_path / "out").exists()
 
 

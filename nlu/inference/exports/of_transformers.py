@@ -62,13 +62,19 @@ def tagger_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels: dic
         model: Any = AutoModelForTokenClassification.from_config(config, dtype=torch.float32)
     except ValueError:
         model = None
-    if not isinstance(getattr(model, "classifier", None), nn.Linear):
+    if model is None or not _is_one_layer_more(model):
         raise UserError(
             f"format is {wanted}, but transformers has no tagger with one linear layer for {config.model_type}; "
             f"{OTHERWISE}"
         )
     _load(model, backbone, {"classifier": linear})
     return model.eval()
+
+
+def _is_one_layer_more(model: Any) -> bool:
+    """Whether a tagger is an encoder with one linear layer; ModernBERT's has a head between the two."""
+    own = {name for name, _ in model.named_parameters() if not name.startswith(f"{model.base_model_prefix}.")}
+    return isinstance(getattr(model, "classifier", None), nn.Linear) and own == {"classifier.weight", "classifier.bias"}
 
 
 def both_signs(linear: nn.Linear) -> tuple[nn.Linear, nn.Linear]:
