@@ -6,6 +6,7 @@
 Axes: N rows, C classes, K = C - 1 classes that are not the first.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -47,6 +48,13 @@ class Bce(RowLoss):
     def divergence(self, first_NC: Tensor, second_NC: Tensor) -> Tensor:
         """Return how much two predictions differ, of all classes but the first; summed over rows."""
         return bernoulli_divergence(first_NC[:, 1:], second_NC[:, 1:])
+
+    @property
+    def logit_of_first(self) -> float:
+        """The logit of the first class with which the largest logit is what `decide` returns: that of the threshold."""
+        # The least and the largest that float32, in which probabilities are compared, tells from 0 and 1.
+        within = min(max(self.threshold, 1e-45), 1 - 2**-25)
+        return math.log(within / (1 - within))
 
     def decide(self, logits_NC: Tensor) -> Tensor:
         """Return the most probable class that reaches the threshold, else the first; (N,)."""

@@ -8,7 +8,7 @@ from unittest import mock
 from nlu import evaluate as evaluating
 from nlu import export as exporting_command
 from nlu import predict as predicting
-from nlu.inference import exporting
+from nlu.inference.exports import checking
 from tests.training.in_process import of_composed, train
 from tests.training.kinds import Kind, Row, read
 
@@ -35,7 +35,7 @@ def evaluate(*overrides: str, status: int = 0) -> None:
 
 def export(*overrides: str, status: int = 0) -> None:
     """Do the same of `python -m nlu.export`; latencies are hardly measured."""
-    with mock.patch.object(exporting, "TIMED_S", 0.0):
+    with mock.patch.object(checking, "TIMED_S", 0.0):
         of_composed(exporting_command.main, "export", *overrides, status=status)
 
 

@@ -14,14 +14,16 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.inference.exports import huggingface, savedmodel, sentences, tf_checkpoint
+from nlu.inference.exports.deciding import Compute, Decide, by_pipeline, by_rule
 from nlu.inference.exports.padded import NAMES, Inputs
 from nlu.inference.exports.traced import Padded
 from nlu.inference.trained import Trained
 
-Compute = Callable[[Inputs], np.ndarray]
-"""logits of padded inputs; of sentence_transformers vectors"""
 EXTRAS = {"transformers": "hf", "onnx": "onnx", "onnxscript": "onnx", "onnxruntime": "onnx", "tensorflow": "tf"}
 MODEL = {"onnx": "model.onnx", "onnx-int8": "model.int8.onnx", "torchscript": "model.pt", "torch_export": "model.pt2"}
+
+INT8_TOLERANCE = 0.5
+"""What weights in eight bits may change: as a rule a tenth of the largest logit, of random logits a third."""
 
 
 def _auto_tokenizer(folder: Path) -> Any:
@@ -41,6 +43,13 @@ class Format:
     read: Callable[[Path, Trained], Compute]
     tokenizer: Callable[[Path], Any] = _auto_tokenizer
     """what splits texts there"""
+    decide: Callable[[Trained, Path], Decide] = by_rule
+    decided_by: str = "decided by the rule for its logits"
+    """the same in words"""
+    tolerance: float = 1e-3
+    """how far its logits may be from those of the run in fp32, relative to the largest of a row, or to 1"""
+    beyond: str = "tell us, with the versions that nlu.doctor prints, and export it in another format"
+    """what to do about logits that are farther away"""
 
 
 def require_packages(chosen: Format) -> None:
@@ -130,11 +139,23 @@ def _read_tf_checkpoint(folder: Path, trained: Trained) -> Compute:
 FORMATS = {
     one.name: one
     for one in (
-        Format("huggingface", ("transformers",), huggingface.write, _read_huggingface),
+        Format(
+            "huggingface",
+            ("transformers",),
+            huggingface.write,
+            _read_huggingface,
+            decide=by_pipeline,
+            decided_by="decided by pipeline(...) of transformers",
+        ),
         Format(sentences.FORMAT, ("transformers",), sentences.write, lambda folder, trained: sentences.read(folder)),
         Format("onnx", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx("onnx")),
         Format(
-            "onnx-int8", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_int8, _read_onnx("onnx-int8")
+            "onnx-int8",
+            ("transformers", "onnx", "onnxscript", "onnxruntime"),
+            _write_int8,
+            _read_onnx("onnx-int8"),
+            tolerance=INT8_TOLERANCE,
+            beyond="eight bits are too few for these weights: export it as onnx",
         ),
         Format("torch_export", ("transformers",), _write_torch_export, _read_torch_export),
         Format("torchscript", ("transformers",), _write_torchscript, _read_torchscript),

@@ -26,6 +26,7 @@ from nlu.inference.exports.padded import (
     transformers_weights,
 )
 from nlu.inference.trained import Trained
+from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 
@@ -51,7 +52,9 @@ def model_of(trained: Trained) -> Any:
     labels: dict[str, Any] = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
     is_tagging, theirs = trained.target.kind == "tags", trained.model.backbone
     if not is_tagging:
-        labels["problem_type"] = PROBLEMS[trained.target.kind]
+        # With loss=bce each class has a probability by itself, as of several labels.
+        is_by_class = isinstance(getattr(trained.task, "loss", None), Bce)
+        labels["problem_type"] = PROBLEMS["label_set" if is_by_class else trained.target.kind]
     if isinstance(theirs, HuggingFace):
         return (tagger_of if is_tagging else classifier_of)(theirs, linear, FORMAT, labels)
     backbone = require_native(trained, FORMAT)
@@ -128,8 +131,11 @@ def tokenizer_of(trained: Trained) -> Any:
     known = {f"{kind}_token": token for kind, token in kinds.items() if backend.token_to_id(token) is not None}
     # Something must stand where there is nothing; attention does not see it.
     known.setdefault("pad_token", str(backend.id_to_token(own.unknown_id)))
+    reads_specials = any(token.special for token in own.backend.get_added_tokens_decoder().values())
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, model_max_length=trained.config.data["max_len"],
+        # transformers would read [MASK] in a user's text as that token, where the run reads brackets and letters.
+        split_special_tokens=not reads_specials,
         # Without it the second text of a pair would pass for a part of the first.
         model_input_names=["input_ids", "token_type_ids", "attention_mask"], **known,
     )  # fmt: skip

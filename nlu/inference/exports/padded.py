@@ -14,6 +14,7 @@ from nlu.config.errors import UserError
 from nlu.data.encoding import Encoded
 from nlu.data.ragged import starts_of
 from nlu.inference.trained import Trained
+from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
@@ -45,9 +46,11 @@ def others_of(backbone: object) -> str:
 
 
 def own_linear(trained: Trained, wanted: str) -> nn.Linear:
-    """Return a copy of the head, in fp32 on the host; it gives a number in its own unit, not on the scale of training.
+    """Return a copy of the head, in fp32 on the host, whose outputs others can use without knowing the run.
 
-    Raises UserError where the head is not one linear layer.
+    It gives a number in its own unit, not on the scale of training. With loss=bce the first logit, which the run does
+    not read, is set so that the largest logit is what the run decides. Raises UserError where the head is not one
+    linear layer.
     """
     head = trained.model.head
     if not isinstance(head, LinearHead):
@@ -55,6 +58,11 @@ def own_linear(trained: Trained, wanted: str) -> nn.Linear:
         remedy = "format=sentence_transformers writes its encoder" if other != "a CRF" else "use nlu.predict"
         raise UserError(f"format is {wanted}, but the run has {other}, which this format does not know; {remedy}")
     linear = copied_linear(head.linear)
+    loss = getattr(trained.task, "loss", None)
+    if isinstance(loss, Bce):
+        with torch.no_grad():
+            linear.weight[0] = 0.0
+            linear.bias[0] = loss.logit_of_first
     if trained.target.kind == "number":
         target: Any = trained.target
         with torch.no_grad():
@@ -73,9 +81,10 @@ def transformers_config(trained: Trained, **more: Any) -> Any:
         vocab_size=trained.tokenizer.vocab_size, embedding_size=sizes["embedding_size"] or sizes["hidden_size"],
         hidden_size=sizes["hidden_size"], num_hidden_layers=sizes["layers"], num_attention_heads=sizes["heads"],
         intermediate_size=sizes["intermediate_size"], hidden_act=sizes["activation"],
-        hidden_dropout_prob=sizes["dropout"], attention_probs_dropout_prob=sizes["attention_dropout"],
+        # It refuses whole numbers here.
+        hidden_dropout_prob=float(sizes["dropout"]), attention_probs_dropout_prob=float(sizes["attention_dropout"]),
         max_position_embeddings=sizes["max_positions"], type_vocab_size=sizes["segment_types"],
-        layer_norm_eps=sizes["layer_norm_eps"], initializer_range=sizes["initializer_range"],
+        layer_norm_eps=float(sizes["layer_norm_eps"]), initializer_range=float(sizes["initializer_range"]),
         pad_token_id=backend.token_to_id("[PAD]") or 0, **more,
     )  # fmt: skip
 

@@ -84,7 +84,8 @@ def tokenizer_in(folder: Path) -> Any:
 
     lowercase = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["do_lower_case"]
     numbers = {token: number for number, token in enumerate(read_vocab(folder / "vocab.txt"))}
-    return BertTokenizer(vocab=numbers, do_lower_case=lowercase)
+    # Google's own tokenizer reads no special tokens in a text either.
+    return BertTokenizer(vocab=numbers, do_lower_case=lowercase, split_special_tokens=True)
 
 
 def _write(path: Path, content: Any) -> None:

@@ -1,0 +1,230 @@
+"""An export read back and held against the run: its tokens, its logits, what is decided by them, its times.
+
+Axes: N texts, T tokens of the longest, C outputs, D width.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nlu.config.errors import UserError
+from nlu.data.encoding import encode_pair, encode_single
+from nlu.inference.exports.deciding import Decision, Row, is_same, of_run
+from nlu.inference.exports.formats import Compute, Format
+from nlu.inference.exports.padded import Inputs, padded_inputs
+from nlu.inference.exports.sentences import FORMAT as SENTENCES
+from nlu.inference.predictor import Predictor
+from nlu.inference.trained import Trained
+from nlu.losses.bce import Bce
+from nlu.training.precision import Precision
+
+CHECK_BATCH = 32
+TIMED_S = 1.0
+"""how long each latency is measured"""
+TEXTS = ("text", "text_a", "text_b", "tokens")
+
+
+@dataclass
+class Checked:
+    """What came of reading an export back."""
+
+    format: str
+    decided_by: str
+    """what made the predictions that are compared"""
+    rows: int
+    largest_difference: float
+    """between its logits and the run's, over all rows"""
+    same: float | None
+    """share of rows for which its user gets the run's prediction; None where what decides in the run is not exported"""
+    accuracy: float | None
+    """of its predictions on these rows, where they are classes"""
+    size_mb: float
+    latency_1_ms: float
+    latency_32_ms: float
+
+
+def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row]) -> Checked:
+    """Read an export back and compare it with the run: the tokens of its tokenizer, its logits, what is decided.
+
+    Raises UserError where its tokenizer gives other tokens, or its logits are farther from the run's than the format's
+    tolerance: it would be another model.
+    """
+    compute = chosen.read(folder, trained)
+    if chosen.name == SENTENCES:
+        compute = _cosines(compute)
+    decide = chosen.decide(trained, folder)
+    predictor = Predictor(trained, torch.device("cpu"), batch_size=CHECK_BATCH)
+    exact = _in_fp32(predictor)
+    largest, own_decisions, decisions = 0.0, list[Decision](), list[Decision]()
+    _require_same_tokens(trained, chosen.tokenizer(folder), rows)
+    for batch in _batches(rows, CHECK_BATCH):
+        own = _own_logits(trained, predictor, batch)
+        # Exports compute in fp32. What bf16 rounds in the run is no mistake of theirs.
+        in_fp32 = own if exact is predictor else _own_logits(trained, exact, batch)
+        theirs = _rows_of_logits(compute(inputs_of(trained, predictor, batch)), trained, predictor, batch)
+        _require_close(chosen, trained, batch, in_fp32, theirs)
+        largest = max(largest, *map(_difference, own, theirs))
+        own_decisions += of_run(predictor.predict(predictor.encode(batch)), trained)
+        decisions += decide(batch, theirs)
+    same = [is_same(*both) for both in zip(own_decisions, decisions, strict=True) if both[0] is not None]
+    right = sum(found == row.get("label") for found, row in zip(decisions, rows, strict=True))
+    size_mb = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+    latencies = [_latency_ms(partial(compute, some)) for some in _timed(trained, predictor, rows)]
+    return Checked(
+        chosen.name, chosen.decided_by, len(rows), largest, sum(same) / len(same) if same else None,
+        right / len(rows) if _has_accuracy(trained) else None, size_mb, *latencies,
+    )  # fmt: skip
+
+
+def check_run(trained: Trained, rows: Sequence[Row]) -> Checked:
+    """Return the same of the run itself."""
+    predictor = Predictor(trained, torch.device("cpu"), batch_size=CHECK_BATCH)
+    size_mb = sum(path.stat().st_size for path in trained.located.checkpoint.glob("model.safetensors")) / 1e6
+    encoded = [predictor.encode(batch) for batch in _timed_rows(rows)]
+    latencies = [_latency_ms(partial(predictor.predict, some)) for some in encoded]
+    accuracy = None
+    if _has_accuracy(trained):
+        found = predictor.predict(predictor.encode(rows))
+        accuracy = sum(one["prediction"] == row["label"] for one, row in zip(found, rows, strict=True)) / len(rows)
+    return Checked("the run itself", "the run itself", len(rows), 0.0, 1.0, accuracy, size_mb, *latencies)
+
+
+def _in_fp32(predictor: Predictor) -> Predictor:
+    """Return what computes the run in fp32, which is the predictor itself where the run was trained so."""
+    if getattr(predictor.precision, "dtype", None) == "float32":
+        return predictor
+    exact = Predictor(predictor.trained, predictor.device, batch_size=predictor.batch_size)
+    exact.precision = Precision()
+    return exact
+
+
+def _difference(own: np.ndarray, theirs: np.ndarray) -> float:
+    """Return the largest difference of the logits of a row; infinite where one of them is no number."""
+    largest = float(np.abs(own - theirs).max(initial=0.0))
+    return float("inf") if np.isnan(largest) else largest
+
+
+def _require_close(
+    chosen: Format, trained: Trained, rows: Sequence[Row], own: Sequence[np.ndarray], theirs: Sequence[np.ndarray]
+) -> None:
+    """Raise UserError for a row whose logits are farther from those of the run in fp32 than rounding explains."""
+    target: Any = trained.target
+    # A number is learned in units of its spread.
+    unit = float(target.sd) if target.kind == "number" else 1.0
+    for row, mine, other in zip(rows, own, theirs, strict=True):
+        shown = repr(next(row[name] for name in TEXTS if name in row))[:60]
+        if not np.isfinite(mine).all():
+            raise UserError(
+                f"{trained.located.checkpoint} itself gives {shown} logits that are no numbers, such as "
+                f"{mine[~np.isfinite(mine)][0]}, so no export of it can be checked; give another checkpoint"
+            )
+        allowed = chosen.tolerance * max(unit, float(np.abs(mine).max(initial=0.0)))
+        if not (difference := _difference(mine, other)) <= allowed:
+            raise UserError(
+                f"format is {chosen.name}, but its logits of {shown} differ from the run's by {difference:.3g}, more "
+                f"than {allowed:.3g}, which rounding explains, so nothing was written; {chosen.beyond}"
+            )
+
+
+def _has_accuracy(trained: Trained) -> bool:
+    return trained.target.kind == "classes" and trained.layout.name != "sides"
+
+
+def inputs_of(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> Inputs:
+    """Return the padded inputs of rows; where texts are encoded apart, all first texts before all second ones."""
+    pad = trained.tokenizer.backend.token_to_id("[PAD]") or 0
+    if trained.layout.name != "sides":
+        return padded_inputs(predictor.encode(rows), pad)
+    texts = [row["text_a"] for row in rows] + [row["text_b"] for row in rows]
+    return padded_inputs(encode_single(trained.tokenizer, texts, trained.config.data["max_len"]), pad)
+
+
+def _own_logits(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> list[np.ndarray]:
+    """Return what an export is to give for rows, as `own_linear` changes it."""
+    if trained.layout.name == "sides":
+        # What an exported encoder gives are vectors; a head over them is not part of it.
+        return [np.array([cosine]) for cosine in predictor.cosines(rows)]
+    found = predictor.predict(predictor.encode(rows), with_logits=True)
+    logits = [np.array(one["logits"]) for one in found]
+    loss = getattr(trained.task, "loss", None)
+    if trained.target.kind == "number":
+        target: Any = trained.target
+        return [target.unscaled(one) for one in logits]
+    if isinstance(loss, Bce):
+        for one in logits:
+            one[0] = loss.logit_of_first
+    return logits
+
+
+def _rows_of_logits(found: np.ndarray, trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> list[np.ndarray]:
+    """Return the logits of each row; of a tagger those of the first token of each unit."""
+    if trained.target.kind != "tags":
+        return list(found)
+    encoded = predictor.encode(rows)
+    assert encoded.words is not None and encoded.word_counts_N is not None
+    ends = np.cumsum(encoded.word_counts_N)[:-1]
+    return [logits[places] for logits, places in zip(found, np.split(encoded.words, ends), strict=True)]
+
+
+def _cosines(vectors: Compute) -> Compute:
+    def compute(inputs: Inputs) -> np.ndarray:
+        found_ND = vectors(inputs)
+        unit_ND = found_ND / np.linalg.norm(found_ND, axis=1, keepdims=True)
+        first_ND, second_ND = np.split(unit_ND, 2)
+        return np.asarray((first_ND * second_ND).sum(1, keepdims=True))
+
+    return compute
+
+
+def _require_same_tokens(trained: Trained, tokenizer: Any, rows: Sequence[Row]) -> None:
+    """Hold the exported tokenizer against the run's; of a tagger, whose units come apart already, nothing is held."""
+    if trained.layout.name == "units":
+        return
+    max_len = trained.config.data["max_len"]
+    for row in rows:
+        texts = [row[name] for name in TEXTS if name in row]
+        if trained.layout.name == "pair":
+            encoded = encode_pair(trained.tokenizer, texts[:1], texts[1:], max_len)
+        else:
+            # Of two texts that are encoded apart the first stands for both.
+            texts = texts[:1]
+            encoded = encode_single(trained.tokenizer, texts, max_len)
+        theirs = tokenizer(*texts, verbose=False)
+        own = {name: values[0].tolist() for name, values in padded_inputs(encoded, pad=0).items()}
+        # A longer text is cut, by each in its own way.
+        if not encoded.cut_N[0] and {name: list(theirs[name]) for name in own} != own:
+            raise UserError(
+                f"the exported tokenizer gives {texts[0]!r} other tokens than the run's: {dict(theirs)} and {own}; "
+                "tell us, with the tokenizer of the run"
+            )
+
+
+def _batches(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def _timed_rows(rows: Sequence[Row]) -> list[list[Row]]:
+    return [[rows[number % len(rows)] for number in range(size)] for size in (1, 32)]
+
+
+def _timed(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> list[Inputs]:
+    return [inputs_of(trained, predictor, batch) for batch in _timed_rows(rows)]
+
+
+def _latency_ms(work: Callable[[], object]) -> float:
+    """Return the median time of a call, from those of TIMED_S seconds, at least three."""
+    work()
+    times: list[float] = []
+    while sum(times) < TIMED_S or len(times) < 3:
+        began_s = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began_s)
+    return statistics.median(times) * 1000

@@ -1,0 +1,138 @@
+"""What a run decides about rows, and what is decided by whoever loads its export.
+
+Pipelines of transformers decide about the rows of a folder that transformers loads. Other formats give logits, and
+docs/exporting.md says what to make of them. Axes: N rows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlu.inference.columns import kind_of
+from nlu.inference.exports.padded import Inputs
+from nlu.inference.trained import Trained
+from nlu.metrics.spans import Span, spans_of
+
+Row = dict[str, Any]
+Compute = Callable[[Inputs], np.ndarray]
+"""logits of padded inputs; of sentence_transformers vectors"""
+Decision = str | list[str] | list[Span] | float | None
+"""a class, the labels of a set, spans, or a number; None where an export does not decide what the run decides"""
+Decide = Callable[[Sequence[Row], Sequence[np.ndarray]], list[Decision]]
+"""the decisions about rows, from their texts and their logits"""
+CLOSE = 1e-3
+"""numbers that differ by less, relative to the larger one or to 1, count as the same prediction"""
+PIPELINE_BATCH = 32
+
+
+def of_run(found: Sequence[dict[str, Any]], trained: Trained) -> list[Decision]:
+    """Return what the run's own predictions say."""
+    key = {"tags": "spans", "pairs": "similarity"}.get(_kind(trained), "prediction")
+    return [None if _kind(trained) == "vectors" else one[key] for one in found]
+
+
+def is_same(one: Decision, other: Decision) -> bool:
+    """Whether two decisions are the same, numbers to three digits."""
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) <= CLOSE * max(1.0, abs(one), abs(other))
+    return one == other
+
+
+def by_rule(trained: Trained, folder: Path) -> Decide:
+    """Return the rule of docs/exporting.md for logits.
+
+    It takes the class of the largest logit, the labels whose sigmoid reaches the run's threshold, or the number. Of a
+    tagger it takes the largest of each unit and reads these as BIO tags.
+    """
+    kind, names = _kind(trained), trained.labels
+
+    def one(logits: np.ndarray) -> Decision:
+        if kind == "classes":
+            return names[int(logits.argmax())]
+        if kind == "label_set":
+            return _reaching(trained, dict(zip(names, (1 / (1 + np.exp(-logits.astype(np.float64)))), strict=True)))
+        if kind == "tags":
+            return spans_of([names[tag] for tag in logits.argmax(-1)])
+        if kind == "pairs of classes":
+            return names[int(float(logits[0]) >= trained.decided["threshold"])]
+        return None if kind == "vectors" else float(logits[0])
+
+    return lambda rows, logits_N: list(map(one, logits_N))
+
+
+def by_pipeline(trained: Trained, folder: Path) -> Decide:
+    """Return the decisions of the pipelines of transformers over a folder: text-classification, with the run's
+    threshold where several labels may apply, and token-classification, which groups by the first token of a word."""
+    from transformers import pipeline
+
+    kind, is_tagger = _kind(trained), trained.target.kind == "tags"
+    compute: Any = pipeline(
+        "token-classification" if is_tagger else "text-classification", model=str(folder), device="cpu",
+        batch_size=PIPELINE_BATCH,
+    )  # fmt: skip
+
+    def texts(rows: Sequence[Row], logits_N: Sequence[np.ndarray]) -> list[Decision]:
+        given = [
+            {"text": row["text_a"], "text_pair": row["text_b"]} if "text_b" in row else {"text": row["text"]}
+            for row in rows
+        ]
+        decided: list[Decision] = []
+        for found in compute(given, top_k=None, truncation=True):
+            if kind == "classes":
+                decided.append(found[0]["label"])
+            elif kind == "label_set":
+                decided.append(_reaching(trained, {one["label"]: one["score"] for one in found}))
+            else:
+                decided.append(found[0]["score"])
+        return decided
+
+    def tags(rows: Sequence[Row], logits_N: Sequence[np.ndarray]) -> list[Decision]:
+        decided: list[Decision] = []
+        for row in rows:
+            words = {"is_split_into_words": True} if "tokens" in row else {}
+            text = [row["tokens"]] if words else row["text"]
+            found = compute(text, aggregation_strategy="first", **words)
+            # Of a list of rows it gives a list, of one row too.
+            decided.append(_in_units(row, found[0] if words else found))
+        return decided
+
+    return tags if is_tagger else texts
+
+
+def _kind(trained: Trained) -> str:
+    """Return what the logits of an export say; of two texts that are encoded apart they are their cosine."""
+    if trained.layout.name != "sides":
+        return trained.target.kind
+    # A head over two vectors is no part of what is exported.
+    return {"similarity": "pairs", "class_by_similarity": "pairs of classes"}.get(kind_of(trained), "vectors")
+
+
+def _reaching(trained: Trained, probabilities: dict[str, float]) -> list[str]:
+    # As the run compares them.
+    at_least = np.float32(trained.decided["threshold"])
+    return [name for name in trained.labels if np.float32(probabilities[name]) >= at_least]
+
+
+def _in_units(row: Row, found: Sequence[dict[str, Any]]) -> list[Span]:
+    """Return entities, which are told by characters, as spans of units; where one begins or ends within a unit, as a
+    span that no run predicts."""
+    firsts, ends = zip(*_places(row), strict=True)
+    return [
+        (_at(firsts, one["start"]), _at(ends, one["end"]), one["entity_group"])
+        for one in sorted(found, key=lambda one: one["start"])
+    ]
+
+
+def _at(places: Sequence[int], place: int) -> int:
+    return places.index(place) if place in places else -1
+
+
+def _places(row: Row) -> Iterator[tuple[int, int]]:
+    """Yield where each unit begins and ends in the text that a pipeline sees: words with a space between them, or
+    letters."""
+    start = 0
+    for unit in row["tokens"] if "tokens" in row else row["text"]:
+        yield start, start + len(unit)
+        start += len(unit) + ("tokens" in row)
