@@ -139,6 +139,7 @@ class Builder:
             np.array([self._group(values.get(GROUP)) for values in rows], np.int64),
             np.array([source for source, _, _ in good]),
             np.array([row.number for _, row, _ in good], np.int64),
+            _hashes(list(map(self._layout.query, rows))),
         )
         writer.add(encoded, [target for _, _, target in good], origin)
 
@@ -149,6 +150,11 @@ class Builder:
         if len(self.groups) < LISTED_GROUPS:
             self.groups[str(value)] = None
         return text_hash(str(value))
+
+
+def _hashes(queries: list[str | None]) -> np.ndarray | None:
+    """Return a number that identifies each first text of a pair; null where rows are one text."""
+    return np.array([text_hash(query) for query in queries if query is not None], np.int64) if any(queries) else None
 
 
 def _is_group(value: Any) -> bool:

@@ -53,6 +53,12 @@ class Layout(Protocol):
     def identity(self, values: Values) -> str:
         """Return one text that is the same for rows of the same texts and no others."""
 
+    def query(self, values: Values) -> str | None:
+        """Return the text of a pair that is asked about, the first one; None where a row is one text.
+
+        A query has several rows in many data sets, one for each candidate. Rows of one query are split off together.
+        """
+
     def shown(self, values: Values) -> dict[str, Any]:
         """Return the texts by field, for people to read."""
 
@@ -76,6 +82,9 @@ class Single:
 
     def identity(self, values: Values) -> str:
         return values["text"]
+
+    def query(self, values: Values) -> str | None:
+        return None
 
     def shown(self, values: Values) -> dict[str, Any]:
         return {"text": values["text"]}
@@ -103,6 +112,9 @@ class Pair:
 
     def identity(self, values: Values) -> str:
         return values["text_a"] + SEPARATOR + values["text_b"]
+
+    def query(self, values: Values) -> str | None:
+        return values["text_a"]
 
     def shown(self, values: Values) -> dict[str, Any]:
         return {"text_a": values["text_a"], "text_b": values["text_b"]}
@@ -154,6 +166,9 @@ class Units:
 
     def identity(self, values: Values) -> str:
         return SEPARATOR.join(values["tokens"]) if "tokens" in values else values["text"]
+
+    def query(self, values: Values) -> str | None:
+        return None
 
     def shown(self, values: Values) -> dict[str, Any]:
         return {"tokens": values["tokens"]} if "tokens" in values else {"text": values["text"]}

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ from nlu.data.building import LISTED_GROUPS
 from nlu.data.duplicates import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold, clusters_of, fold_numbers
-from nlu.data.layouts import Layout
+from nlu.data.layouts import Layout, Pair
 from nlu.data.plan import Plan
 from nlu.data.reading import Texts
-from nlu.data.store import StoreDamaged, StoredSet
+from nlu.data.store import StoreDamaged, StoredSet, chunks_of
 from nlu.data.targets import Target
-from nlu.data.tokenizing import Tokenizer, load_tokenizer
+from nlu.data.tokenizing import Tokenizer, WordPiece, load_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +63,8 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     """Open a complete store, drop duplicates and split off a dev set as its files or the fold say.
 
     A fold takes the place of every dev set: what it holds out of the training rows is `dev`, the declared ones are
-    left out. Without one, the split goes by a hash of the text, so that equal texts land on the same side, whatever
-    the seed. Raises StoreDamaged where something is missing.
+    left out. Without one, the split goes by a hash (of the text, of a pair's first text, or of the group), so that what
+    belongs together lands on the same side, whatever the seed. Raises StoreDamaged where something is missing.
     """
     files, meta = plan.files, meta_of(folder)
     names = list(files.sources())
@@ -81,9 +82,11 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     rows["train"] = train_rows_N
     is_dev_N = None
     if fold is not None:
-        is_dev_N = _held_out(stored["train"], train_rows_N, target, fold, plan.reading.group_by, meta["groups"])
+        is_dev_N = _held_out(
+            stored["train"], train_rows_N, target, fold, plan.reading.group_by, meta["groups"], plan.layout
+        )
     elif files.dev is None and files.dev_fraction:
-        is_dev_N = stored["train"].text_hash_N[train_rows_N] % 1_000_003 / 1_000_003 < files.dev_fraction
+        is_dev_N = _split_off(stored["train"], train_rows_N, files.dev_fraction, plan.reading.group_by)
     origins = {name: Texts(plan.reading, plan.sets[name], plan.layout) for name in stored}
     if is_dev_N is not None:
         rows["dev"], rows["train"] = train_rows_N[is_dev_N], train_rows_N[~is_dev_N]
@@ -91,27 +94,65 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     ordered = sorted(rows, key=lambda name: (name != "train") + (name == "test"))
     sets = {name: Examples(name, stored[name], rows[name], target, plan.layout, origins[name]) for name in ordered}
     if empty := [name for name, part in sets.items() if not len(part)]:
+        by_group = "" if plan.reading.group_by is None else f" by folds.group_by={plan.reading.group_by}"
         raise DataError(
             f"the set {empty[0]} is empty after splitting {counted(len(train_rows_N), 'row')} with data.dev_fraction="
-            f"{files.dev_fraction}; set data.dev to a file or change data.dev_fraction"
+            f"{files.dev_fraction}{by_group}; set data.dev to a file or change data.dev_fraction"
         )
     target.fit(stored["train"], rows["train"])
-    tokenizer = plan.tokenizer or load_tokenizer(folder, None)
-    assert tokenizer is not None
+    tokenizer = plan.tokenizer or _vocabulary_of(sets["train"], folder, plan.tokenizing, stored.values())
     return Store(folder, sets, target, plan.layout, tokenizer, meta)
 
 
+def _vocabulary_of(
+    train: Examples, folder: Path, tokenizing: WordPiece | None, all_stored: Iterable[StoredSet]
+) -> Tokenizer:
+    """Return the tokenizer of the words that are trained on, and have all sets give its numbers.
+
+    A store is written with the words of all training rows, so that folds share it; the words of what is held out must
+    not be among those that the model has a vector of.
+    """
+    built = load_tokenizer(folder, None)
+    if built is None:
+        raise StoreDamaged(f"{folder} has no tokenizer.json")
+    assert tokenizing is not None, "without a tokenizer there is what builds one"
+    counts_V = np.zeros(built.vocab_size, np.int64)
+    for rows_B in chunks_of(train.rows_N):
+        counts_V += np.bincount(train.stored.tokens(rows_B), minlength=len(counts_V))
+    tokenizer, numbers_V = tokenizing.restrict(built, counts_V)
+    for stored in all_stored:
+        stored.renumber("tokens", numbers_V)
+    return tokenizer
+
+
+def _split_off(stored: StoredSet, rows_N: np.ndarray, fraction: float, group_by: str | int | None) -> np.ndarray:
+    """Return which of the training rows are the dev set, by a hash of what may not stand on both sides.
+
+    That is the query, or with groups all rows that are connected by a query or a group; the smallest hash of a group
+    among them decides.
+    """
+    decides_N = stored.query_N[rows_N]
+    if group_by is not None:
+        cluster_N = clusters_of(decides_N, stored.group_N[rows_N])
+        smallest_K = np.full(int(cluster_N.max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(smallest_K, cluster_N, stored.group_N[rows_N])
+        decides_N = smallest_K[cluster_N]
+    return decides_N % 1_000_003 / 1_000_003 < fraction
+
+
 def _held_out(
-    stored: StoredSet, rows_N: np.ndarray, target: Target, fold: Fold, group_by: str | int | None, groups: list[str]
-) -> np.ndarray:
+    stored: StoredSet, rows_N: np.ndarray, target: Target, fold: Fold, group_by: str | int | None, groups: list[str],
+    layout: Layout,
+) -> np.ndarray:  # fmt: skip
     """Return which of the training rows the fold holds out. Raises UserError where there are more folds than clusters.
 
     Rows are stratified as their target says; of tagged rows nothing is known, they are spread by number alone.
     """
-    cluster_N = clusters_of(stored.text_hash_N[rows_N], None if group_by is None else stored.group_N[rows_N])
+    cluster_N = clusters_of(stored.query_N[rows_N], None if group_by is None else stored.group_N[rows_N])
     if (available := int(cluster_N.max()) + 1) < fold.count:
         shown = ", ".join(groups) + (", ..." if len(groups) == LISTED_GROUPS else "")
-        what = f"{counted(available, 'different text')} in {counted(len(rows_N), 'row')}"
+        noun = "different first text" if isinstance(layout, Pair) else "different text"
+        what = f"{counted(available, noun)} in {counted(len(rows_N), 'row')}"
         if group_by is not None:
             what = f"{available} groups of folds.group_by={group_by} that share no text: {shown}"
         raise UserError(f"folds.count is {fold.count}, but the training set has {what}; set it to <= {available}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
-from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.layouts import LAYOUTS, Layout, Pair
 from nlu.data.reading import Reading, fields_of, layout_of
 from nlu.data.shared import SharedStores
 from nlu.data.store import FORMAT_VERSION
@@ -62,7 +62,11 @@ class Plan:
 
     def folder(self) -> Path:
         """Return where the store lies on this machine, or is to lie."""
-        return cache_dir() / "stores" / self.fingerprint(self.sets)
+        name = self.fingerprint(self.sets)
+        if isinstance(self.layout, Pair):
+            # Stores of pairs that were built before the first texts were stored lack a column.
+            name = hashlib.sha256(f"{name} with queries".encode()).hexdigest()[:24]
+        return cache_dir() / "stores" / name
 
     def _settings(self) -> dict[str, object]:
         assert self.tokenizing is not None, "without a tokenizer there is what builds one"

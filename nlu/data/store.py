@@ -40,13 +40,17 @@ class Origin:
     """number of the row's file among the set's"""
     number_N: np.ndarray
     """line or place of the row in its file"""
+    query_N: np.ndarray | None = None
+    """int64, the same for equal first texts; null where a row is one text"""
 
 
-def schema(target: pa.DataType | None) -> pa.Schema:
-    """Return the columns of a set whose targets are of this type; None where its rows have none."""
+def schema(target: pa.DataType | None, *, with_query: bool = False) -> pa.Schema:
+    """Return the columns of a set whose targets are of this type, None where its rows have none; `with_query` where
+    they are pairs of texts."""
     columns = {"tokens": pa.list_(pa.int32()), "boundary": pa.int32(), "words": pa.list_(pa.int32())}
     columns |= {} if target is None else {"target": target}
-    return pa.schema(columns | {"text_hash": pa.int64(), "group": pa.int64(), "file": pa.int32(), "number": pa.int64()})
+    columns |= {"text_hash": pa.int64(), "group": pa.int64(), "file": pa.int32(), "number": pa.int64()}
+    return pa.schema(columns | ({"query": pa.int64()} if with_query else {}))
 
 
 def _numbers(values_N: Any, dtype: Any) -> pa.Array:
@@ -91,7 +95,8 @@ def record_batch(encoded: Encoded, targets: list[Any], target: pa.DataType | Non
         _numbers(origin.file_N, np.int32),
         _numbers(origin.number_N, np.int64),
     ]
-    return pa.record_batch(columns, schema=schema(target))
+    columns += [] if origin.query_N is None else [_numbers(origin.query_N, np.int64)]
+    return pa.record_batch(columns, schema=schema(target, with_query=origin.query_N is not None))
 
 
 @dataclass
@@ -108,7 +113,6 @@ class SetWriter:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
-        self._schema = schema(self.target)
 
     def add(self, encoded: Encoded, targets: list[Any], origin: Origin) -> None:
         """Append a chunk of rows and the target of each, in the same order."""
@@ -131,7 +135,7 @@ class SetWriter:
         whole = pa.concat_batches(self._pending)
         path = self.folder / f"{self._shards:05d}.arrow"
         temporary = path.with_suffix(".tmp")
-        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, self._schema) as writer:
+        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
             writer.write_batch(whole)
         temporary.rename(path)
         self._pending, self._pending_rows = [], 0
@@ -145,7 +149,9 @@ class StoredSet:
     def __init__(self, batches: list[pa.RecordBatch], remap: list[int] | None = None):
         """`batches`: the shards, all but the last of SHARD_ROWS rows. `remap`: the final number for each that the
         targets were written with, null where they are final."""
-        self._remap = np.asarray(remap, dtype=np.int32) if remap is not None else None
+        self._final: dict[str, np.ndarray] = {}
+        if remap is not None:
+            self.renumber("target", np.asarray(remap, np.int32))
         self._batches = batches
         self.lengths_N = self._per_row(lambda batch: np.diff(_values(batch.column("tokens").offsets)))
         self.text_hash_N = self._column("text_hash")
@@ -166,10 +172,20 @@ class StoredSet:
             )
         return cls(batches, remap)
 
+    def renumber(self, column: str, final: np.ndarray) -> None:
+        """Give the values of a column from now on as the final number for each that it was written with."""
+        self._final[column] = final
+
     @cached_property
     def group_N(self) -> np.ndarray:
         """Hash of the value by which rows stay together in folds."""
         return self._column("group")
+
+    @cached_property
+    def query_N(self) -> np.ndarray:
+        """Hash of the text that must not stand on both sides of a split: of a pair the first one."""
+        has_query = bool(self._batches) and "query" in self._batches[0].schema.names
+        return self._column("query") if has_query else self.text_hash_N
 
     @cached_property
     def number_N(self) -> np.ndarray:
@@ -201,7 +217,7 @@ class StoredSet:
         out = np.empty(len(rows_B), self._dtype(column))
         for shard, places in self._by_shard(rows_B):
             out[places] = _values(self._batches[shard].column(column))[rows_B[places] - shard * SHARD_ROWS]
-        return self._remapped(out) if column == "target" else out
+        return self._renumbered(column, out)
 
     def lists(self, column: str, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows' values in a column of lists, one row after another, and how many each has; flat, (B,)."""
@@ -218,7 +234,7 @@ class StoredSet:
             begin_B = np.cumsum(counts_B) - counts_B
             for shard, places in groups:
                 flat[ranges(begin_B[places], counts_B[places])] = pieces[shard]
-        return (self._remapped(flat) if column == "target" else flat), counts_B
+        return self._renumbered(column, flat), counts_B
 
     def counts(self, column: str, rows_B: np.ndarray) -> np.ndarray:
         """Return how many values each row has in a column of lists; (B,), int64."""
@@ -238,8 +254,9 @@ class StoredSet:
         kind = self._batches[0].schema.field(column).type if self._batches else pa.int32()
         return np.dtype((kind.value_type if pa.types.is_list(kind) else kind).to_pandas_dtype())
 
-    def _remapped(self, values: np.ndarray) -> np.ndarray:
-        return values if self._remap is None or not len(values) else self._remap[values]
+    def _renumbered(self, column: str, values: np.ndarray) -> np.ndarray:
+        final = self._final.get(column)
+        return values if final is None or not len(values) else final[values]
 
     def _per_row(self, read: Any) -> np.ndarray:
         parts = [read(batch) for batch in self._batches]

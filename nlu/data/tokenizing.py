@@ -157,12 +157,13 @@ class WordPiece:
         *,
         vocab: str | None = None,
         lowercase: bool | None = None,
-        min_count: PositiveInt = 1,
+        min_count: PositiveInt = 2,
         max_size: PositiveInt = 30_000,
     ):
-        """`vocab` is a vocab.txt (path or URL); null takes the pretrained model's, or builds one from the training
-        text: its words that occur `min_count` times, the most frequent first, at most `max_size` with the special
-        tokens. `lowercase` null follows the pretrained tokenizer, else true."""
+        """`vocab` is a vocab.txt (path or URL); null takes the pretrained model's, or builds one from the rows that are
+        trained on: their words that occur `min_count` times, the most frequent first, at most `max_size` with the
+        special tokens. The other words count as [UNK], so that its vector is trained too. `lowercase` null follows the
+        pretrained tokenizer, else true."""
         self.vocab = vocab
         self.lowercase = lowercase
         self.min_count = min_count
@@ -170,7 +171,8 @@ class WordPiece:
 
     def settings(self) -> dict[str, object]:
         """What shapes a vocabulary built from text, for the fingerprint of the store."""
-        return {"lowercase": self.lowercase, "min_count": self.min_count, "max_size": self.max_size}
+        settings = {"lowercase": self.lowercase, "min_count": self.min_count, "max_size": self.max_size}
+        return {**settings, "counted": "rows that are trained on"}
 
     def given(self, path: Path | None, pretrained: Path | None) -> Tokenizer | None:
         """Return the tokenizer of the vocab file or of the pretrained folder; None means: build it from text."""
@@ -188,8 +190,12 @@ class WordPiece:
         return tokenizer
 
     def build(self, texts: Iterable[list[str]]) -> Tokenizer:
-        """Return a tokenizer whose vocabulary is counted over batches of training texts."""
-        lowercase = True if self.lowercase is None else self.lowercase
+        """Return a tokenizer of all words that occur `min_count` times in batches of texts.
+
+        The texts are those of all training rows, before any is held out; `restrict` then makes the vocabulary of the
+        rows that are trained on. A word that is too rare among all rows is too rare among some of them.
+        """
+        lowercase = self._lowercase
         normalizer = normalizers.BertNormalizer(lowercase=lowercase)
         splitter = pre_tokenizers.BertPreTokenizer()
         counts: Counter[str] = Counter()
@@ -206,8 +212,25 @@ class WordPiece:
             if len(pieces) > MOST_REMEMBERED:
                 split_pieces()
         split_pieces()
-        kept = sorted(
-            (word for word, count in counts.items() if count >= self.min_count), key=lambda w: (-counts[w], w)
-        )
-        kept = [word for word in kept if word not in SPECIALS]
-        return wordpiece(SPECIALS + kept[: max(0, self.max_size - len(SPECIALS))], lowercase, "built vocabulary")
+        kept = sorted(word for word, count in counts.items() if count >= self.min_count and word not in SPECIALS)
+        return wordpiece(SPECIALS + kept, lowercase, "built vocabulary")
+
+    def restrict(self, built: Tokenizer, counts_V: np.ndarray) -> tuple[Tokenizer, np.ndarray]:
+        """Return the tokenizer of some rows, and its number for each token of the one that `build` made; (V,), int32.
+
+        `counts_V` is how often each token occurs in those rows. Nothing else of the other rows is left in the result.
+        A word is one token in both, so that renumbered rows are what the new tokenizer makes of their texts.
+        """
+        number_of = built.backend.get_vocab()
+        words = sorted(number_of.keys() - set(SPECIALS), key=lambda word: (-counts_V[number_of[word]], word))
+        kept = [word for word in words[: max(0, self.max_size - len(SPECIALS))]
+                if counts_V[number_of[word]] >= self.min_count]  # fmt: skip
+        restricted = wordpiece(SPECIALS + kept, self._lowercase, "built vocabulary")
+        numbers_V = np.full(len(counts_V), restricted.unknown_id, np.int32)
+        for number, word in enumerate([*SPECIALS, *kept]):
+            numbers_V[number_of[word]] = number
+        return restricted, numbers_V
+
+    @property
+    def _lowercase(self) -> bool:
+        return True if self.lowercase is None else self.lowercase

@@ -22,7 +22,7 @@ def test_the_number_of_folds_has_a_short_form(written, meant):
     [
         ("folds=5 fold=5", "fold is 5, but folds.count is 5; folds are counted from 0, set fold to <= 4"),
         ("fold=0", "fold is 0, but there are no folds; set folds=5"),
-        ("folds.group_by=shop data=afqmc", "folds.group_by is shop, but there are no folds; set folds=5"),
+        ("folds.group_by=shop data=afqmc", "data.dev is set and there are no folds, so no training row is held out"),
         ("folds=5 folds.group_by=shop", "with data.format=lines rows have no column to group by"),
         ("folds=1", "folds.count is 1 but must be an integer >= 2 or null"),
         ("seeds=0", "seeds is 0 but must be an integer >= 1"),
@@ -40,7 +40,8 @@ def test_what_does_not_fit_is_refused(composer, arguments, problem):
 @pytest.mark.parametrize(
     "arguments",
     [
-        "folds=5 fold=4", "folds=12 folds.group_by=7 data=afqmc", "folds=5 fold=4 resume=.", "seeds=3 resume=auto",
+        "folds=5 fold=4", "folds.group_by=7 data=afqmc data.dev=null",
+        "folds=12 folds.group_by=7 data=afqmc", "folds=5 fold=4 resume=.", "seeds=3 resume=auto",
         "folds=5 data.dev_fraction=0", "--multirun folds=5 fold=0,1,2,3,4",
         "data=files data.train=my.* 'data.fields={text: 0, label: 1}'",
     ],

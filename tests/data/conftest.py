@@ -27,7 +27,7 @@ def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
 
 @pytest.fixture
 def open_files() -> Callable[..., Store]:
-    """Prepare a store of the given files, single texts unless said otherwise, with a vocabulary of their own."""
+    """Prepare a store of the given files, single texts unless said otherwise, with a vocabulary of all their words."""
 
     def opened(
         layout: str | tuple[str, ...] = "single", target: str | None = None, tokenizing: WordPiece | None = None,
@@ -40,8 +40,8 @@ def open_files() -> Callable[..., Store]:
         target = target or f"nlu.data.targets.{'Tags' if layout == 'units' else 'Classes'}"
         layouts = (layout,) if isinstance(layout, str) else layout
         return prepare(
-            files, tokenizing or WordPiece(), target, layouts, pretrained=None, vocab=vocab, group_by=group_by,
-            fold=fold, trusted=trusted,
+            files, tokenizing or WordPiece(min_count=1), target, layouts, pretrained=None, vocab=vocab,
+            group_by=group_by, fold=fold, trusted=trusted,
         )  # fmt: skip
 
     return opened

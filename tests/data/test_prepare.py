@@ -86,8 +86,8 @@ def test_a_store_is_found_again_and_not_built_again(write, open_files):
 @pytest.mark.parametrize(
     "change",
     [{"max_len": 9}, {"labels": ["0", "1"]}, {"label_separator": ";"}, {"on_bad_row": "skip"}, {"max_rows": 3},
-     {"fields": {"text": 0, "label": 0}}, {"tokenizing": WordPiece(min_count=2)},
-     {"tokenizing": WordPiece(lowercase=False)}],
+     {"fields": {"text": 0, "label": 0}}, {"tokenizing": WordPiece(min_count=3)},
+     {"tokenizing": WordPiece(min_count=1, lowercase=False)}],
     ids=["max_len", "labels", "label_separator", "on_bad_row", "max_rows", "fields", "min_count", "lowercase"],
 )  # fmt: skip
 def test_what_shapes_the_rows_makes_another_store(write, open_files, change):
@@ -243,6 +243,56 @@ def test_the_same_text_with_two_labels_stays_on_one_side(write, open_files):
     train = write("train.tsv", "".join(f"text {i}\t0\ntext {i}\t1\n" for i in range(100)))
     store = open_files(train=train, dev_fraction=0.3)
     assert len(store.sets["dev"]) == 2 * len(set(texts_of(train, store.sets["dev"])))
+
+
+QUERIES = "".join(f"question {i % 50}\tanswer {i}\t{i % 2}\n" for i in range(200))
+PAIR_FIELDS = {"text_a": 0, "text_b": 1, "label": 2}
+
+
+@pytest.mark.parametrize("layout", ["pair", "sides"])
+@pytest.mark.parametrize("fold", [None, Fold(1, 4, 1)], ids=["split", "fold"])
+def test_a_query_with_several_candidates_stays_on_one_side(write, open_files, layout, fold):
+    train = write("train.tsv", QUERIES)
+    store = open_files(layout, train=train, fields=PAIR_FIELDS, dev_fraction=0.3, fold=fold)
+    sides = [texts_of(train, store.sets[name]) for name in ("train", "dev")]
+    assert len(sides[0]) + len(sides[1]) == 200 and min(map(len, sides)) >= 20
+    assert not set(sides[0]) & set(sides[1])
+
+
+def test_groups_stay_on_one_side_of_the_dev_split_and_so_do_texts_that_join_them(write, open_files):
+    # Shop 0 and shop 1 share a text, so that they stand on the side of the smaller hash of the two.
+    rows = [(f"text {i}", i % 40) for i in range(200)] + [("text 0", 1)]
+    train = write("train.tsv", "".join(f"{text}\t{shop % 2}\tshop {shop}\n" for text, shop in rows))
+    store = open_files(train=train, dev_fraction=0.3, group_by=2)
+    shops = [{rows[row][1] for row in store.sets[name].rows_N} for name in ("train", "dev")]
+    assert not shops[0] & shops[1] and shops[0] | shops[1] == set(range(40))
+
+    def hash_of(shop):
+        return int.from_bytes(hashlib.blake2b(f"shop {shop}".encode(), digest_size=8).digest(), "little") // 2
+
+    hashes = {shop: hash_of(shop) for shop in range(40)}
+    hashes[0] = hashes[1] = min(hashes[0], hashes[1])
+    assert shops[1] == {shop for shop, number in hashes.items() if number % 1_000_003 / 1_000_003 < 0.3}
+
+
+@pytest.mark.parametrize(
+    "choice", [{"dev_fraction": 0.4}, {"fold": Fold(0, 3, 1)}, {"fold": Fold(2, 3, 1), "drop_duplicates": True}]
+)
+def test_the_vocabulary_is_that_of_the_training_rows_and_every_set_is_written_in_it(write, open_files, choice):
+    rng = random.Random(0)
+    texts = [" ".join(f"w{rng.randrange(60)}" for _ in range(rng.randint(1, 8))) for _ in range(60)]
+    train = write("train.tsv", "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts)))
+    test = write("test.tsv", "w1 unseen\t0\nw2\t1\n")
+    store = open_files(train=train, test=test, tokenizing=WordPiece(max_size=30), **choice)
+    trained = " ".join(texts[row] for row in store.sets["train"].rows_N).split()
+    frequent = sorted((w for w in set(trained) if trained.count(w) > 1), key=lambda w: (-trained.count(w), w))[:25]
+    backend = store.tokenizer.backend
+    assert [backend.id_to_token(number) for number in range(store.tokenizer.vocab_size)] == [*SPECIALS, *frequent]
+    for name, lines in (("train", texts), ("dev", texts), ("test", ["w1 unseen", "w2"])):
+        own = [lines[row] for row in store.sets[name].rows_N]
+        assert words_of(store, name) == [
+            " ".join(word if word in frequent else "[UNK]" for word in text.split()) for text in own
+        ]
 
 
 def test_a_split_that_leaves_no_dev_row_is_refused(write, open_files):

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
@@ -19,7 +20,11 @@ def words_of(tokenizer, text):
 
 
 def built(texts, **settings):
-    return WordPiece(**settings).build([texts])
+    """The vocabulary of some texts of which none is held out, with every word unless said otherwise."""
+    tokenizing = WordPiece(**{"min_count": 1, **settings})
+    whole = tokenizing.build([texts])
+    counts_V = np.bincount(whole.ids(texts)[0], minlength=whole.vocab_size)
+    return tokenizing.restrict(whole, counts_V)[0]
 
 
 def vocabulary(tokenizer):
@@ -68,6 +73,17 @@ def test_a_built_vocabulary_leaves_out_rare_words_and_keeps_its_size():
     assert vocabulary(built(texts, min_count=3)) == [*SPECIALS, "a", "b"]
     assert vocabulary(built(texts, max_size=8)) == [*SPECIALS, "a", "b", "c"]
     assert vocabulary(built(texts, max_size=2)) == SPECIALS
+
+
+def test_rare_words_train_the_unknown_token_unless_said_otherwise():
+    texts = ["good film", "good day", "bad film", "dull"]
+    tokenizing = WordPiece()
+    whole = tokenizing.build([texts])
+    tokenizer, _ = tokenizing.restrict(whole, np.bincount(whole.ids(texts)[0], minlength=whole.vocab_size))
+    assert vocabulary(tokenizer) == [*SPECIALS, "film", "good"]
+    assert [words_of(tokenizer, text) for text in texts] == [
+        ["good", "film"], ["good", "[UNK]"], ["[UNK]", "film"], ["[UNK]"]
+    ]  # fmt: skip
 
 
 def test_a_word_outside_the_vocabulary_becomes_the_unknown_token():
@@ -187,7 +203,8 @@ def test_a_vocabulary_counts_the_words_that_the_tokenizer_itself_would_see(monke
     texts = ["Über-ab 中国a\u200bb, ab\u3000cd! x\u0301y 中", "ab [中] ﬁne\u2003ab", "AB ab.ab\t\u00a0国国"] * 3
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     seen = [word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
-    expected = sorted(set(seen), key=lambda word: (-seen.count(word), word))
+    seen_once = set(seen)
+    expected = sorted(seen_once, key=lambda word: (-seen.count(word), word))
     assert vocabulary(built(texts)) == [*SPECIALS, *expected]
     monkeypatch.setattr("nlu.data.tokenizing.MOST_REMEMBERED", 0)
-    assert vocabulary(WordPiece().build([[text] for text in texts])) == [*SPECIALS, *expected]
+    assert vocabulary(WordPiece(min_count=1).build([[text] for text in texts])) == [*SPECIALS, *sorted(seen_once)]

@@ -48,7 +48,7 @@ def parts_of(tmp_path: Path):
         path = tmp_path / "rows.tsv"
         path.write_text("\n".join(ROWS) + "\n")
         files = Files(train=str(path), dev=str(path), fields={"text": 0, "label": 1})
-        store = prepare(files, WordPiece(), Classify.target, Classify.layouts, pretrained=None, vocab=None)
+        store = prepare(files, WordPiece(min_count=1), Classify.target, Classify.layouts, pretrained=None, vocab=None)
         torch.manual_seed(0)
         encoder = Bert(
             store.tokenizer.vocab_size, None, pretrained=None, hidden_size=8, layers=1, heads=2, intermediate_size=16,

@@ -24,7 +24,7 @@ def store_of(tmp_path: Path) -> Callable[..., Store]:
         path = tmp_path / name
         path.write_text(content)
         files = Files(train=str(path), dev=str(path), **settings)
-        return prepare(files, WordPiece(), task.target, task.layouts, pretrained=None, vocab=None)
+        return prepare(files, WordPiece(min_count=1), task.target, task.layouts, pretrained=None, vocab=None)
 
     return opened
 

@@ -142,8 +142,11 @@ def _repeats(config: dict[str, Any]) -> Iterator[str]:
         yield f"fold is {fold}, but there are no folds; set folds=5 or another number, or fold=null"
     elif fold is not None and fold >= count:
         yield f"fold is {fold}, but folds.count is {count}; folds are counted from 0, set fold to <= {count - 1}"
-    if group_by is not None and count is None:
-        yield f"folds.group_by is {group_by}, but there are no folds; set folds=5 or another number"
+    if group_by is not None and count is None and config["data"].get("dev") is not None:
+        yield (
+            f"folds.group_by is {group_by}, but data.dev is set and there are no folds, so no training row is held "
+            "out; set folds=5 or another number, data.dev=null to split off data.dev_fraction, or folds.group_by=null"
+        )
     if group_by is not None and config["data"].get("format") in ("lines", "conll"):
         yield (
             f"folds.group_by is {group_by}, but with data.format={config['data']['format']} rows have no column to "
