@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nlu.config.errors import DataError
-from nlu.config.words import counted
+from nlu.config.words import called, counted
 from nlu.data.dataset import SourceFile
 from nlu.data.encoding import Encoded, unusable
 from nlu.data.layouts import Layout
@@ -19,7 +19,7 @@ from nlu.data.parts import Chunks
 from nlu.data.readers import GROUP, BadRow, Mark, Row
 from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hash
-from nlu.data.store import Origin, SetWriter
+from nlu.data.store import Misfit, Origin, SetWriter
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 
@@ -63,7 +63,7 @@ class Builder:
             if good and (self._skips_bad_rows or not counts["bad_rows"]):
                 rows = [row.values for _, row, _ in good]
                 encoded = self._chunks.encoded(name, number, len(rows), partial(self._encode, rows))
-                self._write(writer, good, encoded, counts)
+                self._write(writer, good, sources, encoded, counts)
             advance(len(chunk))
         writer.close()
         if counts["bad_rows"] and not self._skips_bad_rows:
@@ -131,7 +131,9 @@ class Builder:
     def _encode(self, rows: list[Any]) -> Encoded:
         return self._layout.encode(self._tokenizer, rows, self._max_len)
 
-    def _write(self, writer: SetWriter, good: Good, encoded: Encoded, counts: dict[str, int]) -> None:
+    def _write(
+        self, writer: SetWriter, good: Good, sources: Sequence[SourceFile], encoded: Encoded, counts: dict[str, int]
+    ) -> None:
         rows = [row.values for _, row, _ in good]
         counts["cut"] += int(encoded.cut_N.sum())
         origin = Origin(
@@ -141,7 +143,15 @@ class Builder:
             np.array([row.number for _, row, _ in good], np.int64),
             _hashes(list(map(self._layout.query, rows))),
         )
-        writer.add(encoded, [target for _, _, target in good], origin)
+        try:
+            writer.add(encoded, [target for _, _, target in good], origin)
+        except Misfit as error:
+            source, row, _ = good[error.row]
+            raise DataError(
+                f"{called(sources[source].path)}:{row.number}: {type(self._target).__name__} reads {error.value!r} as "
+                f"the target, but its column() is of type {error.kind}, which cannot hold that; let column() return a "
+                "type that does, such as pa.float32(), or pa.list_(pa.float32()) for lists"
+            ) from None
 
     def _group(self, value: Any) -> int:
         """A number that identifies a group, 0 where there are none."""

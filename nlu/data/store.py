@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.data.encoding import Encoded
 from nlu.data.ragged import ranges
 
@@ -22,6 +22,14 @@ SHARD_ROWS = 65_536
 FORMAT_VERSION = 3
 CHUNK_ROWS = 8_192
 """rows that are looked at together where a whole set is gone through"""
+
+
+class Misfit(ValueError):
+    """A target that the type of its column cannot hold: `row` counts those that were given."""
+
+    def __init__(self, row: int, value: Any, kind: pa.DataType):
+        super().__init__(f"{value!r} does not fit a column of type {kind}")
+        self.row, self.value, self.kind = row, value, kind
 
 
 class StoreDamaged(DataError):
@@ -59,21 +67,52 @@ def _numbers(values_N: Any, dtype: Any) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(values_N.dtype), len(values_N), [None, pa.py_buffer(values_N)])
 
 
-def _lists(flat: Any, counts_N: Any) -> pa.Array:
-    """Return lists of int32 as a column: their values one after another, and how many each has."""
+def _lists(flat: Any, counts_N: Any, dtype: Any = np.int32) -> pa.Array:
+    """Return lists of numbers as a column: their values one after another, and how many each has."""
     offsets = np.zeros(len(counts_N) + 1, dtype=np.int32)
     np.cumsum(counts_N, out=offsets[1:])
-    return pa.ListArray.from_arrays(_numbers(offsets, np.int32), _numbers(flat, np.int32))
+    return pa.ListArray.from_arrays(_numbers(offsets, np.int32), _numbers(flat, dtype))
 
 
 def _targets(targets: list[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_list(kind):
-        return _lists(list(chain.from_iterable(targets)), [len(values) for values in targets])
-    return _numbers(targets, kind.to_pandas_dtype())
+    """Return targets as a column of their type. Raises Misfit for the first that it cannot hold."""
+    if not pa.types.is_list(kind):
+        return _numbers(_held(targets, kind, np.arange(len(targets))), kind.to_pandas_dtype())
+    counts_N = [len(values) for values in targets]
+    row_of = np.repeat(np.arange(len(targets)), counts_N)
+    flat = _held(list(chain.from_iterable(targets)), kind.value_type, row_of)
+    return _lists(flat, counts_N, flat.dtype)
+
+
+def _held(values: list[Any], kind: pa.DataType, row_of: np.ndarray) -> np.ndarray:
+    """Return values in a column's type. A float may be rounded to fewer digits; anything else must stay what it is.
+
+    Raises Misfit for the first value that does not.
+    """
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise UserError(f"targets are stored as {kind}, but must be numbers or lists of them; change column()")
+    given = np.asarray(values) if len(values) else np.zeros(0, np.int64)
+    if given.dtype.kind not in "biuf":
+        place = next(place for place, value in enumerate(values) if np.asarray(value).dtype.kind not in "biuf")
+        raise Misfit(int(row_of[place]), values[place], kind)
+    with np.errstate(over="ignore", invalid="ignore"):
+        held = given.astype(kind.to_pandas_dtype())
+    if given.dtype == held.dtype:
+        return held
+    if given.dtype.kind == held.dtype.kind == "f":
+        is_lost_N = np.isinf(held) & np.isfinite(given)
+    else:
+        # In both types: 2^53 + 1 is equal to what float64 makes of it, and not to what it is again as a whole number.
+        with np.errstate(over="ignore", invalid="ignore"):
+            is_lost_N = (held != given) | (held.astype(given.dtype) != given)
+    if is_lost_N.any():
+        place = int(is_lost_N.argmax())
+        raise Misfit(int(row_of[place]), values[place], kind)
+    return held
 
 
 def _values(column: pa.Array) -> np.ndarray:
-    """Return a column of whole numbers without copying; `to_numpy` would import pandas where that is installed."""
+    """Return a column of numbers without copying; `to_numpy` would import pandas where that is installed."""
     dtype = np.dtype(column.type.to_pandas_dtype())
     return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]
 

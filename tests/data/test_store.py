@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nlu.data import store
 from nlu.data.encoding import Encoded
 from nlu.data.ragged import ranges, starts_of
-from nlu.data.store import Origin, SetWriter, StoreDamaged, StoredSet, chunks_of
+from nlu.data.store import Misfit, Origin, SetWriter, StoreDamaged, StoredSet, chunks_of
 
 NUMBER_ROWS = 40
 
@@ -92,8 +92,9 @@ def test_any_rows_are_gathered_in_the_order_asked_for(folder, rows, picked):
 @pytest.mark.parametrize(
     ("kind", "of_row"),
     [(pa.float64(), lambda i: i / 3), (pa.list_(pa.int32()), lambda i: [i % 4] * (i % 3)),
-     (pa.int64(), lambda i: i << 40)],
-    ids=["a number", "several", "a large number"],
+     (pa.int64(), lambda i: i << 40), (pa.list_(pa.float64()), lambda i: [i / 3, 1 - i / 3] * (i % 3)),
+     (pa.list_(pa.int64()), lambda i: [i << 40]), (pa.list_(pa.float32()), lambda i: [0.5, i / 4])],
+    ids=["a number", "several", "a large number", "shares", "large numbers", "small shares"],
 )  # fmt: skip
 def test_a_target_comes_back_in_the_type_it_was_written_in(rows, shard_rows, tmp_path, kind, of_row):
     targets = [of_row(i) for i in range(NUMBER_ROWS)]
@@ -104,6 +105,23 @@ def test_a_target_comes_back_in_the_type_it_was_written_in(rows, shard_rows, tmp
         assert [part.tolist() for part in np.split(values, np.cumsum(counts_B)[:-1])] == [targets[i] for i in rows_B]
     else:
         assert stored.scalars("target", rows_B).tolist() == [targets[i] for i in rows_B]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(pa.int32(), 0.5), (pa.int32(), 1 << 31), (pa.int64(), float("nan")), (pa.int32(), "1"), (pa.float32(), 1e300),
+     (pa.float64(), (1 << 53) + 1), (pa.int8(), 1 << 80)],
+    ids=["a share", "too large", "no number", "a text", "too large a float", "too many digits", "huge"],
+)  # fmt: skip
+@pytest.mark.parametrize("in_lists", [False, True], ids=["alone", "in lists"])
+def test_a_target_that_its_column_cannot_hold_is_refused_at_its_row(rows, tmp_path, kind, value, in_lists):
+    targets = [0, 1, value, value, *[1] * (NUMBER_ROWS - 4)]
+    if in_lists:
+        kind, targets = pa.list_(kind), [[0, target] for target in targets]
+    made = [{**row, "target": target} for row, target in zip(rows, targets, strict=True)]
+    with pytest.raises(Misfit) as caught:
+        SetWriter(tmp_path / "train", kind).add(*chunk_of(made))
+    assert caught.value.row == 2 and str(caught.value.value) == str(value)
 
 
 def test_targets_are_renumbered_by_the_remap(rows, shard_rows, tmp_path):

@@ -437,3 +437,35 @@ def test_the_scale_is_that_of_the_rows_a_fold_trains_on(write, open_files):
         assert store.target.mean == pytest.approx(sum(values) / len(values))
         scales.add(store.target.mean)
     assert len(scales) == 2
+
+
+SOFT = """
+import pyarrow as pa
+from nlu.data.targets import Target
+
+class Soft(Target):
+    kind, roles = "soft", ("label",)
+
+    def read(self, values):
+        return values["label"], None
+
+    def column(self):
+        return pa.list_(pa.{kind}())
+"""
+
+
+def test_shares_of_labels_are_stored_as_they_are_or_refused_at_their_row(write, open_files, monkeypatch, tmp_path):
+    path = write("t.jsonl", '{"text": "a", "label": [0, 1]}\n{"text": "b", "label": [0.25, 0.75]}\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for kind in ("float64", "int32"):
+        write(f"soft_{kind}.py", SOFT.format(kind=kind))
+        importlib.invalidate_caches()
+
+    def opened(kind):
+        name = f"soft_{kind}"
+        return open_files(target=f"{name}.Soft", train=path, dev=path, fields=None, trusted=[name])
+
+    stored = opened("float64").sets["train"].stored
+    assert stored.lists("target", np.array([1, 0]))[0].tolist() == [0.25, 0.75, 0, 1]
+    with pytest.raises(DataError, match=r"t\.jsonl:2: Soft reads 0\.25 as the target, but .* of type int32"):
+        opened("int32")
