@@ -22,6 +22,8 @@ from nlu.data.pieces import MOST_REMEMBERED, PIECES, PieceTokenizer, can_cut
 from nlu.data.ragged import flatten
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SPACE_BYTE = "\u0120"
+"""how vocabularies of bytes write a space"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,11 @@ class Template:
 class Tokenizer:
     """A tokenizer with its special tokens; `digest` identifies everything that shapes its output."""
 
-    def __init__(self, backend: Backend, single: Template, pair: Template, unknown_id: int):
+    def __init__(
+        self, backend: Backend, single: Template, pair: Template, unknown_id: int, *, spells_everything: bool = False
+    ):
+        """`unknown_id` stands for what is not in the vocabulary, and for a unit of which nothing is left. A tokenizer
+        that spells everything needs it for the latter only."""
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
@@ -48,6 +54,7 @@ class Tokenizer:
         self.single = single
         self.pair = pair
         self.unknown_id = unknown_id
+        self._spells_everything = spells_everything
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         text = backend.to_str() + repr((single, pair, unknown_id))
         self.digest = hashlib.sha256(text.encode()).hexdigest()
@@ -70,6 +77,10 @@ class Tokenizer:
             return self._pieces.ids(texts)
         encoded = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         return flatten([item.ids for item in encoded])
+
+    def is_unknown(self, tokens: np.ndarray) -> np.ndarray:
+        """Return of each token whether it stands for something that is not in the vocabulary."""
+        return np.zeros(tokens.shape, bool) if self._spells_everything else tokens == self.unknown_id
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, from which `load_tokenizer` makes the same tokenizer again."""
@@ -121,8 +132,13 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
         backend.normalizer.lowercase = lowercase
     vocab = backend.get_vocab(with_added_tokens=True)
     unknown = next((vocab[token] for token in ("[UNK]", "<unk>") if token in vocab), None)
+    spells_everything = unknown is None and _is_byte_level(backend)
+    if spells_everything:
+        unknown = vocab[SPACE_BYTE]
     if unknown is None:
-        raise DataError(f"{path}: no [UNK] or <unk> token; give a tokenizer that can spell any text")
+        raise DataError(
+            f"{path}: no [UNK] or <unk> token, and not every byte is a token; give a tokenizer that can spell any text"
+        )
     if backend.post_processor is None:
         if absent := [token for token in ("[CLS]", "[SEP]") if token not in vocab]:
             raise DataError(f"{path}: has neither a post-processor nor {', '.join(absent)}; give a BERT vocab.txt")
@@ -130,7 +146,15 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
         return Tokenizer(backend, Template(begin, (), end), Template(begin, end, end), unknown)
     backend.no_truncation()
     backend.no_padding()
-    return Tokenizer(backend, _probe(backend, "a"), _probe(backend, "a", "b"), unknown)
+    single, pair = _probe(backend, "a"), _probe(backend, "a", "b")
+    return Tokenizer(backend, single, pair, unknown, spells_everything=spells_everything)
+
+
+def _is_byte_level(backend: Backend) -> bool:
+    """Whether every byte is a token and texts are split into bytes, so that any text can be spelled."""
+    if not set(pre_tokenizers.ByteLevel.alphabet()) <= backend.get_vocab().keys():
+        return False
+    return '"ByteLevel"' in json.dumps([json.loads(backend.to_str())[part] for part in ("normalizer", "pre_tokenizer")])
 
 
 def _probe(backend: Backend, *texts: str) -> Template:

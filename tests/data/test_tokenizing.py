@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from nlu.config.errors import DataError
 from nlu.data.tokenizing import SPECIALS, Template, WordPiece, load_tokenizer, read_vocab, wordpiece
@@ -144,13 +144,37 @@ def test_a_saved_tokenizer_of_another_kind_comes_back_the_same(tmp_path):
 def test_a_tokenizer_that_has_no_unknown_token_or_cannot_spell_is_refused(tmp_path):
     backend = Backend(models.BPE({"<s>": 0, "a": 1}, []))
     backend.save(str(tmp_path / "closed.json"))
-    with pytest.raises(DataError, match=r"no \[UNK\] or <unk>"):
+    with pytest.raises(DataError, match=r"no \[UNK\] or <unk> token, and not every byte is a token"):
         WordPiece().given(tmp_path / "closed.json", None)
     mute = Backend(models.BPE({"<s>": 0, "<unk>": 1, "中": 2}, []))
     mute.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 0)])
     mute.save(str(tmp_path / "mute.json"))
     with pytest.raises(DataError, match="no token for the letter a"):
         WordPiece().given(tmp_path / "mute.json", None)
+
+
+def test_a_vocabulary_of_bytes_needs_no_unknown_token(tmp_path):
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: number for number, token in enumerate(["<end>", *alphabet, "th"])}
+    backend = Backend(models.BPE(vocab, [("t", "h")]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A <end>", pair="$A <end> $B <end>", special_tokens=[("<end>", 0)]
+    )
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path, None)
+    assert tokenizer.single == Template((), (), (0,)) and tokenizer.pair == Template((), (0,), (0,))
+    texts = ["the 中\U0001f600 text", "\u200b\x85"]
+    flat, counts_N = tokenizer.ids(texts)
+    assert counts_N.tolist() == [len(text.encode()) - text.count("th") for text in texts]
+    backend.decoder = decoders.ByteLevel()
+    assert backend.decode(flat[: counts_N[0]].tolist()) == texts[0]
+    # What stands for a unit of which nothing is left is no unknown text where it is written as such.
+    assert not tokenizer.is_unknown(tokenizer.ids(["a b"])[0]).any()
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(DataError, match="not every byte"):
+        load_tokenizer(tmp_path, None)
 
 
 def test_gaps_in_the_numbers_of_a_vocabulary_count_as_rows_of_the_embedding(tmp_path):

@@ -250,7 +250,7 @@ def _tokens(survey: Survey, rows: list[dict[str, Any]], texts: list[list[str]], 
     """Return the number of tokens of each row, (N,), and count those that the tokenizer does not know."""
     encoded = survey.source.layout.encode(tokenizer, rows, UNCUT)
     assert survey.unknown is not None, "there is a tokenizer"
-    is_unknown_T = encoded.tokens == tokenizer.unknown_id
+    is_unknown_T = tokenizer.is_unknown(encoded.tokens)
     row_T = np.repeat(np.arange(len(rows)), encoded.lengths_N)
     unknown_N = np.bincount(row_T[is_unknown_T], minlength=len(rows))
     for row in np.flatnonzero(unknown_N)[: max(0, MOST_TOLD_UNKNOWN - survey.unknown.rows)].tolist():

@@ -45,6 +45,9 @@ class HuggingFace(nn.Module):
         super().__init__()
         assert source is not None, "pretrained names it"
         config = _architecture(source)
+        if getattr(config, "attention_type", None) == "block_sparse":
+            # BigBird takes whole attention from the first short batch on, for good; from the start it depends on none.
+            config.attention_type = "original_full"
         if random_weights:
             _fit_vocabulary(config, vocab_size)
         else:
@@ -53,6 +56,7 @@ class HuggingFace(nn.Module):
         self.inner = _random_model(config, source)
         self._settings = {"model_type": MODEL_TYPE, "inner": json.loads(config.to_json_string())}
         self.width: int = config.hidden_size
+        self.is_causal = _is_causal(self.inner, source)
         self.max_positions: int | None = _max_positions(self.inner)
         self.has_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
         self.layout = "single"
@@ -67,7 +71,15 @@ class HuggingFace(nn.Module):
         return self._settings
 
     def width_of(self, layout: str) -> int:
-        """Return the width of what `encode` gives; the same for every layout."""
+        """Return the width of what `encode` gives; the same for every layout.
+
+        Raises UserError where a text would be read off a token that sees nothing of it.
+        """
+        if layout != "units" and self.pooling == "first" and self.is_causal and not self.token_of_text_is_last:
+            raise UserError(
+                f"model.pooling is first, but in {self._settings['inner']['model_type']} each token sees only those "
+                "before it, so that the first one gives every text the same vector; set model.pooling=mean"
+            )
         return self.width
 
     def embed(self, batch: Batch) -> Tensor:
@@ -175,11 +187,39 @@ def _random_model(config: Any, source: Pretrained) -> nn.Module:
         inner = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except (ValueError, ImportError) as error:
         raise _not_usable(source, error) from error
+    if getattr(config, "is_encoder_decoder", False):
+        raise _not_usable(source, "it is an encoder with a decoder, which also needs a text to continue")
     if "inputs_embeds" not in inspect.signature(inner.forward).parameters:
         raise _not_usable(source, "it cannot be given word vectors (inputs_embeds)")
     if getattr(inner, "pooler", None) is not None:
         inner.pooler = None
     return inner
+
+
+def _is_causal(inner: nn.Module, source: Pretrained) -> bool:
+    """Return whether a token sees only those before it, found by trying: configurations say it in many ways, if at all.
+
+    Raises CheckpointError where the model cannot encode a text.
+    """
+    width = inner.get_input_embeddings().weight.shape[1]  # type: ignore[operator]
+    trains = inner.training
+    # Neither the random numbers of the run nor its dropout have a part in this.
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        first_D, second_D, other_D = torch.randn(3, width)
+        x_SLD = torch.stack([torch.stack(pair) for pair in ((first_D, second_D), (first_D, other_D),
+                                                            (other_D, second_D))])  # fmt: skip
+        try:
+            found = inner.eval()(inputs_embeds=x_SLD, attention_mask=torch.ones(x_SLD.shape[:2], dtype=torch.long))
+            hidden_SLD = found.last_hidden_state
+        except Exception as error:
+            raise _not_usable(source, f"it cannot encode a text by itself ({error})") from error
+        finally:
+            inner.train(trains)
+    scale = 1e-6 * float(hidden_SLD.abs().max())
+    first_sees_second = float((hidden_SLD[0, 0] - hidden_SLD[1, 0]).abs().max()) > scale
+    second_sees_first = float((hidden_SLD[0, 1] - hidden_SLD[2, 1]).abs().max()) > scale
+    return second_sees_first and not first_sees_second
 
 
 def _not_usable(source: Pretrained, error: Exception | str) -> CheckpointError:

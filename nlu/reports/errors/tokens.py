@@ -41,7 +41,7 @@ class TokenCounter:
             encoded = self.layout.encode(self.tokenizer, [dict(records[place]) for place in places], NO_CUT)
             tokens_B[places] = encoded.lengths_N
             row_T = np.repeat(np.arange(len(places)), encoded.lengths_N)
-            is_unknown_T = encoded.tokens == self.tokenizer.unknown_id
+            is_unknown_T = self.tokenizer.is_unknown(encoded.tokens)
             unknown_B[places] = np.bincount(row_T[is_unknown_T], minlength=len(places))
         return tokens_B, unknown_B
 

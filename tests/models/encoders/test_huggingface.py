@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from nlu.config.errors import CheckpointError
+from nlu.config.errors import CheckpointError, UserError
 from nlu.data.tokenizing import wordpiece
+from nlu.models.encoders import huggingface
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.formats.pretrained import load_into, open_pretrained
 from nlu.models.task_model import TaskModel
@@ -227,3 +228,56 @@ def test_depth_counts_from_the_embeddings_to_above_the_layers(saved):
     found = {name: backbone.depth_of(name) for name, _ in backbone.named_parameters()}
     assert found["inner.embeddings.word_embeddings.weight"] == 0
     assert found["inner.encoder.layer.1.output.dense.weight"] == 2 and backbone.depth == 3
+
+
+def test_a_model_whose_first_token_sees_nothing_of_the_text_is_refused_as_its_vector(corpus, saved):
+    inner, folder = saved("GPT2", n_embd=24, n_layer=2, n_head=4, n_positions=64)
+    with pytest.raises(UserError, match=r"model\.pooling is first, but in gpt2 .* set model\.pooling=mean"):
+        load(folder)
+    backbone = load(folder, pooling="mean")
+    batch = corpus("single", [2, 3, 9]).batch()
+    with torch.inference_mode():
+        alone = [inner(tokens[None]).last_hidden_state[0].mean(0) for tokens in batch.tokens_T.split(batch.lengths)]
+        torch.testing.assert_close(pooled_of(backbone, batch), torch.stack(alone))
+    tagger = task_model(HuggingFace(VOCAB_SIZE, open_pretrained(folder), pretrained=folder), "units", 2)
+    assert tagger.backbone.is_causal
+
+
+@pytest.mark.parametrize("kind", ["Bert", "DebertaV2", "XLNet", "ModernBert"])
+def test_a_model_whose_tokens_see_the_whole_text_is_none_of_those(saved, kind):
+    assert not load(saved(kind)[1]).is_causal
+
+
+def test_an_encoder_with_a_decoder_is_refused_before_anything_is_trained(tmp_path):
+    config = transformers.T5Config(vocab_size=VOCAB_SIZE, d_model=24, d_kv=6, d_ff=40, num_layers=1, num_heads=4)
+    transformers.T5Model(config).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="it is an encoder with a decoder"):
+        load(str(tmp_path))
+
+
+def test_big_bird_attends_to_whole_texts_whatever_came_before(saved):
+    sizes = {"max_position_embeddings": 512, "block_size": 4, "num_random_blocks": 1, "attention_type": "block_sparse"}
+    inner, folder = saved("BigBird", **sizes)
+    backbone = load(folder)
+    assert inner.attention_type == "block_sparse" and backbone.inner.attention_type == "original_full"
+    inner.set_attention_type("original_full")
+    torch.manual_seed(0)
+    tokens = torch.randint(5, VOCAB_SIZE, (1, 200))
+    with torch.inference_mode():
+        x_SLD, mask_SL = backbone.inner.get_input_embeddings()(tokens), torch.ones_like(tokens)
+        found = backbone.inner(inputs_embeds=x_SLD, attention_mask=mask_SL).last_hidden_state
+        torch.testing.assert_close(found, inner(tokens, attention_mask=mask_SL).last_hidden_state)
+
+
+def test_trying_a_model_leaves_the_random_numbers_as_they_were(saved):
+    _, folder = saved("Bert")
+    source = open_pretrained(folder)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        HuggingFace(VOCAB_SIZE, source, pretrained=folder)
+        found.append(torch.rand(1).item())
+    inner = transformers.AutoModel.from_pretrained(folder)
+    before = torch.get_rng_state()
+    assert not huggingface._is_causal(inner.train(), source)
+    assert torch.equal(before, torch.get_rng_state()) and inner.training and found[0] == found[1]
