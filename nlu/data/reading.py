@@ -18,6 +18,7 @@ from nlu.data.dataset import Files, SourceFile
 from nlu.data.layouts import Layout
 from nlu.data.readers import (
     GROUP,
+    TABLES,
     BadRow,
     Fields,
     Mark,
@@ -95,7 +96,7 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
         names = column_names(path, files.format)
     except UnicodeDecodeError as error:
         raise not_utf_8(path, error) from None
-    if files.header is False and format_of(path, files.format) in ("csv", "tsv"):
+    if files.header is False and format_of(path, files.format) in TABLES:
         raise DataError(
             "data.fields is null, which takes columns by name, but data.header=false; set data.fields to columns by "
             "number, counted from 0"
@@ -135,7 +136,7 @@ def refuse_header_as_row(reading: Reading, source: SourceFile, labels: Sequence[
     is a usual name for such a column, or all others have numbers there and it has none.
     """
     column = reading.fields.get("label")
-    is_table = format_of(source.path, reading.file_format) in ("csv", "tsv")
+    is_table = format_of(source.path, reading.file_format) in TABLES
     if reading.header is not None or has_header(reading.fields, None) or not is_table or column is None:
         return
     cells = []

@@ -16,8 +16,9 @@ class RankingScorer:
 
     A record holds `query` and `candidate`, which name two texts, their vectors `query_vector` and `candidate_vector`
     (of length 1), and `label`, whether this candidate answers this query. Candidates are all texts of the set that
-    some record names as such. A candidate that scores like another ranks after it if its name comes later. Queries
-    without a relevant candidate are left out. Recall at k is the share of a query's relevant candidates among its first
+    some record names as such, except for the query's own text, as in BEIR (Thakur et al. 2021): of paraphrases each is
+    a query and a candidate, and every text is nearest to itself. A candidate that scores like another ranks after it if
+    its name comes later. Queries without a relevant candidate are left out. Recall at k is the share of a query's relevant candidates among its first
     k; NDCG is that of Jarvelin and Kekalainen 2002 with gain 1. Memory: the vectors of all different texts.
     """
 
@@ -32,7 +33,7 @@ class RankingScorer:
     def add(self, record: Record) -> None:
         self._queries.setdefault(record["query"], np.asarray(record["query_vector"], np.float32))
         self._candidates.setdefault(record["candidate"], np.asarray(record["candidate_vector"], np.float32))
-        if record["label"]:
+        if record["label"] and record["candidate"] != record["query"]:
             self._relevant.setdefault(record["query"], set()).add(record["candidate"])
 
     def merge(self, other: Self) -> None:
@@ -62,6 +63,8 @@ class RankingScorer:
         for query in queries:
             # One query at a time: the rounding of a matrix product may hang on how many rows it has.
             score_K = candidates_KD @ self._queries[query].astype(np.float64)
+            if query in place:
+                score_K[place[query]] = -np.inf
             rank_K = np.empty(len(names), np.int64)
             rank_K[np.argsort(-score_K, kind="stable")] = np.arange(1, len(names) + 1)
             yield sorted(int(rank_K[place[name]]) for name in self._relevant[query])

@@ -19,7 +19,10 @@ def test_fields_may_be_left_to_the_names_of_the_columns(composer, overrides):
     [(("task=tag", "data.format=conll"), "data.fields is null, but CoNLL columns have no names"),
      (("data.fields={text: review}",), "but task=classify needs label as well"),
      (("task=match", "data.fields={text_a: x, label: y}"), "but task=match needs text_b as well"),
-     (("task=tag", "data.fields={tokens: 0}"), "but task=tag needs tags or spans as well")],
+     (("task=tag", "data.fields={tokens: 0}"), "but task=tag needs tags or spans as well"),
+     (("task=match", "data.fields={text_a: text, text_b: text, label: y}"),
+      "data.fields gives text_a and text_b the same column, 'text'; set each to a column of its own"),
+     (("data.fields={text: 1, label: 1}",), "data.fields gives text and label the same column, 1")],
 )  # fmt: skip
 def test_a_field_that_a_task_needs_is_named(composer, overrides, problem):
     found = composer.problems_of(composer.plain(*OWN, *overrides))

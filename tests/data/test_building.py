@@ -33,6 +33,17 @@ def test_a_header_is_no_row_where_fields_are_given_by_number(write, open_files, 
     assert len(open_files(train=train, dev=train, header=True).labels) == 2
 
 
+def test_a_header_of_a_workbook_is_no_row_either(tmp_path, open_files):
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in [["review", "stars"], ["Does what it says", 5], ["Arrived broken", 1], ["As expected", 5]]:
+        book.active.append(row)
+    train = tmp_path / "train.xlsx"
+    book.save(train)
+    refused(open_files, f"{train}:1: field label (column 1): 'stars' stands in no other row", train=train, dev=train)
+    assert open_files(train=train, dev=train, header=True).labels == ["1", "5"]
+    refused(open_files, "data.fields is null", "data.header=false", train=train, dev=train, fields=None, header=False)
+
+
 @pytest.mark.parametrize(
     "content",
     ["a\t0\nb\t1\n", "a\tpositive\nb\tnegative\nc\tnegative\n", "a\tlabel\nb\tother\nc\tlabel\n", "a\t1\n"],

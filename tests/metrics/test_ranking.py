@@ -43,3 +43,15 @@ def test_all_texts_of_the_set_are_candidates_for_every_query() -> None:
     scorer.add(record("q", "y", [0, 1], [1, 0], True))
     # For p the other query's candidate is nearer; for q its own is farther.
     assert scorer.result().metrics["mrr"] == pytest.approx((1 / 2 + 1 / 2) / 2)
+
+
+def test_the_own_text_of_a_query_is_no_candidate_for_it() -> None:
+    # Two paraphrases, each the query of the other: what is nearest to a query after itself is right both times.
+    scorer = RankingScorer([])
+    texts = {"a": [1.0, 0.0], "b": [0.8, 0.6], "c": [0.0, 1.0]}
+    for query, candidate, is_right in [("a", "b", True), ("b", "a", True), ("c", "c", True), ("b", "c", False)]:
+        scorer.add(record(query, candidate, texts[query], texts[candidate], is_right))
+    scores = scorer.result()
+    assert scores.metrics["recall_1"] == scores.metrics["mrr"] == scores.metrics["ndcg_10"] == 1.0
+    # A text that is relevant to itself alone is no query.
+    assert len(scores.by_query["mrr"]) == 2

@@ -124,6 +124,11 @@ def _fields(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
     for role, column in fields.items():
         if isinstance(column, int) and column < 0:
             yield f"data.fields.{role} is {column} but columns are counted from 0; set it to a number >= 0"
+    for column, roles in _roles_of_columns(fields).items():
+        if len(roles) > 1:
+            yield (
+                f"data.fields gives {' and '.join(roles)} the same column, {column!r}; set each to a column of its own"
+            )
     yield from (f"task={name} names a target that cannot be read: {problem}" for problem in wrong)
     if not fields and data["format"] == "conll":
         yield "data.fields is null, but CoNLL columns have no names; set data.fields to e.g. {tokens: 0, tags: 1}"
@@ -134,6 +139,14 @@ def _fields(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
                 f"data.fields is {fields or 'null'}, but task={name} needs {', '.join(lacking)} as well; set "
                 "data.fields, or choose the task that fits these rows"
             )
+
+
+def _roles_of_columns(fields: dict[str, str | int]) -> dict[str | int, list[str]]:
+    """Return the fields that are read from each column."""
+    roles: dict[str | int, list[str]] = {}
+    for role, column in fields.items():
+        roles.setdefault(column, []).append(role)
+    return roles
 
 
 def _repeats(config: dict[str, Any]) -> Iterator[str]:
