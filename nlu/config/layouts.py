@@ -1,6 +1,6 @@
 """What a row must hold for each kind of task; known before anything is read, so that it can be checked first."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from nlu.config.errors import UserError
@@ -17,6 +17,35 @@ TEXT_ROLES: dict[str, tuple[tuple[str, ...], ...]] = {
 FORMATS = ("auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines")
 """How a file of rows may be read; auto: by its suffix."""
 ROLES = ("text", "text_a", "text_b", "tokens", "label", "tags", "spans")
+
+
+USUAL_PAIRS = (
+    ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("question", "sentence"),
+    ("#1 String", "#2 String"),
+)  # fmt: skip
+USUAL_TEXTS = ("sentence",)
+USUAL_LABELS = ("gold_label", "is_duplicate", "score", "Quality")
+"""What columns are called in GLUE and in sets like those."""
+
+
+def usual_fields(names: Collection[str], roles: Iterable[str]) -> dict[str, str]:
+    """Return the column of each of these roles, as far as columns are called like a role or as in GLUE.
+
+    Where a column is called like a field of texts, those of GLUE are not looked for.
+    """
+    found = {role: role for role in roles if role in names}
+    if {"text", "text_a", "text_b", "tokens"} & found.keys():
+        return found
+    pairs = [pair for pair in USUAL_PAIRS if set(pair) <= set(names)]
+    texts = [name for name in USUAL_TEXTS if name in names]
+    labels = [name for name in USUAL_LABELS if name in names]
+    if pairs:
+        found |= dict(zip(("text_a", "text_b"), pairs[0], strict=True))
+    elif texts:
+        found["text"] = texts[0]
+    if "label" in roles and labels and (pairs or texts):
+        found.setdefault("label", labels[0])
+    return found
 
 
 def layouts_of(task: Mapping[str, Any]) -> tuple[str, ...]:

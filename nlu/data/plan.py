@@ -88,7 +88,7 @@ def plan_of(
     sets = files.sets()
     empty: Target = build_target({TARGET: target}, files, trusted=trusted)
     fields = fields_of(files, sets["train"], type(empty).roles)
-    layout = LAYOUTS[layout_of(fields, layouts, type(empty).roles, files)]
+    layout = LAYOUTS[layout_of(fields, layouts, type(empty).roles, files, sets["train"])]
     reading = Reading(fields, files.format, files.header, files.max_rows, group_by)
     return Plan(
         files, sets, reading, layout, empty, tokenizing.given(vocab, pretrained), tokenizing,

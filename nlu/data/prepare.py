@@ -96,8 +96,9 @@ def prepare_scoring(
     sets = files.sets(names)
     target.read_as(files)
     roles = type(target).roles
-    fields = fields_of(files, next(iter(sets.values())), roles)
-    layout_of(fields, [layout], roles, files)
+    first = next(iter(sets.values()))
+    fields = fields_of(files, first, roles)
+    layout_of(fields, [layout], roles, files, first)
     reading = Reading(fields, files.format, files.header, files.max_rows, group_by)
     plan = Plan(files, sets, reading, LAYOUTS[layout], target, tokenizer, None, is_trained=True)
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.layouts import ROLES, chosen_layout, missing_roles
-from nlu.config.nearest import hint
+from nlu.config.layouts import ROLES, chosen_layout, missing_roles, usual_fields
 from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.layouts import Layout
@@ -85,7 +84,8 @@ class Reading:
 
 
 def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str]) -> Fields:
-    """Return the fields as set or, where `data.fields` is null, those that the first file's columns are called like.
+    """Return the fields as set or, where `data.fields` is null, those that the first file's columns are called like: as
+    the fields themselves, or as in GLUE.
 
     `targets` are the fields of the target, beside those that every task knows. Raises DataError where none is there.
     """
@@ -102,27 +102,38 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
             "number, counted from 0"
         )
     known = list(dict.fromkeys([*ROLES, *targets]))
-    found: Fields = {role: role for role in known if role in names}
+    found: Fields = dict(usual_fields(names, known))
     if not found and path.stat().st_size == 0:
         raise DataError(f"{path} is empty; give a file with rows")
     if not found:
-        shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in names[:12]]
         raise DataError(
             f"{path}: data.fields is null, but no column is called like a field ({', '.join(known)}): the file has "
-            f"{shown or 'no named ones'}; set data.fields to e.g. "
+            f"{_listed(names) or 'no named ones'}; set data.fields to e.g. "
             "{text: COLUMN, label: COLUMN}, by name or by number from 0"
         )
     return found
 
 
-def layout_of(fields: Fields, layouts: Sequence[str], targets: Sequence[str], files: Files) -> str:
-    """Return the layout that the fields are of. Raises DataError naming the fields that are missing."""
+def _listed(names: Sequence[str]) -> str:
+    """Return the names of columns, as many and as much of each as a message holds."""
+    shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in names[:12]]
+    return ", ".join([*shown, *(["..."] if len(names) > 12 else [])])
+
+
+def layout_of(
+    fields: Fields, layouts: Sequence[str], targets: Sequence[str], files: Files, sources: Sequence[SourceFile]
+) -> str:
+    """Return the layout that the fields are of. Raises DataError naming the fields that are missing, and the columns
+    that the first file has."""
     present = {**fields, "text": 0, "label": 0} if files.format == "lines" else fields
     if lacking := missing_roles(layouts, targets, present, files.format):
-        seen = "" if files.fields else f" (null: by the columns' names), that is {fields}"
+        seen, columns = "", ""
+        if not files.fields:
+            names = column_names(sources[0].path, files.format)
+            seen, columns = f", so that fields are told by the columns' names: {fields}", f" ({_listed(names)})"
         raise DataError(
-            f"data.fields is {files.fields or 'null'}{seen}, but the task needs {', '.join(lacking)} as well; "
-            f"{hint(lacking[0], list(present))}; set data.fields"
+            f"data.fields is {files.fields or 'null'}{seen}, but the task needs {', '.join(lacking)} as well; set "
+            f"data.fields to the columns of {', '.join(lacking)}{columns}"
         )
     chosen = chosen_layout(layouts, present)
     assert chosen is not None, "no layout lacks a field, so there is one"

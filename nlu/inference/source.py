@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import STANDARD, Input
+from nlu.config.layouts import usual_fields
 from nlu.config.nearest import hint
 from nlu.config.words import counted, show_as
 from nlu.data.building import LISTED_BAD_ROWS
@@ -80,9 +81,14 @@ def _fields(trained: Trained, asked: Input, path: Path, file_format: str) -> Fie
         candidates: list[Fields] = [
             {role: trained_on.get(role, role) for role in roles},
             {role: role for role in roles},
+            {role: column for role, column in usual_fields(names, roles).items() if role in roles},
         ]
         for fields in candidates:
-            if file_format == "conll" or all(_is_there(column, names) for column in fields.values()):
+            if (
+                file_format == "conll"
+                or set(fields) == set(roles)
+                and all(_is_there(column, names) for column in fields.values())
+            ):
                 return fields
     wanted = {role: trained_on.get(role, role) for role in alternatives[0]}
     absent = [str(column) for column in wanted.values() if not _is_there(column, names)]

@@ -18,8 +18,9 @@ class RankingScorer:
     (of length 1), and `label`, whether this candidate answers this query. Candidates are all texts of the set that
     some record names as such, except for the query's own text, as in BEIR (Thakur et al. 2021): of paraphrases each is
     a query and a candidate, and every text is nearest to itself. A candidate that scores like another ranks after it if
-    its name comes later. Queries without a relevant candidate are left out. Recall at k is the share of a query's relevant candidates among its first
-    k; NDCG is that of Jarvelin and Kekalainen 2002 with gain 1. Memory: the vectors of all different texts.
+    its name comes later. Queries without a relevant candidate are left out. Recall at k is the share of a query's
+    relevant candidates among its first k; NDCG is that of Jarvelin and Kekalainen 2002 with gain 1. Memory: the vectors
+    of all different texts.
     """
 
     joins = False

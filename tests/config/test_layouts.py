@@ -3,7 +3,7 @@
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.config.layouts import chosen_layout, known_roles, layouts_of, missing_roles, target_roles
+from nlu.config.layouts import ROLES, chosen_layout, known_roles, layouts_of, missing_roles, target_roles, usual_fields
 from nlu.config.signature import read_constants
 
 
@@ -67,3 +67,23 @@ def test_what_is_missing_is_what_the_nearest_layout_and_the_target_lack(
     layouts, targets, fields, file_format, missing
 ):  # fmt: skip
     assert missing_roles(layouts, targets, fields, file_format) == missing
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["index", "sentence1", "sentence2", "label"],
+         {"text_a": "sentence1", "text_b": "sentence2", "label": "label"}),
+        (["sentence1", "sentence2", "score"], {"text_a": "sentence1", "text_b": "sentence2", "label": "score"}),
+        (["id", "question1", "question2", "is_duplicate"],
+         {"text_a": "question1", "text_b": "question2", "label": "is_duplicate"}),
+        (["question", "sentence", "label"], {"text_a": "question", "text_b": "sentence", "label": "label"}),
+        (["Quality", "#1 String", "#2 String"], {"text_a": "#1 String", "text_b": "#2 String", "label": "Quality"}),
+        (["sentence", "label"], {"text": "sentence", "label": "label"}),
+        (["text", "sentence1", "sentence2", "score"], {"text": "text"}),
+        (["tokens", "sentence", "tags"], {"tokens": "tokens", "tags": "tags"}),
+        (["sentence1", "review"], {}),
+    ],
+)  # fmt: skip
+def test_columns_called_as_in_glue_are_taken_for_fields(names, found):
+    assert usual_fields(names, ROLES) == found

@@ -6,6 +6,7 @@ import tracemalloc
 
 import pytest
 
+from nlu.config.errors import DataError
 from nlu.data import store as store_module
 
 ROWS = [("a b", "1"), ("c", "0"), (" ", "0"), ("d e f", "1"), ("c", "0"), ("g", "1")]
@@ -119,3 +120,12 @@ def test_texts_come_without_a_list_of_all_rows(write, open_files):
         tracemalloc.stop()
     # Where the rows lie, as arrays, and what the reader holds; a Python number is 32 bytes, and 8 in its list.
     assert most < 70 * rows, f"{most / rows:.0f} bytes a row"
+
+
+def test_a_field_that_no_column_is_called_like_is_named_with_the_columns_of_the_file(write, open_files):
+    train = write("t.csv", "text_a,sentence,label\na,b,1\nc,d,0\n")
+    with pytest.raises(DataError, match=r"needs text_b as well; set data\.fields to .* \(text_a, sentence, label\)$"):
+        open_files("pair", train=train, dev=train, fields=None)
+    glue = write("glue.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\t1\n1\tc\td\t0\n")
+    store = open_files("pair", train=glue, dev=glue, fields=None)
+    assert texts(store.sets["dev"]) == [{"text_a": "a", "text_b": "b"}, {"text_a": "c", "text_b": "d"}]
