@@ -1,91 +1,41 @@
-"""Put mistakes into a copy, one at a time, and count how many of them the tests notice.
+"""Draw mistakes in the code, make one at a time in a copy, and count how many the tests notice.
 
-    python benchmarks/mistakes.py --write benchmarks/MISTAKES.md
-    python benchmarks/mistakes.py --quick --workers 2
-    python benchmarks/mistakes.py --quick --only nlu/losses --results /tmp/mistakes.jsonl --continue
+    python benchmarks/mistakes.py --fresh 200 --seed 1 --write benchmarks/MISTAKES.md
+    python benchmarks/mistakes.py --fresh 40 --seed 1 --only nlu/losses nlu/metrics --results /tmp/losses.jsonl
+    python benchmarks/mistakes.py --fresh 40 --seed 1 --only nlu/losses nlu/metrics --results /tmp/losses.jsonl --again
 
-The mistakes are those of benchmarks/mistakes.toml. For each the tests that are named there are run and, where these
-pass, all that `make test` runs; the first failure ends it. With --quick the named tests alone decide. A failure counts
-only where the same test passes without the mistake, which is tried at the end, of all tests that failed at once.
+A mistake meets the tests that reach its line, those of its module and package first, then the shortest, at most
+--seconds of them; the first failure ends it, and so does a hang. A failure counts only where the same test passes
+without the mistake. Which tests reach a line is measured once, and again of files of tests that have changed
+(benchmarks/reached.py); --measure does only that. Mistakes that change nothing are listed with the argument in
+benchmarks/equivalents.toml. After new tests, --again makes those mistakes of --results again that were not found.
 """
 
 import argparse
-import ast
 import json
-import os
-import random
 import re
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
+from typing import TypeVar
 
 import machine
+from copied import REPOSITORY, Copy, copies, python_files
+from drawing import Equivalent, Mutation, draw, unfit
+from reached import LEFT_OUT, Folder, Reached, by_folder
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-LIST = Path(__file__).with_suffix(".toml")
-WANTED = 0.95
-NAMED_LIMIT_S, ALL_LIMIT_S = 600.0, 3600.0
+EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (?P<test>.+?)(?: - (?P<reason>.*))?$", re.MULTILINE)
-NAMED, ALL, HUNG, NOT_FOUND = "by its tests", "by the others", "by a hang", "not found"
-WHERE = '''
-import os, subprocess, sys
-from pathlib import Path
-import hydra_plugins.hyperband_sweeper.config, nlu
-from tests import warm
-HERE, ASK = Path(__file__).resolve().parents[1], ("-c", "import nlu; print(nlu.__file__)")
-
-def test_the_copy_is_what_is_imported(tmp_path):
-    alone = subprocess.run([sys.executable, *ASK], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    forked = warm.run(ASK, cwd=tmp_path, env=dict(os.environ)).stdout
-    for file in (nlu.__file__, hydra_plugins.hyperband_sweeper.config.__file__, alone, forked):
-        assert Path(file.strip()).is_relative_to(HERE), f"{file} is imported instead of {HERE}"
-'''
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """One mistake in one place."""
-
-    file: str
-    line: str
-    """what stands there; once in the file, or once behind `after`"""
-    mistake: str
-    """what is put in its stead"""
-    says: str
-    """what is wrong then"""
-    tests: list[str]
-    """tried first"""
-    known: bool = False
-    """whether it passed unnoticed in an earlier count"""
-    after: str = ""
-    survives: str = ""
-    """why no test can find it"""
-
-    @property
-    def key(self) -> str:
-        return f"{self.file}: {self.line.strip()} -> {self.mistake.strip()}"
-
-    @property
-    def package(self) -> str:
-        return "launchers" if self.file.startswith("launchers/") else self.file.split("/")[1]
-
-    def made(self, content: str) -> str:
-        """Return the content of the file with the mistake. Raises ValueError where its place is not to be found."""
-        before, anchor, behind = content.partition(self.after) if self.after else ("", "", content)
-        count = behind.count(self.line) if anchor or not self.after else 0
-        if count != 1:
-            raise ValueError(f"{self.line.strip()!r} stands there {count} times, not once")
-        return before + anchor + behind.replace(self.line, self.mistake)
+FOUND, HUNG, CRASHED, SURVIVED, UNREACHED = "found", "hung", "crashed", "not found", "not reached"
+MEASURE_LIMIT_S = 3600.0
+Work, Answer = TypeVar("Work"), TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -98,212 +48,213 @@ class Result:
     """the first that failed"""
     reason: str = ""
     seconds: float = 0.0
+    ran: list[str] = field(default_factory=list)
+    """the tests that it passed"""
+
+    @property
+    def is_found(self) -> bool:
+        return self.found in (FOUND, HUNG, CRASHED)
 
 
-@dataclass
-class Copy:
-    """A copy of the working tree, in which one mistake at a time is made."""
+class Judge:
+    """Makes mistakes and returns what the tests say of them."""
 
-    folder: Path
-    environment: dict[str, str] = field(default_factory=dict)
+    def __init__(self, reached: Reached, limit_s: float):
+        self._reached, self._limit_s = reached, limit_s
+        self._passes: dict[str, bool] = {}
+        """whether a test passes without a mistake"""
+        self._lock = Lock()
 
-    def __post_init__(self) -> None:
-        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True).stdout
-        for name in filter(None, tracked.decode().split("\0")):
-            if (REPOSITORY / name).is_file():
-                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(REPOSITORY / name, self.folder / name)
-        data = (REPOSITORY / os.environ.get("NLU_DATA", "../shared/data")).resolve()
-        # Without bytecode nothing stale can hide a mistake; one thread, since bytes are compared.
-        self.environment = {
-            **os.environ, "PYTHONPATH": f"{self.folder}{os.pathsep}{self.folder / 'launchers'}", "NLU_DATA": str(data),
-            "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-
-    @contextmanager
-    def with_mistake(self, mistake: Mistake) -> Iterator[None]:
-        """Make the mistake for the block."""
-        path = self.folder / mistake.file
-        right = path.read_text(encoding="utf-8")
-        path.write_text(mistake.made(right), encoding="utf-8")
-        try:
-            yield
-        finally:
-            path.write_text(right, encoding="utf-8")
-
-    def pytest(self, arguments: Sequence[str], limit_s: float) -> tuple[int | None, str]:
-        """Run pytest as `make test` does; returns its status, None where it took too long, and what it said."""
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *arguments]
-        process = subprocess.Popen(
-            command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-        )  # fmt: skip
-        try:
-            said = process.communicate(timeout=limit_s)[0]
-            return process.returncode, said
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return None, process.communicate()[0]
-
-    def require_imported(self) -> None:
-        """Leave where tests in this copy would import nlu, or their processes would, from elsewhere."""
-        test = self.folder / "tests" / "test_where.py"
-        test.write_text(WHERE, encoding="utf-8")
-        status, said = self.pytest([str(test)], NAMED_LIMIT_S)
-        test.unlink()
-        if status != 0:
-            sys.exit(f"the copy in {self.folder} is not what its tests import:\n{said}")
-
-
-def read_list(path: Path = LIST) -> list[Mistake]:
-    """Return the mistakes of a list."""
-    return [Mistake(**entry) for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mistakes"]]
-
-
-def require_places(mistakes: Sequence[Mistake]) -> None:
-    """Leave where a mistake has no place, or would not even parse."""
-    problems = []
-    for mistake in mistakes:
-        try:
-            ast.parse(mistake.made((REPOSITORY / mistake.file).read_text(encoding="utf-8")))
-        except (OSError, ValueError, SyntaxError) as error:
-            problems.append(f"{mistake.file}: {mistake.says}: {error}")
-    if problems:
-        sys.exit("\n".join(problems))
-
-
-def spread_over(processes: int) -> list[str]:
-    """Return what has pytest share its files out among processes, as `make test` does."""
-    return ["-n", str(processes), "--dist", "loadfile"] if processes > 1 else []
-
-
-def judge(copy: Copy, mistake: Mistake, is_quick: bool, processes: int) -> Result:
-    """Make a mistake and return what the tests say of it."""
-    began_s = time.monotonic()
-    spread = spread_over(processes)
-    steps = [(NAMED, mistake.tests, NAMED_LIMIT_S)] + ([] if is_quick else [(ALL, spread, ALL_LIMIT_S)])
-    found, match = NOT_FOUND, None
-    with copy.with_mistake(mistake):
-        for how, arguments, limit_s in steps:
-            status, said = copy.pytest(["-x", *arguments], limit_s)
-            if status != 0:
-                found, match = HUNG if status is None else how, FAILED.search(said)
-                if status is not None and match is None:
+    def __call__(self, mutation: Mutation, copy: Copy) -> Result:
+        began_s = time.monotonic()
+        tests = self._reached.tests_of(mutation, self._limit_s)
+        while True:
+            left = [test for test in tests if self._passes.get(test.name, True)]
+            if not left:
+                return Result(mutation.key, UNREACHED)
+            names = [test.name for test in left]
+            with copy.with_content(mutation.file, mutation.content):
+                status, said = copy.pytest(["-x", *names], 60.0 + 6 * sum(test.seconds for test in left))
+            seconds = round(time.monotonic() - began_s, 1)
+            match = FAILED.search(said)
+            if status == 0:
+                return Result(mutation.key, SURVIVED, seconds=seconds, ran=names)
+            if status is None:
+                return Result(mutation.key, HUNG, seconds=seconds)
+            if match is None:
+                if status in (4, 5) and "ImportError" not in said and "conftest" not in said:
                     raise RuntimeError(f"pytest ended with {status} and named no test:\n{said[-3000:]}")
-                break
-    test, reason = (match["test"], match["reason"] or "") if match else ("", "")
-    return Result(mistake.key, found, test, reason[:200], round(time.monotonic() - began_s, 1))
+                return Result(mutation.key, CRASHED, seconds=seconds, reason=said[-300:])
+            if self._passes_without(match["test"], copy):
+                return Result(mutation.key, FOUND, match["test"], (match["reason"] or "")[:200], seconds)
+            # One whole file may have failed to be read.
+            for test in left:
+                if test.name.startswith(match["test"]):
+                    self._passes[test.name] = False
+            print(f"{match['test']} fails without any mistake too, so it finds none")
+
+    def _passes_without(self, test: str, copy: Copy) -> bool:
+        if test not in self._passes:
+            status, _ = copy.pytest([test], 600.0)
+            with self._lock:
+                self._passes[test] = status == 0
+        return self._passes[test]
 
 
-def judge_all(
-    mistakes: Sequence[Mistake], copies: Sequence[Copy], known: dict[str, Result], file: Path, is_quick: bool
-) -> None:
-    """Judge all mistakes that are not known yet, and write down each result as soon as it is there."""
+def in_copies(work: Callable[[Work, Copy], Answer], todo: Sequence[Work], made: Sequence[Copy]) -> Iterator[Answer]:
+    """Yield what `work` returns for each item, in their order, each worked on in a copy that is free."""
     free: SimpleQueue[Copy] = SimpleQueue()
-    for copy in copies:
+    for copy in made:
         free.put(copy)
-    processes = max(1, (os.cpu_count() or 1) // len(copies))
 
-    def work(mistake: Mistake) -> tuple[Mistake, Result]:
+    def one(item: Work) -> Answer:
         copy = free.get()
         try:
-            return mistake, judge(copy, mistake, is_quick, processes)
+            return work(item, copy)
         finally:
             free.put(copy)
 
-    left = [mistake for mistake in mistakes if mistake.key not in known]
-    with ThreadPoolExecutor(len(copies)) as pool, file.open("a", encoding="utf-8") as log:
-        for number, (mistake, result) in enumerate(pool.map(work, left), 1):
-            known[mistake.key] = result
-            log.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
-            log.flush()
-            by = f", {result.test}" if result.test else ""
-            print(f"{number}/{len(left)} {result.found}{by} ({result.seconds:.0f} s): {mistake.file}: {mistake.says}")
+    with ThreadPoolExecutor(len(made)) as pool:
+        yield from pool.map(one, todo)
 
 
-def without_false(results: dict[str, Result], copy: Copy, processes: int) -> dict[str, Result]:
-    """Run every test that found something without any mistake, and take back what one found that fails then too."""
-    tests = sorted({result.test for result in results.values() if result.test})
-    if not tests:
-        return results
-    status, said = copy.pytest([*spread_over(processes), *tests], ALL_LIMIT_S)
-    if status not in (0, 1):
-        sys.exit(f"the tests that found something could not be run again ({status}):\n{said[-3000:]}")
-    false = {match["test"] for match in FAILED.finditer(said)}
-    for test in sorted(false):
-        print(f"{test} fails without any mistake too, so it has found none")
-    return {
-        key: replace(result, found=NOT_FOUND, test="") if result.test in false else result
-        for key, result in results.items()
-    }
+def measure(files: Sequence[str], made: Sequence[Copy], folder: Folder) -> None:
+    """Measure which lines the tests of files reach, and keep it."""
+    batches = by_folder(files)
+
+    def of_batch(batch: Sequence[str], copy: Copy) -> str:
+        began_s = time.monotonic()
+        sources, tests = python_files(copy.folder, "nlu", "launchers"), python_files(copy.folder, "tests")
+        with tempfile.TemporaryDirectory(prefix="nlu-reaching-") as name:
+            status, said = copy.pytest(
+                ["-p", "benchmarks.reaching", *batch], MEASURE_LIMIT_S, {"NLU_REACHING": name}
+            )  # fmt: skip
+            told = Path(name) / "reached.json"
+            if not told.exists():
+                return f"{', '.join(batch)} could not be measured ({status}):\n{said[-2000:]}"
+            reached = json.loads(told.read_text(encoding="utf-8"))
+        for file in batch:
+            folder.keep(file, tests[file], reached, sources)
+        failed = [match["test"] for match in FAILED.finditer(said)]
+        without = f"; left out, since they fail: {', '.join(failed)}" if failed else ""
+        return f"{', '.join(batch)}: {len(reached)} tests, {time.monotonic() - began_s:.0f} s{without}"
+
+    for number, said in enumerate(in_copies(of_batch, batches, made), 1):
+        print(f"measured {number}/{len(batches)}: {said}", flush=True)
 
 
-def report(mistakes: Sequence[Mistake], results: dict[str, Result], is_quick: bool) -> str:
+def read_equivalents(path: Path = EQUIVALENTS) -> list[Equivalent]:
+    """Return the mistakes that are known to change nothing."""
+    return [Equivalent(**entry) for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("equivalents", [])]
+
+
+def report(drawn: Sequence[Mutation], equal: Mapping[str, str], results: Mapping[str, Result]) -> str:
     """Return the table by package and the mistakes that were not found, as Markdown."""
-    lines = ["| package | mistakes | found | share |", "| --- | --- | --- | --- |"]
-    packages = list(dict.fromkeys(mistake.package for mistake in mistakes))
-    for name in [*packages, "all"]:
-        own = [mistake for mistake in mistakes if name in (mistake.package, "all")]
-        found = sum(results[mistake.key].found != NOT_FOUND for mistake in own)
-        lines.append(f"| {name} | {len(own)} | {found} | {found / len(own):.0%} |")
-    how = "their named tests alone" if is_quick else "all tests of `make test`"
-    lines += ["", f"Found by {how}; a test that hangs counts as one that fails.", "", "## Not found", ""]
-    for mistake in mistakes:
-        if results[mistake.key].found == NOT_FOUND:
-            lines.append(f"- `{mistake.file}`: {mistake.says}. {mistake.survives or 'Not explained yet.'}")
-            lines.append(f"  `{mistake.line.strip()}` became `{mistake.mistake.strip()}`".replace("\n", " "))
-    hung = [mistake for mistake in mistakes if results[mistake.key].found == HUNG]
-    return "\n".join([*lines, *(f"- hung: `{mistake.file}`: {mistake.says}" for mistake in hung)]) + "\n"
+    lines = ["| package | drawn | equivalent | found | share |", "| --- | --- | --- | --- | --- |"]
+    for name in [*sorted({mutation.package for mutation in drawn}), "all"]:
+        own = [mutation for mutation in drawn if name in (mutation.package, "all")]
+        judged = [results[mutation.key] for mutation in own if mutation.key not in equal]
+        found = sum(result.is_found for result in judged)
+        share = f"{found / len(judged):.0%}" if judged else ""
+        lines.append(f"| {name} | {len(own)} | {len(own) - len(judged)} | {found} | {share} |")
+    lines += ["", "## Not found", ""]
+    for mutation in sorted(drawn, key=lambda mutation: (mutation.file, mutation.line)):
+        result = results.get(mutation.key)
+        if result is None or result.is_found:
+            continue
+        shown = ", ".join(result.ran[:3]) + (", ..." if len(result.ran) > 3 else "")
+        how = f"{len(result.ran)} tests passed: {shown}" if result.ran else "no test reaches it"
+        lines += [
+            f"- `{mutation.file}:{mutation.line}`, {mutation.kind}; {how}", "", "      " + mutation.before,
+            "      " + mutation.after, "",
+        ]  # fmt: skip
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="TEXT", help="those whose file or sentence holds this text")
-    parser.add_argument("--list", action="store_true", help="list them and stop")
-    parser.add_argument("--quick", action="store_true", help="let the named tests alone decide")
+    parser.add_argument("--fresh", type=int, default=100, metavar="N", help="how many are drawn (default 100)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the drawing (default 0)")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="in files whose path has one of these")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of tests for a mistake, as measured (default 60)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="copies at work at a time (default 1)")
-    parser.add_argument("--sample", type=int, metavar="N", help="that many, drawn at random")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample (default 0)")
     parser.add_argument("--results", type=Path, metavar="FILE", help="write each result there, a JSON object a line")
-    parser.add_argument("--continue", dest="goes_on", action="store_true", help="keep what --results holds already")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table there")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--continue", dest="is_continued", action="store_true", help="keep what --results holds already")
+    kept.add_argument("--again", action="store_true", help="keep what was found, make the others again")
+    parser.add_argument("--measure", nargs="*", metavar="TEXT", help="only measure; tests whose path has it")
+    parser.add_argument("--as-measured", action="store_true", help="measure nothing, take what was measured last")
+    parser.add_argument("--list", action="store_true", help="list what is drawn and stop")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table and what was not found there")
     return parser.parse_args()
+
+
+def read_results(arguments: argparse.Namespace) -> dict[str, Result]:
+    """Return the results that are kept of an earlier call."""
+    file: Path | None = arguments.results
+    if file is None or not file.exists():
+        return {}
+    if not (arguments.is_continued or arguments.again):
+        sys.exit(f"{file} exists; add --continue or --again, or name another file")
+    results = [Result(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {result.key: result for result in results if result.is_found or not arguments.again}
+
+
+def judge_all(
+    drawn: Sequence[Mutation], judge: Judge, made: Sequence[Copy], known: dict[str, Result], file: Path | None
+) -> None:
+    """Judge the mutations that are not known yet, and write down each result as soon as it is there."""
+    left = [mutation for mutation in drawn if mutation.key not in known]
+    for number, (mutation, result) in enumerate(zip(left, in_copies(judge, left, made), strict=True), 1):
+        known[mutation.key] = result
+        if file is not None:
+            with file.open("a", encoding="utf-8") as log:
+                log.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
+        by = f" by {result.test}" if result.test else ""
+        print(f"{number}/{len(left)} {result.found}{by} ({result.seconds:.0f} s): {mutation.key}", flush=True)
 
 
 def main() -> None:
     arguments = parse_arguments()
-    mistakes = read_list()
-    if arguments.only:
-        mistakes = [mistake for mistake in mistakes if arguments.only in f"{mistake.file} {mistake.says}"]
-    if arguments.sample is not None:
-        mistakes = random.Random(arguments.seed).sample(mistakes, min(arguments.sample, len(mistakes)))
-    if arguments.list or not mistakes:
-        print("\n".join(f"{mistake.file}: {mistake.says}" for mistake in mistakes) or "there is none such")
-        return
-    require_places(mistakes)
     began_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="nlu-mistakes-") as folder:
-        file = arguments.results or Path(folder) / "results.jsonl"
-        if file.exists() and not arguments.goes_on:
-            sys.exit(f"{file} exists; add --continue to go on with it, or name another file")
-        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-        results = {result.key: result for result in (Result(**json.loads(line)) for line in lines)}
-        copies = [Copy(Path(folder) / f"copy-{number}") for number in range(max(1, arguments.workers))]
-        copies[0].require_imported()
-        judge_all(mistakes, copies, results, file, arguments.quick)
-        results = {mistake.key: results[mistake.key] for mistake in mistakes}
-        results = without_false(results, copies[0], len(copies))
-    text = report(mistakes, results, arguments.quick)
+    known = read_results(arguments)
+    sources = python_files(REPOSITORY, "nlu", "launchers")
+    wanted = {file: content for file, content in sources.items() if any(text in file for text in arguments.only)}
+    drawn = draw(wanted, arguments.fresh, arguments.seed)
+    if arguments.list:
+        print("\n".join(f"{mutation.kind}: {mutation.key}" for mutation in drawn))
+        return
+    equivalents = read_equivalents()
+    if wrong := unfit(equivalents, sources):
+        sys.exit("\n".join(f"{EQUIVALENTS.name}: {entry.file}: {entry.before} fits no site" for entry in wrong))
+    tests = {file: content for file, content in python_files(REPOSITORY, "tests").items() if is_measured(file)}
+    folder = Folder.of_environment()
+    with tempfile.TemporaryDirectory(prefix="nlu-mistakes-") as name, copies(Path(name), arguments.workers) as made:
+        made[0].require_imported()
+        if not arguments.as_measured:
+            missing = Reached.read(folder, sources, tests).missing(arguments.only)
+            measure([file for file in missing if any(text in file for text in arguments.measure or [""])], made, folder)
+        if arguments.measure is not None:
+            return
+        equal = {mutation.key: entry.argument for mutation in drawn for entry in equivalents if entry.is_of(mutation)}
+        judged = [mutation for mutation in drawn if mutation.key not in equal]
+        judge = Judge(Reached.read(folder, sources, tests), arguments.seconds)
+        judge_all(judged, judge, made, known, arguments.results)
+    text = report(drawn, equal, known)
     print(text)
     if arguments.write:
+        words = ["--fresh", str(arguments.fresh), "--seed", str(arguments.seed)]
+        words += ["--only", *arguments.only] if arguments.only != [""] else []
         head = (
-            f"# Mistakes that the tests notice\n\n`python benchmarks/mistakes.py`, {time.strftime('%Y-%m-%d')}, "
-            f"{(time.monotonic() - began_s) / 60:.0f} minutes.\n{machine.description(1)}.\n{machine.versions()}.\n\n"
+            f"# Mistakes that the tests notice\n\n`python benchmarks/mistakes.py {' '.join(words)}`, "
+            f"{time.strftime('%Y-%m-%d')}, {(time.monotonic() - began_s) / 60:.0f} minutes.\n"
+            f"{machine.description(arguments.workers)}.\n{machine.versions()}.\n\n"
         )
         arguments.write.write_text(head + text, encoding="utf-8")
-    found = sum(result.found != NOT_FOUND for result in results.values())
-    print(f"{found} of {len(mistakes)} found ({found / len(mistakes):.1%}); at least {WANTED:.0%} are wanted")
-    sys.exit(found < WANTED * len(mistakes))
+
+
+def is_measured(file: str) -> bool:
+    return Path(file).name.startswith("test_") and not file.startswith(LEFT_OUT)
 
 
 if __name__ == "__main__":

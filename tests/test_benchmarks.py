@@ -1,6 +1,5 @@
 """What the benchmarks read, and what they do where it is not there."""
 
-import ast
 import importlib
 import os
 import subprocess
@@ -81,26 +80,3 @@ def test_what_cannot_be_measured_is_said_and_the_rest_goes_on(
     everything.main()
     said = capsys.readouterr().out
     assert "skipped: train: AFQMC is nowhere; set NLU_DATA" in said and "minutes" in said
-
-
-def test_every_mistake_of_the_list_has_its_place_and_would_still_run() -> None:
-    mistakes = script("mistakes").read_list()
-    assert len(mistakes) >= 120 and len({mistake.key for mistake in mistakes}) == len(mistakes)
-    for mistake in mistakes:
-        right = (FOLDER.parent / mistake.file).read_text(encoding="utf-8")
-        # Raises where the line does not stand there once.
-        wrong = mistake.made(right)
-        assert wrong != right and ast.parse(wrong), mistake.key
-        assert mistake.says and mistake.tests and not mistake.says.endswith(".")
-        for test in mistake.tests:
-            assert (FOLDER.parent / test).is_file(), f"{mistake.key} is to be found by {test}, which does not exist"
-
-
-def test_a_mistake_whose_line_is_gone_or_stands_twice_is_refused() -> None:
-    mistake = script("mistakes").Mistake("a.py", "x = 1", "x = 2", "x is two", [])
-    assert mistake.made("x = 1\ny = 1\n") == "x = 2\ny = 1\n"
-    for content, count in (("y = 1\n", 0), ("x = 1\nx = 1\n", 2)):
-        with pytest.raises(ValueError, match=f"'x = 1' stands there {count} times, not once"):
-            mistake.made(content)
-    behind = script("mistakes").Mistake("a.py", "x = 1", "x = 2", "x is two", [], after="def g")
-    assert behind.made("x = 1\ndef g\nx = 1\n") == "x = 1\ndef g\nx = 2\n"
