@@ -11,9 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from nlu.metrics.scores import Record, Scorer
+from nlu.metrics.scores import Averaging, Record, Scorer
 
 LEVEL = 0.95
+CHOSEN = ("threshold",)
+"""metrics that were chosen once and stay as they are in every resample"""
+BIASED = ("ece",)
+"""metrics of absolute differences, which grow with noise, and so with the noise that drawing again adds"""
 MOST_BLOCKS = 200
 Intervals = dict[str, list[float] | None]
 """both ends, by metric; None where nothing can be said of one"""
@@ -38,16 +42,30 @@ class Blocks:
     def intervals(self, resamples: int, seed: int, advance: Callable[[int], None] = lambda done: None) -> Intervals:
         """Return for each metric the ends of the interval that holds LEVEL of the resamples.
 
-        None where a resample has no such score, as of an AUC without rows of a class, and of a single block.
+        None where a resample has no such score, as of an AUC without rows of a class, of a single block, and of what
+        was chosen and is no score.
         """
         rng = np.random.default_rng(seed)
+        whole = self.whole()
+        known, point = whole.known() if isinstance(whole, Averaging) else None, whole.result().metrics
         drawn: dict[str, list[float]] = {}
         for _ in range(resamples):
             blocks = rng.integers(len(self._scorers), size=len(self._scorers))
-            for name, value in self._joined(blocks).result().metrics.items():
+            resample = self._joined(blocks)
+            if known is not None:
+                resample.drawn_from(known)
+            for name, value in resample.result().metrics.items():
                 drawn.setdefault(name, []).append(value)
             advance(1)
-        return {name: _ends(values, len(self._scorers)) for name, values in drawn.items()}
+        return {name: self._ends(name, values, point[name]) for name, values in drawn.items()}
+
+    def _ends(self, name: str, drawn: list[float], point: float) -> list[float] | None:
+        ends = None if name in CHOSEN else _ends(drawn, len(self._scorers))
+        if ends is None or name not in BIASED:
+            return ends
+        # Less what drawing again adds, without which the score itself may lie below its interval.
+        added = float(np.median(drawn)) - point
+        return [min(max(0.0, end - added), 1.0) for end in ends]
 
     def _joined(self, blocks: Iterable[int]) -> Any:
         joined: Any = self._make()
@@ -98,6 +116,14 @@ class Together:
     def add(self, record: Record) -> None:
         for scorer in self.scorers:
             scorer.add(record)
+
+    def known(self) -> list[Any]:
+        return [one.known() if isinstance(one, Averaging) else None for one in self.scorers]
+
+    def drawn_from(self, known: list[Any]) -> None:
+        for one, of_all in zip(self.scorers, known, strict=True):
+            if isinstance(one, Averaging):
+                one.drawn_from(of_all)
 
     def merge(self, other: "Together") -> None:
         for own, theirs in zip(self.scorers, other.scorers, strict=True):

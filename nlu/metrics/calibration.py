@@ -24,7 +24,9 @@ class CalibrationScorer:
 
     def __init__(self, names: Sequence[str]):
         """`names` of the classes are not needed: records have them."""
-        self._rows_K, self._right_K, self._probability_K = np.zeros((3, BINS), np.int64)
+        self._rows_K, self._right_K = np.zeros((2, BINS), np.int64)
+        self._probability_K = [0] * BINS
+        """Python's integers, since 2**23 rows of one bin would fill those of numpy"""
         self._brier = ExactSum()
 
     def add(self, record: Record) -> None:
@@ -40,12 +42,14 @@ class CalibrationScorer:
     def merge(self, other: Self) -> None:
         self._rows_K += other._rows_K
         self._right_K += other._right_K
-        self._probability_K += other._probability_K
+        self._probability_K = [
+            own + theirs for own, theirs in zip(self._probability_K, other._probability_K, strict=True)
+        ]
         self._brier.merge(other._brier)
 
     def result(self) -> Scores:
         rows = int(self._rows_K.sum())
-        gap = float(np.abs(self._right_K - self._probability_K / PARTS).sum())
+        gap = float(np.abs(self._right_K - np.array([total / PARTS for total in self._probability_K])).sum())
         return Scores({"ece": gap / rows, "brier": self._brier.value / rows})
 
     def bins(self) -> list[dict[str, Any]]:
@@ -53,7 +57,7 @@ class CalibrationScorer:
         return [
             {
                 "from": place / BINS, "to": (place + 1) / BINS, "rows": rows,
-                "probability": int(self._probability_K[place]) / PARTS / rows,
+                "probability": self._probability_K[place] / PARTS / rows,
                 "right": int(self._right_K[place]) / rows,
             }
             for place, rows in enumerate(self._rows_K.tolist())

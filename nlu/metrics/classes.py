@@ -10,6 +10,8 @@ import numpy as np
 
 from nlu.metrics.scores import ExactSum, Record, Scores
 
+ByClass = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
 
 def log_probabilities(logits_NC: np.ndarray) -> np.ndarray:
     """Return log softmax over the last axis, in float64."""
@@ -34,6 +36,7 @@ class ClassScorer:
         self._pairs: Counter[tuple[int, int]] = Counter()
         self._loss = ExactSum()
         self._margins, self._positive = array("d"), array("b")
+        self._of_all: ByClass | None = None
 
     def add(self, record: Record) -> None:
         label, prediction = self._number[record["label"]], self._number[record["prediction"]]
@@ -49,14 +52,33 @@ class ClassScorer:
         self._margins.extend(other._margins)
         self._positive.extend(other._positive)
 
+    def known(self) -> ByClass:
+        """Return precision, recall and F1 of each class, and whether it takes part in averages; (C,) each.
+
+        In a resample a class without what a score divides by has the score that it has in all examples, so that
+        averages run over the same classes in every resample.
+        """
+        right_C, rows_C, predicted_C = self._counts()
+        parts = (right_C, predicted_C), (right_C, rows_C), (2 * right_C, rows_C + predicted_C)
+        found = [quotients(*part) for part in parts]
+        occurs_C = rows_C + predicted_C > 0
+        if self._of_all is not None:
+            *of_all, occurs_C = self._of_all
+            found = [
+                np.where(below_C > 0, own_C, all_C)
+                for own_C, all_C, (_, below_C) in zip(found, of_all, parts, strict=True)
+            ]
+        return found[0], found[1], found[2], occurs_C
+
+    def drawn_from(self, known: ByClass) -> None:
+        self._of_all = known
+
     def result(self) -> Scores:
         """Return the scores. They are computed here, of whole numbers as far as that goes, and not by scikit-learn: its
         checks of what it is given take fifty times as long, and a bootstrap asks a thousand times."""
         right_C, rows_C, predicted_C = self._counts()
         total = int(rows_C.sum())
-        precision_C, recall_C = quotients(right_C, predicted_C), quotients(right_C, rows_C)
-        f1_C = quotients(2 * right_C, rows_C + predicted_C)
-        occurs_C = rows_C + predicted_C > 0
+        precision_C, recall_C, f1_C, occurs_C = self.known()
         scores = {
             "accuracy": right_C.sum() / total,
             "f1_macro": np.average(f1_C[occurs_C]),

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from nlu.metrics.classes import average_precision
+from nlu.metrics.classes import average_precision, quotients
 from nlu.metrics.scores import ExactSum, Record, Scores, ratio
 
 
@@ -25,6 +25,7 @@ class LabelSetScorer:
         self._number = {name: number for number, name in enumerate(names)}
         self._probabilities, self._is_label = array("f"), bytearray()
         self._loss = ExactSum()
+        self._of_all: tuple[np.ndarray, np.ndarray] | None = None
 
     def add(self, record: Record) -> None:
         own = bytearray(len(self.names))
@@ -39,29 +40,54 @@ class LabelSetScorer:
         self._probabilities.extend(other._probabilities)
         self._loss.merge(other._loss)
 
-    def result(self) -> Scores:
+    def known(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return F1 and average precision of each label, NaN where it takes no part in the average; (C,) each.
+
+        In a resample a label that it lacks has the scores that it has in all examples, so that averages run over the
+        same labels in every resample.
+        """
+        label_NC, probability_NC, threshold = self._told()
+        predicted_NC = probability_NC >= np.float32(threshold)
+        both_C = predicted_NC.sum(0) + label_NC.sum(0)
+        f1_C = np.where(both_C > 0, quotients(2 * (label_NC & predicted_NC).sum(0), both_C), np.nan)
+        precision_C = np.array([
+            average_precision(probability_NC[:, c], label_NC[:, c]) if label_NC[:, c].any() else np.nan
+            for c in range(len(self.names))
+        ])  # fmt: skip
+        if self._of_all is None:
+            return f1_C, precision_C
+        own_and_all = zip((f1_C, precision_C), self._of_all, strict=True)
+        f1_C, precision_C = (np.where(np.isnan(own_C), all_C, own_C) for own_C, all_C in own_and_all)
+        return f1_C, precision_C
+
+    def drawn_from(self, known: tuple[np.ndarray, np.ndarray]) -> None:
+        self._of_all = known
+
+    def _told(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Return labels and probabilities, (N, C) each, and the threshold."""
         label_NC = np.frombuffer(bytes(self._is_label), np.uint8).reshape(-1, len(self.names)).astype(bool)
         probability_NC = np.frombuffer(self._probabilities.tobytes(), np.float32).reshape(label_NC.shape)
         threshold = best_threshold(label_NC, probability_NC) if self.threshold is None else self.threshold
+        return label_NC, probability_NC, threshold
+
+    def result(self) -> Scores:
+        label_NC, probability_NC, threshold = self._told()
         predicted_NC = probability_NC >= np.float32(threshold)
         right_C, predicted_C, wanted_C = (
             mask_NC.sum(0) for mask_NC in (label_NC & predicted_NC, predicted_NC, label_NC)
         )
-        f1_C = [ratio(2 * r, p + w) for r, p, w in zip(right_C, predicted_C, wanted_C, strict=True)]
-        takes_part_C = (predicted_C + wanted_C) > 0
+        f1_C, precision_C = self.known()
         sizes_N = label_NC.sum(1) + predicted_NC.sum(1)
         right_N = (label_NC & predicted_NC).sum(1)
         f1_N = np.where(sizes_N > 0, 2 * right_N / np.maximum(sizes_N, 1), 1.0)
-        occurs_C = np.flatnonzero(wanted_C)
-        precisions = [average_precision(probability_NC[:, c], label_NC[:, c]) for c in occurs_C]
         scores = {
             "f1_micro": ratio(2 * right_C.sum(), predicted_C.sum() + wanted_C.sum()),
-            "f1_macro": float(np.mean(np.array(f1_C)[takes_part_C])) if takes_part_C.any() else 0.0,
+            "f1_macro": _mean_of_known(f1_C, 0.0),
             # Few values occur, so that a sum by value does not hang on the order of examples.
             "f1_samples": _mean_by_value(f1_N),
             "precision_micro": ratio(right_C.sum(), predicted_C.sum()),
             "recall_micro": ratio(right_C.sum(), wanted_C.sum()),
-            "average_precision": float(np.mean(precisions)) if precisions else float("nan"),
+            "average_precision": _mean_of_known(precision_C, float("nan")),
             "exact_match": float((label_NC == predicted_NC).all(1).sum() / len(label_NC)),
             "threshold": threshold,
             "loss": self._loss.value / len(label_NC),
@@ -70,7 +96,7 @@ class LabelSetScorer:
             {
                 "label": name, "examples": int(wanted_C[i]), "correct": int(right_C[i]),
                 "precision": ratio(int(right_C[i]), int(predicted_C[i])),
-                "recall": ratio(int(right_C[i]), int(wanted_C[i])), "f1": float(f1_C[i]),
+                "recall": ratio(int(right_C[i]), int(wanted_C[i])), "f1": float(np.nan_to_num(f1_C[i])),
             }
             for i, name in enumerate(self.names)
         ]  # fmt: skip
@@ -101,3 +127,8 @@ def best_threshold(label_NC: np.ndarray, probability_NC: np.ndarray) -> float:
 def _mean_by_value(values_N: np.ndarray) -> float:
     value_V, count_V = np.unique(values_N, return_counts=True)
     return float((value_V * count_V).sum() / len(values_N))
+
+
+def _mean_of_known(values_C: np.ndarray, otherwise: float) -> float:
+    known = values_C[~np.isnan(values_C)]
+    return float(np.mean(known)) if len(known) else otherwise

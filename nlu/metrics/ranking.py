@@ -32,8 +32,10 @@ class RankingScorer:
         self._relevant: dict[str, set[str]] = {}
 
     def add(self, record: Record) -> None:
-        self._queries.setdefault(record["query"], np.asarray(record["query_vector"], np.float32))
-        self._candidates.setdefault(record["candidate"], np.asarray(record["candidate_vector"], np.float32))
+        for vectors, role in ((self._queries, "query"), (self._candidates, "candidate")):
+            if (name := record[role]) not in vectors:
+                # A copy: a view would keep the vectors of its whole batch.
+                vectors[name] = np.array(record[f"{role}_vector"], np.float32)
         if record["label"] and record["candidate"] != record["query"]:
             self._relevant.setdefault(record["query"], set()).add(record["candidate"])
 

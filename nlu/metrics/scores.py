@@ -8,7 +8,7 @@ hangs on the order of its terms.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 Record = Mapping[str, Any]
 """of one example: its target, its prediction and what the scores need, in the types of JSON"""
@@ -36,6 +36,17 @@ class Scorer(Protocol):
 
     def result(self) -> Scores:
         """Return the scores of all examples so far."""
+
+
+@runtime_checkable
+class Averaging(Protocol):
+    """A scorer with averages over classes, of which a resample may lack some."""
+
+    def known(self) -> Any:
+        """Return what the scorer of a resample is to be told, so that its averages run over the same classes."""
+
+    def drawn_from(self, known: Any) -> None:
+        """Take what the scorer of all examples knows: the examples told here are a resample of them."""
 
 
 class ExactSum:

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from nlu.metrics.classes import ClassScorer
+from nlu.metrics.classes import ByClass, ClassScorer
 from nlu.metrics.scores import Record, Scores
 
 
@@ -19,6 +19,7 @@ class SimilarityScorer:
     def __init__(self, names: list[str], threshold: float | None = None):
         self.names, self.threshold = names, threshold
         self._similarity, self._label = array("d"), array("b")
+        self._of_all: ByClass | None = None
 
     def add(self, record: Record) -> None:
         self._similarity.append(record["similarity"])
@@ -28,17 +29,30 @@ class SimilarityScorer:
         self._similarity.extend(other._similarity)
         self._label.extend(other._label)
 
+    def known(self) -> ByClass:
+        return self._classified()[0].known()
+
+    def drawn_from(self, known: ByClass) -> None:
+        self._of_all = known
+
     def result(self) -> Scores:
+        scorer, threshold = self._classified()
+        scores = scorer.result()
+        del scores.metrics["loss"]
+        scores.metrics["threshold"] = threshold
+        return scores
+
+    def _classified(self) -> tuple[ClassScorer, float]:
+        """Return the scorer of what is predicted at the threshold, and that."""
         similarity_N, label_N = np.array(self._similarity), np.array(self._label)
         threshold = most_accurate_cut(similarity_N, label_N) if self.threshold is None else self.threshold
         scorer = ClassScorer(self.names)
         for similarity, label in zip(similarity_N.tolist(), label_N.tolist(), strict=True):
             prediction = self.names[int(similarity >= threshold)]
             scorer.add({"label": self.names[label], "prediction": prediction, "loss": 0.0, "margin": similarity})
-        scores = scorer.result()
-        del scores.metrics["loss"]
-        scores.metrics["threshold"] = threshold
-        return scores
+        if self._of_all is not None:
+            scorer.drawn_from(self._of_all)
+        return scorer, threshold
 
 
 def most_accurate_cut(similarity_N: np.ndarray, label_N: np.ndarray) -> float:

@@ -188,9 +188,10 @@ class Stepper:
                 ]  # fmt: skip
                 own += alone or examples_B.tolist()
         numbers_N = part.stored.number_N[part.rows_N]
-        told = self.ranks.gather_to_first((numbers_N[own].tolist(), numbers_N[np.concatenate(micro_batches)].tolist()))
-        found, all_rows = ([sum(rows, []) for rows in zip(*told, strict=True)]) if told else ([], [])
-        return f"{self.ranks.from_first(_named(found, all_rows))} of {part.name}"
+        found, all_rows = numbers_N[own].tolist(), numbers_N[np.concatenate(micro_batches)].tolist()
+        told = self.ranks.gather_to_first((found, all_rows))
+        name = _named(*(sum(rows, []) for rows in zip(*told, strict=True))) if told else ""
+        return f"{self.ranks.from_first(name)} of {part.name}"
 
     def _is_finite(
         self, part: Examples, examples_B: np.ndarray, scale: dict[str, float], number: int, micro: int, epoch: int

@@ -1,6 +1,8 @@
 """Scores of retrieval against values worked out by hand."""
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -55,3 +57,14 @@ def test_the_own_text_of_a_query_is_no_candidate_for_it() -> None:
     assert scores.metrics["recall_1"] == scores.metrics["mrr"] == scores.metrics["ndcg_10"] == 1.0
     # A text that is relevant to itself alone is no query.
     assert len(scores.by_query["mrr"]) == 2
+
+
+def test_a_vector_that_is_kept_does_not_keep_its_whole_batch() -> None:
+    scorer, batch_BD = RankingScorer([]), np.eye(64, dtype=np.float32)
+    is_there = weakref.ref(batch_BD)
+    scorer.add(
+        {"query": "p", "candidate": "x", "query_vector": batch_BD[0], "candidate_vector": batch_BD[1], "label": True}
+    )
+    del batch_BD
+    gc.collect()
+    assert is_there() is None and scorer.result().metrics["mrr"] == 1.0
