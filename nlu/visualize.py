@@ -2,11 +2,14 @@
 
 python -m nlu.visualize outputs/a outputs/b --out figures           two runs, by examples seen
 python -m nlu.visualize outputs/grid --out figures --x epochs --metric f1_macro --metric test/accuracy
+python -m nlu.visualize base=outputs/a tuned=outputs/b --out figures  names of your own
 python -m nlu.visualize outputs/seeds --out figures --format svg --format pdf
 """
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from nlu.config.entry.command import Parser, run_command
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 40
 MOST_CONFUSIONS = 8
 PAGE = "index.html"
+NAME = re.compile(r"[^\W_][^/:=]*")
+"""of a run; a legend hides what begins with an underscore"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,7 +34,10 @@ def main(arguments: Sequence[str]) -> int:
         "and folds of a configuration as mean with a band of one standard deviation. Of classifiers also scores by "
         "class and by length, confusion and calibration, of the best weights. index.html holds all of it.",
     )
-    parser.add_argument("folders", nargs="+", metavar="RUN", help="a run, a sweep, or what holds such")
+    parser.add_argument("folders", nargs="+", metavar="[NAME=]RUN",
+        help="a run, a sweep, or what holds such; with NAME, its runs are called so in the figures, and taken together "
+        "only with one another",
+    )  # fmt: skip
     parser.add_argument("--out", required=True, metavar="DIR", help="new folder for the figures")
     parser.add_argument(
         "--x", choices=("examples", "steps", "epochs", "time"), default="examples", help="the x axis; default examples"
@@ -44,18 +52,20 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse(arguments)
     require_free(given.out, "--out")
 
-    from nlu.reports.aggregate import rows_of
-    from nlu.reports.curves import drawings_of, labels_of
+    from nlu.reports.curves import drawings_of
+    from nlu.reports.labels import labels_of, named_rows_of
     from nlu.reports.runs import find_runs
     from nlu.storage.copies import all_records_of
 
-    folders = all_records_of(given.folders, "RUN")
+    named = [_named(text) for text in given.folders]
+    folders = all_records_of([reference for _, reference in named], "RUN")
+    names = {folder: name for folder, (name, _) in zip(folders, named, strict=True) if name}
     runs, remarks = find_runs(folders)
     begun = [run for run in runs if (run.folder / "valid.tsv").is_file()]
     if not begun:
         raise UserError(*(remarks or [f"{folder} holds no run that has evaluated; give a folder that does"
-                                      for folder in given.folders]))  # fmt: skip
-    tables, left_out = rows_of(begun)
+                                      for folder in folders]))  # fmt: skip
+    tables, left_out = named_rows_of(begun, names)
     rows = [row for table in tables for row in table]
     if len(rows) > MOST_ROWS:
         raise UserError(
@@ -66,11 +76,13 @@ def main(arguments: Sequence[str]) -> int:
     from nlu.display import comparison
     from nlu.display.tables import metric_text
     from nlu.reports.kept_scores import kept_scores
+    from nlu.reports.show import folders_of
 
     figures = {drawing.name: comparison.draw(drawing) for drawing in drawings}
     labels = labels_of(rows)
     kept_by_label = {
-        label: kept_scores(row.runs[0].folder, row.set_name) for label, row in zip(labels, rows, strict=True)
+        label: kept_scores([run.folder for run in row.counted], row.set_name)
+        for label, row in zip(labels, rows, strict=True)
     }
     found = {label: kept for label, kept in kept_by_label.items() if not isinstance(kept, str)}
     reasons = {label: kept for label, kept in kept_by_label.items() if isinstance(kept, str)}
@@ -81,12 +93,15 @@ def main(arguments: Sequence[str]) -> int:
             figures[f"confusion_{number}"] = comparison.draw_confusion_of(label, kept)
             figures[f"calibration_{number}"] = comparison.draw_calibration_of(label, kept)
     formats = list(dict.fromkeys(given.format or ["png"]))
-    header = ["configuration", "runs", f"{drawings[0].title}, best of the mean", "state"]
+    best_of = "best of the mean" if any(len(row.runs) > 1 for row in rows) else "best"
+    header = [("configuration", False), ("runs", True), (f"{drawings[0].title}, {best_of}", True), ("state", False),
+              ("folder", False)]  # fmt: skip
     best = {curve.label: curve.best for curve in drawings[0].curves}
     lines = [
-        [label, str(len(row.runs)), metric_text(best[label][1] if best.get(label) else None), row.state]  # type: ignore[index]
+        [label, str(len(row.runs)), metric_text(place[1] if (place := best.get(label)) else None), row.state,
+         folders_of([run.folder for run in row.runs])]
         for label, row in zip(labels, rows, strict=True)
-    ]
+    ]  # fmt: skip
     title = ", ".join(folder.name or str(folder) for folder in folders)
     with output_folder(given.out, "--out", last=PAGE) as folder:
         written = comparison.write_figures(folder, figures, formats)
@@ -96,6 +111,14 @@ def main(arguments: Sequence[str]) -> int:
     for remark in [*remarks, *left_out, *_not_drawn(drawings, list(found), reasons)]:
         print(f"nlu: {remark}", file=sys.stderr)
     return 0
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return name and place of `NAME=RUN`. A folder whose own name has such a sign is a folder."""
+    name, equals, reference = text.partition("=")
+    if equals and NAME.fullmatch(name) and not Path(text).exists():
+        return name, reference
+    return "", text
 
 
 def _not_drawn(drawings: "Sequence[Drawing]", classifiers: Sequence[str], reasons: Mapping[str, str]) -> Iterator[str]:

@@ -157,5 +157,7 @@ def logarithmic(axes: Axes) -> None:
 def _tell_of(letters: str) -> None:
     if not TOLD:
         TOLD.append(letters)
-        log.warning("figures: no font here has %s; install one, such as fonts-noto-cjk, or take format=svg or a page",
-                    letters)  # fmt: skip
+        log.warning(
+            "figures: no font on this machine has %s, so boxes stand in their place; install one that does, such as "
+            "fonts-noto-cjk", letters,
+        )  # fmt: skip

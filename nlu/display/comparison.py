@@ -1,28 +1,35 @@
-"""Several runs in one figure each, as files and as one page that needs no other file."""
+"""Several runs in one figure each, as files and as one page that needs no other file.
+
+Axes: P points of a curve, K configurations, N classes.
+"""
 
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
-from nlu.display.canvas import SET_COLOURS, drawn, new_figure
-from nlu.display.curves import Drawing, KeptScores
-from nlu.display.figures import FEW_POINTS
+from nlu.display.canvas import SET_COLOURS, STYLE, drawn, new_figure, scientific
+from nlu.display.curves import Curve, Drawing, KeptScores
+from nlu.display.figures import FEW_POINTS, smoothed
 from nlu.display.plain_page import html_table, write_plain_page
-from nlu.display.scores import draw_calibration, draw_confusion
+from nlu.display.scores import MOST_SHOWN_CLASSES, confusion_figure, draw_calibration
 from nlu.display.search import svg_of
 from nlu.storage.files import write_bytes
 
 COLOURS = (*SET_COLOURS, "#332288", "#117733", "#882255")
 LINES = ("-", "--", ":", "-.")
-MARKERS = ("o", "s", "^", "D")
-"""after each round of colours"""
 MOST_MARKED = 6
-"""curves up to which each has a mark at its best point"""
-MOST_SHOWN_CLASSES = 60
+"""curves up to which each has its points marked"""
+FEW_CURVES = 3
+"""curves up to which what a running mean is of stands behind it"""
+LEGEND_CHARACTERS = 130
+"""of a line of a legend below the axes"""
 
 
 def figure_of(width: float = 10.0, height: float = 6.0) -> tuple[Figure, Axes]:
@@ -31,30 +38,50 @@ def figure_of(width: float = 10.0, height: float = 6.0) -> tuple[Figure, Axes]:
 
 
 def draw(drawing: Drawing) -> Figure:
-    """Draw the curves over each other, deviations as bands, best points and epochs marked."""
-    # What stands beside the axes takes room of its own.
-    figure, axes = figure_of(width=10.0 if len(drawing.curves) <= MOST_MARKED else 13.0)
+    """Draw the curves over each other: deviations as bands, the best points as stars, their values in the legend."""
+    figure, axes = figure_of()
+    count = len(drawing.curves)
     for number, curve in enumerate(drawing.curves):
         colour, line = _look(number)
-        label = curve.label if curve.runs == 1 else f"{curve.label} (mean of {curve.runs}, band 1 sd)"
-        marker = "o" if len(curve.x_P) <= FEW_POINTS and len(drawing.curves) <= MOST_MARKED else None
-        axes.plot(curve.x_P, curve.mean_P, color=colour, linestyle=line, label=label, marker=marker, markersize=3.5)
-        if curve.sd_P is not None:
-            low_P, high_P = curve.mean_P - curve.sd_P, curve.mean_P + curve.sd_P
-            axes.fill_between(curve.x_P, low_P, high_P, color=colour, alpha=0.15, linewidth=0)
+        looks: dict[str, Any] = {"color": colour, "linestyle": line}
+        x_P, mean_P = curve.x_P, curve.mean_P
+        if drawing.is_noisy and len(x_P) > FEW_POINTS:
+            if count <= FEW_CURVES:
+                axes.plot(x_P, mean_P, color=colour, alpha=0.2, linewidth=0.8)
+            mean_P = smoothed(mean_P)
+        elif len(x_P) <= FEW_POINTS and count <= MOST_MARKED:
+            looks |= {"marker": "o", "markersize": 3.5}
+        axes.plot(x_P, mean_P, label=_legend_text(curve), **looks)
+        if curve.sd_P is not None and not drawing.is_noisy:
+            low_P, high_P = mean_P - curve.sd_P, mean_P + curve.sd_P
+            axes.fill_between(x_P, low_P, high_P, color=colour, alpha=0.15, linewidth=0)
         if curve.best is not None:
             axes.plot(*curve.best, marker="*", markersize=12, color=colour, markeredgecolor="white", zorder=5)
-            if len(drawing.curves) <= MOST_MARKED:
-                axes.annotate(
-                    f"{curve.best[1]:.4g}", curve.best, textcoords="offset points", xytext=(6, 6), color=colour
-                )
     _mark_epochs(axes, drawing)
     axes.set_xlabel(drawing.across)
-    axes.set_title(drawing.title)
+    axes.set_ylabel(drawing.title)
+    axes.set_title(_remark(drawing), loc="right", fontsize=8.5, color="#555555")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    scientific(axes)
     if drawing.name == "lr":
         axes.set_ylim(bottom=0)
-    _legend(axes, len(drawing.curves))
+    _legend(figure, axes)
     return figure
+
+
+def _legend_text(curve: Curve) -> str:
+    runs = "" if curve.runs == 1 else f" (mean of {curve.runs})"
+    return f"{curve.label}{runs}" if curve.best is None else f"{curve.label}{runs}: {curve.best[1]:.4f}"
+
+
+def _remark(drawing: Drawing) -> str:
+    """What the marks of a figure mean."""
+    parts = ["star and number: the best of a curve"] if any(curve.best for curve in drawing.curves) else []
+    if drawing.is_noisy and any(len(curve.x_P) > FEW_POINTS for curve in drawing.curves):
+        parts.append("running means")
+    elif any(curve.sd_P is not None for curve in drawing.curves):
+        parts.append("band: 1 sd over seeds and folds")
+    return "; ".join(parts)
 
 
 def draw_by_class(kept: Mapping[str, KeptScores]) -> dict[str, Figure]:
@@ -68,24 +95,75 @@ def draw_by_class(kept: Mapping[str, KeptScores]) -> dict[str, Figure]:
 
 
 def _by_class(kept: Mapping[str, KeptScores]) -> Figure:
+    """Classes from the best to the worst by the mean over all configurations; of very many those with most rows."""
     first = next(iter(kept.values()))
-    names = first.names[:MOST_SHOWN_CLASSES]
-    figure, axes = figure_of(height=max(4.0, 1.2 + 0.28 * len(names)))
-    for number, (label, one) in enumerate(kept.items()):
-        f1 = {entry["label"]: entry["f1"] for entry in one.by_label}
-        spread = (number - (len(kept) - 1) / 2) * min(0.12, 0.7 / len(kept))
-        places = np.arange(len(names)) + spread
-        colour, _ = _look(number)
-        marker = MARKERS[number // len(COLOURS) % len(MARKERS)]
-        f1_N = [f1.get(name, np.nan) for name in names]
-        axes.plot(f1_N, places, marker, color=colour, label=label, markersize=5, alpha=0.8)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_xlabel("F1")
-    axes.set_title(f"{first.set_name}: by class")
-    _legend(axes, len(kept))
+    rows = {entry["label"]: entry.get("examples", 0) for entry in first.by_label}
+    names = sorted(first.names, key=lambda name: -rows.get(name, 0))[:MOST_SHOWN_CLASSES]
+    values = [{entry["label"]: entry for entry in one.by_label} for one in kept.values()]
+    f1_KN, sd_KN = (
+        np.array([[_or_nan(one.get(name, {}).get(key)) for name in names] for one in values]) for key in ("f1", "sd")
+    )  # fmt: skip
+    order_N = np.argsort(-np.nan_to_num(f1_KN).mean(0), kind="stable")
+    names, f1_KN, sd_KN = [names[place] for place in order_N], f1_KN[:, order_N], sd_KN[:, order_N]
+    labels = [_of_runs(label, one) for label, one in kept.items()]
+    is_grid = len(kept) > MOST_MARKED
+    figure, axes = (_f1_grid if is_grid else _f1_dots)(labels, names, f1_KN, sd_KN)
+    axes.set_yticks(range(len(names)), [f"{name}  ({rows.get(name, 0):,})" for name in names])
+    axes.set_ylabel("class (rows)")
+    remarks = [f"the {len(names)} of {len(first.names)} classes with most rows"] * (len(names) < len(first.names))
+    if not is_grid and np.isfinite(sd_KN).any():
+        remarks.append("bars: 1 sd over seeds and folds")
+    axes.set_title(f"{first.set_name}: F1 by class", loc="left")
+    axes.set_title("; ".join(remarks), loc="right", fontsize=8.5, color="#555555")
     return figure
+
+
+def _f1_dots(
+    labels: Sequence[str], names: Sequence[str], f1_KN: np.ndarray, sd_KN: np.ndarray
+) -> tuple[Figure, Axes]:  # fmt: skip
+    """A dot for each class and configuration, those of a class below one another."""
+    figure, axes = figure_of(height=max(3.2, 1.6 + max(0.26, 0.1 * len(labels)) * len(names)))
+    for number, label in enumerate(labels):
+        place_N = np.arange(len(names)) + (number - (len(labels) - 1) / 2) * min(0.16, 0.7 / len(labels))
+        colour, _ = _look(number)
+        if np.isfinite(sd_KN[number]).any():
+            axes.errorbar(f1_KN[number], place_N, xerr=np.nan_to_num(sd_KN[number]), fmt="none", ecolor=colour,
+                          elinewidth=1.0, alpha=0.7)  # fmt: skip
+        axes.plot(f1_KN[number], place_N, "o", color=colour, label=label, markersize=5, alpha=0.9)
+    lowest = np.nanmin(f1_KN - np.nan_to_num(sd_KN), initial=1.0)
+    axes.set_xlim(max(0.0, np.floor(10 * lowest) / 10) - 0.02, 1.02)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlabel("F1")
+    _legend(figure, axes)
+    return figure, axes
+
+
+def _f1_grid(
+    labels: Sequence[str], names: Sequence[str], f1_KN: np.ndarray, sd_KN: np.ndarray
+) -> tuple[Figure, Axes]:  # fmt: skip
+    """A column for each of many configurations, with the numbers: so many dots could not be told apart."""
+    width = 2.0 + 0.42 * len(labels) + 0.075 * max(map(len, names))
+    figure, axes = figure_of(width, 1.2 + 0.24 * len(names) + 0.075 * max(map(len, labels)))
+    axes.imshow(f1_KN.T, cmap="Blues", vmin=np.nanmin(f1_KN, initial=1.0) - 0.05, vmax=1, aspect="auto")
+    for (number, place), f1 in np.ndenumerate(f1_KN):
+        if np.isfinite(f1):
+            is_dark = f1 > (1 + np.nanmin(f1_KN)) / 2
+            axes.text(number, place, f"{f1:.2f}", ha="center", va="center", fontsize=7,
+                      color="white" if is_dark else "black")  # fmt: skip
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)
+    return figure, axes
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _of_runs(label: str, one: KeptScores) -> str:
+    return label if one.runs == 1 else f"{label} (mean of {one.runs})"
 
 
 def draw_by_length(kept: Mapping[str, KeptScores]) -> Figure:
@@ -94,28 +172,26 @@ def draw_by_length(kept: Mapping[str, KeptScores]) -> Figure:
     for number, (label, one) in enumerate(kept.items()):
         colour, line = _look(number)
         lengths, right = [part[0] for part in one.right_by_length], [part[1] for part in one.right_by_length]
-        axes.plot(lengths, right, color=colour, linestyle=line, marker="o", label=label)
+        axes.plot(lengths, right, color=colour, linestyle=line, marker="o", label=_of_runs(label, one))
     axes.set_xlabel("characters of the text (equally many rows a point)")
     axes.set_ylabel("share that is right")
-    axes.set_title(f"{next(iter(kept.values())).set_name}: by length")
-    _legend(axes, len(kept))
+    axes.set_title(f"{next(iter(kept.values())).set_name}: by length", loc="left")
+    _legend(figure, axes)
     return figure
 
 
 def draw_confusion_of(label: str, one: KeptScores) -> Figure:
-    """Draw the confusion matrix of one configuration."""
-    side = max(6.0, min(16.0, 2.0 + 0.24 * len(one.names)))
-    figure, axes = figure_of(width=side * 1.15, height=side)
-    draw_confusion(axes, one.names, np.array(one.confusion))
-    axes.set_title(f"{one.set_name}: {label}")
-    return figure
+    """Draw the confusion matrix of one configuration, with the rows of all its runs."""
+    runs = "" if one.runs == 1 else f", rows of {one.runs} runs"
+    return confusion_figure(f"{one.set_name}: {label}{runs}", one.names, np.array(one.confusion))
 
 
 def draw_calibration_of(label: str, one: KeptScores) -> Figure:
-    """Draw the calibration of one configuration."""
+    """Draw the calibration of one configuration, with the rows of all its runs."""
     figure, axes = figure_of(width=7.0, height=6.0)
     draw_calibration(axes, one.calibration)
-    axes.set_title(f"{one.set_name}: {label}, ECE {one.ece:.4f}")
+    mean = f"mean ECE of {one.runs} runs" if one.runs > 1 else "ECE"
+    axes.set_title(f"{one.set_name}: {label}\n{mean} {one.ece:.4f}", loc="left", fontsize=10)
     return figure
 
 
@@ -131,14 +207,18 @@ def write_figures(folder: Path, figures: Mapping[str, Figure], suffixes: Sequenc
 
 
 def write_comparison(
-    path: Path, title: str, header: Sequence[str], lines: Sequence[Sequence[str]], figures: Mapping[str, Figure]
+    path: Path,
+    title: str,
+    header: Sequence[tuple[str, bool]],
+    lines: Sequence[Sequence[str]],
+    figures: Mapping[str, Figure],
 ) -> None:
     """Write a page with a table and all figures inside it; its texts are texts, so the reader's fonts show them."""
     drawn = "".join(
         f"<figure id={html.escape(name, quote=True)!r}>{svg_of(name, figure)}</figure>"
         for name, figure in figures.items()
     )
-    table = html_table([(name, number > 0) for number, name in enumerate(header)], lines)
+    table = html_table(header, lines)
     write_plain_page(path, title, table + drawn)
 
 
@@ -154,8 +234,12 @@ def _mark_epochs(axes: Axes, drawing: Drawing) -> None:
         axes.axvline(number * drawing.epochs, color="#bbbbbb", linewidth=0.8, linestyle=":", zorder=0)
 
 
-def _legend(axes: Axes, count: int) -> None:
-    if count <= MOST_MARKED:
-        axes.legend(loc="best", fontsize=9)
-    else:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=7.5)
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Names of the curves below the axes, where they hide nothing; the figure grows by their lines."""
+    handles, labels = axes.get_legend_handles_labels()
+    longest = max(map(len, labels), default=0)
+    columns = max(1, min(len(labels), LEGEND_CHARACTERS // (longest + 6)))
+    lines = -(-len(labels) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.19 * max(0, lines - 2))
+    with rc_context(STYLE):
+        figure.legend(handles, labels, loc="outside lower left", fontsize=8.5, ncols=columns, handlelength=2.4)

@@ -122,18 +122,22 @@ def _set_points(valid: Rows, metric: str, name: str) -> Points:
 
 
 def _plot(axes: Axes, points: Points, colour: str, label: str | None, *, smooth: bool = False) -> None:
-    """One curve; with `smooth`, many points are drawn faint with their running mean over them.
-
-    The mean is taken on a logarithmic scale where it can be, so that one spike does not lift it for a whole window.
-    """
+    """One curve; with `smooth`, many points are drawn faint with their running mean over them."""
     x, y = points
     if not smooth or len(x) <= FEW_POINTS:
         axes.plot(x, y, color=colour, label=label, marker="o" if len(x) <= FEW_POINTS else None)
         return
     axes.plot(x, y, color=colour, alpha=0.25, linewidth=0.9)
-    window = max(len(y) // 50, 5)
-    mean = np.expm1(_running_mean(np.log1p(y), window)) if y.min() >= 0 else _running_mean(y, window)
-    axes.plot(x, mean, color=colour, label=label)
+    axes.plot(x, smoothed(y), color=colour, label=label)
+
+
+def smoothed(y_P: np.ndarray) -> np.ndarray:
+    """Return the running mean of a curve with many points.
+
+    It is taken on a logarithmic scale where it can be, so that one spike does not lift it for a whole window.
+    """
+    window = max(len(y_P) // 50, 5)
+    return np.expm1(_running_mean(np.log1p(y_P), window)) if y_P.min() >= 0 else _running_mean(y_P, window)
 
 
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:

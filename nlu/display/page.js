@@ -7,13 +7,20 @@ function tag(name, attributes, ...children) {
   return made;
 }
 
-function short(value) {
+function short(value, asPower = false) {
   if (value === null || value === undefined) return "-";
   if (typeof value !== "number") return String(value);
   if (Number.isInteger(value)) return value.toLocaleString("en");
   const size = Math.abs(value);
-  return size >= 1e-3 && size < 1e6 ? String(Number(value.toPrecision(4))) : value.toExponential(2).replace("+", "");
+  if (!asPower && size >= 1e-3 && size < 1e6) return String(Number(value.toPrecision(4)));
+  return value.toExponential(3).replace(/\.?0*e/, "e").replace("+", "");
 }
+
+// Numbers of one column have one form, so that they can be compared at a glance.
+const powers = new Set(data.params.filter((name) => data.trials.some((trial) => {
+  const value = trial.params[name];
+  return typeof value === "number" && value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6) && !Number.isInteger(value);
+})));
 
 function trials() {
   const table = document.querySelector("#trials table");
@@ -22,7 +29,7 @@ function trials() {
     ["trial", (trial) => trial.number], ["state", (trial) => trial.state], [data.metric, (trial) => trial.value],
     ...(withSd ? [["sd", (trial) => trial.sd]] : []),
     ["examples", (trial) => trial.examples], ["wall", (trial) => trial.wall_s, (trial) => trial.wall],
-    ...data.params.map((name) => [name, (trial) => trial.params[name] ?? null]),
+    ...data.params.map((name) => [name, (trial) => trial.params[name] ?? null, (trial) => short(trial.params[name], powers.has(name))]),
     ...(withError ? [["error", (trial) => trial.error || null]] : [])];
   const isText = columns.map(([, read]) => data.trials.some((trial) => typeof read(trial) === "string"));
   const head = tag("tr"), body = tag("tbody");
@@ -74,7 +81,7 @@ function hovering() {
     const trial = data.trials.find((each) => each.number === Number(number));
     const lines = [`${data.metric} ${short(trial.value)}${trial.sd === null ? "" : ` (sd ${short(trial.sd)})`}`,
       `${short(trial.examples)} examples, ${trial.wall}`,
-      ...Object.entries(trial.params).map(([name, value]) => `${name} = ${short(value)}`), trial.error];
+      ...Object.entries(trial.params).map(([name, value]) => `${name} = ${short(value, powers.has(name))}`), trial.error];
     tip.replaceChildren(tag("b", {}, `trial ${trial.number}, ${trial.state}`),
       ...lines.filter(Boolean).map((line) => tag("div", {}, line)));
   }

@@ -35,8 +35,8 @@ def write_page(path: Path, summary: Summary, figures: Mapping[str, Figure], rema
     text = document(
         "page.html", summary.name, summary.counts, ["page.css"], facts=_facts(summary, command),
         remark=html.escape(remark), script=part("page.js"),
-        # The end of the script element must not stand inside it.
-        data=data.replace("</", "<\\/").replace("<!--", "<\\!--"), **shown,
+        # Neither the end of the script element nor the beginning of a comment may stand inside it.
+        data=data.replace("<", "\\u003c"), **shown,
     )  # fmt: skip
     write_text(path, text)
 

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from nlu.config.words import counted
 from nlu.display.canvas import new_figure, save_drawn
@@ -17,6 +19,12 @@ from nlu.display.tables import count_text, metric_text, print_table, table_of
 MOST_CONFUSIONS = 5
 MOST_WRITTEN_CELLS = 20
 """classes up to which each cell of a confusion matrix has its number in it"""
+MOST_SHOWN_CLASSES = 60
+"""classes of a figure: more could not be read"""
+LARGE_MISTAKE = 0.05
+"""share of a class from which on a mistake is written beyond `MOST_WRITTEN_CELLS`"""
+MOST_NAME = 28
+"""characters of a class"""
 
 
 class Found(Protocol):
@@ -86,10 +94,7 @@ def draw_scores(folder: Path, found: Mapping[str, Found]) -> list[Path]:
 
 
 def _confusion_figure(name: str, one: Found) -> Figure:
-    figure, axes = new_figure()
-    draw_confusion(axes, one.names, np.array(one.confusion))
-    axes.set_title(f"{name}: share of the rows of a class, by what is predicted")
-    return figure
+    return confusion_figure(name, one.names, np.array(one.confusion))
 
 
 def _calibration_figure(name: str, one: Found) -> Figure:
@@ -99,22 +104,76 @@ def _calibration_figure(name: str, one: Found) -> Figure:
     return figure
 
 
-def draw_confusion(axes: Axes, names: Sequence[str], matrix_CC: np.ndarray) -> None:
-    """Draw shares of lines as shades; numbers of rows stand in the cells where there are few classes."""
-    share_CC = matrix_CC / np.maximum(matrix_CC.sum(1, keepdims=True), 1)
-    axes.imshow(share_CC, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    axes.grid(visible=False)
-    size = 9 if len(names) <= MOST_WRITTEN_CELLS else max(3, 250 / len(names))
-    axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 6 else 0, fontsize=size)
-    axes.set_yticks(range(len(names)), names, fontsize=size)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("right")
+def confusion_figure(title: str, names: Sequence[str], matrix_CC: np.ndarray) -> Figure:
+    """Draw a confusion matrix, as large as its classes need; of very many those that are confused most."""
+    if len(names) > MOST_SHOWN_CLASSES:
+        names, matrix_CC, remark = most_confused(names, matrix_CC)
+        title = f"{title} ({remark})"
+    side = 2.4 + (0.5 if len(names) <= MOST_WRITTEN_CELLS else 0.2) * max(len(names), 4)
+    figure, axes = new_figure((side + 1.2, side + 0.8), layout="constrained")
+    draw_confusion(axes, names, matrix_CC)
     if len(names) > MOST_WRITTEN_CELLS:
-        return
+        title = f"{title}\nnumbers: percent of a class that are mistaken for another, from {LARGE_MISTAKE:.0%} on"
+    axes.set_title(title, loc="left", fontsize=10)
+    return figure
+
+
+def most_confused(names: Sequence[str], matrix_CC: np.ndarray) -> tuple[list[str], np.ndarray, str]:
+    """Keep the classes with most wrong rows, theirs or given to them, in their order, and add up the others as one.
+
+    Returns names, matrix, and words for what was done.
+    """
+    wrong_C = matrix_CC.sum(0) + matrix_CC.sum(1) - 2 * matrix_CC.diagonal()
+    kept = np.sort(np.argsort(-wrong_C, kind="stable")[: MOST_SHOWN_CLASSES - 1])
+    group_C = np.full(len(names), len(kept))
+    group_C[kept] = np.arange(len(kept))
+    joined_KK = np.zeros((len(kept) + 1, len(kept) + 1), matrix_CC.dtype)
+    np.add.at(joined_KK, (group_C[:, None], group_C[None, :]), matrix_CC)
+    others = f"{len(names) - len(kept)} others"
+    return (
+        [*(names[place] for place in kept), others],
+        joined_KK,
+        f"the {len(kept)} of {len(names)} classes that are confused most",
+    )
+
+
+def draw_confusion(axes: Axes, names: Sequence[str], matrix_CC: np.ndarray) -> None:
+    """Draw what was predicted for the rows of each class: as shades the share of the class, in the cells the rows.
+
+    Beyond a few classes only the share of large mistakes is written, in percent.
+    """
+    share_CC = matrix_CC / np.maximum(matrix_CC.sum(1, keepdims=True), 1)
+    is_small = len(names) <= MOST_WRITTEN_CELLS
+    # Where no numbers stand, small shares must be seen too.
+    shades = PowerNorm(1.0 if is_small else 0.5, vmin=0, vmax=1)
+    image = axes.imshow(share_CC, cmap="Blues", norm=shades, aspect="equal")
+    marks = (0, 0.25, 0.5, 0.75, 1) if is_small else (0, 0.01, 0.05, 0.2, 0.5, 1)
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.5, pad=0.02, ticks=marks, format=PercentFormatter(1.0, 0))
+    bar.set_label("share of the rows of a class")
+    bar.outline.set_visible(False)  # type: ignore[operator]
+    size = 9 if is_small else 7
+    shown = [name if len(name) <= MOST_NAME else f"{name[: MOST_NAME - 1]}…" for name in names]
+    is_turned = not is_small or max(map(len, shown), default=0) * len(shown) > 40
+    turned: dict[str, Any] = {"rotation": 90} if is_turned else {}
+    axes.set_xticks(range(len(names)), shown, fontsize=size, **turned)
+    axes.set_yticks(range(len(names)), shown, fontsize=size)
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    # Lines between the cells keep a mark of a wide matrix in its row.
+    axes.set_xticks(np.arange(len(names) + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(len(names) + 1) - 0.5, minor=True)
+    axes.grid(visible=True, which="minor", color="#e8e8e8", linewidth=0.5)
+    axes.tick_params(which="minor", length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("label")
     for (line, column), count in np.ndenumerate(matrix_CC):
-        if count:
-            colour = "white" if share_CC[line, column] > 0.5 else "black"
-            axes.text(column, line, f"{count:,}", ha="center", va="center", color=colour, fontsize=min(size, 9))
+        share = share_CC[line, column]
+        if count and (is_small or (line != column and share >= LARGE_MISTAKE)):
+            text = f"{count:,}" if is_small else f"{100 * share:.0f}"
+            colour = "white" if shades(share) > 0.5 else "black"
+            axes.text(column, line, text, ha="center", va="center", color=colour, fontsize=9 if is_small else 6)
 
 
 def draw_calibration(axes: Axes, bins: Sequence[Mapping[str, Any]]) -> None:

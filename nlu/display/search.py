@@ -81,7 +81,7 @@ def svg_of(name: str, figure: Figure) -> str:
     size = re.search(r'viewBox="[^"]*"', head)
     assert size, "an SVG of matplotlib has a viewBox"
     body = re.sub(r'<g id="trial-(\d+)">', r'<g data-trial="\1">', body)
-    body = re.sub(r'<g id="[^"]*">', "<g>", body)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)
     return f'<svg {size[0]} role="img" xmlns="http://www.w3.org/2000/svg">{" ".join(body.split())}'
 
 
@@ -246,7 +246,17 @@ def ticks_of(param: Parameter) -> list[tuple[float, str]]:
     ends = [(0.0, param.low), (1.0, param.high)]
     inside = [(place_of(param, {param.name: mark}), mark) for mark in marks if param.low < mark < param.high]
     free = [(place, mark) for place, mark in inside if MARK_GAP < place < 1 - MARK_GAP]
-    return [(place, f"{mark:.4g}") for place, mark in [ends[0], *free, ends[1]]]
+    marks_shown = [ends[0], *free, ends[1]]
+    return list(zip((place for place, _ in marks_shown), _alike([mark for _, mark in marks_shown]), strict=True))
+
+
+def _alike(values: Sequence[float]) -> list[str]:
+    """Numbers of one axis in one form: with powers of ten where any of them needs it."""
+    texts = [f"{value:.4g}" for value in values]
+    if not any(value and abs(value) < 1e-3 or abs(value) >= 1e6 for value in values):
+        return texts
+    return [re.sub(r"\.?0*e(.*)", lambda found: f"e{int(found[1])}", f"{value:.3e}") if value else "0"
+            for value in values]  # fmt: skip
 
 
 def _draw_axis(axes: Axes, place: int, ticks: list[tuple[float, str]], has_absent: bool) -> None:

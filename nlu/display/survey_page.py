@@ -97,7 +97,9 @@ def _texts(title: str, shown: Sequence[Mapping[str, Any]]) -> str:
     for one in shown:
         text = one["text"] if len(one["text"]) <= MOST_TEXT else f"{one['text'][:MOST_TEXT]}…"
         labels = {place["label"] for place in one["places"]} - {NO_LABEL}
-        places = ", ".join(f"{place['row']} <b>{html.escape(place['label'])}</b>" for place in one["places"])
+        places = ", ".join(
+            f"{html.escape(str(place['row']))} <b>{html.escape(place['label'])}</b>" for place in one["places"]
+        )
         more = f" and {one['rows'] - len(one['places'])} more" if one["rows"] > len(one["places"]) else ""
         clash = ' class="clash"' if len(labels) > 1 else ""
         lines.append(f"<li{clash}><q>{html.escape(text)}</q><span class='places'>{places}{more}</span></li>")

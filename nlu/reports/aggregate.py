@@ -41,6 +41,8 @@ class Row:
     """the same for the joined predictions of all folds, over seeds; empty without complete folds"""
     joined: dict[int | None, JoinedFolds] = field(default_factory=dict)
     """the joined predictions themselves, by seed"""
+    name: str = ""
+    """what the user calls it"""
 
     @property
     def counted(self) -> list[Run]:

@@ -14,7 +14,7 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.display.curves import Curve, Drawing
 from nlu.reports.aggregate import Row
-from nlu.reports.columns import differing_columns
+from nlu.reports.labels import labels_of
 from nlu.reports.runs import Run, metric_of, task_constants
 from nlu.runs.records import SCALARS, TRAIN, VALID, Cell, read_rows
 from nlu.tracking.points import OF_SUMMARY
@@ -27,18 +27,6 @@ TITLES: dict[Across, str] = {
 OF_STEPS = {"loss": "training loss", "lr": "learning rate", "gnorm": "gradient norm"}
 """columns of train.tsv that are drawn"""
 Points = tuple[np.ndarray, np.ndarray]
-
-
-def labels_of(rows: Sequence[Row]) -> list[str]:
-    """Return a name for each configuration: the keys that differ and their values, or the folder of the only one."""
-    shown = differing_columns(rows).shown
-    names = [
-        ", ".join(
-            f"{_last_of(key)}={_short(values[number])}" for key, values in shown.items() if values[number] is not None
-        )
-        for number in range(len(rows))
-    ]
-    return [name or row.runs[0].folder.name for name, row in zip(names, rows, strict=True)]
 
 
 def drawings_of(rows: Sequence[Row], across: Across, metrics: Sequence[str]) -> list[Drawing]:
@@ -67,7 +55,7 @@ def drawings_of(rows: Sequence[Row], across: Across, metrics: Sequence[str]) -> 
             raise UserError(f"no run has evaluated {asked}; {hint(asked, known)}; choose --metric")
         found.append(drawing)
     for column, title in OF_STEPS.items():
-        drawing = Drawing(column, title, TITLES[across])
+        drawing = Drawing(column, title, TITLES[across], is_noisy=column != "lr")
         for label, row in zip(labels, rows, strict=True):
             points = [_points(tables[run.folder][0], COLUMNS[across], column) for run in row.runs]
             if (curve := joined(label, points)) is not None:
@@ -167,14 +155,3 @@ def _epoch(tables: tuple[list[dict[str, Cell]], list[dict[str, Cell]]], across: 
         if epoch > 0 and across != "time":
             return round(x / epoch, 6)
     return None
-
-
-def _last_of(key: str) -> str:
-    """A legend leaves out what begins with an underscore."""
-    name = key.rpartition(".")[2]
-    return key if name.startswith("_") else name
-
-
-def _short(value: object) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 24 else f"{text[:21]}..."

@@ -46,7 +46,8 @@ def test_labels_of_classes_are_drawn_as_they_are_written(tmp_path: Path) -> None
         comparison.draw_confusion_of("run $_{", kept),
         *comparison.draw_by_class({"run $_{": kept}).values(),
     ):
-        assert set(HOSTILE) <= as_drawn(figure)
+        found = as_drawn(figure)
+        assert all(any(text.startswith(name) for text in found) for name in HOSTILE)
 
 
 def test_names_of_runs_sets_and_metrics_are_drawn_as_they_are_written(tmp_path: Path) -> None:
@@ -116,4 +117,4 @@ def test_letters_that_no_font_has_are_named_once_and_an_svg_has_them_as_text(
         assert drawn(figure, "png") == drawn(figure, "png")
         assert drawn(figure, "pdf").startswith(b"%PDF")
     (record,) = caplog.records
-    assert "no font here has 经财" in record.getMessage()
+    assert "no font on this machine has 经财" in record.getMessage()

@@ -223,7 +223,7 @@ def test_without_two_complete_trials_importances_are_left_out_with_a_sentence(st
 def test_a_value_stands_on_its_axis_by_its_scale():
     log = Parameter("lr", "log", 1e-5, 1e-3)
     assert place_of(log, {"lr": 1e-4}) == pytest.approx(0.5) and place_of(log, {}) < 0
-    assert [text for _, text in ticks_of(log)] == ["1e-05", "2e-05", "5e-05", "0.0001", "0.0002", "0.0005", "0.001"]
+    assert [text for _, text in ticks_of(log)] == ["1e-5", "2e-5", "5e-5", "1e-4", "2e-4", "5e-4", "1e-3"]
     choice = Parameter("model", "choice", choices=["a", "b"])
     assert place_of(choice, {"model": "b"}) == 0.75
     assert ticks_of(Parameter("n", "linear", 3, 3)) == [(0.5, "3")]

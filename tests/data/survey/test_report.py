@@ -178,3 +178,11 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(capsys: pytest.CaptureF
     assert own["labels"]["(none)"] == 5
     assert any("5 rows without a label" in remark for remark in found["remarks"])
     assert "data.on_bad_row=skip" in found["command"]
+
+
+def test_names_of_files_are_texts_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "<img src=x onerror=alert(1)>.csv"
+    write_rows(name, [("the same", "a"), ("the same", "b")] * 3)
+    assert main([name, "--out", "page.html"]) == 0
+    page = Path("page.html").read_text()
+    assert "&lt;img src=x onerror=alert(1)&gt;.csv:2" in page and "<img" not in page

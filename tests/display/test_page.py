@@ -1,0 +1,108 @@
+"""The page of a search: what it holds is what was measured, whatever texts there are."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from matplotlib.axes import Axes
+
+from nlu.display.page import write_page
+from nlu.display.search import draw_figures, ticks_of
+from nlu.display.trials import Parameter, Summary, TrialRow
+
+
+def trial(number: int, state: str, value: float | None, lr: float, steps: list[tuple[int, float]]) -> TrialRow:
+    return TrialRow(number, state, value, None, 8 * number, 1.5, {"lr": lr}, steps, None, "")
+
+
+@pytest.fixture
+def summary() -> Summary:
+    trials = [
+        trial(0, "complete", 0.5, 1e-4, [(8, 0.25), (16, 0.5)]),
+        trial(1, "pruned", 0.125, 1e-2, [(8, 0.125)]),
+        trial(2, "complete", 0.75, 1e-3, [(8, 0.5), (16, 0.75), (24, 0.625)]),
+        trial(3, "failed", None, 1e-3, []),
+        trial(4, "complete", 0.625, 2e-3, [(8, 0.625)]),
+    ]
+    return Summary("study", "f1", True, trials, [Parameter("lr", "log", 1e-4, 1e-2)])
+
+
+def by_label(axes: Axes) -> dict[str, list[tuple[list[float], list[float]]]]:
+    found: dict[str, list[tuple[list[float], list[float]]]] = {}
+    for line in axes.lines:
+        found.setdefault(str(line.get_gid()), []).append((list(line.get_xdata()), list(line.get_ydata())))
+    return found
+
+
+def test_texts_that_end_a_script_or_begin_a_comment_stay_data(tmp_path: Path) -> None:
+    error = "</script><!-- <script> a & b"
+    failed = TrialRow(0, "failed", None, None, None, None, {"fields": error}, [], None, error)
+    write_page(tmp_path / "index.html", Summary("s", "f1", True, [failed], []), {}, "", False)
+    page = (tmp_path / "index.html").read_text()
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert "<!--" not in data
+    (read,) = json.loads(data)["trials"]
+    assert read["error"] == error and read["params"]["fields"] == error
+
+
+def test_the_history_has_each_trial_at_its_value_and_the_best_so_far(summary: Summary) -> None:
+    (axes,) = draw_figures(summary, {})["history"].axes
+    lines = by_label(axes)
+    assert [lines[f"trial-{number}"] for number in (0, 1, 2, 4)] == [
+        [([0], [0.5])], [([1], [0.125])], [([2], [0.75])], [([4], [0.625])]
+    ]  # fmt: skip
+    assert lines["trial-3"][0][0] == [3], "a failed trial stands at its number, at the foot"
+    (steps,) = [line for line in axes.lines if line.get_label() == "best so far"]
+    assert list(steps.get_xdata()) == [0, 2, 4, 4] and list(steps.get_ydata()) == [0.5, 0.75, 0.75, 0.75]
+    assert "0.75 (trial 2)" in [text.get_text() for text in axes.texts]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("trial", "f1")
+
+
+def test_lower_values_are_best_where_a_search_minimizes(summary: Summary) -> None:
+    lower = Summary("study", "loss", False, summary.trials, summary.params)
+    (axes,) = draw_figures(lower, {})["history"].axes
+    (steps,) = [line for line in axes.lines if line.get_label() == "best so far"]
+    assert list(steps.get_ydata()) == [0.5, 0.5, 0.5, 0.5]
+    assert "0.5 (trial 0)" in [text.get_text() for text in axes.texts]
+
+
+def test_trials_on_their_way_are_what_they_reported(summary: Summary) -> None:
+    (axes,) = draw_figures(summary, {})["intermediate"].axes
+    lines = by_label(axes)
+    assert lines["trial-2"] == [([8, 16, 24], [0.5, 0.75, 0.625])] * 2, "the curve, and what a pointer can rest on"
+    assert lines["trial-1"][-1] == ([8], [0.125]) and "trial-3" not in lines
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]  # type: ignore[union-attr]
+    assert sorted(labels) == ["best (trial 2)", "complete", "pruned"]
+
+
+def test_parameters_stand_where_their_values_are_on_their_axes(summary: Summary) -> None:
+    (axes,) = draw_figures(summary, {})["parallel"].axes
+    lines = by_label(axes)
+    places = {0: (0.0, 0.6), 1: (1.0, 0.0), 2: (0.5, 1.0), 4: (0.6505149978, 0.8)}
+    for number, (lr, value) in places.items():
+        x, y = lines[f"trial-{number}"][-1]
+        assert x == [0, 1] and y == pytest.approx([lr, value]), "lr from 1e-4 to 1e-2, f1 from 0.125 to 0.75"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["lr", "f1"]
+
+
+def test_importances_are_bars_with_the_greatest_on_top() -> None:
+    summary = Summary("study", "f1", True, [], [])
+    (axes,) = draw_figures(summary, {"lr": 0.625, "layers": 0.25, "dropout": 0.125})["importances"].axes
+    assert [bar.get_width() for bar in axes.patches] == [0.125, 0.25, 0.625]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["dropout", "layers", "lr"]
+    assert [text.get_text() for text in axes.texts] == ["0.12", "0.25", "0.62"]
+
+
+def test_the_numbers_of_an_axis_have_one_form() -> None:
+    assert [text for _, text in ticks_of(Parameter("lr", "log", 9.28e-4, 2.85e-3))] == [
+        "9.28e-4", "1e-3", "2e-3", "2.85e-3",
+    ]  # fmt: skip
+    assert [text for _, text in ticks_of(Parameter("p", "linear", 0.0, 0.5))] == [
+        "0",
+        "0.1",
+        "0.2",
+        "0.3",
+        "0.4",
+        "0.5",
+    ]

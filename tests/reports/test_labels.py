@@ -1,0 +1,117 @@
+"""What curves are called: short, and never two alike."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nlu.reports.aggregate import rows_of
+from nlu.reports.kept_scores import kept_scores
+from nlu.reports.labels import labels_of, named_rows_of
+from nlu.reports.runs import find_runs
+from nlu.runs.predictions import write_predictions
+from nlu.visualize import main
+from tests.reports.folders import begin_run, end_run, evaluate
+
+
+def labels(*folders: Path) -> list[str]:
+    tables, _ = rows_of(find_runs(folders)[0])
+    return labels_of([row for table in tables for row in table])
+
+
+def a_run(folder: Path, value: float = 0.5, *overrides: str, **changes: object) -> Path:
+    return end_run(evaluate(begin_run(folder, *overrides, **changes), 0.4, value), value)
+
+
+def test_paths_are_called_by_where_they_differ(tmp_path: Path) -> None:
+    for number, corpus in enumerate(("lcqmc", "afqmc")):
+        a_run(tmp_path / str(number), 0.9 - number / 10, data__train=f"/data/projects/corpora/{corpus}/train.tsv")
+    assert labels(tmp_path) == ["train=lcqmc/train.tsv", "train=afqmc/train.tsv"]
+
+
+def test_values_that_are_alike_at_their_ends_or_in_their_first_digits_stay_apart(tmp_path: Path) -> None:
+    long = "one-long-name-of-a-prompt", "and-the-same-long-end-of-it-for-both"
+    for number, (middle, rate) in enumerate((("x", 0.12345671), ("y", 0.12345672))):
+        a_run(tmp_path / str(number), data__prompt=f"{long[0]}-{middle}-{long[1]}", optimizer__lr=rate)
+    found = labels(tmp_path)
+    assert len(set(found)) == 2
+
+
+def test_folds_and_classes_are_called_by_their_groups(tmp_path: Path) -> None:
+    for fold in range(2):
+        a_run(tmp_path / "two" / f"fold-{fold}", 0.9, folds__count=2, fold=fold)
+    a_run(tmp_path / "whole", 0.5)
+    assert labels(tmp_path) == ["folds=2", "whole"]
+    a_run(tmp_path / "tagger" / "a", 0.4, task___target_="nlu.tasks.tag.Tag")
+    assert "task=Classify" in labels(tmp_path / "whole", tmp_path / "tagger")
+
+
+def test_very_many_keys_give_way_to_the_folders(tmp_path: Path) -> None:
+    for name in ("base", "tuned"):
+        keys = {f"model.key_{number}": f"{name} {number}" for number in range(9)}
+        overrides = (f"'{key}={value}'" for key, value in keys.items())
+        a_run(tmp_path / name, 0.5, *overrides, **{key.replace(".", "__"): value for key, value in keys.items()})
+    assert sorted(labels(tmp_path)) == ["base", "tuned"]
+
+
+def test_trials_with_the_same_values_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for number in range(2):
+        a_run(tmp_path / str(number), trial={"storage": "s", "study": "t", "number": number})
+    assert labels(tmp_path) == ["0", "1"]
+    a_run(tmp_path / "2", 0.4, optimizer__lr=0.5, trial={"storage": "s", "study": "t", "number": 2})
+    assert labels(tmp_path) == ["lr=0.001 (0)", "lr=0.001 (1)", "lr=0.5"]
+
+
+def test_names_of_the_user_keep_runs_of_one_configuration_apart(tmp_path: Path) -> None:
+    for name, value in (("old", 0.5), ("new", 0.75)):
+        a_run(tmp_path / name, value)
+    runs, _ = find_runs([tmp_path / "old", tmp_path / "new"])
+    tables, remarks = named_rows_of(runs, {tmp_path / "old": "before", tmp_path / "new": "after"})
+    assert labels_of([row for table in tables for row in table]) == ["before", "after"] and remarks == []
+
+
+def test_the_command_draws_every_configuration_under_the_name_that_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_run(Path("outputs/lr=1"), 0.5)
+    a_run(Path("outputs/b"), 0.75)
+    assert main(["tuned model=outputs/b", "outputs/lr=1", "--out", "out", "--format", "svg"]) == 0
+    page = Path("out/index.html").read_text()
+    assert ">tuned model: 0.7500</text>" in page and ">lr=1: 0.5000</text>" in page
+    assert "<td>outputs/b</td>" in page and "<td>outputs/lr=1</td>" in page
+
+
+def keep(folder: Path, rows: list[tuple[str, str, float]], f1: tuple[float, float]) -> Path:
+    records = [
+        {"id": place, "file": 0, "row": place, "label": label, "prediction": prediction, "probability": probability,
+         "probabilities": {prediction: probability}, "text": "x" * (place + 1)}
+        for place, (label, prediction, probability) in enumerate(rows)
+    ]  # fmt: skip
+    by_label = [{"label": name, "examples": sum(label == name for label, _, _ in rows), "f1": value}
+                for name, value in zip("ab", f1, strict=True)]  # fmt: skip
+    write_predictions(folder / "predictions" / "dev.jsonl", {"step": 1, "by_label": by_label}, records)
+    return folder
+
+
+def test_figures_of_classes_are_of_all_seeds(tmp_path: Path) -> None:
+    one = [("a", "a", 0.9), ("a", "b", 0.6), ("b", "b", 0.8)]
+    two = [("a", "a", 0.7), ("b", "a", 0.75), ("b", "a", 0.55), ("b", "b", 1.0)]
+    folders = [
+        keep(a_run(tmp_path / str(seed), seed=seed), rows, f1)
+        for seed, (rows, f1) in enumerate(((one, (0.5, 0.25)), (two, (0.75, 0.5))))
+    ]
+    found = kept_scores(folders, "dev")
+    assert not isinstance(found, str) and found.runs == 2
+    assert found.confusion == [[2, 1], [2, 2]]
+    assert [(one["label"], one["examples"], one["f1"]) for one in found.by_label] == [("a", 3, 0.625), ("b", 4, 0.375)]
+    assert [one["sd"] for one in found.by_label] == pytest.approx([np.std([0.5, 0.75], ddof=1)] * 2)
+    # Of one run each bin has one row, or several of the same share: |right - probability| by hand.
+    first = (abs(1 - 0.9) + abs(0 - 0.6) + abs(1 - 0.8)) / 3
+    second = (abs(1 - 0.7) + abs(0 - 0.75) + abs(0 - 0.55) + abs(1 - 1.0)) / 4
+    assert found.ece == pytest.approx((first + second) / 2)
+    assert sum(rows for _, _, rows in found.right_by_length) == 7
+    assert sum(share * rows for _, share, rows in found.right_by_length) == pytest.approx(4)
+    rows = {round(one["probability"], 3): one["rows"] for one in found.calibration}
+    assert rows == {0.55: 1, 0.6: 1, 0.7: 1, 0.75: 1, 0.8: 1, 0.9: 1, 1.0: 1}
+    assert kept_scores([a_run(tmp_path / "none")], "dev") == "no predictions kept"
