@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import is_dataclass
 from importlib import import_module
+from pathlib import Path
 from threading import Lock, RLock
 from typing import Any
 
 from hydra.core.config_store import ConfigNode
 from omegaconf import DictConfig, OmegaConf
+
+from nlu.storage.redaction import hide_setting, without_secrets
 
 READ_IN = "1.4.0rc3"
 MOST_REMEMBERED = 32
@@ -48,6 +51,30 @@ def remembering() -> Iterator[None]:
         for name, method in known.items():
             setattr(owners[name], name, method)
         _remembers.release()
+
+
+def hide_saved_configs() -> None:
+    """Have what Hydra writes of a job's configuration (hydra.output_subdir) go through `without_secrets`, until this
+    process ends. Where Hydra writes in another way, it would have to be read again: a test says so."""
+    from hydra.core import utils
+
+    save = utils._save_config
+    if getattr(save, "hides", False):
+        return
+
+    def _save_config(cfg: Any, filename: str, output_dir: Path) -> None:
+        save(hidden(cfg), filename, output_dir)
+
+    _save_config.hides = True  # type: ignore[attr-defined]
+    utils._save_config = _save_config
+
+
+def hidden(config: Any) -> Any:
+    """Return a configuration, or its list of overrides, as OmegaConf's containers without secrets."""
+    plain = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
+    return OmegaConf.create(
+        [hide_setting(text) for text in plain] if isinstance(plain, list) else without_secrets(plain)
+    )
 
 
 def absent() -> list[str]:

@@ -9,18 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nlu.diagnosis.check import Check
-from nlu.storage.redaction import NAME, found_in
+from nlu.storage.environment import VARIABLES, pairs
+from nlu.storage.redaction import found_in, is_secret_name
 
-SERVICES = {
-    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
-    "oss": ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET"),
-    "alibaba cloud": ("ALIBABA_CLOUD_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_SECRET"),
-    "MaxCompute": ("ODPS_ACCESS_ID", "ODPS_ACCESS_KEY"),
-}
-"""variables of which one is of no use without the other"""
-ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_DEFAULT_REGION", "OSS_ENDPOINT", "HF_ENDPOINT", "PGHOST", "PGUSER")
-"""what stands beside them and is no secret"""
 PREFIX = "FSSPEC_"
+"""begins the names that fsspec reads for any driver"""
 FILES = (
     "~/.aws/credentials", "~/.aws/config", "~/.ossutilconfig", "~/.netrc", "~/.pgpass", "~/.pg_service.conf",
     "~/.pypirc", "~/.cache/huggingface/token", "~/.alibabacloud/credentials", "~/.config/odps.conf",
@@ -31,10 +24,10 @@ READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 def access(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
     """Name what is set, and warn of a pair of which one half is missing and of files that others can read."""
-    secret = sorted(name for name, value in environment.items() if value and (_is_secret(name) or found_in(value)))
-    beside = sorted(name for name in ADDRESSES if environment.get(name) and name not in secret)
+    secret = sorted(name for name, value in environment.items() if value and (_is_told(name) or found_in(value)))
+    beside = sorted(one.name for one in VARIABLES if environment.get(one.name) and one.name not in secret)
     yield Check("variables", ", ".join([*secret, *beside]) or "none")
-    for service, pair in SERVICES.items():
+    for service, *pair in pairs():
         absent = [name for name in pair if not environment.get(name)]
         if len(absent) == 1:
             there = next(name for name in pair if name not in absent)
@@ -48,6 +41,5 @@ def access(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
             yield Check(name, "other users of this machine can read it", "warning", f"chmod 600 {name}")
 
 
-def _is_secret(name: str) -> bool:
-    paired = any(name in pair for pair in SERVICES.values())
-    return paired or name.startswith(PREFIX) or NAME.fullmatch(name) is not None
+def _is_told(name: str) -> bool:
+    return name.startswith(PREFIX) or is_secret_name(name)

@@ -15,6 +15,7 @@ from typing import Any
 
 from nlu.launching.missed import stood_s
 from nlu.launching.queue import Job
+from nlu.launching.submitit_jobs import told
 
 BEAT_S = 10.0
 SILENCE_S = 120.0
@@ -46,10 +47,10 @@ class Attended:
         if paths.task_id:
             # What it returned when the job was started before is no last word now.
             paths.result_pickle.unlink(missing_ok=True)
-            return self.work(job)
+            return told(self.work(job))
         missed_file(paths.folder, str(paths.job_id)).unlink(missing_ok=True)
         with beating(beat_file(paths.folder, str(paths.job_id))):
-            return self.work(job)
+            return told(self.work(job))
 
     def checkpoint(self, job: Job) -> Any:
         """Return what is to be run when the job is started again."""

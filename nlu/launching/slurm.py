@@ -26,6 +26,8 @@ from nlu.launching.missed import Missed
 from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
 from nlu.launching.queues import Place
 from nlu.launching.submitit_jobs import log_files, read_outcome, result_file, tail
+from nlu.storage.cache import read_json
+from nlu.storage.files import write_json
 
 RUNNING = frozenset({"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED", "RESIZING"})
 WAITING = frozenset(
@@ -56,6 +58,8 @@ _AWAY = re.compile(r"[Uu]nable to contact|[Ss]ocket timed out|connect failure|Co
 _NO_CLUSTER = "Could not establish a configuration source"
 SUBMITTED = "_submitted.pkl"
 """how the file with a job's work ends, behind its id"""
+TOKENS = "tokens.json"
+"""file in the folder of a submission: the tokens of its jobs, in the order of the array"""
 SAYS = "sbatch: error: "
 _UNKNOWN = "Invalid job id"
 
@@ -96,6 +100,7 @@ class SlurmQueue:
     def _submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         assert self._work is not None, "this queue was opened to look after jobs"
         executor, attended = self._executor(jobs[0].token), Attended(self._work)
+        write_json(self._base / jobs[0].token / TOKENS, {"tokens": [job.token for job in jobs]})
         try:
             with executor.batch():
                 submitted = [executor.submit(attended, job) for job in jobs]
@@ -167,14 +172,17 @@ class SlurmQueue:
         A job whose submission was killed before submitit had put its work in place is none: started, it finds nothing
         to do, and fails after a minute.
         """
-        found = {job.token: self._ticket(job, id) for job, id in self._submitted()}
-        return [found.get(job.token) for job in jobs]
+        ids = dict(self._submitted())
+        return [self._ticket(job, ids[job.token]) if job.token in ids else None for job in jobs]
 
-    def _submitted(self) -> Iterator[tuple[Job, str]]:
-        from submitit.core.utils import DelayedSubmission
-
+    def _submitted(self) -> Iterator[tuple[str, str]]:
+        """Yield the token and the id of each job whose work is in place: its place in the array is that in the list."""
         for path in self._base.glob(f"*/*{SUBMITTED}"):
-            yield DelayedSubmission.load(path).args[0], path.name.removesuffix(SUBMITTED)
+            id = path.name.removesuffix(SUBMITTED)
+            tokens = (read_json(path.with_name(TOKENS)) or {}).get("tokens", [])
+            place = int(id.partition("_")[2] or 0)
+            if place < len(tokens):
+                yield tokens[place], id
 
     def look(self, ids: Sequence[str]) -> Mapping[str, Look]:
         """See `nlu.launching.queue.Queue`. While Slurm does not answer, the jobs' beats do."""

@@ -1,15 +1,23 @@
-"""What submitit leaves of a job: where its files lie, what it said, what it returned. Read in submitit 1.5.4."""
+"""What submitit leaves of a job: where its files lie, what it said, what it returned. Read in submitit 1.5.4.
 
+submitit pickles what a job returns, and whoever looks into a folder would run what a stranger put there. So our jobs
+return texts, numbers, lists and dictionaries only (`told`), and no file is read that names anything else.
+"""
+
+import pickle
 import re
 import subprocess
+import traceback
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
-from nlu.config.entry.app import find_plugins
+from nlu.config.errors import UserError
 from nlu.config.submitted import JobLost
+from nlu.storage.redaction import hide
 
 TAIL_BYTES = 16_384
 OF_SUBMITIT = re.compile(r"submitit (INFO|WARNING) \(")
@@ -49,18 +57,71 @@ def log_files(folder: Path, number: str) -> list[Path]:
     return [folder / f"{number}_0_log.{ending}" for ending in ("err", "out")]
 
 
-def read_outcome(file: Path) -> JobReturn | None:
-    """Return what a job returned; None where it has not."""
-    from submitit.core import utils
+class JobError(RuntimeError):
+    """An error that was raised in a job, with its text; the class is called like the one that was raised there."""
 
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads what consists of Python's own literals; anything else needs a name, and none is looked up."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+def told(returned: Any) -> dict[str, Any]:
+    """Return what a job leaves for those who follow it: plain data, without secrets."""
+    if not isinstance(returned, JobReturn):
+        return {"returned": _plain(returned)}
+    if returned.status == JobStatus.COMPLETED:
+        return {"status": returned.status.name, "returned": _plain(returned._return_value)}
+    return {"status": JobStatus.FAILED.name, "raised": _told_error(returned._return_value)}
+
+
+def _told_error(error: Any) -> dict[str, Any]:
+    if not isinstance(error, BaseException):
+        return {"kind": "RuntimeError", "text": hide(f"it returned {error!r}")}
+    found: dict[str, Any] = {"kind": type(error).__name__, "text": hide(str(error))}
+    if isinstance(error, UserError):
+        return found | {"problems": list(error.problems), "summary": error.summary, "remedy": error.remedy}
+    found["traceback"] = hide("".join(traceback.format_exception(error)))
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return found | ({"cause": _told_error(cause)} if cause is not None else {})
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as Python's own literals: a number of NumPy's as a number, what is none of them as its text."""
+    if value is None or type(value) in (bool, int, float):
+        return value
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, Mapping):
+        return {hide(str(key)): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
+        return value.item()
+    return hide(repr(value))
+
+
+def read_outcome(file: Path) -> Any:
+    """Return what a job returned, a JobReturn where Hydra ran it; None where it has not."""
     if not file.exists():
         return None
-    # What Hydra returns names the classes of its plugins.
-    find_plugins()
-    how, value = utils.pickle_load(file)
-    if how == "success":
-        return value
-    error: Exception = utils.FailedJobError(f"the job failed with\n{value}")
+    try:
+        with open(file, "rb") as stream:
+            how, value = _PlainUnpickler(stream).load()
+        if how == "success":
+            return _outcome(value)
+    except FileNotFoundError:
+        # It was queued again meanwhile.
+        return None
+    except OSError:
+        raise
+    except Exception as problem:
+        return failed(
+            JobLost(f"{file} is damaged, or not written by a job of this version ({problem}); it was not loaded")
+        )
+    error: Exception = JobError(f"the job failed with\n{value}")
     if NOT_REQUEUED in str(value):
         error = JobLost(
             "its time was up before it had anything to save, or too often; give it more by hydra.launcher.timeout_min, "
@@ -69,9 +130,32 @@ def read_outcome(file: Path) -> JobReturn | None:
     return failed(error)
 
 
-def failed(error: Exception, overrides: Any = None) -> JobReturn:
+def _outcome(value: Mapping[str, Any]) -> Any:
+    if "status" not in value:
+        return value["returned"]
+    if value["status"] != JobStatus.COMPLETED.name:
+        return failed(_error(value["raised"]))
+    found = JobReturn(status=JobStatus.COMPLETED)
+    found.return_value = value["returned"]
+    return found
+
+
+def _error(raised: Mapping[str, Any]) -> Exception:
+    if "problems" in raised:
+        return UserError(*raised["problems"], summary=raised["summary"], remedy=raised["remedy"])
+    error: Exception = JobLost(raised["text"]) if raised["kind"] == JobLost.__name__ else type(
+        str(raised["kind"]), (JobError,), {}
+    )(raised["text"])  # fmt: skip
+    if "traceback" in raised:
+        error.add_note(f"raised in the job:\n{raised['traceback']}")
+    if "cause" in raised:
+        error.__cause__ = _error(raised["cause"])
+    return error
+
+
+def failed(error: Exception) -> JobReturn:
     """Return the JobReturn of a job that ended with an error."""
-    found = JobReturn(overrides=overrides, status=JobStatus.FAILED)
+    found = JobReturn(status=JobStatus.FAILED)
     found.return_value = error
     return found
 

@@ -19,6 +19,7 @@ from nlu.runs.mirrored import NOTE, OUTBOX
 from nlu.runs.takeover import LOCK, make_own, take, taken_from
 from nlu.storage.files import write_text
 from nlu.storage.locks import Locked, hold_folder
+from nlu.storage.redaction import without_secrets
 from nlu.storage.settle import remove
 
 log = logging.getLogger(__name__)
@@ -157,7 +158,7 @@ def _shown(flat: dict[str, Any], key: str) -> str:
 
 def write_config(run_dir: Path, config: dict[str, Any]) -> None:
     """Write config.yaml; from now on the folder is a run's."""
-    write_text(run_dir / CONFIG, yaml.safe_dump(config, allow_unicode=True, sort_keys=False))
+    write_text(run_dir / CONFIG, yaml.safe_dump(without_secrets(config), allow_unicode=True, sort_keys=False))
 
 
 def say_finished(run_dir: Path, what: str, data: Mapping[str, Any]) -> None:

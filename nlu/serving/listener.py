@@ -8,8 +8,9 @@ from ipaddress import ip_network
 
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
+from nlu.storage.environment import name_of
 
-TOKEN = "NLU_SERVE_TOKEN"
+TOKEN = name_of("nlu.serve", "token")
 """environment variable: what clients must send as `Authorization: Bearer ...`"""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 BACKLOG = 4096

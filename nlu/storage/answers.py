@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.environment import ENDPOINT, KEY, SECRET, TOKEN, name_of
 
 RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CHANGED = 401, 403, 404, 412
@@ -15,8 +16,7 @@ UNKNOWN_KEY = {"InvalidAccessKeyId"}
 WRONG_SECRET = {"SignatureDoesNotMatch"}
 WRONG_TOKEN = {"InvalidToken", "ExpiredToken", "InvalidSecurity", "SecurityTokenExpired", "InvalidSecurityToken"}
 VARIABLES = {
-    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"),
-    "oss": ("FSSPEC_OSS_KEY", "FSSPEC_OSS_SECRET", "FSSPEC_OSS_TOKEN", "OSS_ENDPOINT"),
+    scheme: tuple(name_of(scheme, role) for role in (KEY, SECRET, TOKEN, ENDPOINT)) for scheme in ("s3", "oss")
 }
 """of each scheme: where its key, secret, token and endpoint come from"""
 

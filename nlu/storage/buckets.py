@@ -7,7 +7,6 @@ Of s3fs `call_s3`, `cp_file`, `mkdir` and its event loop are used.
 """
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -17,12 +16,10 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.storage.answers import Denied
 from nlu.storage.bucket import Bucket, Part, Upload, etag_of, whole
+from nlu.storage.environment import PREFIXES
 from nlu.storage.oss_bucket import OssBucket
 from nlu.storage.reference import Reference
 from nlu.storage.store import Found
-
-TOLD = re.compile("AWS_|OSS_|FSSPEC_|ALIBABA_CLOUD_")
-"""variables that say how to connect"""
 
 
 class S3Bucket(Bucket):
@@ -146,7 +143,7 @@ def open_bucket(scheme: str, name: str, called: str = "", delays_s: tuple[float,
 
     Raises UserError where the driver of the scheme is not installed, or OSS has no endpoint.
     """
-    told = tuple(sorted(item for item in os.environ.items() if TOLD.match(item[0])))
+    told = tuple(sorted(item for item in os.environ.items() if item[0].startswith(PREFIXES)))
     kind = S3Bucket if scheme == "s3" else OssBucket
     return kind(name, _connected(kind.scheme, os.getpid(), told), called, delays_s)
 

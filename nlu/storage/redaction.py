@@ -1,16 +1,21 @@
-"""What a secret looks like: in an address, on a command line, as the name of a file. One place decides for all.
+"""What a secret looks like: in an address, on a command line, in a configuration, as the name of a file or variable.
 
-References with credentials are refused when a configuration is checked, since configurations are written to run
-folders, logs and studies; credentials come from the environment. What is shown goes through `hide` all the same.
+One place decides for all. A configuration with credentials is refused when it is checked, since it is written to run
+folders, logs and studies; credentials come from the environment. Everything that is written or shown goes through
+`hide`, `hide_setting` or `without_secrets` all the same: a library may repeat what it was given.
 (This file is not called after what it is about, or it would count as a file of secrets itself.)
 """
 
 import fnmatch
+import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from nlu.storage.environment import SECRET_NAMES, name_of
 
 HIDDEN = "***"
 LAUNCHER = "hydra.launcher"
@@ -18,18 +23,49 @@ LAUNCHER_LINES = ("setup", "modules", "additional_parameters", "srun_args")
 """keys of a launcher that hold lines of a shell or options of a queue, and so may hold anything"""
 FILE_NAMES = (
     ".env*", "*.env", "*secret*", "*credential*", "*password*", "*passwd*", "*api_key*", "*apikey*", "*.pem", "*.key",
-    "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pypirc",
-    ".npmrc", ".pgpass", ".htpasswd", "token", "token.txt", "*_token.txt", "*_token.json",
+    "*.p12", "*.pfx", "*.kdbx", "*.keytab", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc",
+    "_netrc", ".pypirc", ".npmrc", ".pgpass", ".htpasswd", ".git-credentials", "token", "token.txt", "*_token",
+    "*_token.txt", "*_token.json", "odps_config*.ini", "odps.conf", ".ossutilconfig*", ".aws", ".aliyun",
+    ".alibabacloud", ".kaggle", "kaggle.json",
 )  # fmt: skip
-NAME = re.compile(r"\w*(secret|password|passwd|api_?key|access_?key)\w*|((access|auth|hf)_)?token", re.IGNORECASE)
-SETTING = re.compile(rf"(?P<key>^[+~-]*([\w./-]*[./-])?({NAME.pattern})=).+", re.IGNORECASE | re.DOTALL)
+_SECRET_NAME = re.compile(
+    r".*(secret|password|passwd|passphrase|bearer|connection_?string"
+    r"|(api|access|private|account|signing|encryption|ssh|client|auth|app)_?key).*"
+    r"|(.+_)?(token|pwd|jwt)|fsspec_.+_(key|pass)|pass|auth|authorization|cookie|credentials?"
+)
+_SPECIAL_TOKEN = re.compile(
+    r"(.+_)?(pad|mask|unk|unknown|cls|sep|bos|eos|special|start|end|begin|first|last|next)_token"
+)
+"""names of what a tokenizer puts between words"""
+_SHELL_FOLDERS = ("PWD", "OLDPWD")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# Each service gives its keys a form of its own, by which they are known wherever they stand.
+_FORM = re.compile(
+    r"\b(hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{40,}|glpat-[\w-]{20,}|sk-[\w-]{32,}"
+    r"|xox[abprs]-[\w-]{10,}|(AKIA|ASIA)[0-9A-Z]{16}|LTAI[0-9A-Za-z]{12,26})\b"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?-----END [A-Z ]*PRIVATE KEY-----|.*)",
+    re.DOTALL,
+)
+_ASSIGNED = re.compile(
+    r"(?P<before>(?P<quote>['\"]?)(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,127})(?P=quote)(?P<sign>=|\s?:\s?))"
+    r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s'\",;&#)}\]]+)"
+)
+_KEY = re.compile(r"(?<![\w.-])(?P<name>[\w.-]+)['\"]?\s*:")
+_AUTHORIZATION = re.compile(
+    r"(?P<before>\b(authorization['\"]?\s*[:=]\s*['\"]?(\w+\s+)?|bearer\s+(?=\S*\d)))"
+    r"(?!\$|bearer\b|basic\b|\*\*\*)[^\s'\",;]{6,}",
+    re.IGNORECASE,
+)
+SHORTEST_VALUE = 8
+"""Shorter values of variables are words that may stand anywhere."""
+_FROM_ELSEWHERE = re.compile(r"\$\{[\w.:]+(,\s*(null|''|\"\")?\s*)?\}")
+"""an interpolation that holds nothing of its own, such as ${oc.env:HF_TOKEN}"""
+_IN_BRACKETS = re.compile(r"\[.*\]|<.*>")
 # Without a bound, looking for a scheme in a long word would take the square of its length.
 ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<rest>[^\s'\"<>]*)")
 QUERY_VALUE = re.compile(r"(?P<before>[?&;#](?P<key>[^=&;#?]+)=)(?P<value>[^&;#]+)")
-QUERY_KEY = re.compile(
-    r"\w*(secret|passw|token|signature|credential|api_?key|access_?key|private_?key|account_?key)\w*"
-    r"|key|sig|pwd|pw|pass|auth|authorization|sas"
-)
+QUERY_KEY = re.compile(r"\w*(passw|token|signature|credential)\w*|key|sig|pw|sas")
+"""what names a secret in the query of an address, beside what does anywhere"""
 USER_ALONE_IS_SECRET = {"http", "https", "s3", "s3a", "oss", "gs", "gcs"}
 """Where nobody logs in by name: what stands before @ is a token or a key."""
 WITHOUT_USER = {"hf", "pypi"}
@@ -37,31 +73,105 @@ WITHOUT_USER = {"hf", "pypi"}
 PASSWORD_OF_ANY_CHARACTERS = re.compile(r"(?!\[)[^/@:?#]*:(?!\d*(?:[/?#]|$))[^@]*@")
 
 
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """Whether a key of a mapping, or a variable of the environment, holds a secret by its name, however it is written:
+    HF_TOKEN, hf-token, hub.hfToken."""
+    last = name.rpartition(".")[2]
+    if last in _SHELL_FOLDERS:
+        return False
+    plain = _HUMP.sub("_", last).lower().replace("-", "_")
+    return plain in SECRET_NAMES or (
+        _SECRET_NAME.fullmatch(plain) is not None and _SPECIAL_TOKEN.fullmatch(plain) is None
+    )
+
+
+def environment_values() -> list[str]:
+    """Return the values of the variables of this process that hold secrets, longest first."""
+    found = {value for name, value in os.environ.items() if len(value) >= SHORTEST_VALUE and is_secret_name(name)}
+    return sorted(found, key=len, reverse=True)
+
+
 def found_in(text: str) -> list[str]:
-    """Name every secret of the addresses in a text: where it stands, never what it is."""
+    """Name every secret in a text that is one by itself: where it stands, never what it is."""
     found = []
     for address in ADDRESS.finditer(text):
         scheme, rest = address["scheme"].lower(), address["rest"]
         if _user_length(scheme, rest):
             found.append("a password or token before @")
         found += [f"a secret in its query ({pair['key']}=)" for pair in QUERY_VALUE.finditer(rest) if _is_secret(pair)]
+    if _FORM.search(text):
+        found.append("what looks like a key or token")
+    if any(value in text for value in environment_values()):
+        found.append("the value of a variable that holds a secret")
     return found
 
 
+def found_in_line(line: str) -> list[str]:
+    """Name every secret in a line of a shell or an option of a queue: also what is assigned to the name of one."""
+    assigned = [f"a secret ({one['name']}=)" for one in _ASSIGNED.finditer(line) if _is_assigned_secret(one)]
+    assigned += ["a secret (authorization)"] if _AUTHORIZATION.search(line) else []
+    return found_in(line) + assigned
+
+
 def hide(text: str) -> str:
-    """The text with *** for every secret of the addresses in it."""
-    return ADDRESS.sub(_hidden_address, text)
+    """The text with *** for every secret in it: of addresses, by its form, by the name before it, by its value."""
+    text = _FORM.sub(HIDDEN, ADDRESS.sub(_hidden_address, text))
+    text = _AUTHORIZATION.sub(rf"\g<before>{HIDDEN}", _ASSIGNED.sub(_hidden_assignment, text))
+    for value in environment_values():
+        text = text.replace(value, HIDDEN)
+    return text
 
 
 def hide_setting(argument: str) -> str:
-    """An argument of a command: `key=value` without the value where the key names a secret, or lines of a launcher that
-    may hold anything; addresses as in `hide`."""
-    key, equals, _ = argument.partition("=")
-    name = key.lstrip("+~")
-    if equals and (name == LAUNCHER or name.startswith(f"{LAUNCHER}.")):
-        if name == LAUNCHER or not set(re.split(r"[.\[]", name)).isdisjoint(LAUNCHER_LINES):
-            return f"{key}={HIDDEN}"
-    return hide(SETTING.sub(rf"\g<key>{HIDDEN}", argument))
+    """An argument of a command: `key=value` without the value where the key names a secret, the value is a mapping with
+    such a key, or it is lines of a launcher that may hold anything; else as in `hide`."""
+    key, equals, value = argument.partition("=")
+    name = key.lstrip("+~-")
+    if not equals:
+        return hide(argument)
+    if name == LAUNCHER or (
+        name.startswith(f"{LAUNCHER}.") and not set(re.split(r"[.\[]", name)).isdisjoint(LAUNCHER_LINES)
+    ):
+        return f"{key}={HIDDEN}"
+    if any(map(is_secret_name, re.split(r"[./\[\]@:]", name))) or _maps_secret(value):
+        return f"{key}={HIDDEN}"
+    return hide(argument)
+
+
+def without_secrets(config: Any, key: str = "") -> Any:
+    """A configuration as plain containers with *** for every secret in it; its overrides as in `hide_setting`."""
+    if isinstance(config, Mapping):
+        hidden = {name: without_secrets(value, f"{key}.{name}" if key else str(name)) for name, value in config.items()}
+        return {
+            name: _all_hidden(value) if is_secret_name(str(name)) or _is_line(key, str(name)) else value
+            for name, value in hidden.items()
+        }
+    if isinstance(config, list | tuple):
+        return [without_secrets(value, f"{key}[{number}]") for number, value in enumerate(config)]
+    if isinstance(config, str):
+        return hide_setting(config) if key.startswith("hydra.overrides.") else hide(config)
+    return config
+
+
+def _is_line(parent: str, name: str) -> bool:
+    return parent == LAUNCHER and name in LAUNCHER_LINES
+
+
+def _all_hidden(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _all_hidden(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_all_hidden(inner) for inner in value]
+    return value if _is_empty(value) or _is_elsewhere(value) else HIDDEN
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value == "" or isinstance(value, bool)
+
+
+def _is_elsewhere(value: Any) -> bool:
+    return isinstance(value, str) and _FROM_ELSEWHERE.fullmatch(value) is not None
 
 
 def command_text(arguments: Sequence[str]) -> str:
@@ -91,31 +201,64 @@ def remedy(address: str) -> str:
     if address.lower().startswith(("http://", "https://")):
         return "fetch the file by hand and give its path, or give an address that needs none"
     if address.lower().startswith(("postgresql", "mysql", "mariadb")):
-        return "set it in the environment: PGPASSWORD, or a PGPASSFILE or PGSERVICEFILE"
-    return "set it in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, FSSPEC_...)"
+        return f"set it in the environment: {name_of('postgresql', 'secret')}, or a PGPASSFILE or PGSERVICEFILE"
+    if address.lower().startswith("oss://"):
+        return f"set it in the environment ({name_of('oss', 'key')}, {name_of('oss', 'secret')})"
+    if address.lower().startswith(("s3://", "s3a://")):
+        return f"set it in the environment ({name_of('s3', 'key')}, {name_of('s3', 'secret')})"
+    return "set it in the environment of the command, from where jobs and your code read it"
 
 
 def credential_problems(config: Any, key: str = "") -> Iterator[str]:
-    """Every value anywhere in a configuration that is an address with a secret, or whose key says that it is one, by
-    key, rule and remedy."""
-    if isinstance(config, dict):
+    """Every value anywhere in a configuration that holds a secret, or whose key says that it is one, by key, rule and
+    remedy. What an interpolation takes from elsewhere is no part of the configuration."""
+    if isinstance(config, Mapping):
         for name, value in config.items():
             full_key = f"{key}.{name}" if key else str(name)
-            if isinstance(value, str) and value and NAME.fullmatch(str(name)):
+            if is_secret_name(str(name)) and _holds_anything(value):
                 yield (
                     f"{full_key} is called like a secret, which would end up in config.yaml and in studies; leave it "
-                    "out, and have your code read it from the environment"
+                    "out, and set it in the environment, from where your code reads it"
                 )
             else:
                 yield from credential_problems(value, full_key)
     elif isinstance(config, list | tuple):
         for number, value in enumerate(config):
             yield from credential_problems(value, f"{key}[{number}]")
-    elif isinstance(config, str) and (found := found_in(config)):
+    elif isinstance(config, str) and (found := (found_in_line if key.startswith("hydra.") else found_in)(config)):
         yield (
             f"{hide(key)} holds {found[0]}, which would end up in config.yaml, logs and process lists; leave it out, "
             f"and {remedy(config)}"
         )
+
+
+def _holds_anything(value: Any) -> bool:
+    """Whether a value under the name of a secret is one. What stands in brackets is a tokenizer's, such as [CLS]."""
+    if isinstance(value, Mapping):
+        return any(map(_holds_anything, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_holds_anything, value))
+    is_special = isinstance(value, str) and _IN_BRACKETS.fullmatch(value) is not None
+    return not (_is_empty(value) or is_special or _is_elsewhere(value) or value == HIDDEN)
+
+
+def _maps_secret(value: str) -> bool:
+    """Whether the value of an override is a mapping, or a list, with the name of a secret somewhere."""
+    if not value.lstrip("'\"").startswith(("{", "[")):
+        return False
+    return any(is_secret_name(one["name"]) for one in _KEY.finditer(value)) or bool(found_in_line(value))
+
+
+def _is_assigned_secret(one: re.Match[str]) -> bool:
+    """Whether a text assigns a secret. In prose a colon may follow any word: there the name is compound or quoted."""
+    name, value = one["name"], one["value"].strip("'\"")
+    if not is_secret_name(name) or not value or value in (HIDDEN, "null", "None") or value.startswith("$"):
+        return False
+    return one["sign"] == "=" or bool(one["quote"]) or "_" in name or "-" in name
+
+
+def _hidden_assignment(one: re.Match[str]) -> str:
+    return one["before"] + (HIDDEN if _is_assigned_secret(one) else one["value"])
 
 
 def _hidden_address(address: re.Match[str]) -> str:
@@ -145,4 +288,4 @@ def _user_length(scheme: str, rest: str) -> int:
 
 def _is_secret(pair: re.Match[str]) -> bool:
     key = pair["key"].lower().replace("-", "_").replace("%2d", "_")
-    return pair["value"] != HIDDEN and QUERY_KEY.fullmatch(key) is not None
+    return pair["value"] != HIDDEN and (QUERY_KEY.fullmatch(key) is not None or is_secret_name(pair["key"]))

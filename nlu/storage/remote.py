@@ -19,6 +19,7 @@ from nlu.storage.cache import cache_dir, read_json, text_digest
 from nlu.storage.download import file_entry
 from nlu.storage.drivers import connect
 from nlu.storage.entries import Entry
+from nlu.storage.environment import name_of
 from nlu.storage.files import write_json
 from nlu.storage.places import is_object, parse_place
 from nlu.storage.progress import download_progress
@@ -30,7 +31,10 @@ from nlu.storage.stores import Objects
 logger = logging.getLogger(__name__)
 
 VERSION_FIELDS = ("etag", "size", "mtime", "lastmodified", "created", "md5", "generation", "crc32c")
-ADVICE = "check endpoint and credentials (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, FSSPEC_...), or give a local path"
+ADVICE = (
+    f"check endpoint and credentials ({name_of('s3', 'endpoint')}, {name_of('s3', 'key')}, FSSPEC_...), "
+    "or give a local path"
+)
 
 
 @dataclass(frozen=True)

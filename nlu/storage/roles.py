@@ -12,7 +12,9 @@ import time
 import urllib.request
 from typing import Any
 
-URI, OWN_KEY = "ALIBABA_CLOUD_CREDENTIALS_URI", "FSSPEC_OSS_KEY"
+from nlu.storage.environment import KEY, PLACE, name_of
+
+URI, OWN_KEY = name_of("alibaba cloud", PLACE), name_of("oss", KEY)
 TIMEOUT_S = 30
 EARLY_S = 600.0
 """how long before they expire keys are asked for anew"""

@@ -14,11 +14,12 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage.entries import Entry
+from nlu.storage.environment import ENDPOINT, KEY, PLACE, SECRET, name_of
 from nlu.storage.progress import download_progress
 from nlu.storage.reference import Reference
 
-VARIABLES = ("ALIBABA_CLOUD_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_SECRET", "ODPS_ENDPOINT")
-TUNNEL = "ODPS_TUNNEL_ENDPOINT"
+VARIABLES = (name_of("alibaba cloud", KEY), name_of("alibaba cloud", SECRET), name_of("maxcompute", ENDPOINT))
+TUNNEL = name_of("maxcompute", PLACE)
 ADDRESS = re.compile(r"odps://(?P<project>[^/]+)/tables/(?P<name>[^/=]+)(?P<parts>(/[^/=]+=[^/]+)*)/?")
 
 

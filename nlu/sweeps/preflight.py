@@ -26,6 +26,7 @@ from nlu.config.errors import UserError
 from nlu.config.flat import flat
 from nlu.config.signature import read_constants
 from nlu.config.stopping import STOPPED
+from nlu.storage.redaction import without_secrets
 from nlu.sweeps.space import Space, overrides_of, written
 
 MAX_COMBINATIONS = 500
@@ -202,7 +203,7 @@ def shared_values(base: DictConfig, drawn: Sequence[str]) -> dict[str, str]:
     own = ("trial", "resume", "dry_run", "mirror", *drawn)
     return {
         key: repr(value)
-        for key, value in flat(plain).items()
+        for key, value in flat(without_secrets(plain)).items()
         if key not in own and not key.startswith(tuple(f"{name}." for name in own))
     }
 

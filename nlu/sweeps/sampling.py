@@ -16,6 +16,8 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from nlu.sweeps.optuna_private import guard_cma
+
 Build = Callable[[int], BaseSampler]
 SEEDS = 2**32
 
@@ -37,6 +39,7 @@ class SeededByTrial(BaseSampler):
 
     def __init__(self, build: Build, seed: int, *, one_sequence: bool = False, alone: Build | None = None):
         self._build, self._seed, self._one_sequence, self._alone = build, seed, one_sequence, alone
+        guard_cma()
 
     def _of(self, *parts: Any) -> BaseSampler:
         return self._build(self._seed % SEEDS if self._one_sequence else stable_seed(self._seed, *parts))

@@ -15,6 +15,7 @@ from nlu.runs import summary
 from nlu.runs.folder import is_repeat_or_job
 from nlu.runs.records import HISTOGRAM_COLUMNS, HISTOGRAMS, SCALAR_COLUMNS, SCALARS, Cell, Table
 from nlu.runs.state import State, Window
+from nlu.storage.redaction import without_secrets
 from nlu.tracking.guarded import Guarded
 from nlu.tracking.nothing import Nothing
 from nlu.tracking.points import of_histograms, of_scalars, of_train, of_valid, past_points
@@ -41,7 +42,8 @@ class Journal:
             if (run_dir / name).is_file():
                 self._table(name).truncate_after(state.step)
         group, name = names_of(run_dir)
-        told = flat({key: value for key, value in config.items() if key not in WITHOUT_EFFECT and key != "tracker"})
+        shown = {key: value for key, value in config.items() if key not in WITHOUT_EFFECT and key != "tracker"}
+        told = without_secrets(flat(shown))
         step = state.step
         self._tracker.start(
             Beginning(name, group, run_dir / FOLDER, told, step, past=lambda: past_points(run_dir, step))

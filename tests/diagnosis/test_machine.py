@@ -118,14 +118,25 @@ def test_credentials_are_named_and_files_that_others_can_read_are_told(
     (tmp_path / ".pgpass").write_text(SECRET)
     (tmp_path / ".pgpass").chmod(0o600)
     environment = {
-        "OSS_ACCESS_KEY_ID": SECRET, "OSS_ACCESS_KEY_SECRET": SECRET, "MY_API_KEY": SECRET, "PATH": "/bin",
+        "FSSPEC_OSS_KEY": SECRET, "FSSPEC_OSS_SECRET": SECRET, "MY_API_KEY": SECRET, "PATH": "/bin",
         "STORAGE": f"postgresql://me:{SECRET}@host/db", "PGHOST": "host", "EMPTY_TOKEN": "",
     }  # fmt: skip
     found = {check.name: check for check in access(environment)}
-    assert found["variables"].says == "MY_API_KEY, OSS_ACCESS_KEY_ID, OSS_ACCESS_KEY_SECRET, STORAGE, PGHOST"
+    assert found["variables"].says == "FSSPEC_OSS_KEY, FSSPEC_OSS_SECRET, MY_API_KEY, STORAGE, PGHOST"
     assert found["files"].says == "~/.netrc, ~/.pgpass"
     assert found["~/.netrc"].remedy == "chmod 600 ~/.netrc" and "~/.pgpass" not in found and "oss" not in found
     assert not any(SECRET in check.says + check.remedy for check in found.values())
+
+
+@pytest.mark.parametrize(
+    ("there", "absent"),
+    [("FSSPEC_OSS_KEY", "FSSPEC_OSS_SECRET"), ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
+     ("ALIBABA_CLOUD_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_SECRET")],
+)  # fmt: skip
+def test_half_of_a_pair_that_a_driver_reads_is_broken(there: str, absent: str) -> None:
+    (broken,) = [check for check in access({there: SECRET}) if check.mark == "broken"]
+    assert broken.says == f"{there} is set, but {absent} is not"
+    assert not [check for check in access({"OSS_ACCESS_KEY_ID": SECRET}) if check.mark == "broken"], "nothing reads it"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -1,26 +1,34 @@
 """Jobs of this machine outlive whoever submitted them, and are found, looked at and cancelled by others."""
 
 import os
+import pickle
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nlu.config.errors import UserError
+from nlu.jobs import main as jobs_main
 from nlu.launching import local_queue
 from nlu.launching.attended import beat_file
-from nlu.launching.listing import Several
+from nlu.launching.listing import Several, follow
 from nlu.launching.local_queue import MACHINE, LocalQueue
-from nlu.launching.queue import Job, JobRefused, JobState, Look
+from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
 from nlu.launching.queues import Place, open_queue
-from nlu.launching.submissions import new_tokens
+from nlu.launching.slurm import SlurmQueue
+from nlu.launching.submissions import Submissions, new_tokens
+from nlu.launching.submitit_jobs import failed, read_outcome, told
 from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
+from nlu.sweeps.channel import last_line
+from nlu.sweeps.faults import machine_fault
 from tests.launching.jobs import number_of, sleep
 
 SETTINGS = {"timeout_min": 5, "nodes": 1}
@@ -239,3 +247,71 @@ def test_what_another_machine_was_about_to_start_is_not_taken_for_absent(tmp_pat
     told = "run the same command there; where far is gone, run python -m nlu.jobs .* --forget 3"
     with pytest.raises(UserError, match=f"far was about to start job 3 .* {told}"):
         queue(tmp_path).find([Job(3, "/3", (), "token")])
+
+
+class Runs:
+    """A pickle of it runs a command when it is loaded."""
+
+    def __init__(self, command: str):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+def crafted_folder(folder: Path, name: str, job: Job, file: Path) -> None:
+    """Make a folder of a submission, as a stranger may hand it over: its job's result runs a command when loaded."""
+    file.parent.mkdir(parents=True)
+    file.write_bytes(pickle.dumps(("success", Runs(f"touch {folder}/ran"))))
+    (file.parent.parent / MACHINE if name == "local" else file).touch()
+    record = Submissions(folder)
+    record.begin([job], name, SETTINGS, "python -m nlu.train")
+    id = f"{socket.gethostname()}/{job.token}/57" if name == "local" else "57"
+    record.submitted([Ticket(job, id, None)])
+
+
+@pytest.mark.parametrize("name", ["local", "slurm"])
+def test_nothing_that_lies_in_a_folder_runs_when_its_jobs_are_listed_and_followed(tmp_path, name, monkeypatch, capsys):
+    (job,) = jobs(1)
+    base = tmp_path / ".submitit" / job.token
+    file = base / "57/57_0_result.pkl" if name == "local" else base / "57_0_result.pkl"
+    crafted_folder(tmp_path, name, job, file)
+    if name == "slurm":
+        (base / "57_submitted.pkl").write_bytes(pickle.dumps(Runs(f"touch {tmp_path}/ran")))
+        monkeypatch.setenv("PATH", str(tmp_path / "no-programs"))
+        assert SlurmQueue(Place({}, tmp_path)).find([job]) == [None]
+    assert jobs_main([str(tmp_path)]) == 0
+    assert "failed" in capsys.readouterr().out
+    follow([tmp_path])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_error_of_a_job_is_told_with_its_kind_its_causes_and_without_secrets(tmp_path):
+    try:
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError as error:
+            raise ValueError("cannot write with https://user:geheim@host/a") from error
+    except ValueError as error:
+        returned = failed(error)
+    file = tmp_path / "57_0_result.pkl"
+    file.write_bytes(pickle.dumps(("success", told(returned))))
+    assert b"geheim" not in file.read_bytes()
+    found = read_outcome(file)._return_value
+    assert last_line(found) == "ValueError: cannot write with https://***@host/a"
+    assert "No space left" in str(machine_fault(found))
+    assert any("test_local_queue.py" in note for note in found.__notes__), "where it was raised"
+
+
+@pytest.mark.parametrize(("value", "read"), [(np.float32(0.5), 0.5), ([1, {"a": None}], [1, {"a": None}]), (75, 75)])
+def test_what_a_job_returned_is_read_as_numbers_texts_and_lists(tmp_path, value, read):
+    file = tmp_path / "57_0_result.pkl"
+    file.write_bytes(pickle.dumps(("success", told(value))))
+    assert read_outcome(file) == read
+
+
+def test_a_refusal_in_a_job_is_told_as_a_refusal(tmp_path):
+    file = tmp_path / "57_0_result.pkl"
+    file.write_bytes(pickle.dumps(("success", told(failed(UserError("a", "b", summary="c", remedy="d"))))))
+    found = read_outcome(file)._return_value
+    assert isinstance(found, UserError) and found.sentences == ["c", "a", "b", "d"]

@@ -10,7 +10,16 @@ from nlu.config.choices import conf_dir
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.runs import logs
-from nlu.storage.redaction import credential_problems, found_in, hide, hide_setting
+from nlu.storage.redaction import (
+    credential_problems,
+    found_in,
+    found_in_line,
+    hide,
+    hide_setting,
+    is_secret_file,
+    is_secret_name,
+    without_secrets,
+)
 from nlu.storage.reference import parse_reference
 from nlu.sweeps.channel import last_line, record_failure
 
@@ -113,3 +122,73 @@ def test_neither_the_log_nor_the_study_gets_what_an_error_of_others_repeats(tmp_
 def test_lines_of_a_launcher_may_hold_anything_and_are_hidden(argument: str) -> None:
     assert "abc123" not in hide_setting(argument) and hide_setting(argument).endswith("=***")
     assert hide_setting("hydra.launcher.partition=main") == "hydra.launcher.partition=main"
+
+
+NAMES = (
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "FSSPEC_OSS_KEY", "FSSPEC_OSS_SECRET",
+    "FSSPEC_OSS_TOKEN", "ALIBABA_CLOUD_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_SECRET",
+    "ALIBABA_CLOUD_SECURITY_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "GITHUB_TOKEN", "WANDB_API_KEY",
+    "MLFLOW_TRACKING_PASSWORD", "PGPASSWORD", "NLU_SERVE_TOKEN", "private_key", "privateKey", "api_key", "apiKey",
+    "password", "token", "authorization",
+)  # fmt: skip
+NO_SECRETS = (
+    "PWD", "OLDPWD", "tokens", "max_tokens", "pad_token", "mask_token", "tokenizer", "keys", "key", "monkey", "author",
+    "AWS_ENDPOINT_URL", "OSS_ENDPOINT", "ODPS_ENDPOINT", "MLFLOW_TRACKING_URI", "TOKENIZERS_PARALLELISM", "passes",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_of_a_secret_is_known_in_any_case_with_either_dash_and_below_any_key(name: str) -> None:
+    dashed = name.replace("_", "-")
+    for written in (name, name.lower(), name.upper(), name.title(), dashed, dashed.lower()):
+        assert is_secret_name(written) and is_secret_name(f"hydra.job.env_set.{written}")
+        assert hide_setting(f"+hydra.job.env_set.{written}=abc") == f"+hydra.job.env_set.{written}=***"
+        assert hide_setting(f"a.{written}.b=abc") == f"a.{written}.b=***"
+        assert hide_setting(f"tracker.settings={{{written}: abc, b: c}}") == "tracker.settings=***"
+        assert hide_setting(f"a={{b: [{{'{written}': \"abc\"}}]}}") == "a=***"
+        assert list(credential_problems({"a": [{written: {"b": ["abc"]}}]})) and list(credential_problems({written: 7}))
+        shown = str(without_secrets({"a": [{written: {"b": ["abc"], "n": 123}}], "c": 1}))
+        assert "abc" not in shown and "123" not in shown and "'c': 1" in shown
+        assert hide(f"cannot run: export {written}=abc; python x") == f"cannot run: export {written}=***; python x"
+        assert found_in_line(f"export {written}=abc") and not found_in_line(f"export {written}=$OTHER")
+
+
+@pytest.mark.parametrize("name", NO_SECRETS)
+def test_other_names_are_left_alone(name: str) -> None:
+    assert not is_secret_name(name) and not list(credential_problems({name: "abc"}))
+    assert hide_setting(f"a.{name}=abc") == f"a.{name}=abc" and hide(f"{name}=abc") == f"{name}=abc"
+
+
+def test_a_tokenizers_own_token_and_an_interpolation_are_no_secrets() -> None:
+    assert not list(credential_problems({"token": "[CLS]", "x_token": "<s>", "api_key": "${oc.env:API_KEY}"}))
+    assert list(credential_problems({"api_key": "${oc.env:API_KEY,abc}"})), "the default is written out"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    ["hf_" + "aB3" * 12, "ghp_" + "x1Y2" * 9, "AKIA" + "A1B2" * 4, "LTAI5t" + "aB3d" * 4,
+     "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----"],
+)  # fmt: skip
+def test_a_key_is_known_by_its_form_wherever_it_stands(secret: str) -> None:
+    assert hide(f"asked with {secret} in vain") == "asked with *** in vain"
+    assert [text.partition(" ")[0] for text in credential_problems({"a": {"b": f"x {secret}"}})] == ["a.b"]
+
+
+def test_the_value_of_a_variable_that_holds_a_secret_is_hidden_wherever_it_stands(monkeypatch) -> None:
+    monkeypatch.setenv("Some_Service_Token", "no-form-of-its-own")
+    assert hide("GET /no-form-of-its-own/x") == "GET /***/x"
+    assert list(credential_problems({"a": "prefix-no-form-of-its-own"}))
+    assert without_secrets({"a": ["no-form-of-its-own"]}) == {"a": ["***"]}
+    monkeypatch.setenv("Some_Service_Token", "short")
+    assert hide("too short a word") == "too short a word"
+
+
+def test_a_header_of_a_request_is_hidden() -> None:
+    assert hide("curl -H 'Authorization: Bearer abc123def'") == "curl -H 'Authorization: Bearer ***'"
+    assert hide("bearer abc123def") == "bearer ***" and hide("the bearer of this letter") == "the bearer of this letter"
+
+
+def test_files_of_credentials_are_known_by_name() -> None:
+    for name in ("odps_config.ini", "ODPS_CONFIG.INI", ".ossutilconfig", ".aws", "my_token", "kaggle.json", "Prod.PEM"):
+        assert is_secret_file(name), name
+    assert not any(map(is_secret_file, ("tokens.txt", "tokenizer.json", "key.py", "config.ini", "train.py")))

@@ -1,9 +1,14 @@
 """What is drawn for a number depends on seed, number and the trials before, never on breaks."""
 
+import os
+import pickle
+from pathlib import Path
+
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
+from nlu.config.errors import UserError
 from nlu.sweeps.sampling import SeededByTrial, stable_seed
 
 SPACE = {"x": FloatDistribution(0, 1), "y": IntDistribution(1, 1000)}
@@ -55,3 +60,34 @@ def test_a_quasi_random_sequence_is_one_over_all_trials():
 def test_seeds_are_stable_and_apart():
     assert stable_seed(1, 2, "x") == 2_819_153_009
     assert len({stable_seed(seed, number) for seed in range(20) for number in range(50)}) == 1000
+
+
+class Runs:
+    """A pickle of it runs a command when it is loaded."""
+
+    def __init__(self, command: str):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_cma_es_goes_on_from_its_state_in_the_study_and_runs_no_command_that_stands_there(tmp_path: Path):
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    cma = optuna.samplers.CmaEsSampler
+    study = optuna.create_study(sampler=sampler(cma))
+    draw(study, 20)
+    kept = [name for trial in study.get_trials() for name in trial.system_attrs if "optimizer" in name]
+    assert kept, "it kept a state"
+    crafted = pickle.dumps(Runs(f"touch {tmp_path}/ran")).hex()
+    strangers = optuna.create_study(sampler=sampler(cma))
+    for trial in study.get_trials():
+        trial.system_attrs = {
+            name: value if name not in kept else crafted if name.endswith(":0") else ""
+            for name, value in trial.system_attrs.items()
+        }
+        strangers.add_trial(trial)
+    with pytest.raises(UserError, match=r"names posix.system, .*not loaded"):
+        draw(strangers, 1)
+    assert not (tmp_path / "ran").exists()

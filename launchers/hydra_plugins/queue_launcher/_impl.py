@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides, run_job, setup_globals
 from hydra.types import HydraContext, RunMode, TaskFunction
@@ -18,7 +19,8 @@ from nlu.config.checks.resolve import resolve, without_hydra
 from nlu.config.entry.app import find_plugins
 from nlu.config.entry.grid import RECORD, current, job_name
 from nlu.config.errors import UserError
-from nlu.config.submitted import ElsewhereReturn, JobLost
+from nlu.config.hydra_private import hide_saved_configs
+from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 from nlu.config.words import counted
 from nlu.launching import history
 from nlu.launching.following import Ended, Follower, Left, left_sentence
@@ -26,7 +28,7 @@ from nlu.launching.listing import Several
 from nlu.launching.queue import Finding, Job, JobRefused, JobState, Look, Queue, Ticket
 from nlu.launching.queues import Place, open_queue
 from nlu.launching.submissions import Submissions, Submitted, kept_settings, new_tokens, without_resume
-from nlu.storage.redaction import command_text
+from nlu.storage.redaction import LAUNCHER_LINES, command_text, hide_setting, is_secret_name
 
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
 """after how long a queue that did not answer a submission is asked again"""
@@ -40,16 +42,21 @@ class SubmittedJob:
     """What a process of a job calls: composes the job as Hydra's launchers do, and runs it. submitit pickles it."""
 
     def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, *, is_single: bool):
-        self.config, self.context, self.task, self.is_single = config, context, task, is_single
-        self.command = current_command()
+        self.context, self.task, self.is_single = context, task, is_single
+        self.command = [hide_setting(argument) for argument in current_command()]
         with _COPYING:
+            self.config = for_jobs(config)
+            # It is a copy, whose holder has the configuration once more, as it was composed.
             self.singletons = Singleton.get_state()
+        if (holder := self.singletons["instances"].get(HydraConfig)) is not None:
+            holder.cfg = self.config
 
     def __call__(self, job: Job) -> JobReturn:
         import submitit
 
         Singleton.set_state(self.singletons)
         setup_globals()
+        hide_saved_configs()
         # What a run writes down is the command that was given, not the one by which a queue starts Python.
         sys.argv = list(self.command)
         config = composed(self.config, self.context, job.number, job.overrides, is_single=self.is_single)
@@ -68,6 +75,21 @@ class SubmittedJob:
         import submitit
 
         return submitit.helpers.DelayedSubmission(self, job)
+
+
+def for_jobs(config: DictConfig) -> DictConfig:
+    """Return a configuration without what its jobs do not need and nobody should find in their files: the values of
+    variables, which they inherit, and the lines of the launcher."""
+    found = config.copy()
+    with read_write(found.hydra), open_dict(found.hydra):
+        for name in [name for name in found.hydra.job.env_set if is_secret_name(str(name))]:
+            del found.hydra.job.env_set[name]
+        for key in LAUNCHER_LINES:
+            if found.hydra.launcher.get(key):
+                found.hydra.launcher[key] = None
+        own = [override for override in found.hydra.overrides.hydra if hide_setting(override) == override]
+        found.hydra.overrides.hydra = own
+    return found
 
 
 def _of_job(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,9 +362,10 @@ class _Launch:
 
     def _returned(self, ticket: Ticket, ended: Ended) -> JobReturn:
         job = ticket.job
-        if isinstance(ended.outcome, JobReturn):
-            return ended.outcome
         own = ElsewhereReturn(overrides=filter_overrides(job.overrides), number=job.number, folder=job.folder)
+        if isinstance(ended.outcome, JobReturn):
+            own.status, own.return_value = ended.outcome.status, raised_in(ended.outcome)
+            return own
         if ended.status is not None:
             own.status = JobStatus.COMPLETED
             own.return_value = ended.status

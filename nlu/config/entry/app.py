@@ -36,6 +36,7 @@ from nlu.config.entry.grid import current, current_grid, job_name, print_end, st
 from nlu.config.entry.guard import handed_over, require_safe, whitelist
 from nlu.config.entry.tracebacks import hide_tracebacks
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
+from nlu.config.hydra_private import hide_saved_configs
 from nlu.config.pipes import leave_output
 from nlu.config.schemas import RUN, SCHEMAS
 from nlu.config.submitted import grid_problems, is_submitted
@@ -109,6 +110,7 @@ def _run_app(job: "_Job", config_name: str, schema: str, config_dir: Path | None
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     directory = (config_dir or conf_dir()).resolve()
     find_plugins()
+    hide_saved_configs()
     try:
         line = read_command_line(sys.argv[1:])
         if line.completes:

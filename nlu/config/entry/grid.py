@@ -24,6 +24,7 @@ from nlu.config.checks.reading import interval_problem, overrides_of_sweep
 from nlu.config.checks.resolve import without_hydra
 from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
+from nlu.config.hydra_private import hidden
 from nlu.config.pipes import printing
 from nlu.config.stopping import STOPPED
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
@@ -110,7 +111,7 @@ def _recorded(config: DictConfig) -> Iterator[None]:
     folder = Path(config.hydra.sweep.dir)
     file, was_there = folder / "multirun.yaml", folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(config, file)
+    OmegaConf.save(hidden(config), file)
     try:
         yield
     except UserError:

@@ -27,6 +27,7 @@ from nlu.config.checks.reading import first_values, sweep_problem
 from nlu.config.errors import UserError
 from nlu.config.targets import TARGET
 from nlu.storage.places import is_object
+from nlu.storage.redaction import credential_problems
 
 OWN = (
     "nlu", "hydra_plugins", "hydra.experimental", "optuna.samplers", "logging",
@@ -61,7 +62,7 @@ def require_safe(config_name: str, search_path: Sequence[str], overrides: Sequen
     with current_config(config):
         group = "sweep" if is_multirun else "run"
         is_handed_over = not is_multirun and _is_launched(config) and not _is_dry_run(config)
-        found = [*_foreign(config, trusted), *place_problems(config, group), *_moved(config)]
+        found = [*_foreign(config, trusted), *place_problems(config, group), *_moved(config), *_secrets(config)]
         found += [*_single(config, parsed)] if is_handed_over else []
         resume, mirror = (OmegaConf.select(config, key, default=None) for key in ("resume", "mirror"))
         if is_handed_over and (problem := unnamed_folder_problem(resume, mirror, config.hydra)):
@@ -131,6 +132,17 @@ def _moved(config: DictConfig) -> Iterator[str]:
             "hydra.job.chdir is true, which would look for data.train and all other paths in the run's folder; "
             "set hydra.job.chdir=null: what a run writes goes into hydra.run.dir anyway"
         )
+
+
+def _secrets(config: DictConfig) -> Iterator[str]:
+    """Yield a problem for each secret in what Hydra's keys say: jobs inherit the environment, nothing else hides it."""
+    plain: Any = OmegaConf.to_container(config.hydra, resolve=False, enum_to_str=True)
+    # These Hydra copies from the environment by itself.
+    copied = plain["job"].get("env_copy") or []
+    plain["job"]["env_set"] = {name: value for name, value in plain["job"]["env_set"].items() if name not in copied}
+    keys = ("run", "sweep", "launcher", "sweeper", "callbacks", "hydra_logging", "job_logging")
+    said = {**{key: plain.get(key) for key in keys}, "job": {"env_set": plain["job"]["env_set"]}}
+    return credential_problems(said, "hydra")
 
 
 def _foreign(config: DictConfig, trusted: Sequence[str]) -> Iterator[str]:

@@ -1,12 +1,13 @@
-"""The keys of an Alibaba Cloud account: from the environment alone, and in nothing that is shown."""
+"""The keys of an Alibaba Cloud account: from the environment only, and in nothing that is shown."""
 
 import os
 from dataclasses import dataclass, field
 
 from nlu.config.errors import UserError
+from nlu.storage.environment import name_of
 from nlu.storage.redaction import HIDDEN, hide
 
-ID, SECRET, TOKEN = "ALIBABA_CLOUD_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_SECRET", "ALIBABA_CLOUD_SECURITY_TOKEN"
+ID, SECRET, TOKEN = (name_of("alibaba cloud", role) for role in ("key", "secret", "token"))
 
 
 @dataclass(frozen=True)

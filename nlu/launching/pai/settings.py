@@ -10,7 +10,7 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import nearest
-from nlu.storage.redaction import NAME, credential_problems
+from nlu.storage.redaction import credential_problems, is_secret_name
 
 PREFIX = "hydra.launcher"
 DLC, MAXCOMPUTE = "dlc", "maxcompute"
@@ -123,7 +123,7 @@ def setting_problems(settings: PaiSettings) -> Iterator[str]:
     for name, value in settings.environment.items():
         if not _VARIABLE.fullmatch(name):
             yield f"{PREFIX}.environment names {name}, which is no name of a variable"
-        elif NAME.fullmatch(name) or list(credential_problems(str(value))):
+        elif is_secret_name(name) or list(credential_problems(str(value))):
             yield (
                 f"{PREFIX}.environment.{name} is called like a secret or holds one, which anyone who may see the job "
                 f"could read; leave it out, and give the job a role ({PREFIX}.role)"
