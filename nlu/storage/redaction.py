@@ -48,7 +48,7 @@ _FORM = re.compile(
 )
 _ASSIGNED = re.compile(
     r"(?P<before>(?P<quote>['\"]?)(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,127})(?P=quote)(?P<sign>=|\s?:\s?))"
-    r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s'\",;&#)}\]]+)"
+    r"(?![{\[(])(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s'\",;&#)}\]]+)"
 )
 _KEY = re.compile(r"(?<![\w.-])(?P<name>[\w.-]+)['\"]?\s*:")
 _AUTHORIZATION = re.compile(
@@ -252,9 +252,11 @@ def _maps_secret(value: str) -> bool:
 def _is_assigned_secret(one: re.Match[str]) -> bool:
     """Whether a text assigns a secret. In prose a colon may follow any word: there the name is compound or quoted."""
     name, value = one["name"], one["value"].strip("'\"")
-    if not is_secret_name(name) or not value or value in (HIDDEN, "null", "None") or value.startswith("$"):
+    if not is_secret_name(name) or not value or value in (HIDDEN, "null", "None", "VALUE") or value.startswith("$"):
         return False
-    return one["sign"] == "=" or bool(one["quote"]) or "_" in name or "-" in name
+    before = one.string[: one.start()]
+    is_in_mapping = before.rfind("{") > before.rfind("}")
+    return one["sign"] == "=" or bool(one["quote"]) or "_" in name or "-" in name or is_in_mapping
 
 
 def _hidden_assignment(one: re.Match[str]) -> str:

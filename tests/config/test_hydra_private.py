@@ -8,6 +8,7 @@ import hydra
 import pytest
 from hydra import initialize_config_search_path
 from hydra._internal.config_repository import ConfigRepository
+from hydra.core import utils
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
@@ -18,7 +19,7 @@ from nlu.config.checks import composing
 from nlu.config.checks.reading import USER_MISTAKES
 from nlu.config.choices import conf_dir
 from nlu.config.entry.app import find_plugins
-from nlu.config.hydra_private import READ_IN, absent, remembering
+from nlu.config.hydra_private import READ_IN, absent, hide_saved_configs, remembering
 
 GROUPS = ("loss", "head", "method", "task", "optimizer", "model", "data", "scheduler", "precision", "experiment",
           "debug")  # fmt: skip
@@ -192,3 +193,22 @@ def test_every_part_is_there_in_the_hydra_that_it_was_read_in(
     with remembering():
         assert composed(searched, ["seed=3"]) == fresh == composed(searched, ["seed=3"])
     assert not GlobalHydra.instance().is_initialized()
+
+
+def test_what_hydra_saves_of_a_job_holds_no_secrets(tmp_path):
+    hide_saved_configs()
+    given = {
+        "hydra": {
+            "job": {"env_set": {"HF_TOKEN": "geheim", "OMP_NUM_THREADS": "1"}},
+            "launcher": {"setup": ["export X=geheim"], "partition": "main"},
+            "overrides": {"hydra": ["+hydra.job.env_set.HF_TOKEN=geheim"], "task": ["a={api_key: geheim}", "lr=1"]},
+        },
+        "url": "${oc.env:HF_TOKEN,null}",
+    }
+    utils._save_config(OmegaConf.create(given), "hydra.yaml", tmp_path)
+    utils._save_config(OmegaConf.create(given["hydra"]["overrides"]["task"]), "overrides.yaml", tmp_path)
+    read = OmegaConf.to_container(OmegaConf.load(tmp_path / "hydra.yaml"), resolve=False)
+    assert "geheim" not in str(read) and read["url"] == given["url"]
+    assert read["hydra"]["job"]["env_set"] == {"HF_TOKEN": "***", "OMP_NUM_THREADS": "1"}
+    assert read["hydra"]["launcher"] == {"setup": ["***"], "partition": "main"}
+    assert OmegaConf.to_container(OmegaConf.load(tmp_path / "overrides.yaml")) == ["a=***", "lr=1"]

@@ -85,8 +85,8 @@ def for_jobs(config: DictConfig) -> DictConfig:
         for name in [name for name in found.hydra.job.env_set if is_secret_name(str(name))]:
             del found.hydra.job.env_set[name]
         for key in LAUNCHER_LINES:
-            if found.hydra.launcher.get(key):
-                found.hydra.launcher[key] = None
+            if lines := found.hydra.launcher.get(key):
+                found.hydra.launcher[key] = {} if OmegaConf.is_dict(lines) else []
         own = [override for override in found.hydra.overrides.hydra if hide_setting(override) == override]
         found.hydra.overrides.hydra = own
     return found
