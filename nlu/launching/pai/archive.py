@@ -1,7 +1,8 @@
 """The code that goes to a job: what git tracks and what was declared beyond it; same files, same bytes, same name.
 
-No secret goes along: files whose names look secret are left out even where git tracks them, and a declared one is
-refused. Changes that are not committed yet do go along, since they are what runs here.
+Files of submodules are tracked, and a link to a file or folder of the project goes as what it leads to. Changes that
+are not committed yet go along, since they are what runs here. No secret goes along: files whose names look secret are
+left out even where git tracks them, and a declared one is refused. `left_out` says what a job will not find.
 """
 
 import gzip
@@ -11,7 +12,7 @@ import os
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from nlu.storage.redaction import is_secret_file
 
 LARGEST_SHOWN = 5
 EPOCH = (1980, 1, 1, 0, 0, 0)
+CODE = (".py", ".yaml", ".yml")
+"""how files end that a run imports or composes"""
 _ENTRY_SOURCE = Path(__file__).with_name("entry.py")
 
 
@@ -64,9 +67,10 @@ def code_files(top: Path, include: Sequence[str] = ()) -> dict[str, Path]:
     Raises UserError where `top` is no checkout or something declared cannot go.
     """
     found = {
-        name: top / name
+        inner: path
         for name in _tracked(top)
-        if not any(map(is_secret_file, Path(name).parts)) and _is_plain(top / name)
+        for inner, path in _followed(top, name)
+        if not _is_secret(inner) and not _is_secret(_within(top, path))
     }
     problems = []
     for declared in include:
@@ -80,6 +84,64 @@ def code_files(top: Path, include: Sequence[str] = ()) -> dict[str, Path]:
         # In a project that uses an installed nlu, the jobs get the same one.
         found |= _of_nlu()
     return found
+
+
+def left_out(top: Path, include: Sequence[str] = ()) -> list[str]:
+    """Return a sentence for each kind of thing that is here, and that a job will not find.
+
+    These are modules and configurations that git does not track, links that lead out of the project, submodules that
+    are not checked out, and files that are called like secrets.
+    """
+    tracked = _tracked(top)
+    going = code_files(top, include)
+    untracked = [name for name in _untracked(top) if name.endswith(CODE) and name not in going and not _is_secret(name)]
+    links = [name for name in tracked if (top / name).is_symlink() and not list(_followed(top, name))]
+    # Of a submodule that is not checked out git lists the folder.
+    empty = [name for name in tracked if (top / name).is_dir() and not (top / name).is_symlink()]
+    secret = [
+        name
+        for name in tracked
+        if _is_secret(name) or any(_is_secret(_within(top, to)) for _, to in _followed(top, name))
+    ]
+    told = (
+        (untracked, f"which git does not track: git add them, or name them in {PREFIX}.include"),
+        (links, f"links that lead out of {top} or nowhere: put what they lead to into the project, or on the store"),
+        (empty, "submodules that are not checked out: git submodule update --init"),
+        (secret, "which by their names hold secrets: rename what is code"),
+    )
+    return [
+        f"jobs will not find {', '.join(names[:LARGEST_SHOWN])}"
+        f"{f' and {len(names) - LARGEST_SHOWN} more' if len(names) > LARGEST_SHOWN else ''}, {why}"
+        for names, why in told
+        if names
+    ]
+
+
+def _is_secret(name: str) -> bool:
+    return any(map(is_secret_file, Path(name).parts))
+
+
+def _within(top: Path, path: Path) -> str:
+    return path.resolve().relative_to(top.resolve()).as_posix()
+
+
+def _followed(top: Path, name: str) -> Iterator[tuple[str, Path]]:
+    """Yield the files that a tracked name stands for, by their names in the archive: itself, what a link leads to, or
+    the files of the folder that it leads to; nothing of a link that leads out of the project."""
+    path = top / name
+    if not path.is_symlink():
+        if path.is_file():
+            yield name, path
+        return
+    target = path.resolve()
+    # A link to a folder above itself would hold itself.
+    if not target.is_relative_to(top.resolve()) or path.parent.resolve().is_relative_to(target):
+        return
+    if target.is_file():
+        yield name, target
+    elif target.is_dir():
+        for inner in _files_of(target):
+            yield f"{name}/{inner.relative_to(target).as_posix()}", inner
 
 
 def _of_nlu() -> dict[str, Path]:
@@ -96,7 +158,15 @@ def _of_nlu() -> dict[str, Path]:
 
 
 def _tracked(top: Path) -> list[str]:
-    command = ["git", "-C", str(top), "ls-files", "-z", "--cached"]
+    return _listed(top, "--cached", "--recurse-submodules")
+
+
+def _untracked(top: Path) -> list[str]:
+    return sorted(_listed(top, "--others", "--exclude-standard"))
+
+
+def _listed(top: Path, *which: str) -> list[str]:
+    command = ["git", "-C", str(top), "ls-files", "-z", *which]
     try:
         done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     except OSError as error:
@@ -121,7 +191,7 @@ def _declared(top: Path, declared: str) -> dict[str, Path]:
         raise UserError(f"{PREFIX}.include holds {declared}, which does not exist under {top}")
     files = [path] if path.is_file() else list(_files_of(path))
     names = {file.relative_to(top).as_posix(): file for file in files}
-    if secret := [name for name in names if any(map(is_secret_file, Path(name).parts))]:
+    if secret := [name for name in names if _is_secret(name)]:
         raise UserError(
             f"{PREFIX}.include holds {', '.join(secret[:LARGEST_SHOWN])}, which by its name holds secrets; leave it "
             "out: jobs get their rights by a role"

@@ -3,11 +3,12 @@
 import functools
 import logging
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from nlu.launching.history import project_folder
-from nlu.launching.pai.archive import Archive, code_files, pack
+from nlu.launching.pai.archive import Archive, code_files, left_out, pack
 from nlu.storage.objects import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -50,4 +51,6 @@ def packed(include: tuple[str, ...], limit_mb: float, as_tar: bool) -> Packed:
     top = project_folder()
     names = frozenset(code_files(top, include))
     archive = pack(top, include, limit_mb=limit_mb, as_tar=as_tar)
+    for sentence in left_out(top, include):
+        print(f"nlu: warning: {sentence}", file=sys.stderr)
     return Packed(archive, names, Path(os.path.relpath(Path.cwd(), top)).as_posix())

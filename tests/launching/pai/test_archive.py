@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.launching.pai.archive import pack
+from nlu.launching.pai.archive import left_out, pack
+from nlu.launching.pai.packed import packed
 
 
 @pytest.fixture
@@ -98,3 +99,70 @@ def test_too_large_an_archive_names_its_largest_files(project):
 def test_outside_of_a_checkout_nobody_knows_what_is_code(tmp_path):
     with pytest.raises(UserError, match=r"is no checkout of git .*; start from your project's folder"):
         pack(tmp_path, limit_mb=1)
+
+
+def names_in(archive: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def test_files_of_submodules_go_and_one_that_is_not_checked_out_is_told(project, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    (other / "model.py").write_text("shared = 1\n")
+    git(other, "add", ".")
+    git(other, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a")
+    for name in ("shared", "empty"):
+        git(project, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(other), name)
+    git(project, "submodule", "deinit", "-f", "empty")
+    assert names_in(pack(project, limit_mb=1).content)["shared/model.py"] == b"shared = 1\n"
+    assert [text for text in left_out(project) if "submodules that" in text] == [
+        "jobs will not find empty, submodules that are not checked out: git submodule update --init"
+    ]
+
+
+def test_a_link_goes_as_what_it_leads_to_and_one_that_leads_elsewhere_is_told(project):
+    (project / "parts/inner").mkdir(parents=True)
+    (project / "parts/inner/layer.py").write_text("layer")
+    (project / "secrets").mkdir()
+    (project / "secrets/prod.txt").write_text("geheim")
+    links = {"one.py": "parts/inner/layer.py", "folder": "parts", "up": ".", "nowhere": "none"}
+    for link, target in {**links, "hidden.py": "secrets/prod.txt"}.items():
+        os.symlink(target, project / link)
+    git(project, "add", ".")
+    found = names_in(pack(project, limit_mb=1).content)
+    assert found["one.py"] == found["folder/inner/layer.py"] == found["parts/inner/layer.py"] == b"layer"
+    assert b"geheim" not in b"".join(found.values()) and not [name for name in found if name.startswith("up/")]
+    (told,) = [text for text in left_out(project) if "links" in text]
+    assert "jobs will not find link, nowhere, up, links that lead out of" in told
+
+
+def test_a_plain_file_in_a_folder_that_is_called_like_a_secret_stays_here_and_is_told(project):
+    (project / "Secrets").mkdir()
+    (project / "Secrets/prod.txt").write_text("geheim")
+    for name in ("odps_config.ini", ".ossutilconfig"):
+        (project / name).write_text("access_key=geheim")
+    git(project, "add", "-f", ".")
+    assert b"geheim" not in b"".join(names_in(pack(project, limit_mb=1).content).values())
+    (told,) = [text for text in left_out(project) if "secrets" in text]
+    for name in ("Secrets/prod.txt", "odps_config.ini", ".ossutilconfig", "api_key.txt"):
+        assert name in told
+
+
+def test_modules_that_git_does_not_track_are_told_once_unless_they_are_declared(project, capfd, monkeypatch):
+    (project / "nlu/mine.py").write_text("")
+    (project / "conf").mkdir()
+    (project / "conf/mine.yaml").write_text("")
+    (project / "notes.txt").write_text("")
+    (project / "built.py").write_text("")
+    (project / ".gitignore").write_text("built.py\n")
+    monkeypatch.chdir(project)
+    packed((), 1.0, False)
+    packed((), 1.0, False)
+    said = [line for line in capfd.readouterr().err.splitlines() if "does not track" in line]
+    assert said == [
+        "nlu: warning: jobs will not find conf/mine.yaml, nlu/mine.py, which git does not track: git add them, or name "
+        "them in hydra.launcher.include"
+    ]
+    assert not [text for text in left_out(project, ["nlu/mine.py", "conf"]) if "track" in text]
