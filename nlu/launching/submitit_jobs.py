@@ -166,10 +166,13 @@ def tail(files: list[Path], lines: int) -> list[str]:
         try:
             with open(file, "rb") as stream:
                 stream.seek(0, 2)
-                stream.seek(max(0, stream.tell() - TAIL_BYTES))
-                said = stream.read().decode(errors="replace").splitlines()
+                start = max(0, stream.tell() - TAIL_BYTES)
+                stream.seek(start)
+                text = stream.read().decode(errors="replace")
         except OSError:
             continue
+        # Of a line whose beginning is cut off nobody knows whether it is the end of a secret.
+        said = hide("\n".join(text.splitlines()[1 if start else 0 :])).splitlines()
         if said := [line for line in said if line.strip() and not OF_SUBMITIT.match(line)]:
             return said[-lines:]
     return []

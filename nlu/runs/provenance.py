@@ -25,7 +25,7 @@ from typing import Any
 import nlu
 from nlu.config.errors import DataError, UserError
 from nlu.storage.files import write_bytes, write_json, write_text
-from nlu.storage.redaction import command_text, hide_setting, is_secret_file
+from nlu.storage.redaction import command_text, hide_keys, hide_setting, is_secret_file
 
 DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors", "hydra-core")
 MAX_DIFF_BYTES = 200_000
@@ -204,12 +204,12 @@ def _describe_diff(checkout: Path) -> dict[str, Any]:
     plain = ("diff", "--no-ext-diff", "--no-textconv", "--no-renames")
     changed = (_git(checkout, *plain, "--name-only", "-z", "HEAD") or "").split("\0")
     secret = [f":(exclude,top,literal){name}" for name in changed if any(map(is_secret_file, Path(name).parts))]
-    diff = _git(checkout, *plain, "HEAD", "--", ":(top)", *secret, max_bytes=MAX_DIFF_BYTES + 1)
-    content = (diff or "").encode(errors="replace")
-    return {
-        "diff": content[:MAX_DIFF_BYTES].decode(errors="ignore"),
-        "diff_cut": len(content) > MAX_DIFF_BYTES,
-    }
+    diff = _git(checkout, *plain, "HEAD", "--", ":(top)", *secret, max_bytes=MAX_DIFF_BYTES + 1) or ""
+    content = diff.encode(errors="replace")
+    if is_cut := len(content) > MAX_DIFF_BYTES:
+        # Half a key would not be known as one, so a diff is cut between two lines.
+        diff = content[: content.rfind(b"\n", 0, MAX_DIFF_BYTES) + 1].decode()
+    return {"diff": hide_keys(diff), "diff_cut": is_cut}
 
 
 def _git(folder: Path, *arguments: str, max_bytes: int = -1) -> str | None:

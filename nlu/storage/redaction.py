@@ -46,10 +46,8 @@ _FORM = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?-----END [A-Z ]*PRIVATE KEY-----|.*)",
     re.DOTALL,
 )
-_ASSIGNED = re.compile(
-    r"(?P<before>(?P<quote>['\"]?)(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,127})(?P=quote)(?P<sign>=|\s?:\s?))"
-    r"(?![{\[(])(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s'\",;&#)}\]]+)"
-)
+_NAMED = re.compile(r"(?<![\w.-])(?P<quote>['\"]?)(?P<name>[A-Za-z_][\w.-]{0,127})(?P=quote)(?P<sign>=|\s?:\s?)")
+_VALUE = re.compile(r"(?![{\[(])(\"[^\"\n]*\"|'[^'\n]*'|[^\s'\",;&#)}\]]+)")
 _KEY = re.compile(r"(?<![\w.-])(?P<name>[\w.-]+)['\"]?\s*:")
 _AUTHORIZATION = re.compile(
     r"(?P<before>\b(authorization['\"]?\s*[:=]\s*['\"]?(\w+\s+)?|bearer\s+(?=\S*\d)))"
@@ -109,15 +107,24 @@ def found_in(text: str) -> list[str]:
 
 def found_in_line(line: str) -> list[str]:
     """Name every secret in a line of a shell or an option of a queue: also what is assigned to the name of one."""
-    assigned = [f"a secret ({one['name']}=)" for one in _ASSIGNED.finditer(line) if _is_assigned_secret(one)]
+    assigned = [f"a secret ({name}=)" for name, _, _ in _assigned(line)]
     assigned += ["a secret (authorization)"] if _AUTHORIZATION.search(line) else []
     return found_in(line) + assigned
 
 
 def hide(text: str) -> str:
     """The text with *** for every secret in it: of addresses, by its form, by the name before it, by its value."""
-    text = _FORM.sub(HIDDEN, ADDRESS.sub(_hidden_address, text))
-    text = _AUTHORIZATION.sub(rf"\g<before>{HIDDEN}", _ASSIGNED.sub(_hidden_assignment, text))
+    text = ADDRESS.sub(_hidden_address, text)
+    # From the end, so that places before keep their numbers.
+    for _, start, end in reversed(list(_assigned(text))):
+        text = f"{text[:start]}{HIDDEN}{text[end:]}"
+    return hide_keys(_AUTHORIZATION.sub(rf"\g<before>{HIDDEN}", text))
+
+
+def hide_keys(text: str) -> str:
+    """The text with *** only for keys that are known by their form, and for the values of variables that hold secrets:
+    for source code, where names stand before what is no secret."""
+    text = _FORM.sub(HIDDEN, text)
     for value in environment_values():
         text = text.replace(value, HIDDEN)
     return text
@@ -249,18 +256,23 @@ def _maps_secret(value: str) -> bool:
     return any(is_secret_name(one["name"]) for one in _KEY.finditer(value)) or bool(found_in_line(value))
 
 
-def _is_assigned_secret(one: re.Match[str]) -> bool:
-    """Whether a text assigns a secret. In prose a colon may follow any word: there the name is compound or quoted."""
-    name, value = one["name"], one["value"].strip("'\"")
-    if not is_secret_name(name) or not value or value in (HIDDEN, "null", "None", "VALUE") or value.startswith("$"):
-        return False
-    before = one.string[: one.start()]
-    is_in_mapping = before.rfind("{") > before.rfind("}")
-    return one["sign"] == "=" or bool(one["quote"]) or "_" in name or "-" in name or is_in_mapping
+def _assigned(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the name of each secret that a text assigns, and where its value begins and ends.
 
-
-def _hidden_assignment(one: re.Match[str]) -> str:
-    return one["before"] + (HIDDEN if _is_assigned_secret(one) else one["value"])
+    In prose a colon may follow any word: there the name is compound, in quotes or in a mapping.
+    """
+    behind = 0
+    for one in _NAMED.finditer(text):
+        name, value = one["name"], _VALUE.match(text, one.end())
+        if one.start() < behind or value is None or not is_secret_name(name):
+            continue
+        plain = value[0].strip("'\"")
+        if not plain or plain in (HIDDEN, "null", "None", "VALUE") or plain.startswith("$"):
+            continue
+        is_in_mapping = text.rfind("{", 0, one.start()) > text.rfind("}", 0, one.start())
+        if one["sign"] == "=" or one["quote"] or "_" in name or "-" in name or is_in_mapping:
+            behind = value.end()
+            yield name, value.start(), behind
 
 
 def _hidden_address(address: re.Match[str]) -> str:

@@ -24,7 +24,7 @@ from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
 from nlu.launching.queues import Place, open_queue
 from nlu.launching.slurm import SlurmQueue
 from nlu.launching.submissions import Submissions, new_tokens
-from nlu.launching.submitit_jobs import failed, read_outcome, told
+from nlu.launching.submitit_jobs import TAIL_BYTES, failed, read_outcome, tail, told
 from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.sweeps.channel import last_line
@@ -315,3 +315,12 @@ def test_a_refusal_in_a_job_is_told_as_a_refusal(tmp_path):
     file.write_bytes(pickle.dumps(("success", told(failed(UserError("a", "b", summary="c", remedy="d"))))))
     found = read_outcome(file)._return_value
     assert isinstance(found, UserError) and found.sentences == ["c", "a", "b", "d"]
+
+
+def test_the_last_lines_of_a_log_hold_no_secret_also_where_it_is_cut(tmp_path):
+    log = tmp_path / "57_0_log.err"
+    end = "x" * (TAIL_BYTES - 20) + "\n"
+    log.write_text(f"https://user:{'geheim' * 9}@host/a {end}last: HF_TOKEN=geheim\n")
+    assert tail([log], 5) == ["last: HF_TOKEN=***"]
+    log.write_text("begun\nlast: HF_TOKEN=geheim\n")
+    assert tail([log], 5) == ["begun", "last: HF_TOKEN=***"]

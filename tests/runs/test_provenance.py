@@ -194,3 +194,12 @@ def test_a_trusted_package_that_is_not_there_is_refused_by_name(tmp_path):
 )  # fmt: skip
 def test_names_of_secret_files_are_recognised(name, secret):
     assert is_secret_file(name) is secret
+
+
+def test_a_key_that_somebody_wrote_into_code_is_not_in_the_diff_also_where_that_is_cut(checkout):
+    key = "hf_" + "aB3d" * 9
+    call(f"Path('README.md').write_text('token = \"{key}\"\\n'); {WRITE}", checkout)
+    call(f"Path('README.md').write_text('x' * 199_000 + '\\n' + '{key} ' * 90); {WRITE}", checkout)
+    small, cut = (start["git"] for start in starts_of(checkout / "run"))
+    assert '+token = "***"' in small["diff"] and "hf_" not in small["diff"]
+    assert cut["diff_cut"] and "x" * 199_000 in cut["diff"] and "hf_" not in cut["diff"]

@@ -150,6 +150,7 @@ def test_a_name_of_a_secret_is_known_in_any_case_with_either_dash_and_below_any_
         shown = str(without_secrets({"a": [{written: {"b": ["abc"], "n": 123}}], "c": 1}))
         assert "abc" not in shown and "123" not in shown and "'c': 1" in shown
         assert hide(f"cannot run: export {written}=abc; python x") == f"cannot run: export {written}=***; python x"
+        assert hide(f"last: {written}=abc") == f"last: {written}=***"
         assert found_in_line(f"export {written}=abc") and not found_in_line(f"export {written}=$OTHER")
 
 
