@@ -39,6 +39,7 @@ from nlu.storage.ledger import FOLDER, SAVE, Ledger, MirrorAway, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.progress import download_progress
 from nlu.storage.settle import remove
+from nlu.storage.temporary import Pauses
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ class Mirror:
             self._changed.notify_all()
 
     def close(self, *, failed: bool = False) -> None:
-        """Send what is not there yet, and give the claim back. Raises UserError where the store stays away.
+        """Send what is not there yet, and give the claim back. Raises MirrorAway where the store stays away.
 
         Nothing is sent of a folder in which no run began.
         """
@@ -202,7 +203,7 @@ class Mirror:
                 self._say(f"ended; waiting until all of it is in {self.store.shown}")
                 told_s = now_s
             if now_s - began_s > limit_s:
-                raise UserError(
+                raise MirrorAway(
                     f"the run in {self._folder} is not in {self.store.shown}, which did not take it for "
                     f"{limit_s / 60:.0f} minutes; the same command with resume=auto sends the rest"
                 )
@@ -214,7 +215,7 @@ class Mirror:
 
     def _send_all(self) -> None:
         """The thread: send the newest snapshot until there is none and the end was asked for."""
-        pause_s, is_told = PAUSE_S, False
+        pauses, is_told = iter(Pauses(PAUSE_S, LONGEST_PAUSE_S)), False
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending is not None or self._closing)
@@ -234,8 +235,7 @@ class Mirror:
                     is_told = True
                 self._put_back(snapshot)
                 with self._changed:
-                    self._changed.wait_for(lambda: self._given_up, pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                    self._changed.wait_for(lambda: self._given_up, next(pauses))
                 continue
             except Exception as error:
                 # A mistake of ours, which must not pass for a mirror that has all.
@@ -243,7 +243,7 @@ class Mirror:
                 return
             if is_told:
                 log.info("%s answers again, and has all that was saved", self.store.shown)
-            pause_s, is_told = PAUSE_S, False
+            pauses, is_told = iter(Pauses(PAUSE_S, LONGEST_PAUSE_S)), False
             remove(snapshot.outbox)
 
     def _put_back(self, snapshot: Snapshot) -> None:

@@ -7,7 +7,7 @@ there are stands in `nlu.storage.buckets`.
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -66,7 +66,7 @@ class Bucket(ABC):
 
     scheme: str
 
-    def __init__(self, name: str, filesystem: Any, called: str = "", delays_s: tuple[float, ...] | None = None):
+    def __init__(self, name: str, filesystem: Any, called: str = "", delays_s: Iterable[float] | None = None):
         self.name, self._filesystem, self._called = name, filesystem, called
         self._delays_s = RETRY_DELAYS_S if delays_s is None else delays_s
 

@@ -7,7 +7,7 @@ Of s3fs `call_s3`, `cp_file`, `mkdir` and its event loop are used.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -136,7 +136,7 @@ def _found(entry: dict[str, Any], size: str) -> Found:
     return Found(False, entry[size], etag_of(entry.get("ETag")), modified.timestamp() if modified else None)
 
 
-def open_bucket(scheme: str, name: str, called: str = "", delays_s: tuple[float, ...] | None = None) -> Bucket:
+def open_bucket(scheme: str, name: str, called: str = "", delays_s: Iterable[float] | None = None) -> Bucket:
     """The bucket of an object store; asks nothing yet. What it is `called` in errors is its address, if not given.
 
     Its requests are tried again after `delays_s`, `RETRY_DELAYS_S` if not given.

@@ -15,11 +15,12 @@ from nlu.config.errors import DataError
 from nlu.storage.entries import Entry
 from nlu.storage.progress import download_progress
 from nlu.storage.reference import Reference
+from nlu.storage.temporary import Pauses
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 30
-RETRY_DELAYS_S = (0.5, 1.0, 2.0)
+RETRY_DELAYS_S = Pauses(0.5, 2.0, 3)
 CHUNK_BYTES = 1 << 20
 TRANSIENT_STATUS = {408, 425, 429, 500, 502, 503, 504}
 

@@ -35,6 +35,7 @@ from nlu.config.errors import UserError
 from nlu.storage.answers import Unreachable
 from nlu.storage.objects import ObjectStore
 from nlu.storage.processes import elapsed_s, has_ended, identity_of
+from nlu.storage.temporary import Temporary
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,8 @@ HELD_FOR_S = 1.0
 PAUSE_S, TRIES, CLAIM_TRIES = 0.5, 20, 5
 
 
-class MirrorAway(UserError):
-    """The store does not answer at the start, so that nothing is known of what it holds."""
+class MirrorAway(UserError, Temporary):
+    """The store does not answer at the start, so that nothing is known of what it holds, or at the end."""
 
 
 class TakenOver(UserError):

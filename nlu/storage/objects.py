@@ -5,7 +5,7 @@ from memory. Keys are relative to the folder that the store was opened with, and
 often they are tried, are those of `nlu.storage.buckets`; files go over as in `nlu.storage.stores`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,7 +38,7 @@ class ObjectStore:
     raises UserError for what is no such address.
     """
 
-    def __init__(self, url: str, what: str, delays_s: tuple[float, ...] | None = None):
+    def __init__(self, url: str, what: str, delays_s: Iterable[float] | None = None):
         self.reference = object_reference(url, what)
         self.shown = self.reference.shown.rstrip("/")
         bucket, _, folder = self.reference.location.partition("://")[2].rstrip("/").partition("/")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from nlu.config.errors import UserError
+from nlu.storage.temporary import Temporary
 
 KEY = "hydra.sweeper.storage"
 OUTAGE_S = 900.0
 """How long a storage may be away before a job or a search gives up."""
 
 
-class StorageAway(UserError):
+class StorageAway(UserError, Temporary):
     """A storage that does not answer, of whatever kind, so that nothing is known of what it holds."""
 
     @classmethod

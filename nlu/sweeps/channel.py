@@ -28,9 +28,10 @@ from nlu.config import stopping
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.placement import placement
 from nlu.config.submitted import is_submitted, time_signal
-from nlu.storage.ledger import MirrorAway, TakenOver
+from nlu.storage.ledger import TakenOver
 from nlu.storage.locks import hold_lock
 from nlu.storage.redaction import hide
+from nlu.storage.temporary import is_temporary
 from nlu.sweeps.away import StorageAway
 from nlu.sweeps.faults import lost_a_peer, machine_fault
 from nlu.sweeps.storage import open_storage
@@ -45,6 +46,8 @@ CLAIM = "claim"
 """user attribute of a trial: `launch` and `id` of the job that has it"""
 FAULT = "fault"
 """user attribute of a trial: for which `launch` its machine was at fault, and the `error`"""
+REASON = "reason"
+"""user attribute of a trial: why the job of which `launch` stopped before its end, as an `error`"""
 PRUNER = "pruner"
 """user attribute of a study: the pruner as `nlu.sweeps.pruning.build` takes it"""
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
@@ -168,6 +171,11 @@ class Trial:
         """Leave the trial to another launch: that this one could not end it was the machine's fault."""
         self._leave(FAULT, {"launch": self.launch, "error": fault})
 
+    def stopped(self, reason: str) -> None:
+        """Tell why this job stops before its end; a storage that does not answer is not waited for again."""
+        with suppress(StorageAway), self._storage.hurried():
+            self._leave(REASON, {"launch": self.launch, "error": reason})
+
     def _leave(self, name: str, value: dict[str, Any]) -> None:
         from optuna.exceptions import UpdateFinishedTrialError
 
@@ -201,10 +209,11 @@ _open = lru_cache(maxsize=1)(Trial)
 def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int]) -> int:
     """Call `run`, which returns an exit status, and leave in the storage what became of it.
 
-    A run that stopped with its state saved leaves no outcome: the sweep goes on with it another time. So it does with
-    one whose machine failed, whose storage stays away, or of which a newer job has the trial or the mirror. A UserError
-    is told by the sweep, and ends the job with its status; its sentences are in `run_dir/log.txt`. What else was raised
-    is raised again; its traceback is there.
+    A run that stopped with its state saved leaves no outcome: the sweep continues it another time. So it does with one
+    whose machine failed, whose failure is temporary (`nlu.storage.temporary`), or of which a newer job has the trial or
+    the mirror; why is left in the storage, if that answers. Any other UserError is told by the sweep, and ends the job
+    with its status; its sentences are in `run_dir/log.txt`. What else was raised is raised again; its traceback is
+    there.
     """
     with stopping.listening():
         if is_submitted():
@@ -225,6 +234,7 @@ def _run_claimed(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], in
     if not placement().is_first:
         # The process of the first node has the trial, and tells the others what becomes of it.
         return run()
+    trial = None
     try:
         trial = open_trial(mapping)
         with only_job(run_dir):
@@ -236,9 +246,18 @@ def _run_claimed(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], in
             if trial.is_over:
                 return 0
             return _run(trial, run_dir, run)
-    except (StorageAway, Superseded, TakenOver, MirrorAway) as error:
+    except Exception as error:
+        if not _leaves_trial(error):
+            raise
         log.warning("%s", error)
+        if trial is not None and not isinstance(error, StorageAway | Superseded):
+            trial.stopped(last_line(error))
         return stopping.exit_code()
+
+
+def _leaves_trial(error: Exception) -> bool:
+    """Whether an error leaves a trial to another job, or to the same another time."""
+    return isinstance(error, Superseded | TakenOver) or is_temporary(error)
 
 
 @contextmanager
@@ -257,9 +276,9 @@ def only_job(run_dir: Path) -> Iterator[None]:
 def _run(trial: Trial, run_dir: Path, run: Callable[[], int]) -> int:
     try:
         status = run()
-    except (StorageAway, Superseded, TakenOver, MirrorAway):
-        raise
     except Exception as error:
+        if _leaves_trial(error):
+            raise
         if placement().world_size > 1 and lost_a_peer(error):
             # Its node went down, or it said by itself what became of it: this job leaves no outcome, and is begun anew.
             record_failure(run_dir, error)
@@ -276,6 +295,8 @@ def _run(trial: Trial, run_dir: Path, run: Callable[[], int]) -> int:
             return EXIT_USER_ERROR
         raise
     if status in stopping.STOPPED:
+        if (number := stopping.received()) is not None:
+            trial.stopped(f"it was sent {number.name}")
         return status
     if status:
         trial.finish(FAILED, run_dir, error=f"a process of it ended with status {status}", log_file=run_dir / "log.txt")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+
+from nlu.storage.temporary import causes
 
 OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 # Of libraries that have no OSError to raise only the text is left.
@@ -20,7 +21,7 @@ def machine_fault(error: BaseException) -> str | None:
 
     What an error was raised from counts too, so that it may have been told in other words since.
     """
-    for each in _chain(error):
+    for each in causes(error, with_context=True):
         if isinstance(each, OSError) and each.errno in OF_STORAGE:
             return f"{each.strerror}: {each.filename}" if each.filename else str(each.strerror)
         if found := _SAID.search(str(each)):
@@ -45,11 +46,3 @@ def lost_a_peer(error: BaseException) -> bool:
     from torch.distributed import DistError
 
     return isinstance(error, DistError) or _OF_GLOO.search(str(error)) is not None
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

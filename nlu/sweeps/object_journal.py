@@ -29,6 +29,7 @@ from optuna.storages.journal import BaseJournalBackend
 from nlu.config.errors import UserError
 from nlu.storage.answers import Denied, Unreachable
 from nlu.storage.objects import ObjectStore
+from nlu.storage.temporary import Pauses
 from nlu.sweeps.away import StorageAway
 
 logger = logging.getLogger(__name__)
@@ -36,9 +37,9 @@ logger = logging.getLogger(__name__)
 FAN = 32
 """Objects that make one of the next level; also how many are asked for at once."""
 LEVELS = (2, 1)
-RETRY_DELAYS_S = (0.5, 1.0, 2.0)
-REQUEST_DELAYS_S = (0.2,)
-"""Once more for what a moment mends. Outages are waited for above, where a search that is to stop ends the wait."""
+RETRY_DELAYS_S = Pauses(0.5, 2.0, 3)
+REQUEST_DELAYS_S = Pauses(0.2, 0.2, 1)
+"""Once more for what a moment corrects. Outages are waited for above, where a search that is to stop ends the wait."""
 
 
 class ObjectJournalBackend(BaseJournalBackend):

@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from nlu.storage.temporary import Pauses
 from nlu.sweeps.away import OUTAGE_S, StorageAway, reason_of
 
 log = logging.getLogger(__name__)
@@ -42,8 +44,8 @@ def patiently(
     Raises StorageAway when that has gone on for `wait_s` seconds or `is_hurried` says so; a StorageAway of the first
     try stands as it is. Raises whatever else `call` raises.
     """
-    began_s, pause_s = time.monotonic(), FIRST_PAUSE_S
-    while True:
+    began_s = time.monotonic()
+    for pause_s in Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S):
         try:
             return call()
         except away as error:
@@ -54,7 +56,7 @@ def patiently(
                 raise StorageAway.after(url, error, waited_s) from error
             log.warning("the storage does not answer, trying again: %s", reason_of(error))
             _sleep(pause_s, is_hurried)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    raise AssertionError
 
 
 def _sleep(seconds: float, is_hurried: Callable[[], bool]) -> None:
@@ -93,6 +95,15 @@ class PatientStorage(_Forwarding):
         self.wait_s = wait_s
         self.is_hurried = never
         self._away = away
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Wait for nothing while the block runs."""
+        before, self.is_hurried = self.is_hurried, lambda: True
+        try:
+            yield
+        finally:
+            self.is_hurried = before
 
     def patiently(self, call: Callable[[], Any]) -> Any:
         """Return what `call` returns, as `patiently` does."""

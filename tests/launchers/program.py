@@ -1,7 +1,8 @@
 """A Hydra program of a few lines that reports to its trial: what a search drives, without the weight of a real run.
 
 It climbs to its value in `steps` steps of 100 examples, saves its step before each report, and notes in runs.txt every
-time it was started: process, first step, devices, threads. A file named full in the sweep folder makes its disk full.
+time it was started: process, first step, devices, threads. A file named full in the sweep folder makes its disk full,
+one named away has its mirror not answer. With stops=true it stops after every step, its state saved.
 """
 
 import json
@@ -24,6 +25,7 @@ step_s: 0.0
 fail: false
 fail_from: 1000000
 die_once: false
+stops: false
 trial: null
 resume: never
 hydra:
@@ -37,6 +39,10 @@ hydra:
 def value_of(config: DictConfig) -> float:
     """What a trial reaches at its last step: the nearer lr is to 0.01, the more."""
     return 1.0 - abs(config.lr - 0.01)
+
+
+class Stop(Exception):
+    """Asks the job to stop with its state saved."""
 
 
 def climb(config: DictConfig, folder: Path) -> float:
@@ -55,6 +61,10 @@ def climb(config: DictConfig, folder: Path) -> float:
     if config.die_once and step == 2 and not (folder / "died").exists():
         (folder / "died").touch()
         os._exit(9)
+    if (folder.parent / "away").exists():
+        from nlu.storage.ledger import MirrorAway
+
+        raise MirrorAway("the mirror is away")
     trial = open_trial(config.trial) if config.trial else None
     is_pruned = False
     while step < config.steps and not is_pruned:
@@ -65,6 +75,8 @@ def climb(config: DictConfig, folder: Path) -> float:
         temporary.write_text(json.dumps({"step": step}))
         temporary.rename(saved)
         is_pruned = bool(trial and trial.report(100 * step, value) and step < config.steps)
+        if config.stops and step < config.steps:
+            raise Stop
         if config.die_once and step == 2 and not (folder / "died").exists():
             (folder / "died").touch()
             os._exit(9)
@@ -79,7 +91,14 @@ def main(config: DictConfig) -> float:
         return climb(config, folder)
     from nlu.sweeps.channel import run_trial
 
-    return run_trial(config.trial, folder, lambda: 0 * climb(config, folder))
+    def run() -> int:
+        try:
+            climb(config, folder)
+        except Stop:
+            return 75
+        return 0
+
+    return run_trial(config.trial, folder, run)
 
 
 if __name__ == "__main__":

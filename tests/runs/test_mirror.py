@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
@@ -18,12 +20,14 @@ from nlu.runs import mirror as mirrors
 from nlu.runs.mirror import Mirror, bring_back
 from nlu.runs.mirrored import abort_uploads, versions
 from nlu.storage import copies
+from nlu.storage.answers import CredentialsAway
 from nlu.storage.bucket import Bucket
 from nlu.storage.buckets import S3Bucket, open_bucket
 from nlu.storage.copies import records_of
-from nlu.storage.ledger import RELEASE, SAVE, Ledger, TakenOver
+from nlu.storage.ledger import RELEASE, SAVE, Ledger, MirrorAway, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.settle import mark_whole
+from nlu.storage.temporary import is_temporary
 from nlu.sweeps.object_journal import ObjectJournalBackend
 from tests.buckets import Server
 from tests.training.in_process import TINY, Killed, composed, killed_in_backward, start
@@ -298,14 +302,51 @@ def test_a_store_that_stays_away_is_told_at_the_end_with_what_sends_the_rest(
 ) -> None:
     monkeypatch.setattr(mirrors, "EXIT_WAIT_S", 0.5)
     monkeypatch.setattr(mirrors.Mirror, "_send", _never)
-    with pytest.raises(UserError, match="resume=auto sends the rest"):
+    with pytest.raises(MirrorAway, match="resume=auto sends the rest") as raised:
         run(tmp_path / "here")
+    # A trial is not failed by it, and its search starts it again.
+    assert is_temporary(raised.value)
     assert (tmp_path / "here/result.json").exists()
     monkeypatch.undo()
     s3_again = s3.bucket(monkeypatch)
     assert s3_again and "result.json" not in objects(url)
     run(tmp_path / "here", "resume=auto")
     assert "result.json" in objects(url)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_while_the_rest_is_sent_ends_the_command_and_the_same_one_sends_it(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, status: int
+) -> None:
+    wait, sent = Mirror._wait, threading.Event()
+
+    def signalled(self: Mirror, limit_s: float) -> None:
+        sent.set()
+        signal.raise_signal(number)
+        wait(self, limit_s)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mirrors, "PAUSE_S", 0.01)
+        patched.setattr(mirrors, "GIVE_UP_S", 1.0)
+        patched.setattr(Mirror, "_send", _never)
+        patched.setattr(Mirror, "_wait", signalled)
+        run(tmp_path / "here", status=status)
+    assert sent.is_set() and (tmp_path / "here/result.json").exists() and "result.json" not in objects(url)
+    run(tmp_path / "here", "resume=auto")
+    assert objects(url)["result.json"] == (tmp_path / "here/result.json").read_bytes()
+
+
+def test_a_moment_without_credentials_is_temporary_also_at_the_start(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expired(self: Ledger, *_: Any) -> None:
+        raise CredentialsAway("the token has expired; renew AWS_SESSION_TOKEN")
+
+    with monkeypatch.context() as patched, pytest.raises(UserError) as raised:
+        patched.setattr(Ledger, "newest", expired)
+        run(tmp_path / "here")
+    assert is_temporary(raised.value) and not (tmp_path / "here/config.yaml").exists()
+    run(tmp_path / "here")
 
 
 def _never(self: Mirror, snapshot: object) -> None:

@@ -3,12 +3,16 @@
 import errno
 import os
 import signal
+import threading
+from pathlib import Path
 
 import optuna
 import pytest
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
+from nlu.storage.answers import CredentialsAway, Denied, Unreachable
+from nlu.storage.ledger import MirrorAway
 from nlu.sweeps import channel
 from nlu.sweeps.away import StorageAway
 from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, PRUNER, Superseded, Trial, run_trial
@@ -242,6 +246,48 @@ def test_a_job_whose_storage_stays_away_leaves_its_trial_to_be_gone_on_with(hand
 
     assert run_trial(handed(0), tmp_path / "0", run) == 75
     assert OUTCOME not in frozen(handed, 0).user_attrs
+
+
+@pytest.mark.parametrize("error", [
+    MirrorAway("it did not take it for 30 minutes"), CredentialsAway("the token has expired"), Unreachable("busy"),
+])  # fmt: skip
+def test_a_temporary_failure_leaves_a_trial_to_be_continued_and_says_why(handed, tmp_path, error):
+    def run():
+        raise error
+
+    assert run_trial({**handed(0), "launch": 3}, tmp_path / "0", run) == 75
+    left = frozen(handed, 0).user_attrs
+    assert OUTCOME not in left and left[channel.REASON] == {"launch": 3, "error": error.problems[0]}
+
+
+def test_a_refused_key_fails_a_trial(handed, tmp_path):
+    def run():
+        raise Denied("the store does not know this access key")
+
+    assert run_trial(handed(0), tmp_path / "0", run) == 2
+    assert frozen(handed, 0).user_attrs[OUTCOME]["state"] == FAILED
+
+
+def test_a_job_that_was_asked_to_stop_says_by_which_signal(handed, tmp_path):
+    def run():
+        with stopping.polled():
+            signal.raise_signal(signal.SIGTERM)
+        return stopping.exit_code()
+
+    assert run_trial(handed(0), tmp_path / "0", run) == 75
+    assert frozen(handed, 0).user_attrs[channel.REASON]["error"] == "it was sent SIGTERM"
+
+
+def test_a_report_waits_no_longer_for_a_storage_that_is_away_once_a_signal_came(handed, tmp_path):
+    folder = Path(handed(0)["storage"].partition("://")[2]).parent
+    trial = Trial(**handed(0))
+    trial.claim()
+    folder.rename(folder.with_name("away"))
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    with stopping.polled(), pytest.raises(StorageAway):
+        trial.report(100, 0.5)
+    folder.with_name("away").rename(folder)
+    assert frozen(handed, 0).intermediate_values == {}
 
 
 def test_the_time_of_a_continued_trial_is_that_of_all_its_jobs(handed, tmp_path):

@@ -42,7 +42,7 @@ PHASES = {
     "figures": "1 nlu.training.finish draw",
 }
 BETWEEN = {
-    "grid": "2 nlu.train main",
+    "grid": "2 nlu.train run",
     "folds": "1 nlu.training.repeats _line",
     "search": "1 hydra_plugins.hyperband_sweeper._impl Search._show_progress",
 }

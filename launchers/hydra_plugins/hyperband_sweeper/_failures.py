@@ -1,13 +1,25 @@
-"""When a search ends because of what fails: trials that fail alike one after another, machines that are at fault."""
+"""When a search ends because of what fails: trials that fail alike one after another, machines that are at fault, jobs
+that stop again and again; and when a trial is started again.
+"""
 
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.config.words import counted
+from nlu.storage.temporary import Pauses
 
 FAULTS_MAX = 3
 """How often in a row, no trial having ended in between, machines may be at fault before the search ends."""
+
+
+RESTARTS = Pauses(1.0, 60.0, 10)
+"""how long and how often a trial waits whose job stopped before its end without having got any further"""
+LOST_MAX = 3
+"""How often a job may vanish without a word, and without having got any further, before its trial has failed."""
 
 
 class FailuresEndSearch(UserError):
@@ -69,3 +81,64 @@ class Failures:
                 f"the search cannot go on, for no fault of its trials: {fault}; mend that, and the same command with "
                 f"hydra.sweep.dir={self.folder} goes on; no trial is lost"
             )
+
+
+@dataclass
+class Restarts:
+    """Trials whose jobs ended before their end: how often in a row without having got further, and when each may start
+    again."""
+
+    lost: Counter[int] = field(default_factory=Counter)
+    """how often a trial's job vanished"""
+    stops: Counter[int] = field(default_factory=Counter)
+    """how often it stopped, its state saved"""
+    _pauses: dict[int, Iterator[float]] = field(default_factory=dict)
+    _due_s: dict[int, float] = field(default_factory=dict)
+
+    def stopped(self, number: int, *, got_further: bool) -> float | None:
+        """Count a job that stopped; returns after how many seconds its trial starts again, None where it has stopped
+        too often."""
+        if got_further:
+            self.progressed(number)
+            return 0.0
+        self.stops[number] += 1
+        return self._paused(number)
+
+    def vanished(self, number: int, *, got_further: bool) -> float | None:
+        """Count a job that is gone; returns as `stopped` does."""
+        if got_further:
+            self.progressed(number)
+            return 0.0
+        self.lost[number] += 1
+        return self._paused(number) if self.lost[number] < LOST_MAX else None
+
+    def progressed(self, number: int) -> None:
+        """Forget what was before: the trial has got further, or has ended."""
+        for known in (self.lost, self.stops, self._pauses, self._due_s):
+            known.pop(number, None)  # type: ignore[attr-defined]
+
+    def next_due(self, waiting: list[int]) -> int | None:
+        """Take out of the trials that wait the first that need not pause; None where all must."""
+        now_s = time.monotonic()
+        number = next((one for one in waiting if self._due_s.get(one, now_s) <= now_s), None)
+        if number is not None:
+            waiting.remove(number)
+        return number
+
+    def _paused(self, number: int) -> float | None:
+        pause_s = next(self._pauses.setdefault(number, iter(RESTARTS)), None)
+        if pause_s is not None:
+            self._due_s[number] = time.monotonic() + pause_s
+        return pause_s
+
+
+def saved_mark(folder: Path) -> Mapping[str, int]:
+    """Return what changes whenever a run in this folder, or a fold of it, saves its state."""
+    found: dict[str, int] = {}
+    for path in folder.glob("**/checkpoints/last/state.json"):
+        try:
+            found[str(path.relative_to(folder))] = path.stat().st_mtime_ns
+        except OSError:
+            # Its place is just being taken by the next one.
+            continue
+    return found

@@ -4,7 +4,7 @@ import math
 import sys
 import time
 import warnings
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,13 +20,13 @@ from nlu.config.errors import UserError, print_error
 from nlu.config.words import counted
 from nlu.runs.mirror import Mirror
 from nlu.sweeps import preflight, resources
-from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, last_line
+from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON, last_line
 from nlu.sweeps.distributions import suggest
 from nlu.sweeps.faults import machine_fault
 from nlu.sweeps.lease import Lease
 
 from ._board import Board, Idle, parameters
-from ._failures import Failures, FailuresEndSearch
+from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, saved_mark
 from ._folder import hold, require_no_run
 from ._mirror import bring_trials_back, mirrored, tell
 from ._plan import Plan
@@ -38,8 +38,6 @@ VALUES, ATTEMPT, LAUNCHES = "values", "attempt", "launches"
 was launched for it"""
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
-LOST_MAX = 3
-"""How often a job may vanish without a word, and without having got any further, before its trial has failed."""
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
@@ -87,6 +85,7 @@ class Running:
     attempt: int
     launch: int
     examples_at_launch: int
+    saved_at_launch: Mapping[str, int]
 
 
 @dataclass
@@ -99,8 +98,7 @@ class Search:
     running: dict[int, Running] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)
     """numbers that were asked for, and have no job: of a search that was broken off, or to be started again"""
-    lost: Counter[int] = field(default_factory=Counter)
-    """how often a trial's job vanished without having got further"""
+    restarts: Restarts = field(default_factory=Restarts)
 
     def __post_init__(self) -> None:
         self.failures = Failures(self.plan.folder, self.plan.settings["stop_after_same_failures"])
@@ -148,7 +146,7 @@ class Search:
             self._collect()
             self._fill()
             self.idle.changed(len(self.running), self._remaining())
-            if not self.running:
+            if not self.running and not self._remaining():
                 break
             self._wait()
 
@@ -173,7 +171,10 @@ class Search:
     def _fill(self) -> None:
         while len(self.running) < self.plan.slots.count and stopping.received() is None and self._remaining() > 0:
             if self.waiting:
-                number = self.waiting.pop(0)
+                if (due := self.restarts.next_due(self.waiting)) is None:
+                    # What stopped one trial would stop others, so none takes its place meanwhile.
+                    break
+                number = due
             else:
                 number = self.plan.study.ask().number
                 self.asked += 1
@@ -190,7 +191,9 @@ class Search:
             return
         attempt, launch = frozen.user_attrs.get(ATTEMPT, 0), frozen.user_attrs.get(LAUNCHES, 0) + 1
         self._set(number, LAUNCHES, launch)
-        self.running[number] = Running(frozen, attempt, launch, frozen.last_step or 0)
+        self.running[number] = Running(
+            frozen, attempt, launch, frozen.last_step or 0, saved_mark(self.plan.folder / str(number))
+        )
         self.idle.changed(len(self.running), self._remaining())
         begun = "goes on" if frozen.last_step is not None or attempt else "started"
         self.board.say(f"trial {number} {begun}: {parameters(frozen.user_attrs[VALUES])}")
@@ -235,6 +238,7 @@ class Search:
     def _close(self, frozen: FrozenTrial) -> None:
         """Tell the study what became of a trial, or start it again if it failed and may."""
         outcome, number = frozen.user_attrs[OUTCOME], frozen.number
+        self.restarts.progressed(number)
         self.running.pop(number, None)
         self.plan.slots.freed(number)
         self.idle.changed(len(self.running), self._remaining(), outcome.get("ended_s"))
@@ -299,7 +303,7 @@ class Search:
         elif ended.value in stopping.STOPPED:
             self.waiting.insert(0, ended.number)
             if stopping.received() is None:
-                self.board.say(f"trial {ended.number}: its job was stopped, its state saved; it goes on from there")
+                self._stopped_by_itself(frozen, running)
         elif ended.refusal is not None:
             raise UserError(
                 f"trial {ended.number}: {ended.refusal}{REMEDY}, and the same command with "
@@ -310,16 +314,29 @@ class Search:
                 f"{self.plan.slots.target.rpartition('.')[2]} cannot run what this search hands it, a single job with "
                 f"hydra.sweep.subdir={ended.number}: {ended.reason}; choose another hydra/launcher"
             )
-        elif self._may_be_lost_again(frozen, running):
+        elif self.restarts.vanished(ended.number, got_further=self._got_further(frozen, running)) is not None:
             self.waiting.insert(0, ended.number)
-            self.board.say(f"trial {ended.number}: its job is gone ({ended.reason}); it goes on from its checkpoint")
+            self.board.say(f"trial {ended.number}: its job is gone ({ended.reason}); it continues from its checkpoint")
         else:
             self._close(self._with_outcome(frozen, running, ended))
 
-    def _may_be_lost_again(self, frozen: FrozenTrial, running: Running) -> bool:
-        got_further = (frozen.last_step or 0) > running.examples_at_launch
-        self.lost[frozen.number] = 0 if got_further else self.lost[frozen.number] + 1
-        return self.lost[frozen.number] < LOST_MAX
+    def _got_further(self, frozen: FrozenTrial, running: Running) -> bool:
+        has_reported = (frozen.last_step or 0) > running.examples_at_launch
+        return has_reported or saved_mark(self.plan.folder / str(frozen.number)) != running.saved_at_launch
+
+    def _stopped_by_itself(self, frozen: FrozenTrial, running: Running) -> None:
+        """Have a trial continue, after a pause where it got no further. Raises UserError where that is of no use."""
+        number, left = frozen.number, frozen.user_attrs.get(REASON, {})
+        reason = left["error"] if left.get("launch") == running.launch else "it did not say why"
+        pause_s = self.restarts.stopped(number, got_further=self._got_further(frozen, running))
+        if pause_s is None:
+            raise UserError(
+                f"the job of trial {number} stopped {self.restarts.stops[number]} times in a row, to be continued, and "
+                f"never got any further: {reason}; correct that, and the same command with "
+                f"hydra.sweep.dir={self.plan.folder} continues; no trial is lost"
+            )
+        when = f"in {pause_s:.0f} s" if pause_s >= 1 else "now"
+        self.board.say(f"trial {number}: its job stopped ({reason}); it continues {when} from what it saved")
 
     def _with_outcome(self, frozen: FrozenTrial, running: Running, ended: Ended) -> FrozenTrial:
         """Write the outcome of a job that could not: one of another program, or one that died."""

@@ -29,8 +29,9 @@ from nlu.launching.queue import Finding, Job, JobRefused, JobState, Look, Queue,
 from nlu.launching.queues import Place, open_queue
 from nlu.launching.submissions import Submissions, Submitted, kept_settings, new_tokens, without_resume
 from nlu.storage.redaction import LAUNCHER_LINES, command_text, hide_setting, is_secret_name
+from nlu.storage.temporary import Pauses
 
-AGAIN_S = (1.0, 5.0, 15.0, 60.0)
+AGAIN_S = Pauses(1.0, 60.0, 7)
 """after how long a queue that did not answer a submission is asked again"""
 CUT_SHORT = ("cancelled", "lost", "stopped")
 """what became of jobs that a command with resume= submits again at once"""

@@ -1,13 +1,13 @@
 """Asking a service that may be slow, away or full: what is asked again, and what may have been done already."""
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TypeVar
 
 from nlu.config.errors import UserError
+from nlu.storage.temporary import Pauses, Temporary
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +37,13 @@ class Failure(Exception):
         super().__init__(sentence)
 
 
-class Away(OSError):
+class Away(OSError, Temporary):
     """The service did not answer, however often it was asked: ask again later."""
 
 
-def waits_s(attempts: int = ATTEMPTS, first_wait_s: float | None = None) -> Iterator[float]:
-    """Yield how long to wait before each further attempt: twice as long each time, spread at random."""
-    wait_s = FIRST_WAIT_S if first_wait_s is None else first_wait_s
-    for _ in range(attempts - 1):
-        yield wait_s * random.uniform(0.5, 1.5)
-        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+def waits_s() -> Iterator[float]:
+    """Return how long to wait before each further attempt."""
+    return iter(Pauses(FIRST_WAIT_S, LONGEST_WAIT_S, ATTEMPTS - 1))
 
 
 def asked(call: Callable[[], T], what: str) -> T:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.storage.objects import ObjectStore
+from nlu.storage.temporary import is_temporary
 
 MODULE = "nlu.launching.pai.claim"
 FOLDER = "jobs"
@@ -51,11 +52,10 @@ def main(given: Sequence[str]) -> int:
     folder, token, attempt = given
     try:
         holder = holder_after(ObjectStore(folder, "hydra.launcher.oss_folder"), token, attempt)
-    except OSError as error:
-        # Among them Unreachable, which is a UserError as well.
-        print(f"nlu: this job cannot claim its submission: {error}", file=sys.stderr)
-        return AWAY
-    except UserError as error:
+    except (OSError, UserError) as error:
+        if is_temporary(error) or not isinstance(error, UserError):
+            print(f"nlu: this job cannot claim its submission: {error}", file=sys.stderr)
+            return AWAY
         print(f"nlu: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
     if holder != attempt:

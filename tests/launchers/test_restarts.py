@@ -1,0 +1,76 @@
+"""A trial whose job ends before its end: it starts again, after a pause where it got no further, and not for ever."""
+
+import pytest
+
+from tests.launchers import searches
+from tests.launchers.searches import runs, search, states
+
+AT_ONCE = "import runpy, sys; sys.argv[:] = sys.argv[1:]; sys.path.insert(0, sys.argv[0].rpartition('/')[0]); " \
+    "sys.path.append('launchers'); import hydra_plugins.hyperband_sweeper._failures as failures; " \
+    "failures.RESTARTS = failures.Pauses(0.01, 0.01, 4); runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
+QUICKLY = ["-c", AT_ONCE, *searches.PROGRAM]
+DRAWN = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
+
+
+def test_a_job_that_stops_for_ever_ends_the_search_with_the_reason_and_no_trial_is_lost(tmp_path):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    (folder / "away").touch()
+    said = search(folder, *DRAWN, program=QUICKLY, status=1)
+    assert "the job of trial 0 stopped 5 times in a row" in said and "never got any further" in said
+    assert "MirrorAway" not in said and "the mirror is away" in said and "no trial is lost" in said
+    assert states(folder) == ["RUNNING"] and runs(folder, 0) == [0] * 5
+    (folder / "away").unlink()
+    search(folder, *DRAWN)
+    assert states(folder) == ["COMPLETE"] * 2
+
+
+def test_a_job_that_stops_after_every_step_gets_to_its_end(tmp_path):
+    folder = tmp_path / "s"
+    said = search(folder, *DRAWN, "stops=true", "steps=7", program=QUICKLY)
+    assert states(folder) == ["COMPLETE"] * 2
+    assert [runs(folder, number) for number in range(2)] == [[0, 1, 2, 3, 4, 5, 6]] * 2
+    assert said.count("trial 0: its job stopped (it did not say why); it continues now") == 6
+
+
+@pytest.fixture
+def restarts(monkeypatch):
+    from hydra_plugins.hyperband_sweeper import _failures
+
+    from nlu.storage.temporary import Pauses
+
+    monkeypatch.setattr(_failures, "RESTARTS", Pauses(5.0, 60.0, 3))
+    return _failures.Restarts()
+
+
+def test_a_job_that_vanishes_a_third_time_without_having_got_further_is_given_up(restarts):
+    assert restarts.vanished(1, got_further=False) > 0
+    assert restarts.vanished(1, got_further=False) > 0
+    assert restarts.vanished(1, got_further=False) is None
+
+
+def test_a_job_that_got_further_in_between_is_not_given_up(restarts):
+    for _ in range(4):
+        assert restarts.vanished(1, got_further=False) is not None
+        assert restarts.vanished(1, got_further=False) is not None
+        assert restarts.vanished(1, got_further=True) == 0.0
+        assert restarts.stopped(2, got_further=False) is not None
+        assert restarts.stopped(2, got_further=True) == 0.0
+
+
+def test_the_trials_of_other_numbers_count_for_themselves(restarts):
+    for number in range(10):
+        assert restarts.vanished(number, got_further=False) is not None
+
+
+def test_a_trial_that_pauses_lets_others_go_first_and_is_started_when_it_is_due(restarts, monkeypatch):
+    from hydra_plugins.hyperband_sweeper import _failures
+
+    now_s = 100.0
+    monkeypatch.setattr(_failures, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now_s)}))
+    pause_s = restarts.stopped(3, got_further=False)
+    assert 2.5 <= pause_s <= 7.5
+    waiting = [3, 4]
+    assert restarts.next_due(waiting) == 4 and restarts.next_due(waiting) is None and waiting == [3]
+    now_s += pause_s
+    assert restarts.next_due(waiting) == 3 and waiting == []

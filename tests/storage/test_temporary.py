@@ -1,0 +1,101 @@
+"""One rule for failures: what is temporary, what is final, and how long anything pauses before it is tried again."""
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+from botocore.exceptions import ClientError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError
+
+from nlu.config.errors import UserError
+from nlu.launching.pai.calls import Away
+from nlu.storage.answers import CredentialsAway, Denied, Unreachable, refusal
+from nlu.storage.ledger import MirrorAway, TakenOver
+from nlu.storage.temporary import Pauses, is_temporary
+from nlu.sweeps.away import StorageAway
+from nlu.sweeps.faults import machine_fault
+
+
+def answer(code: str, status: int) -> ClientError:
+    return ClientError(
+        {"Error": {"Code": code, "Message": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject"
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (NoCredentialsError(), CredentialsAway),
+        (CredentialRetrievalError(provider="sso", error_msg="expired"), CredentialsAway),
+        (answer("ExpiredToken", 400), CredentialsAway),
+        (answer("SecurityTokenExpired", 403), CredentialsAway),
+        (answer("SlowDown", 503), Unreachable),
+        (EndpointConnectionError(endpoint_url="http://h"), Unreachable),
+        (answer("InvalidAccessKeyId", 403), Denied),
+        (answer("SignatureDoesNotMatch", 403), Denied),
+        (answer("InvalidToken", 400), Denied),
+        (answer("AccessDenied", 403), Denied),
+    ],
+)
+def test_a_store_that_is_busy_and_credentials_that_are_late_are_temporary_and_a_refused_key_is_final(
+    error: Exception, kind: type[Exception]
+) -> None:
+    told = refusal("s3://b/k", "written", error, "s3")
+    assert type(told) is kind
+    assert is_temporary(told) == (kind is not Denied)
+
+
+@pytest.mark.parametrize("error", [MirrorAway("x"), StorageAway("x"), Away("x"), Unreachable("x")])
+def test_what_does_not_answer_is_temporary_whoever_says_so(error: Exception) -> None:
+    assert is_temporary(error)
+    other = RuntimeError("in other words")
+    other.__cause__ = error
+    assert is_temporary(other)
+
+
+@pytest.mark.parametrize(
+    "error", [UserError("a wrong value"), TakenOver("x"), OSError(errno.ENOSPC, "full"), KeyError()]
+)
+def test_what_somebody_must_change_is_final(error: Exception) -> None:
+    assert not is_temporary(error)
+
+
+def test_what_was_only_handled_meanwhile_makes_no_error_temporary() -> None:
+    with pytest.raises(UserError) as raised:
+        try:
+            raise Unreachable("a moment")
+        except Unreachable:
+            raise UserError("a wrong value")  # noqa: B904
+    assert not is_temporary(raised.value)
+
+
+def test_a_full_disk_is_the_machines_fault_also_where_an_error_was_raised_while_it_was_handled() -> None:
+    def fail(*, hides: bool) -> None:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device", "/x")
+        except OSError:
+            if hides:
+                raise RuntimeError("the tracker is broken") from None
+            raise RuntimeError("the checkpoint is broken")  # noqa: B904
+
+    with pytest.raises(RuntimeError) as raised:
+        fail(hides=False)
+    assert machine_fault(raised.value) == "No space left on device: /x"
+    with pytest.raises(RuntimeError) as raised:
+        fail(hides=True)
+    assert machine_fault(raised.value) is None
+
+
+def taken(pauses: Iterator[float], count: int) -> list[float]:
+    return [next(pauses) for _ in range(count)]
+
+
+def test_pauses_double_up_to_the_longest_and_are_spread_around_that() -> None:
+    drawn = [list(Pauses(0.5, 3.0, 5)) for _ in range(200)]
+    for place, mean in enumerate([0.5, 1.0, 2.0, 3.0, 3.0]):
+        here = [pauses[place] for pauses in drawn]
+        assert 0.5 * mean <= min(here) < 0.8 * mean and 1.2 * mean < max(here) <= 1.5 * mean
+
+
+def test_pauses_end_after_their_number_and_without_one_never() -> None:
+    assert len(list(Pauses(1.0, 1.0, 3))) == 3 and list(Pauses(1.0, 1.0, 0)) == []
+    assert len(taken(iter(Pauses(1.0, 4.0)), 1000)) == 1000
