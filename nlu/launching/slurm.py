@@ -55,6 +55,10 @@ NAMES = {"gpus": "gpus_per_node", "cpus": "cpus_per_task", "memory_gb": "mem_gb"
 LOAD_MODULES = "type module >/dev/null 2>&1 || . /etc/profile"
 """A job's shell is no login shell, and may not know the command."""
 _AWAY = re.compile(r"[Uu]nable to contact|[Ss]ocket timed out|connect failure|Connection refused|Zero Bytes")
+_FULL = re.compile(
+    r"(QOS|Assoc)(Max|Grp)Submit\w*|[Rr]esource temporarily unavailable|[Ss]lurm temporarily unable[^\n]*"
+)
+"""what sbatch says of a limit that ends by itself; its last line names the policy only"""
 _NO_CLUSTER = "Could not establish a configuration source"
 SUBMITTED = "_submitted.pkl"
 """how the file with a job's work ends, behind its id"""
@@ -109,6 +113,9 @@ class SlurmQueue:
                 raise
             if _AWAY.search(said):
                 raise OSError(f"Slurm does not answer: {said}") from error
+            if limit := _FULL.search(str(getattr(error.__cause__, "stderr", ""))):
+                # It is over once jobs of this user have ended; what was taken before stays.
+                raise OSError(f"Slurm takes no more jobs now: {limit[0]}") from error
             self._take_back(jobs[0].token)
             if _NO_CLUSTER in said:
                 raise JobRefused(
@@ -146,7 +153,8 @@ class SlurmQueue:
                 "hydra/launcher"
             ) from error
         except (TypeError, ValueError, NameError) as error:
-            said = str(error).splitlines()[0]
+            # Behind the first line stands which parameters there are.
+            said = " ".join(str(error).split())
             raise JobRefused(f"submitit takes no such job: {said}; correct what hydra.launcher sets") from error
         return executor
 

@@ -126,3 +126,37 @@ def test_what_a_job_returned_counts_more_than_its_beat(queue, folder):
     with beating(beat_file(folder, ID)):
         (folder / f"{ID}_0_result.pkl").write_bytes(cloudpickle.dumps(("error", "ValueError: no")))
     assert queue.look([ID])[ID].state is JobState.FAILED
+
+
+def test_a_limit_that_ends_by_itself_refuses_no_job_and_withdraws_none_that_was_taken(tmp_path, monkeypatch):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    said = tmp_path / "said"
+    for name, text in {
+        "sbatch": f"[ -e {said} ] || {{ touch {said}; echo Submitted batch job 57; exit 0; }}\n"
+        "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2\n"
+        "echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy' >&2\nexit 1",
+        "srun": "", "scancel": f"echo cancelled >> {said}",
+    }.items():  # fmt: skip
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
+    jobs = [Job(number, str(tmp_path), (), f"token-{number}") for number in range(2)]
+    full = SlurmQueue(Place({}, tmp_path, work=print))
+    with pytest.raises(OSError, match="Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit"):
+        full.submit(jobs)
+    assert said.read_text() == "", "nothing was cancelled"
+    first, second = full.find(jobs)
+    assert first is not None and first.id == "57" and second is None
+
+
+def test_a_wrong_setting_is_told_with_those_that_there_are(tmp_path, monkeypatch):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("sbatch", "srun"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    with pytest.raises(JobRefused, match="takes no such job: .*partition.*; correct what hydra.launcher sets"):
+        SlurmQueue(Place({"partitoin": "gpu"}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
