@@ -25,7 +25,7 @@ from nlu.launching.attended import SILENCE_S, Attended, Beats, beat_file, missed
 from nlu.launching.missed import Missed
 from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
 from nlu.launching.queues import Place
-from nlu.launching.submitit_jobs import log_files, read_outcome, result_file, tail
+from nlu.launching.submitit_jobs import log_files, read_outcome, result_file, start_jobs_apart, tail
 from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 
@@ -105,6 +105,7 @@ class SlurmQueue:
         assert self._work is not None, "this queue was opened to look after jobs"
         executor, attended = self._executor(jobs[0].token), Attended(self._work)
         write_json(self._base / jobs[0].token / TOKENS, {"tokens": [job.token for job in jobs]})
+        start_jobs_apart()
         try:
             with executor.batch():
                 submitted = [executor.submit(attended, job) for job in jobs]

@@ -4,12 +4,12 @@ submitit pickles what a job returns, and whoever looks into a folder would run w
 return texts, numbers, lists and dictionaries only (`told`), and no file is read that names anything else.
 """
 
+import os
 import pickle
 import re
 import subprocess
 import traceback
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +22,62 @@ from nlu.storage.redaction import hide
 TAIL_BYTES = 16_384
 OF_SUBMITIT = re.compile(r"submitit (INFO|WARNING) \(")
 """begins what submitit says between the lines of a job"""
+OF_A_JOB = {"SLURM_JOB_ID", "RANK"}
+"""Slurm or torchrun sets one of them for each process of a job."""
+PLACED = ("SLURM_", "SLURMD_", "TORCHELASTIC_")
+MEETS = {
+    "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+    "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
+}  # fmt: skip
 NOT_REQUEUED = "Job not requeued because"
+
+_POPEN: Any = subprocess.Popen
 
 
 class _Apart:
     """Stands for `subprocess` in submitit's module that starts local jobs: each in a session of its own, which neither
     Ctrl-C nor the end of a terminal reaches, and without the streams of whoever started it, which a pipe waits for."""
 
-    Popen = staticmethod(
-        partial(
-            subprocess.Popen, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    )  # fmt: skip
+    @staticmethod
+    def Popen(*arguments: Any, env: Mapping[str, str], **options: Any) -> Any:  # noqa: N802
+        """Start a job."""
+        silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        return _POPEN(*arguments, env=of_a_new_job(env), start_new_session=True, **{**options, **silent})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+
+class _HandsOver:
+    """Stands for `subprocess` in submitit's module that calls sbatch."""
+
+    @staticmethod
+    def Popen(*arguments: Any, env: Mapping[str, str] | None = None, **options: Any) -> Any:  # noqa: N802
+        """Start a command."""
+        return _POPEN(*arguments, env=of_a_new_job(os.environ if env is None else env), **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(subprocess, name)
 
 
 def start_jobs_apart() -> None:
-    """Have submitit's local jobs outlive this process, whatever ends it."""
+    """Have submitit's local jobs outlive this process, whatever ends it, and no job take itself for a part of it."""
+    from submitit.core import utils
     from submitit.local import local
 
     local.subprocess = _Apart()  # type: ignore[assignment]
+    utils.subprocess = _HandsOver()  # type: ignore[assignment]
+
+
+def of_a_new_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a job that is started from within another inherits: nothing of which process of that this one is."""
+    if not OF_A_JOB & set(environment):
+        return dict(environment)
+    return {
+        name: value
+        for name, value in environment.items()
+        if name == "SLURM_CONF" or not (name.startswith(PLACED) or name in MEETS)
+    }
 
 
 def result_file(folder: Path, number: str) -> Path:

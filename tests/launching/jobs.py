@@ -1,5 +1,6 @@
 """What the jobs of these tests do, in processes that can import it from this file's folder alone."""
 
+import os
 import time
 
 from nlu.launching.queue import Job
@@ -15,3 +16,8 @@ def sleep(job: Job) -> int:
     print("sleeps")
     time.sleep(300)
     return 0
+
+
+def inherited(job: Job) -> list[str]:
+    """Return the names of what tells a process its place among others."""
+    return sorted(name for name in os.environ if name.startswith(("SLURM_", "MASTER_")) or name.endswith("RANK"))

@@ -29,7 +29,7 @@ from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.sweeps.channel import last_line
 from nlu.sweeps.faults import machine_fault
-from tests.launching.jobs import number_of, sleep
+from tests.launching.jobs import inherited, number_of, sleep
 
 SETTINGS = {"timeout_min": 5, "nodes": 1}
 
@@ -121,7 +121,7 @@ def test_ids_and_queues_that_there_are_not_are_refused(tmp_path):
 ELSEWHERE = """
 import sys
 from pathlib import Path
-from tests.launching.jobs import number_of, sleep
+from tests.launching.jobs import inherited, number_of, sleep
 from tests.launching.test_local_queue import jobs, queue, until_ended
 work = {"number_of": number_of, "sleep": sleep}[sys.argv[2]]
 there = queue(Path(sys.argv[1]), work)
@@ -324,3 +324,14 @@ def test_the_last_lines_of_a_log_hold_no_secret_also_where_it_is_cut(tmp_path):
     assert tail([log], 5) == ["last: HF_TOKEN=***"]
     log.write_text("begun\nlast: HF_TOKEN=geheim\n")
     assert tail([log], 5) == ["begun", "last: HF_TOKEN=***"]
+
+
+def test_a_job_that_is_started_from_within_another_does_not_take_itself_for_a_part_of_that(
+    tmp_path, importable, monkeypatch
+):
+    for name in ("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "RANK", "MASTER_ADDR", "SLURM_CONF"):
+        monkeypatch.setenv(name, "7")
+    watched = queue(tmp_path, inherited)
+    (ticket,) = watched.submit(jobs(1))
+    until_ended(watched, [ticket.id])
+    assert watched.outcome(ticket.id) == ["SLURM_CONF"]

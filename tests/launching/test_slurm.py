@@ -160,3 +160,18 @@ def test_a_wrong_setting_is_told_with_those_that_there_are(tmp_path, monkeypatch
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     with pytest.raises(JobRefused, match="takes no such job: .*partition.*; correct what hydra.launcher sets"):
         SlurmQueue(Place({"partitoin": "gpu"}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
+
+
+def test_a_job_that_is_submitted_from_within_another_inherits_what_the_user_set_only(tmp_path, monkeypatch):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, text in {"sbatch": f"env > {tmp_path}/inherited; echo Submitted batch job 57", "srun": ""}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "RANK", "MASTER_ADDR", "SLURM_CONF", "SBATCH_ACCOUNT", "HF_HOME"):
+        monkeypatch.setenv(name, "7")
+    SlurmQueue(Place({}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
+    names = {line.partition("=")[0] for line in (tmp_path / "inherited").read_text().splitlines()}
+    assert {"SLURM_CONF", "SBATCH_ACCOUNT", "HF_HOME"} <= names
+    assert not names & {"SLURM_JOB_ID", "SLURM_NTASKS", "RANK", "MASTER_ADDR"}
