@@ -25,7 +25,9 @@ MARKS = (
 BLANKS = r" \t\n\r\u3000"
 PIECES = re.compile(f"[{IDEOGRAPHS}{MARKS}]|[^{IDEOGRAPHS}{MARKS}{BLANKS}]+")
 MOST_REMEMBERED = 300_000
-"""pieces; beyond, memory starts anew, so that it does not grow with the number of rows"""
+MOST_LETTERS = 2_000_000
+"""of pieces that are remembered, and of their letters; beyond either limit all are forgotten, so that memory grows
+neither with the number of rows nor with their length"""
 
 
 class PieceTokenizer:
@@ -40,6 +42,7 @@ class PieceTokenizer:
 
     def _forget(self) -> None:
         self._number_of: dict[str, int] = {}
+        self._letters = 0
         self._tokens = np.zeros(0, np.int32)
         self._counts_P = np.zeros(0, np.int64)
         self._starts_P = np.zeros(0, np.int64)
@@ -56,15 +59,20 @@ class PieceTokenizer:
         counts_W = self._counts_P[number_W]
         ends_W = np.concatenate([[0], np.cumsum(counts_W)])
         ends_N = ends_W[np.concatenate([[0], np.cumsum(pieces_N)])]
-        return self._tokens[ranges(self._starts_P[number_W], counts_W)], np.diff(ends_N)
+        found = self._tokens[ranges(self._starts_P[number_W], counts_W)], np.diff(ends_N)
+        if self._letters > MOST_LETTERS:
+            # The texts of this call alone hold more.
+            self._forget()
+        return found
 
     def _learn(self, pieces_W: list[str]) -> None:
         new = set(pieces_W).difference(self._number_of)
         if not new:
             return
-        if len(self._number_of) + len(new) > MOST_REMEMBERED:
+        if len(self._number_of) + len(new) > MOST_REMEMBERED or self._letters + sum(map(len, new)) > MOST_LETTERS:
             self._forget()
             new = set(pieces_W)
+        self._letters += sum(map(len, new))
         # In an order of their own, since a set has none that is the same tomorrow.
         named = sorted(new)
         tokens, counts = self._whole(named)
