@@ -32,8 +32,9 @@ POINTS = (16, 32, 64, 128, 256)
 """on the path, until it is exact enough"""
 EXACT_ENOUGH = 0.005
 """of the difference of the scores, by which the sum of the attributions may miss it"""
-MOST_TOKENS = 2048
-"""of the copies of the row that are computed at once"""
+MOST_TOKENS = 512
+"""of the copies of the row that are computed at once, unless one copy has more; so a part of the work takes about as
+long as a small batch of predictions"""
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def explaining(
     encoded = predictor.encode([dict(values)])
     part = in_memory(encoded, predictor.trained.layout)
     score_of = _Score.of(predictor, encoded, label, span)
+    yield
     places = list(_places(predictor.trained, values, encoded))
     for count in POINTS:
         by_token_P, score, baseline = yield from _integrated(predictor, part, score_of, places, count)

@@ -4,7 +4,8 @@ Axes: M mistakes, D width.
 """
 
 import heapq
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from nlu.runs.predictions import Record, evaluation_sets, predictions_of
 
 MOST = 1000
 """mistakes that are looked at, those with the largest loss"""
+READ_AT_ONCE = 500
+"""records of predictions that a part of the work reads"""
 FAR_OFF = 0.1
 """share of rows whose numbers are called mistakes: those that are furthest from what is right"""
 
@@ -33,7 +36,7 @@ class Mistakes:
     @classmethod
     def of(cls, predictor: Predictor) -> "Generator[None, None, Mistakes]":
         """Find and encode them, and give way between parts of the work. Raises DataError where they are damaged."""
-        records = heapq.nlargest(MOST, _wrong(predictor), key=_badness)
+        records = yield from _worst(predictor)
         values = [_texts(predictor, record) for record in records]
         vectors = []
         for start in range(0, len(values), predictor.batch_size):
@@ -60,25 +63,38 @@ class Mistakes:
         ]  # fmt: skip
 
 
-def _wrong(predictor: Predictor) -> Iterator[Record]:
-    """Yield the records of the set whose prediction is wrong and whose text was kept."""
+def _worst(predictor: Predictor) -> Generator[None, None, list[Record]]:
+    """Find the records whose prediction is wrong and whose text was kept, those with the largest loss first."""
     trained = predictor.trained
     run_dir, kind = trained.located.run_dir, kind_of(trained)
     names = evaluation_sets(run_dir)
-    # By rank alone nothing is wrong of a pair.
+    # A pair that is ranked has no wrong prediction by itself.
     if not names or kind == "similarity":
-        return
-    limit = _far_off(predictions_of(run_dir, names[0])) if kind == "number" else 0.0
-    for record in predictions_of(run_dir, names[0]):
-        is_wrong = _badness(record) > limit if kind == "number" else _predicted(record) != record["label"]
-        if is_wrong and any(all(role in record for role in roles) for roles in alternatives_of(trained)):
-            yield record
+        return []
+    limit = 0.0
+    if kind == "number":
+        losses: list[float] = []
+        for some in _in_parts(predictions_of(run_dir, names[0])):
+            losses += map(_badness, some)
+            yield
+        limit = float(np.quantile(losses, 1 - FAR_OFF)) if losses else 0.0
+    worst: list[Record] = []
+    for some in _in_parts(predictions_of(run_dir, names[0])):
+        wrong = [
+            record
+            for record in some
+            if (_badness(record) > limit if kind == "number" else _predicted(record) != record["label"])
+            and any(all(role in record for role in roles) for roles in alternatives_of(trained))
+        ]
+        worst = heapq.nlargest(MOST, [*worst, *wrong], key=_badness)
+        yield
+    return worst
 
 
-def _far_off(records: Any) -> float:
-    """Return the loss that FAR_OFF of the rows exceed."""
-    losses = [_badness(record) for record in records]
-    return float(np.quantile(losses, 1 - FAR_OFF)) if losses else 0.0
+def _in_parts(records: Iterable[Record]) -> Iterator[list[Record]]:
+    left = iter(records)
+    while some := list(islice(left, READ_AT_ONCE)):
+        yield some
 
 
 def _badness(record: Record) -> float:

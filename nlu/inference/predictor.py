@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nlu.config.layouts import TEXT_ROLES
 from nlu.config.targets import build
 from nlu.data.collate import Batch, collate
 from nlu.data.encoding import Encoded
@@ -26,7 +27,7 @@ LOGITS = "logits"
 
 
 class Predictor:
-    """Predicts as the run did when it was scored: what is said of a row hangs on nothing but that row."""
+    """Predicts as the run did when it was scored: what it says of a row depends only on that row."""
 
     def __init__(self, trained: Trained, device: torch.device, *, batch_size: int = 64):
         self.trained, self.device, self.batch_size = trained, device, batch_size
@@ -41,6 +42,10 @@ class Predictor:
     def encode(self, rows: Sequence[dict[str, Any]]) -> Encoded:
         """Return the tokens of rows that have no problem."""
         return self.trained.layout.encode(self.trained.tokenizer, list(rows), self.trained.config.data["max_len"])
+
+    def try_out(self) -> None:
+        """Predict a row that any run can read. Raises whatever keeps the model from predicting at all."""
+        self.predict(self.encode([dict.fromkeys(TEXT_ROLES[self.trained.layout.name][-1], "a")]))
 
     def predict(
         self, encoded: Encoded, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None

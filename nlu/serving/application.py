@@ -138,10 +138,17 @@ class Application:
         return answer
 
     async def _wrong_method(self, request: Request, error: Any) -> Response:
-        path, allowed = request.url.path, error.headers["Allow"]
-        example = example_of(self.newest.served.trained)
-        bodies = {"/predict": {"rows": [example]}, "/explain": {"row": example}}
-        body = f" with a body such as {json.dumps(bodies[path])}" if path in bodies else ""
+        path, allowed, body = request.url.path, error.headers["Allow"], ""
+        if path in ("/predict", "/explain"):
+            try:
+                # The fields of a row are for those who may ask.
+                self._require_near(request)
+                self._require_allowed(request)
+            except Refused as denied:
+                return JSONResponse({"detail": denied.sentence}, denied.status, denied.headers)
+            example = example_of(self.newest.served.trained)
+            found = {"rows": [example]} if path == "/predict" else {"row": example}
+            body = f" with a body such as {json.dumps(found)}"
         refused = f"{request.method:.20} {path:.80} is not answered; send {allowed}{body}"
         return JSONResponse({"detail": refused}, 405, error.headers)
 
@@ -152,8 +159,18 @@ class Application:
         if self.config.host in LOOPBACK and not self._token and _name_of(host) not in LOOPBACK:
             raise Refused(400, f"Host is {host:.80}, but this server is for its own machine; ask {self.config.host}")
         origin = request.headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != host:
-            raise Refused(403, f"Origin is {origin:.80}, another site than this server's")
+        # No browser sends the token by itself, so a page of another site cannot ask where one is needed.
+        if origin is None or self._token:
+            return
+        names = {host}
+        if self.config.proxies:
+            # A page of another site cannot set it: a browser would ask for leave first, which this server never gives.
+            names.add(request.headers.get("x-forwarded-host", host).partition(",")[0].strip())
+        if origin.partition("://")[2] not in names:
+            raise Refused(
+                403, f"Origin is {origin:.80}, another site than this server's, {host:.80}; behind a proxy that "
+                "sends a Host of its own, set proxies and have it send X-Forwarded-Host"
+            )  # fmt: skip
 
     def _require_allowed(self, request: Request) -> None:
         # Also who guesses tokens is counted.

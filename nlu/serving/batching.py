@@ -1,8 +1,9 @@
 """Rows of concurrent requests to packed batches that they share.
 
 One thread owns the model. It takes what waits, as many rows as a batch holds, and never waits for more: a lone request
-is computed at once, and under load batches fill by themselves. What is said of a row hangs on nothing but that row, so
-sharing changes no answer. Longer work, such as an explanation, is done in parts, each in its turn.
+is computed at once, and under load batches fill by themselves. The answer for a row depends only on that row, so
+sharing changes no answer. Longer work, such as an explanation, is done in parts between the batches, one piece of work
+after another: rows wait for one part at most.
 """
 
 import logging
@@ -25,6 +26,8 @@ Parts = Generator[None, None, Any]
 """work that gives way wherever it yields, and returns what it found"""
 MOST_LONG = 16
 """longer pieces of work that may wait"""
+MOST_BATCHES = 8
+"""batches that are computed before a part of longer work that waits, so that many rows delay it and do not stop it"""
 
 
 class Busy(Exception):
@@ -70,10 +73,13 @@ class Batcher:
     def __init__(self, *, batch_size: int, most_waiting: int, on_batch: Callable[[int], None] = lambda rows: None):
         """`batch_size` and `most_waiting` count rows; `on_batch` is told the rows of each batch."""
         self._batch_size, self._most_waiting, self._on_batch = batch_size, most_waiting, on_batch
-        self._waiting: deque[_Piece | _Long] = deque()
-        self._rows = self._long = 0
+        self._pieces: deque[_Piece] = deque()
+        self._long: deque[_Long] = deque()
+        self._begun: _Long | None = None
+        """the longer work of which some parts are done; the next begins when it has ended"""
+        self._rows = self._batches_since_part = 0
         self._changed = threading.Condition()
-        self._is_closed = False
+        self._is_closed = self._is_broken = False
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._thread.start()
 
@@ -84,8 +90,8 @@ class Batcher:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the model's thread works."""
-        return self._thread.is_alive()
+        """Whether the model's thread works and computes rows."""
+        return self._thread.is_alive() and not self._is_broken
 
     def submit(
         self, predictor: Predictor, values: Sequence[Values], *, with_logits: bool = False
@@ -106,22 +112,23 @@ class Batcher:
             # A request that is larger than all that may wait is let in alone.
             if self._rows and self._rows + len(values) > self._most_waiting:
                 raise Busy(f"{counted(self._rows, 'row')} waiting, of {self._most_waiting:,} that may")
-            self._waiting += pieces
+            self._pieces += pieces
             self._rows += len(values)
             self._changed.notify()
         return request.answer
 
     def submit_long(self, parts: Parts) -> "Future[Any]":
-        """Have longer work done; whatever waits has its turn between two parts of it.
+        """Have longer work done; rows that wait are computed before each part of it.
 
         Cancelling the future ends it before its next part. Raises Busy where too much of it waits.
         """
         long = _Long(parts)
         with self._changed:
-            if self._long >= MOST_LONG:
-                raise Busy(f"{self._long} explanations wait, of {MOST_LONG} that may")
-            self._waiting.append(long)
-            self._long += 1
+            # What nobody waits for any more takes no place.
+            self._long = deque(one for one in self._long if not one.answer.cancelled())
+            if (waiting := len(self._long) + (self._begun is not None)) >= MOST_LONG:
+                raise Busy(f"{waiting} explanations wait, of {MOST_LONG} that may")
+            self._long.append(long)
             self._changed.notify()
         return long.answer
 
@@ -144,22 +151,26 @@ class Batcher:
     def _next(self) -> list[_Piece] | _Long | None:
         """Wait for work; None once the batcher is closed and nothing waits."""
         with self._changed:
-            while not self._waiting:
+            while not self._pieces and not self._long and self._begun is None:
                 if self._is_closed:
                     return None
                 self._changed.wait()
-            first = self._waiting.popleft()
-            if isinstance(first, _Long):
-                return first
+            if self._begun is None and self._long:
+                self._begun = self._long.popleft()
+            if self._begun is not None and (not self._pieces or self._batches_since_part >= MOST_BATCHES):
+                self._batches_since_part = 0
+                return self._begun
+            self._batches_since_part += 1
+            first = self._pieces.popleft()
             taken, rows = [first], len(first.values)
-            while self._waiting and isinstance(piece := self._waiting[0], _Piece):
-                # Rows of another predictor, as after a reload, wait for a batch of their own.
-                is_same = piece.request.predictor is first.request.predictor
-                if rows + len(piece.values) > self._batch_size or not is_same:
-                    break
-                self._waiting.popleft()
-                taken.append(piece)
-                rows += len(piece.values)
+            # Rows of another predictor, as after a reload, wait for a batch of their own.
+            while (
+                self._pieces
+                and rows + len(self._pieces[0].values) <= self._batch_size
+                and self._pieces[0].request.predictor is first.request.predictor
+            ):
+                taken.append(self._pieces.popleft())
+                rows += len(taken[-1].values)
             self._rows -= rows
             return taken
 
@@ -175,32 +186,41 @@ class Batcher:
             if len(pieces) == 1:
                 log.exception("a request could not be computed")
                 _fail(pieces[0].request.answer, error)
+                self._is_broken = not _works(predictor)
                 return
             # One of them is to blame; the others are not to suffer for it.
             for piece in pieces:
                 self._predict([piece])
             return
+        self._is_broken = False
         start = 0
         for piece in pieces:
             piece.request.take(found[start : start + len(piece.values)])
             start += len(piece.values)
 
     def _do_part(self, long: _Long) -> None:
-        """Do the next part of longer work; what is left of it goes behind all that waits."""
+        """Do the next part of longer work, the last of which makes place for other work."""
         try:
-            if long.answer.cancelled():
-                long.parts.close()
-            else:
+            if not long.answer.cancelled():
                 next(long.parts)
-                with self._changed:
-                    self._waiting.append(long)
                 return
+            long.parts.close()
         except StopIteration as end:
             _settle(long.answer, end.value)
         except BaseException as error:
             _fail(long.answer, error)
         with self._changed:
-            self._long -= 1
+            self._begun = None
+
+
+def _works(predictor: Predictor) -> bool:
+    """Whether a row that any run can read is computed, where another could not be."""
+    try:
+        predictor.try_out()
+    except BaseException:
+        log.exception("no row can be computed")
+        return False
+    return True
 
 
 def _settle(answer: "Future[Any]", found: Any) -> None:

@@ -1,6 +1,7 @@
 """The run that is served: which of its checkpoints, and whether a newer one is there."""
 
 import logging
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,8 @@ from nlu.training.ranks import choose_device
 log = logging.getLogger(__name__)
 
 MOST_TRIES = 3
+LONGEST_WAIT_S = 600.0
+"""before a checkpoint that could not be loaded is tried again"""
 Mark = tuple[str, int, int]
 """what a checkpoint is known by: its place, and the file that each save replaces"""
 
@@ -87,26 +90,37 @@ class Newest:
         self._config = config
         self._device = choose_device(config.device, 0, keys="")
         self._told = ""
+        self._failed: Mark | None = None
+        """the checkpoint that could not be loaded, the time until it is tried again, and when that is"""
+        self._wait_s = self._again_s = 0.0
         self.served = self._load()
 
     def renew(self, count: Callable[[], None]) -> None:
-        """Load the checkpoint anew where it is another by now; requests under way keep the one they began with.
+        """Load the checkpoint again if it has changed; requests under way keep the one they began with.
 
-        Calls `count` where it did, before the first answer of the new one. What cannot be loaded now, such as a
-        checkpoint that is just being replaced, is tried again the next time; why not is logged once.
+        Calls `count` if it did, before the first answer of the new one. A checkpoint that cannot be loaded, such as one
+        that is just being replaced, is tried again, each time after twice the wait: loading reads all of it. The reason
+        is logged once.
         """
+        mark: Mark | None = None
         try:
-            if _mark(locate(self._config.run, self._config.checkpoint)) == self.served.mark:
+            mark = _mark(locate(self._config.run, self._config.checkpoint))
+            if mark == self.served.mark or (mark == self._failed and time.monotonic() < self._again_s):
                 return
             loaded = self._load()
-        # Whatever is wrong with a newer checkpoint, the one that is served goes on.
+        # Whatever is wrong with a newer checkpoint, the one that is served stays.
         except Exception as error:
+            if mark is not None:
+                self._wait_s = min(
+                    LONGEST_WAIT_S, 2 * (self._wait_s if mark == self._failed else self._config.reload_s)
+                )
+                self._failed, self._again_s = mark, time.monotonic() + self._wait_s
             if (reason := f"{type(error).__name__}: {error}") != self._told:
                 self._told = reason
                 log.warning("reload: not now, the former checkpoint stays: %s", reason)
             return
         count()
-        self.served, self._told = loaded, ""
+        self.served, self._told, self._failed = loaded, "", None
         log.info("reload: %s", self.served.trained.located.checkpoint)
 
     def _load(self) -> Served:
@@ -120,8 +134,7 @@ class Newest:
         else:
             raise CheckpointError(f"{located.checkpoint} was replaced {MOST_TRIES} times while it was read; try again")
         # The first row takes much longer than any other; no client is to wait for that.
-        first = dict.fromkeys(alternatives_of(predictor.trained)[-1], "a")
-        predictor.predict(predictor.encode([first]))
+        predictor.try_out()
         return Served(predictor, mark)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nlu.serving import limits
-from nlu.serving.batching import MOST_LONG, Batcher, Busy
+from nlu.serving.batching import MOST_BATCHES, MOST_LONG, Batcher, Busy
 from nlu.serving.limits import Rates, Refused
 
 
@@ -24,6 +24,9 @@ class Doubling:
 
     def encode(self, values: Any) -> list[int]:
         return [row["n"] for row in values]
+
+    def try_out(self) -> None:
+        self.may_go.wait()
 
     def predict(self, numbers: list[int], with_logits: bool) -> list[dict[str, Any]]:
         if 99 in numbers:
@@ -113,7 +116,7 @@ def test_a_row_that_cannot_be_computed_costs_its_own_request_alone() -> None:
             bad.result(20)
 
 
-def test_longer_work_gives_way_between_its_parts_and_its_failure_is_its_askers() -> None:
+def test_longer_work_is_done_to_its_end_in_parts_and_its_failure_is_its_askers() -> None:
     predictor: Any = Doubling(is_open=False)
     done: list[str] = []
 
@@ -141,20 +144,108 @@ def test_longer_work_gives_way_between_its_parts_and_its_failure_is_its_askers()
             answers[2].result(20)
         assert doubles(waiting.submit(predictor, rows(1))) == [2]
         assert waiting.submit(predictor, []).result(20) == []
-    assert done == ["a0", "b0", "a1", "b1", "b2"] and predictor.batches[1] == [2]
+    assert done == ["a0", "a1", "b0", "b1", "b2"] and predictor.batches[1] == [2]
 
 
-def test_only_so_much_longer_work_may_wait() -> None:
+def test_rows_wait_for_one_part_of_longer_work_however_much_of_it_waits() -> None:
+    predictor: Any = Doubling()
+    begun, may_go = threading.Semaphore(0), threading.Semaphore(0)
+    parts_before_rows: list[int] = []
+    parts = 0
+
+    def long() -> Any:
+        nonlocal parts
+        for _ in range(5):
+            begun.release()
+            may_go.acquire()
+            parts += 1
+            yield
+
+    with batcher(batch_size=1) as waiting:
+        answers = [waiting.submit_long(long()) for _ in range(MOST_LONG)]
+        for _ in range(3):
+            begun.acquire()
+            answer = waiting.submit(predictor, rows(1, 2, 3))
+            answer.add_done_callback(lambda _: parts_before_rows.append(parts))
+            # One part more, in which they came; then they are computed, and the next part begins.
+            may_go.release()
+            assert doubles(answer) == [2, 4, 6]
+        for _ in range(5 * MOST_LONG):
+            may_go.release()
+        for one in answers:
+            one.result(20)
+    assert parts_before_rows == [1, 2, 3] and parts == 5 * MOST_LONG
+
+
+def test_many_rows_delay_longer_work_and_do_not_stop_it() -> None:
+    predictor: Any = Doubling(is_open=False)
+    order: list[str] = []
+
+    def long() -> Any:
+        for _ in range(2):
+            order.append("part")
+            yield
+
+    with batcher(batch_size=1) as waiting:
+        first = waiting.submit(predictor, rows(1))
+        predictor.begun.acquire()
+        answer = waiting.submit_long(long())
+        for number in range(3 * MOST_BATCHES):
+            waiting.submit(predictor, rows(number + 100)).add_done_callback(lambda _: order.append("batch"))
+        predictor.may_go.set()
+        answer.result(20)
+        assert doubles(first) == [2]
+    # The batch that was under way when it came counts as well.
+    assert [number for number, what in enumerate(order) if what == "part"] == [MOST_BATCHES - 1, 2 * MOST_BATCHES]
+
+
+def test_only_so_much_longer_work_may_wait_and_what_failed_or_was_given_up_takes_no_place() -> None:
+    def failing() -> Any:
+        yield
+        raise ZeroDivisionError
+
     def endless() -> Any:
         while True:
             yield
 
+    def short() -> Any:
+        yield
+        return "found"
+
     with batcher() as waiting:
+        for _ in range(MOST_LONG + 1):
+            with pytest.raises(ZeroDivisionError):
+                waiting.submit_long(failing()).result(20)
+        for _ in range(MOST_LONG + 1):
+            waiting.submit_long(endless()).cancel()
+        assert waiting.submit_long(short()).result(20) == "found"
         answers = [waiting.submit_long(endless()) for _ in range(MOST_LONG)]
         with pytest.raises(Busy, match="16 explanations wait"):
             waiting.submit_long(endless())
         for answer in answers:
             answer.cancel()
+        assert waiting.submit_long(short()).result(20) == "found"
+
+
+def test_a_batcher_whose_model_computes_no_row_any_more_is_not_alive_until_one_is_computed() -> None:
+    class Failing(Doubling):
+        is_broken = False
+
+        def try_out(self) -> None:
+            if self.is_broken:
+                raise RuntimeError("no memory is left on the device")
+
+    predictor: Any = Failing()
+    with batcher() as waiting:
+        for is_broken in (False, True):
+            predictor.is_broken = is_broken
+            with pytest.raises(ValueError, match="13"):
+                waiting.submit(predictor, rows(13)).result(20)
+            # What is said comes behind the answer, before the next one.
+            waiting.submit(predictor, []).result(20)
+            while waiting.is_alive == is_broken:
+                pass
+        assert doubles(waiting.submit(predictor, rows(1))) == [2] and waiting.is_alive
 
 
 def test_what_would_end_the_thread_costs_its_own_request_alone() -> None:

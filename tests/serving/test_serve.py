@@ -1,5 +1,6 @@
 """python -m nlu.serve: a server in a process of its own, asked as clients ask it."""
 
+import asyncio
 import io
 import json
 import os
@@ -15,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import nlu
 from nlu.config.inference import Serve
 from nlu.inference.loaded import Loaded
+from nlu.serving import served
+from nlu.serving.application import Application
 from nlu.serving.prompt import run_prompt
 from nlu.serving.served import Newest
 from tests import warm
@@ -135,16 +139,16 @@ def test_reasons_add_up_and_near_mistakes_come_with_them(server: Server) -> None
 
 
 def test_explanations_at_the_same_time_encode_the_mistakes_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Newest(Serve(run=str(run), device="cpu", batch_size=1)).served
+    one = Newest(Serve(run=str(run), device="cpu", batch_size=1)).served
     wrong = sum(one["label"] != one["prediction"] for one in kept(run))
-    encoded, vectors = [], served.predictor.vectors
-    monkeypatch.setattr(served.predictor, "vectors", lambda *given: encoded.append(1) or vectors(*given))
-    first, second, left = served.mistakes(), served.mistakes(), served.mistakes()
+    encoded, vectors = [], one.predictor.vectors
+    monkeypatch.setattr(one.predictor, "vectors", lambda *given: encoded.append(1) or vectors(*given))
+    first, second, left = one.mistakes(), one.mistakes(), one.mistakes()
     next(left)
     for _ in range(wrong // 2 - 1):
         next(first), next(second)
     left.close()
-    assert wrong > 3 and exhausted(first) is exhausted(second) is exhausted(served.mistakes())
+    assert wrong > 3 and exhausted(first) is exhausted(second) is exhausted(one.mistakes())
     assert len(encoded) == wrong
 
 
@@ -195,6 +199,15 @@ def test_a_host_that_others_can_reach_needs_a_token_which_clients_send(run: Path
         assert server.ask("/labels", Authorization="Bearer wrong")[0] == 401
         assert server.ask("/labels", Authorization="Bearer s3cret")[0] == 200
         assert server.ask("/health")[0] == server.ask("/")[0] == 200
+        # A browser sends no token by itself, so that a proxy may send whatever Host it likes.
+        asked = {"Origin": "https://public.example", "Host": "upstream:8000"}
+        assert server.ask("/predict", {"rows": ["a"]}, **asked)[0] == 401
+        assert server.ask("/predict", {"rows": ["a"]}, **asked, Authorization="Bearer s3cret")[0] == 200
+        # What a row holds is for those who may ask.
+        status, refused = server.ask("/predict", Authorization="Bearer wrong")
+        assert status == 401 and "text" not in json.dumps(refused)
+        status, refused = server.ask("/predict", Authorization="Bearer s3cret")
+        assert status == 405 and '{"rows": [{"text": "..."}]}' in refused["detail"]
         # Whatever a request says of its own address, its path is what it is.
         assert server.ask("/labels", Host="x/health?")[0] == server.ask("/openapi.json")[0] == 401
         assert not any("s3cret" in line for line in server.said)
@@ -240,6 +253,10 @@ def test_each_client_of_a_known_proxy_has_a_rate_of_its_own(run: Path) -> None:
             assert server.ask("/predict", row, **{"X-Forwarded-For": client})[0] == 200
             status, answer = server.ask("/predict", row, **{"X-Forwarded-For": client})
             assert status == 429 and f"from {client}; send fewer" in answer["detail"]
+        public = {"Origin": "https://public.example", "X-Forwarded-For": "203.0.113.9"}
+        assert server.ask("/predict", row, **public)[0] == 403
+        assert server.ask("/predict", row, **public, **{"X-Forwarded-Host": "other.example"})[0] == 403
+        assert server.ask("/predict", row, **public, **{"X-Forwarded-Host": "public.example, inner"})[0] == 200
     refused = command(run, "proxies=[my-proxy]", "port=0")
     assert refused.returncode == 2 and "proxies has 'my-proxy', which is no address" in refused.stderr
 
@@ -278,6 +295,50 @@ def test_a_damaged_newer_checkpoint_is_passed_over_until_it_is_whole(run: Path, 
         while "nlu_reloads_total 1.0" not in server.ask("/metrics")[1]:
             assert time.monotonic() < deadline_s
     assert sum("reload: not now" in line for line in server.said) == 1
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_read_again_after_longer_and_longer_waits(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, now_s = tmp_path / "run", 0.0
+    shutil.copytree(run, copy)
+    newest = Newest(Serve(run=str(copy), device="cpu", reload_s=5.0))
+    monkeypatch.setattr(served.time, "monotonic", lambda: now_s)
+    weights, tried_at = copy / "checkpoints" / "best-1" / "model.safetensors", []
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-100])
+    os.utime(copy / "checkpoints" / "best-1" / "score.json")
+    load = served.load_trained
+    monkeypatch.setattr(served, "load_trained", lambda located: tried_at.append(now_s) or load(located))
+    reloads: list[int] = []
+    for number in range(40):
+        now_s = 5.0 * number
+        newest.renew(lambda: reloads.append(1))
+    assert tried_at == [0, 10, 30, 70, 150] and not reloads
+    # Another one is tried at once.
+    weights.write_bytes(whole)
+    os.utime(copy / "checkpoints" / "best-1" / "score.json")
+    newest.renew(lambda: reloads.append(1))
+    assert len(tried_at) == 6 and reloads == [1]
+
+
+def test_a_server_that_computes_no_row_any_more_says_so(run: Path) -> None:
+    config = Serve(run=str(run), device="cpu")
+    newest = Newest(config)
+    application = Application(config, newest)
+    try:
+        asked: Any = None
+        assert asyncio.run(application.health(asked)).status_code == 200
+        # As after an error of a device, from which no later call recovers.
+        newest.served.predictor.trained.model.head = torch.nn.Identity()
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            application.batcher.submit(newest.served.predictor, [{"text": "a"}]).result(60)
+        deadline_s = time.monotonic() + 60
+        while (answer := asyncio.run(application.health(asked))).status_code == 200:
+            assert time.monotonic() < deadline_s
+        assert answer.status_code == 503 and json.loads(answer.body)["status"] == "broken"
+    finally:
+        application.batcher.close()
 
 
 def test_a_client_that_sends_no_body_or_too_large_a_head_is_let_go(run: Path) -> None:
