@@ -128,6 +128,8 @@ class Copy:
 @contextmanager
 def copies(folder: Path, count: int) -> Iterator[list[Copy]]:
     """Make copies for the block."""
+    # Tests start processes of other users, which must be able to read the code.
+    folder.chmod(0o755)
     made = [Copy(folder / f"copy-{number}") for number in range(count)]
     try:
         yield made

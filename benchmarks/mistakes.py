@@ -125,7 +125,7 @@ def measure(files: Sequence[str], made: Sequence[Copy], folder: Folder) -> None:
     def of_batch(batch: Sequence[str], copy: Copy) -> str:
         began_s = time.monotonic()
         sources, tests = python_files(copy.folder, "nlu", "launchers"), python_files(copy.folder, "tests")
-        with tempfile.TemporaryDirectory(prefix="nlu-reaching-") as name:
+        with tempfile.TemporaryDirectory(prefix="nlu-reaching-", ignore_cleanup_errors=True) as name:
             status, said = copy.pytest(
                 ["-p", "benchmarks.reaching", *batch], MEASURE_LIMIT_S, {"NLU_REACHING": name}
             )  # fmt: skip

@@ -21,6 +21,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 LEFT_OUT = ("tests/services/", "tests/slurm/", "tests/test_benchmarks.py", "tests/test_install.py")
 """what needs servers, and what is about other things than the code of nlu"""
 
+READ_DEFAULTS = "tests/conf/test_keys.py"
+"""reads the defaults of constructors from their source, without running a line of them"""
+
 
 def digest(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
@@ -166,12 +169,17 @@ class Reached:
 
     def _all_of(self, mutation: Mutation) -> list[Test]:
         if mutation.names is None:
-            return self._reaching({mutation.file: set(range(mutation.span[0], mutation.span[1] + 1))})
+            found = self._reaching({mutation.file: set(range(mutation.span[0], mutation.span[1] + 1))})
+            return found + (self._of_file(READ_DEFAULTS) if mutation.kind == "default" else [])
         # Its line runs at imports only; whoever reads what it binds meets it.
         for where in (self._mentions(mutation), {mutation.file: set(range(1, self._length(mutation.file) + 1))}):
             if found := self._reaching(where):
                 return found
         return []
+
+    def _of_file(self, file: str) -> list[Test]:
+        entries = [entry for entry in self.entries if entry.file == file and entry.content == digest(self.tests[file])]
+        return [Test(name, seconds) for entry in entries for name, seconds in entry.seconds.items()]
 
     def _length(self, file: str) -> int:
         return self.sources[file].count("\n")

@@ -199,6 +199,22 @@ def test_one_file_alone_explains_the_keys_of_a_constructor():
     assert len(with_keys) > 20 and explained == Counter(with_keys)
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, page in PAGES.items() if page.config.get(TARGET) and not page.pointers]
+)
+def test_the_file_that_explains_a_constructor_states_its_defaults(name):
+    parameters = {} if name.startswith("hydra/") else read_signature(PAGES[name].config[TARGET]).parameters
+    defaults = {key: ast.literal_eval(each.value) for key, each in parameters.items() if each.value is not None}
+    stated = {key: value for key, value in PAGES[name].config.items() if key in defaults}
+    for key, value in stated.items():
+        # None stands for what pretrained weights say; this file is also for training without them.
+        if defaults[key] is None and name == "model/bert_tiny.yaml":
+            continue
+        # YAML reads 2e-4 as a text, and knows no tuples.
+        number = float(value) if isinstance(value, str) and isinstance(defaults[key], float) else value
+        assert number == (list(defaults[key]) if isinstance(defaults[key], tuple) else defaults[key]), key
+
+
 @pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("hydra/launcher/")])
 def test_a_launcher_has_the_same_defaults_in_other_programs(name):
     page = PAGES[name]

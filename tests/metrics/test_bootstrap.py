@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from nlu.metrics.bootstrap import Blocks, Together, blocks_of
+from nlu.metrics.bootstrap import MOST_BLOCKS, Blocks, Together, blocks_of
 from nlu.metrics.calibration import CalibrationScorer
 from nlu.metrics.classes import ClassScorer
 from nlu.metrics.label_sets import LabelSetScorer
@@ -119,3 +119,31 @@ def test_a_threshold_that_was_chosen_has_no_interval_and_scores_at_it_have() -> 
     found, scores = intervals(lambda: SimilarityScorer(NAMES[:2], 0.25), records)
     assert found["threshold"] is None and scores["threshold"] == 0.25
     assert found["accuracy"][0] < scores["accuracy"] < found["accuracy"][1]
+
+
+@pytest.mark.parametrize("count", [1, MOST_BLOCKS - 1, MOST_BLOCKS])
+def test_few_rows_are_a_block_each(count: int) -> None:
+    assert blocks_of(count, seed=0).tolist() == list(range(count))
+
+
+def test_few_groups_are_a_block_each_whatever_their_names() -> None:
+    group_N = np.array(["c", "a", "c", "b", "a", "c"])
+    assert blocks_of(6, 0, group_N).tolist() == [2, 0, 2, 1, 0, 2]
+
+
+@pytest.mark.parametrize("count", [MOST_BLOCKS + 1, 3 * MOST_BLOCKS, 3 * MOST_BLOCKS + 7])
+def test_many_rows_share_blocks_that_differ_by_one_row_at_most(count: int) -> None:
+    block_N = blocks_of(count, seed=3)
+    sizes = np.bincount(block_N, minlength=MOST_BLOCKS)
+    assert len(sizes) == MOST_BLOCKS and sizes.sum() == count and np.ptp(sizes) == (count % MOST_BLOCKS > 0)
+    assert (block_N != np.arange(count) % MOST_BLOCKS).any(), "chance puts them together"
+    np.testing.assert_array_equal(blocks_of(count, seed=3), block_N)
+    assert (blocks_of(count, seed=4) != block_N).any()
+
+
+def test_a_group_is_never_divided_among_blocks() -> None:
+    group_N = np.random.default_rng(0).permutation(np.repeat(np.arange(2 * MOST_BLOCKS + 1), 3))
+    block_N = blocks_of(len(group_N), 1, group_N)
+    assert all(len(set(block_N[group_N == group])) == 1 for group in range(2 * MOST_BLOCKS + 1))
+    groups = [len(set(group_N[block_N == block])) for block in range(MOST_BLOCKS)]
+    assert sorted(set(groups)) == [2, 3]

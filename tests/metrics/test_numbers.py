@@ -34,6 +34,12 @@ def test_equal_numbers_share_their_rank() -> None:
     assert scores["spearman"] == pytest.approx(np.corrcoef(ranks)[0, 1])
 
 
+def test_numbers_that_differ_by_little_have_a_correlation() -> None:
+    scores = scores_of([0.1, 0.2, 0.4], [0.02, 0.03, 0.05])
+    assert scores["pearson"] == pytest.approx(1.0) and scores["spearman"] == pytest.approx(1.0)
+    assert math.isfinite(scores["r2"])
+
+
 def test_a_correlation_with_what_never_changes_is_no_number() -> None:
     scores = scores_of([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
     assert math.isnan(scores["pearson"]) and math.isnan(scores["spearman"])
