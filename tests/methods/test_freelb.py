@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nlu.methods.adversarial import SequenceNorms
 from nlu.methods.freelb import FreeLb
 from nlu.methods.plain import Plain
 from tests.methods.conftest import Parts
@@ -77,6 +78,21 @@ def test_the_start_is_in_the_ball_that_the_magnitude_says(parts_of: Any) -> None
         bound = 0.5 / (length * width) ** 0.5
         assert 0.7 * bound < value <= bound, "uniform in +-magnitude / sqrt(tokens * width)"
     assert 0.4 < starts[1].abs().max() <= 0.5
+
+
+def test_the_start_is_uniform_over_the_size_of_its_own_sequence_whatever_stands_beside_it(parts_of: Any) -> None:
+    parts = parts_of()
+    embedded_TE = parts.model.backbone.embed(parts.batch)
+    tokens, width = embedded_TE.shape
+    assert tokens > 3 * width, "so that the two are not taken for one another"
+    torch.manual_seed(3)
+    uniform_TE = torch.empty(tokens, width).uniform_(-1, 1).double()
+    size_T = torch.tensor([length * width for length in parts.batch.lengths for _ in range(length)])
+    torch.manual_seed(3)
+    start_TE = FreeLb(init_magnitude=0.5)._start(embedded_TE, SequenceNorms(parts.batch, embedded_TE.device))
+    torch.testing.assert_close(
+        start_TE, uniform_TE * 0.5 / size_T.sqrt()[:, None], rtol=1e-6, atol=0, check_dtype=False
+    )
 
 
 def test_all_passes_have_the_same_dropout_masks(parts_of: Any) -> None:

@@ -58,6 +58,17 @@ def test_a_histogram_counts_as_numpy_does_and_each_nan_apart() -> None:
     assert again == histogram
 
 
+def test_histograms_of_two_parts_together_are_that_of_the_whole_with_its_nans() -> None:
+    parts = Histogram(), Histogram()
+    for part, (low, count, nans) in zip(parts, ((BOUNDS_B[3][0], 5, 2), (BOUNDS_B[4][0], 7, 3)), strict=True):
+        part.put(low, count)
+        part.put(math.nan, nans)
+    parts[0].merge(parts[1])
+    assert parts[0].nans == 5
+    assert [count for _, _, count in parts[0].rows()] == [5, 7, 5]
+    assert parts[1].nans == 3, "the other one stays as it was"
+
+
 def test_what_is_recorded_where_nobody_listens_is_gone() -> None:
     collector = summary.Collector()
     summary.scalar("before", 1.0)
