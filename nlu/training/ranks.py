@@ -94,6 +94,8 @@ def choose_device(wanted: str, local_rank: int, keys: str = "trainer.") -> torch
             f"{keys}devices asks for {local_rank + 1} CUDA devices, but there are {torch.cuda.device_count()}; "
             f"set {keys}devices, or {keys}device=cpu"
         )
+    # torch leaves TF32 on for convolutions alone, whose products then have 10 bits where fp32 was asked for.
+    torch.backends.cudnn.allow_tf32 = False
     return torch.device("cuda", local_rank)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nlu.training.precision import Precision
+from nlu.training.ranks import choose_device
 from tests.training.in_process import TINY, sets, train
 
 CPU = torch.device("cpu")
@@ -36,3 +37,11 @@ def test_a_run_says_so_in_its_log(tmp_path: Path) -> None:
         train(*options)
     log = (tmp_path / "run/log.txt").read_text()
     assert "WARNING" in log and "choose precision=fp32" in log
+
+
+def test_on_cuda_convolutions_in_fp32_are_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert choose_device("auto", 0) == torch.device("cuda", 0)
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32

@@ -18,6 +18,7 @@ from nlu.data.ragged import ranges
 from nlu.data.tokenizing import load_tokenizer
 from nlu.models.encoder import Encoded
 from nlu.models.formats.pretrained import Pretrained
+from nlu.models.layers.repeatable import repeatable_attention
 
 MODEL_TYPE = "nlu-huggingface"
 """What config.json of a checkpoint says, so that transformers does not take it for one of its own; in `inner` stands
@@ -137,7 +138,8 @@ class HuggingFace(nn.Module):
         if self.has_segments:
             segments = batch.segments_T.new_zeros(count * longest).index_copy(0, place_T, batch.segments_T)
             inputs["token_type_ids"] = segments.view(count, longest)
-        return self.inner(**inputs).last_hidden_state
+        with repeatable_attention():
+            return self.inner(**inputs).last_hidden_state
 
 
 def _mean(hidden_SLD: Tensor, real_SL: Tensor) -> Tensor:

@@ -7,8 +7,7 @@ where only first tokens ask.
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
@@ -23,6 +22,7 @@ from nlu.data.collate import to_device
 from nlu.data.ragged import ranges, starts_of
 from nlu.models.layers.dropout import dropout_mask
 from nlu.models.layers.linear import with_rows
+from nlu.models.layers.repeatable import repeatable
 from nlu.models.layers.torch_private import softmax_gradient
 
 log = logging.getLogger(__name__)
@@ -339,40 +339,3 @@ def _wide_enough(heads: Tensor) -> Tensor:
     """Return heads with columns of zeros up to a multiple of HEAD_STEP, which change no product."""
     missing = -heads.shape[-1] % HEAD_STEP
     return F.pad(heads, (0, missing)) if missing else heads
-
-
-def repeatable(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Return what `compute` makes of the inputs; in the deterministic mode, with a gradient that is the same each time.
-
-    As long as that mode only warns, which it must where other operations have no deterministic kernel, the library
-    chooses kernels that add up gradients in any order, and others add them up so. So it is made strict here.
-    """
-    if not (torch.is_grad_enabled() and torch.get_deterministic_debug_mode()):
-        return compute(*inputs)
-    return _Repeatable.apply(compute, *inputs)
-
-
-class _Repeatable(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        ctx.inputs = [input.detach().requires_grad_(input.requires_grad) for input in inputs]
-        with torch.enable_grad(), _strictly():
-            ctx.output = compute(*ctx.inputs)
-        return ctx.output.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = [input for input in ctx.inputs if input.requires_grad]
-        with _strictly():
-            found = iter(torch.autograd.grad(ctx.output, wanted, gradients[0]))
-        return None, *(next(found) if input.requires_grad else None for input in ctx.inputs)
-
-
-@contextmanager
-def _strictly() -> Iterator[None]:
-    mode = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.set_deterministic_debug_mode(mode)

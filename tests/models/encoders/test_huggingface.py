@@ -17,7 +17,7 @@ from nlu.models.formats.pretrained import load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.runs.checkpoint import Checkpoints
 from nlu.runs.state import Best
-from tests.models.parts import task_model
+from tests.models.parts import Watch, task_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -101,6 +101,28 @@ def test_the_mean_is_taken_in_fp32_under_autocast(corpus, saved):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert tokens_of(backbone, batch)[batch.starts_S].dtype == torch.bfloat16, "or there is nothing to show"
         assert pooled_of(backbone, batch).dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", ["Bert", "ModernBert"])
+def test_in_the_deterministic_mode_its_attention_is_strict_with_the_same_gradient(corpus, saved, kind):
+    encoder, batch = load(saved(kind)[1]), corpus("single", [4, 9, 9]).batch()
+
+    def gradients():
+        encoder.zero_grad()
+        tokens_of(encoder, batch).square().sum().backward()
+        return [None if one.grad is None else one.grad.clone() for one in encoder.parameters()]
+
+    plain = gradients()
+    torch.set_deterministic_debug_mode("warn")
+    try:
+        with Watch() as watch:
+            strict = gradients()
+    finally:
+        torch.set_deterministic_debug_mode("default")
+    torch.testing.assert_close(strict, plain)
+    operators = {name for name, _ in watch.seen if "attention" in name or "softmax" in name}
+    assert any("backward" in name for name in operators), operators
+    assert watch.modes_of("attention") | watch.modes_of("softmax") == {2} and watch.modes_of("layer_norm") == {1}
 
 
 @pytest.mark.parametrize(("kind", "head"), [("Bert", "ForMaskedLM"), ("Roberta", "ForSequenceClassification")])

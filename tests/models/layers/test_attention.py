@@ -1,10 +1,15 @@
 """The two ways of computing attention agree, and neither lets sequences see one another."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
-from nlu.models.layers.attention import AttentionInOneKernel, attention_over, packed_kernel, repeatable
+from nlu.models.layers.attention import AttentionInOneKernel, attention_over, packed_kernel
 from nlu.models.layers.dropout import dropout_mask
+from nlu.models.layers.repeatable import repeatable, repeatable_attention
+from tests.models.parts import Watch
 
 LENGTHS = [1, 2, 2, 2, 5, 9, 9, 17]
 HEADS, WIDTH = 3, 12
@@ -246,6 +251,47 @@ def test_attention_and_its_gradient_are_computed_in_the_strict_mode_where_any_is
     with pytest.raises(ZeroDivisionError):
         repeatable(lambda rows: rows / Failing.apply(rows), query).sum().backward()
     assert torch.get_deterministic_debug_mode() == 1
+
+
+def test_what_attention_holds_for_its_gradient_goes_with_the_backward_pass(deterministic):
+    query = torch.randn(2, 1, 5, 8, requires_grad=True)
+    held = []
+
+    def compute(rows):
+        found = torch.nn.functional.scaled_dot_product_attention(rows, rows, rows) * 2
+        held.extend([weakref.ref(rows), weakref.ref(found)])
+        return found
+
+    loss = repeatable(compute, query).sum()
+    assert all(one() is not None for one in held)
+    loss.backward(retain_graph=True)
+    gc.collect()
+    assert [one() for one in held] == [None, None], "though the loss is still there"
+    with pytest.raises(RuntimeError, match="backwards only once"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_attention_that_another_library_calls_is_computed_in_the_strict_mode_too(deterministic, by_name):
+    query, key, value = (torch.randn(2, 3, 5, 8, requires_grad=True) for _ in range(3))
+    bias = torch.randn(2, 1, 5, 5, requires_grad=True)
+
+    def attention():
+        named = {"query": query, "key": key, "value": value} if by_name else {}
+        positional = () if by_name else (query, key, value)
+        return torch.nn.functional.scaled_dot_product_attention(*positional, attn_mask=bias, scale=0.3, **named)
+
+    def gradient():
+        return torch.autograd.grad(attention().square().sum(), [query, key, value, bias])
+
+    plain = gradient()
+    with Watch() as watch, repeatable_attention():
+        strict = gradient()
+    torch.testing.assert_close(strict, plain)
+    assert watch.modes_of("softmax") == {2} and watch.modes_of("pow") == {1}, "strict in attention only"
+    with torch.no_grad(), Watch() as watch, repeatable_attention():
+        attention()
+    assert watch.modes_of("softmax") == {1}, "where there is no gradient nothing is changed"
 
 
 class Failing(torch.autograd.Function):

@@ -1,0 +1,77 @@
+"""Attention whose gradient has the same bits each time, in the library's deterministic mode.
+
+As long as that mode only warns, which it must where other operations have no deterministic kernel, the library chooses
+attention kernels that add up gradients in any order. So the mode is made strict for attention, forward and backward.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+def repeatable(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Return what `compute` makes of the inputs; in the deterministic mode, with a gradient that is the same each time.
+
+    Its graph can be gone through backwards once; what it holds is then released, whoever still holds the result.
+    """
+    if not _is_wanted():
+        return compute(*inputs)
+    return _Repeatable.apply(compute, *inputs)
+
+
+def repeatable_attention() -> AbstractContextManager[object]:
+    """Return a context in which torch's attention is repeatable for whoever calls it, such as transformers."""
+    return _AttentionMode() if _is_wanted() else nullcontext()
+
+
+def _is_wanted() -> bool:
+    return torch.is_grad_enabled() and bool(torch.get_deterministic_debug_mode())
+
+
+class _AttentionMode(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **named)
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+        named |= dict(zip(names, args, strict=False))
+        tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
+        return repeatable(lambda *given: func(**named | dict(zip(tensors, given, strict=True))), *tensors.values())
+
+
+class _Repeatable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        detached = [input.detach().requires_grad_(input.requires_grad) for input in inputs]
+        with torch.enable_grad(), _strictly():
+            output = compute(*detached)
+        ctx.held = detached, output
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.held is None:
+            raise RuntimeError("the graph of an attention can be gone through backwards only once")
+        # The node outlives its backward pass for as long as someone holds the loss; the tensors must not.
+        (inputs, output), ctx.held = ctx.held, None
+        wanted = [input for input in inputs if input.requires_grad]
+        with _strictly():
+            found = iter(torch.autograd.grad(output, wanted, gradients[0]))
+        return None, *(next(found) if input.requires_grad else None for input in inputs)
+
+
+@contextmanager
+def _strictly() -> Iterator[None]:
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
