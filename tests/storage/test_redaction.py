@@ -1,6 +1,7 @@
 """What counts as a secret in an address, and that nothing of it is shown."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from nlu.config.choices import conf_dir
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.runs import logs
+from nlu.storage import redaction
+from nlu.storage.environment import VARIABLES, name_of
 from nlu.storage.redaction import (
     credential_problems,
     found_in,
@@ -193,3 +196,16 @@ def test_files_of_credentials_are_known_by_name() -> None:
     for name in ("odps_config.ini", "ODPS_CONFIG.INI", ".ossutilconfig", ".aws", "my_token", "kaggle.json", "Prod.PEM"):
         assert is_secret_file(name), name
     assert not any(map(is_secret_file, ("tokens.txt", "tokenizer.json", "key.py", "config.ini", "train.py")))
+
+
+def test_every_variable_of_a_service_that_the_code_names_is_in_the_table() -> None:
+    name = re.compile(
+        r"\b(?:AWS|FSSPEC|OSS|ALIBABA_CLOUD|ODPS|HF|HUGGING_FACE|GITHUB|WANDB|MLFLOW|PG)_?[A-Z][A-Z_0-9]{3,}\b"
+    )
+    package = Path(redaction.__file__).parents[1]
+    named = {found for path in package.rglob("*.py") for found in name.findall(path.read_text(encoding="utf-8"))}
+    settings = {"AWS_MAX_ATTEMPTS", "MLFLOW_DISABLE_TELEMETRY", "MLFLOW_LOGGING_LEVEL", "WANDB_ERROR_REPORTING"}
+    known = {variable.name for variable in VARIABLES}
+    assert {one for one in named if "_" in one} - settings - {"OSS_FOLDER", "ALIBABA_CLOUD_"} <= known
+    fetched = set(re.findall(r'"([A-Z_]{6,})"', (package / "launching/pai/fetch.py").read_text(encoding="utf-8")))
+    assert fetched == {name_of("alibaba cloud", "place"), name_of("oss", "key")}
