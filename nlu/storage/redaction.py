@@ -263,14 +263,15 @@ def _assigned(text: str) -> Iterator[tuple[str, int, int]]:
     """
     behind = 0
     for one in _NAMED.finditer(text):
-        name, value = one["name"], _VALUE.match(text, one.end())
-        if one.start() < behind or value is None or not is_secret_name(name):
+        name = one["name"]
+        # The value last: looking for one behind every name would take the square of a text's length.
+        if one.start() < behind or not is_secret_name(name) or (value := _VALUE.match(text, one.end())) is None:
             continue
         plain = value[0].strip("'\"")
         if not plain or plain in (HIDDEN, "null", "None", "VALUE") or plain.startswith("$"):
             continue
-        is_in_mapping = text.rfind("{", 0, one.start()) > text.rfind("}", 0, one.start())
-        if one["sign"] == "=" or one["quote"] or "_" in name or "-" in name or is_in_mapping:
+        is_assigned = one["sign"] == "=" or one["quote"] or "_" in name or "-" in name
+        if is_assigned or text.rfind("{", 0, one.start()) > text.rfind("}", 0, one.start()):
             behind = value.end()
             yield name, value.start(), behind
 

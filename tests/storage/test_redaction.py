@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -209,3 +210,13 @@ def test_every_variable_of_a_service_that_the_code_names_is_in_the_table() -> No
     assert {one for one in named if "_" in one} - settings - {"OSS_FOLDER", "ALIBABA_CLOUD_"} <= known
     fetched = set(re.findall(r'"([A-Z_]{6,})"', (package / "launching/pai/fetch.py").read_text(encoding="utf-8")))
     assert fetched == {name_of("alibaba cloud", "place"), name_of("oss", "key")}
+
+
+@pytest.mark.parametrize(
+    "text", ["a=" * 50_000, "token=" * 20_000, "a_token=b " * 5_000, "-----BEGIN PRIVATE KEY-----" * 2_000]
+)
+def test_hiding_takes_time_in_proportion_to_the_length_of_a_text(text: str) -> None:
+    # The square of this length took minutes.
+    begun_s = time.process_time()
+    hide(text)
+    assert time.process_time() - begun_s < 10
