@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import nlu
 from nlu.config.entry.command import run_command
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.nearest import hint
@@ -12,6 +13,9 @@ from nlu.config.nearest import hint
 
 def main(arguments: Sequence[str]) -> int:
     """Print the commands: with --help as what was asked for, without it as what is missing."""
+    if list(arguments) == ["--version"]:
+        print(f"nlu {nlu.__version__}")
+        return 0
     here = Path(__file__).parent
     found = {path.stem: path for path in here.glob("[!_]*.py")}
     # A package may be a command too: it then has a module that is run for it.

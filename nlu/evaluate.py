@@ -5,6 +5,7 @@ python -m nlu.evaluate run=outputs/mine compare=true             its own sets ag
 python -m nlu.evaluate model=bert_tiny data=afqmc max_rows=500   a configuration's initial weights
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -29,6 +30,7 @@ def main(composed: DictConfig) -> int:
     # Nobody sets it: it is a job's of a search.
     plain.pop("trial", None)
     if (reference := plain.get("run")) is None:
+        _require_subject(overrides)
         located, named = None, []
         config = plain
     else:
@@ -54,6 +56,16 @@ def main(composed: DictConfig) -> int:
 
     work = partial(run_evaluation, Evaluate.of(config), located, named)
     return spread(work, config["trainer"]["devices"])
+
+
+def _require_subject(overrides: Sequence[str]) -> None:
+    """Raise UserError where nothing says what to score: the defaults are random weights on the default data."""
+    named = {re.split("[.=]", override.lstrip("+"), maxsplit=1)[0] for override in overrides}
+    if named.isdisjoint(("model", "data", "experiment", "task")):
+        raise UserError(
+            "run is not set, and nothing else says what to score; set run=RUN for a trained run, or model=NAME and "
+            "data=NAME for the weights that a configuration starts from"
+        )
 
 
 def _cross(config: Mapping[str, Any], named: Sequence[str]) -> list[str]:

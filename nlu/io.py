@@ -12,6 +12,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+import nlu
 from nlu.config.entry.command import Parser, run_command
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str]) -> int:
         for name, verb in VERBS.items():
             print(f"  {name:<9}{(verb.__doc__ or '').partition('.')[0]}.")
         return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"nlu {nlu.__version__}")
+        return 0
     if arguments[0] not in VERBS:
         raise UserError(f"there is no command {arguments[0]} of nlu.io; {hint(arguments[0], VERBS)}")
     return VERBS[arguments[0]](arguments[1:])
@@ -155,6 +159,8 @@ def sync(arguments: Sequence[str]) -> int:
 
 def rm(arguments: Sequence[str]) -> int:
     """Remove files, or folders with all that is in them. Never a whole bucket or disk."""
+    if any(text.startswith("-") and not text.startswith("--") and "f" in text for text in arguments):
+        raise UserError("rm has no -f, since it never asks before it removes; write -r for a folder")
     parser = _parser("rm", rm)
     _add_flags(parser)
     parser.add_argument("--uploads", action="store_true", help=UPLOADS)

@@ -8,6 +8,7 @@ python -m nlu.preprocess data=files data.train=big.jsonl 'data.fields={text: tex
 import json
 from typing import Any, NoReturn
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from nlu.config.entry.app import prepare, run_app
@@ -17,6 +18,7 @@ from nlu.config.errors import UserError
 def main(composed: DictConfig) -> int:
     """Validate, build the store (or find it), log what is in it, print the same as a line of JSON."""
     config = prepare(composed)
+    _require_rows(HydraConfig.get())
     part = part_of(config["data"])
     if config["dry_run"]:
         from nlu.config.entry.dry_run import show
@@ -30,6 +32,14 @@ def main(composed: DictConfig) -> int:
         return 0
     print(json.dumps(describe_data(Run.of(config)), ensure_ascii=False))
     return 0
+
+
+def _require_rows(hydra: Any) -> None:
+    """Raise UserError where a command does not say which rows: the default would fetch and encode the default data."""
+    if hydra.job.config_name == "preprocess" and not hydra.overrides.task:
+        raise UserError(
+            "nothing says which rows are to be encoded; set data=NAME, or data=files data.train=FILE for your own"
+        )
 
 
 def part_of(data: dict[str, Any]) -> tuple[int, int] | None:

@@ -3,23 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
-_LENGTH = "trainer.max_duration=3ep (epochs), 500st (steps) or 32000ex (examples)"
-ELSEWHERE = {
-    **dict.fromkeys(("epochs", "num_epochs", "max_epochs", "num_train_epochs", "max_steps", "num_steps"), _LENGTH),
-    "learning_rate": "optimizer.lr", "max_length": "data.max_len", "max_seq_length": "data.max_len",
-    "gradient_accumulation_steps": "trainer.accumulation", "accumulate_grad_batches": "trainer.accumulation",
-    "per_device_train_batch_size": "trainer.batch_size, over all devices together", "output_dir": "hydra.run.dir",
-    "bf16": "precision=bf16", "fp16": "precision=bf16", "model_name_or_path": "model=hf model.pretrained=hf://NAME",
-    "warmup_ratio": "scheduler.warmup=0.1", "warmup_steps": "scheduler.warmup=500st",
-    "lr_scheduler_type": "scheduler.anneal", "max_grad_norm": "trainer.clip_norm",
-    "gradient_clip_val": "trainer.clip_norm", "eval_steps": "trainer.eval_interval=500st",
-    "val_check_interval": "trainer.eval_interval=0.25ep", "save_steps": "trainer.save_interval=500st",
-    "logging_steps": "trainer.log_interval=50st", "save_total_limit": "trainer.keep_best",
-    "metric_for_best_model": "trainer.major_metric", "early_stopping_patience": "trainer.patience=1ep",
-    "train_file": "data.train", "validation_file": "data.dev", "test_file": "data.test",
-    "n_trials": "hydra.sweeper.n_trials", "n_jobs": "hydra.sweeper.n_jobs",
-}  # fmt: skip
-"""What is meant by names that other programs have for it, and that look like no key of ours."""
+from nlu.config.elsewhere import key_elsewhere
+
 CLOSE = 0.6
 """likeness from which on a name may be meant"""
 LONGEST_NAME = 100
@@ -60,5 +45,4 @@ def hint(name: str, valid: Iterable[str]) -> str:
 
 def key_hint(key: str, valid: Iterable[str]) -> str:
     """Return the hint for a key of a configuration; what a name of another program is called here, if it is one."""
-    meant = ELSEWHERE.get(key.rpartition(".")[2])
-    return f"write {meant}" if meant else hint(key, valid)
+    return key_elsewhere(key) or hint(key, valid)

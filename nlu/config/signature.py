@@ -280,7 +280,10 @@ def _longest_module(target: str) -> tuple[str, ModuleSpec | None]:
     is_package_name = first.isidentifier() and not first.startswith("__")
     spec = importlib.util.find_spec(first) if is_package_name else None
     if spec is None:
-        raise UserError(f"{target}: there is no package {first or target!r} here; install it or correct the name")
+        raise UserError(
+            f"{target}: there is no package {first or target!r} here; install it, put the folder that holds it on "
+            "PYTHONPATH, or correct the name"
+        )
     name = first
     for part in parts:
         found = _found_in(tuple(spec.submodule_search_locations or ()), name, part)

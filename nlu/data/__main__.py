@@ -34,6 +34,10 @@ def main(arguments: Sequence[str]) -> int:
     given = _parser().parse(arguments)
     if bool(given.files) == bool(given.data):
         raise UserError("give files, or the name of a data set by --data, and not both; see python -m nlu.data --help")
+    if keys := [file for file in given.files if file.partition("=")[0] in ("data.train", "data.dev", "data.test")]:
+        raise UserError(
+            *(f"{file} is written as a key of nlu.train; here a set is NAME=FILE: write {file[5:]}" for file in keys)
+        )
     if given.model and given.tokenizer:
         raise UserError("--model and --tokenizer both name a tokenizer; leave out one")
     out = None if given.json and not given.out else _page(given)

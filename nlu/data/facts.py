@@ -3,6 +3,7 @@
 Axes: N examples of a set, C labels.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,6 +107,8 @@ def lines(facts: dict[str, Any]) -> list[str]:
 def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
     if numbers := part.get("numbers"):
         yield "numbers: " + ", ".join(f"{key} {value:.6g}" for key, value in numbers.items())
+        if name == "train" and _are_zeros_and_ones(numbers):
+            yield "warning: every number is 0 or 1; for two classes set task=classify, which predicts probabilities"
     if (labels := part.get("labels")) is None:
         return
     total = max(1, sum(labels.values()))
@@ -120,6 +123,13 @@ def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
             f"warning: few rows have the label {_listed(rare)}; is it one? data.labels names those that are, "
             "data.on_bad_row=skip leaves the rows of others out"
         )
+
+
+def _are_zeros_and_ones(numbers: dict[str, float]) -> bool:
+    """Whether all of the numbers are 0 or 1, by their facts: within [0, 1] only these have the largest variance."""
+    mean = numbers["mean"]
+    is_within = numbers["min"] == 0 and numbers["max"] == 1
+    return is_within and math.isclose(numbers["sd"] ** 2, mean * (1 - mean), rel_tol=1e-9)
 
 
 def is_doubtful(label: str, count: int, total: int) -> bool:

@@ -8,7 +8,7 @@ from nlu.metrics.scores import Record, Scores, ratio
 
 
 class QueryScorer:
-    """Precision, recall and F1 of queries: each is answered by the one of its rows that is likeliest not of the first
+    """Precision, recall and F1 of queries: the answer to each is its row with the lowest probability of the first
     class, with what is predicted for that row.
 
     A query is found where that row's prediction is right and not the first class; it is wrongly answered where the

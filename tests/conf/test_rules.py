@@ -19,6 +19,17 @@ def test_rows_may_be_as_long_as_the_model_has_positions_and_no_longer(problems_o
     assert problem == f"data.max_len is {max_len + 1}, but the model has {max_len} positions; set it lower"
 
 
+@pytest.mark.parametrize("model", ["bert", "hf"])
+def test_weights_on_this_machine_say_how_long_rows_may_be(problems_of, tmp_path, model):
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 40}')
+    chosen = [f"model={model}", f"model.pretrained={tmp_path}"]
+    assert problems_of(*chosen, "data.max_len=40") == []
+    (problem,) = problems_of(*chosen, "data.max_len=41")
+    assert problem == "data.max_len is 41, but the model has 40 positions; set it lower"
+    (tmp_path / "config.json").write_text("[")
+    assert problems_of(*chosen, "data.max_len=41") == [], "what is wrong with weights shows when they are loaded"
+
+
 def test_a_bug_in_a_rule_between_groups_is_not_taken_for_a_valid_configuration(composer, monkeypatch):
     def raise_bug(config):
         raise KeyError("a bug")
@@ -53,8 +64,9 @@ def test_a_name_of_the_hub_is_told_how_it_is_written(problems_of, name):
 )
 def test_an_encoder_of_transformers_without_weights_is_told_what_they_may_be(problems_of, given, what):
     (problem,) = problems_of("model=hf", *given)
-    rule = "must be a folder in Hugging Face layout, hf://NAME or RUN/best"
-    assert problem == f"model.pretrained is {what} but {rule}; set model.pretrained" + " to such a value" * bool(given)
+    rule = "a folder in Hugging Face layout, hf://NAME or RUN/best"
+    refused = f"model.pretrained is {what} but must be {rule}; set model.pretrained to such a value"
+    assert problem == (refused if given else f"model.pretrained is not set; set it to {rule}")
 
 
 def test_braces_that_the_shell_took_away_are_named(problems_of):

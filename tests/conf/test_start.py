@@ -128,6 +128,18 @@ def test_help_and_a_refused_key_take_what_they_take_hydra_over_the_same_files(tm
 
 
 @pytest.mark.parametrize(
+    ("name", "expected"),
+    [("evaluate", "run is not set, and nothing else says what to score"), ("preprocess", "nothing says which rows")],
+)
+def test_a_command_that_names_nothing_to_work_on_fetches_nothing(name, expected, tmp_path):
+    command = [sys.executable, "-m", f"nlu.{name}"]
+    environment = {**os.environ, "NLU_CACHE": str(tmp_path)}
+    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and expected in done.stderr, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ("predict", "run=absent", "input=x.csv", "output=y.csv"), ("serve", "run=absent"),

@@ -258,7 +258,7 @@ def test_the_command_itself_writes_what_the_tests_find_in_its_parts(run: Path, t
         (["output=OUT/o.csv", "input=-"], ["set input.format"]),
         (["output=OUT/o.conll"], ["the input has none"]),
         (["output=OUT/o.csv", "input=3"], ["error: input is 3 but must be a file, a URL or -", "input; set input to"]),
-        (["output=OUT/o.csv", "input=???"], ["error: input is not set but must be a file", "input; set input\n"]),
+        (["output=OUT/o.csv", "input=???"], ["error: input is not set; set it to a file", "- for standard input\n"]),
         (["output=OUT/o.csv", "input=[a]", "inpt=b"], ["- input is ['a'] but must", "inpt: there", "nearest: input\n"]),
         (["output=OUT/o.csv", "run=null"], ["run is null but must be a run, RUN/best-2, RUN/last"]),
         (["output=OUT/o.csv", "devics=2"], ["devics: there is no such key; nearest: devices"]),

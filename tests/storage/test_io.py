@@ -22,6 +22,14 @@ from tests.folders import contents, write
 FILES = {"a.txt": b"a", "deep/b.bin": b"b" * 1000, "COMPLETE": b"yes"}
 
 
+@pytest.mark.parametrize("flags", [["-rf"], ["-f"], ["-r", "-f"]])
+def test_rm_has_no_force_and_says_so(tmp_path: Path, flags: list[str]) -> None:
+    write(tmp_path, FILES)
+    with pytest.raises(UserError, match="^rm has no -f, since it never asks before it removes; write -r for a folder$"):
+        main(["rm", *flags, str(tmp_path)])
+    assert contents(tmp_path) == FILES
+
+
 def test_files_and_folders_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here, there = write(tmp_path / "here", FILES), tmp_path / "there"
     assert main(["exists", str(here), str(there)]) == 1

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from nlu.data.collate import collate
+from nlu.data.facts import describe, lines
 from nlu.losses.mse import Mse
 from nlu.models.encoders.bert import Bert
 from nlu.models.heads.linear import LinearHead
@@ -45,3 +46,12 @@ def test_in_bf16_numbers_keep_the_bits_that_tell_texts_apart(store_of):
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         found = task.forward(model, collate(part, np.arange(40)))["logits"]
     assert found.dtype == torch.float32 and len(found.unique()) == 40
+
+
+@pytest.mark.parametrize(
+    ("numbers", "warned"), [([0, 1, 1], True), ([0, 0.5, 1], False), ([0, 1, 2], False), ([-1, 1, 1], False)]
+)
+def test_numbers_that_are_two_classes_are_warned_of(store_of, numbers, warned):
+    rows = "".join(f"text{place}\t{number}\n" for place, number in enumerate(numbers))
+    said = "\n".join(lines(describe(store_of("a.tsv", rows, Regress, **TABLE))))
+    assert ("train: warning: every number is 0 or 1; for two classes set task=classify" in said) == warned

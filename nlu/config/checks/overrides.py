@@ -33,10 +33,12 @@ from nlu.config.checks.reading import (
 )
 from nlu.config.checks.resolve import first_line
 from nlu.config.checks.validate import problems
+from nlu.config.elsewhere import choice_elsewhere
 from nlu.config.errors import UserError
 from nlu.config.flat import flat
 from nlu.config.nearest import hint, key_hint
-from nlu.config.schemas import RUN
+from nlu.config.schemas import EVALUATE, RUN
+from nlu.config.signature import read_signature
 
 LONGEST_HINT = 200
 """characters of a hint; a longer one names too many keys to be read"""
@@ -51,7 +53,7 @@ def override_problems(
     sweep are tried one by one, and refused without `is_multirun`. Hydra must not be initialised when this is called.
     """
     with initialize_config_search_path(search_path):
-        return _Trial(config_name, is_multirun).run(list(overrides), schema)
+        return _Trial(config_name, is_multirun, frozenset(read_signature(schema).parameters)).run(overrides, schema)
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,16 @@ class _Trial:
 
     config_name: str
     is_multirun: bool
+    keys: frozenset[str]
+    """the top-level keys of the command"""
     accepted: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     refused_groups: set[str] = field(default_factory=set)
     drawn: list[str] = field(default_factory=list)
     """overrides whose values only a search can draw"""
 
-    def run(self, overrides: list[str], schema: str) -> list[str]:
-        overrides, torn = rejoined(overrides)
+    def run(self, given: Sequence[str], schema: str) -> list[str]:
+        overrides, torn = rejoined(given)
         self.found += torn
         # Where configurations are found comes first, choices next: they decide which other keys there are.
         parsed = [(override, alternatives) for override in overrides if (alternatives := self.parse(override))]
@@ -94,7 +98,9 @@ class _Trial:
             self.found += map(interval_problem, self.drawn)
         config = self.accept_all([alternatives for _, alternatives in parsed[len(choices) :]], config, schema)
         plain, unresolved = resolved(config)
-        with_cross_rules = not self.refused_groups
+        # Of a trained run the configuration is the run's own, and not the one that was composed here.
+        is_of_run = schema == EVALUATE and plain.get("run") is not None
+        with_cross_rules = not self.refused_groups and not is_of_run
         return self.found + unresolved + self.without_refused(problems(plain, schema, with_cross_rules))
 
     def parse(self, override: str) -> list[_Alternative]:
@@ -107,7 +113,9 @@ class _Trial:
     def alternatives(self, override: str, parsed: Override) -> list[_Alternative]:
         key = parsed.key_or_group
         changes = not (parsed.is_add() or parsed.is_force_add() or parsed.is_delete() or parsed.is_list_extend())
-        is_choice = changes and parsed.package is None and _is_group(key)
+        # All commands share the groups, but not every command composes each of them.
+        is_known = key.split("/")[0] in {*self.keys, "hydra"} or "/" in key
+        is_choice = changes and parsed.package is None and is_known and _is_group(key)
         is_plain = changes and not is_choice
         if not parsed.is_sweep_override():
             value = "null" if parsed.value() is None else parsed.value()
@@ -223,7 +231,9 @@ def choice_problem(group: str, choice: str, options_of: Callable[[str], list[str
     options = options_of(str(path.parent))
     if path.name in options:
         return None
-    return f"{group}={choice}: there is no such choice; {_options_hint(choice, options)}"
+    close = choice_elsewhere(group, choice) or _options_hint(choice, options)
+    everything = "" if "all: " in close else f"; all: {', '.join(sorted(options))}"
+    return f"{group}={choice}: there is no such choice; {close}{everything}"
 
 
 def composition_problem(error: Exception, config_name: str) -> str:

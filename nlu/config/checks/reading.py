@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nlu.config.checks.quoting import quoted
 from nlu.config.checks.resolve import first_line
+from nlu.config.elsewhere import function_elsewhere
 from nlu.config.errors import UserError
 
 USER_MISTAKES = (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError)
@@ -22,12 +23,18 @@ def read_override(override: str) -> Override:
     """Return an override as Hydra reads it. Raises UserError with what Hydra says of it and what to write instead."""
     key, equals, value = override.partition("=")
     if not equals and not override.startswith("~"):
-        # A group has a slash as well.
-        if override.startswith(("/", "./", "../", "~/")) or "://" in override or os.path.isfile(override):
+        if os.path.isfile(os.path.expanduser(override)):
+            raise UserError(
+                f"{override} is a file, but its key is missing; write input={override} for rows to predict, "
+                f"data.test={override} for rows to score, or data.train={override} for rows to train on"
+            )
+        if override.startswith(("/", "./", "../", "~/")) or "://" in override or os.path.isdir(override):
             raise UserError(
                 f"{override}: the key is missing; write KEY={override}, as run={override} where a run is meant"
             )
-        raise UserError(f"{override}: the value is missing; write {override}=VALUE")
+        # A group may have a slash as well.
+        run = f", or run={override} where a run is meant" if "/" in override else ""
+        raise UserError(f"{override}: the value is missing; write {override}=VALUE{run}")
     is_searchable = GlobalHydra.instance().is_initialized()
     try:
         # The loader is what glob(*) asks for the choices of a group; parse_overrides alone hands it on.
@@ -45,6 +52,13 @@ def grammar_problem(override: str, error: Exception) -> str:
         OverridesParser.create().parse_override(override)
     except HydraException as of_this_one:
         error = of_this_one
+    if (example := function_elsewhere(value)) is not None:
+        return f"{override}: Hydra has no function {value.partition('(')[0]}; write it as in '{key}={example}'"
+    if value.rstrip().endswith(","):
+        return (
+            f"{override} ends in a comma; leave the comma out, give the next value too ({override}VALUE), or quote a "
+            f"text that ends so: '{key}=\"{value}\"'"
+        )
     if not _is_closed(value):
         remedy = "close its brackets, and quote the whole for the shell"
     elif value.startswith(("{", "[")):
@@ -57,7 +71,9 @@ def grammar_problem(override: str, error: Exception) -> str:
         remedy = f"correct it or, if a text is meant, quote it for the shell and for Hydra: '{key}=\"{value}\"'"
     else:
         remedy = f"quote the value for the shell and for Hydra: '{key}=\"{value}\"'"
-    return f"{override} cannot be read: {said_of(error)}; {remedy}"
+    # Hydra's parser ends with the names of all symbols that it would have taken.
+    said = said_of(error).partition(" expecting ")[0]
+    return f"{override} cannot be read: {said}; {remedy}"
 
 
 def rejoined(overrides: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -3,6 +3,7 @@
 Nothing is fetched or read here beyond asking whether a local path exists, so the verdict costs no more than Hydra.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 from nlu.config.checks.parts import part_problems
 from nlu.config.choices import choice_of
 from nlu.config.defaults import DEFAULT_TARGETS
+from nlu.config.elsewhere import metrics_elsewhere
 from nlu.config.layouts import ROLES, known_roles, layouts_of, missing_roles
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
@@ -73,27 +75,46 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
     if config["data"]["_target_"] == DATA_TARGET:
         found += [*_fields(config, task), *_sets(config["data"], config["folds"]["count"])]
     if config["model"]["_target_"] == BERT_TARGET:
-        found += _sizes(config["model"], config["data"])
-    return found
+        found += _sizes(config["model"])
+    return [*found, *_length(config["model"], config["data"])]
 
 
-def _sizes(model: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
-    width, heads, positions = model["hidden_size"], model["heads"], model["max_positions"]
+def _sizes(model: dict[str, Any]) -> Iterator[str]:
+    width, heads = model["hidden_size"], model["heads"]
     if width and heads and width % heads:
         yield f"model.heads is {heads}, which does not divide model.hidden_size {width}; set one of the two"
-    if positions is None and model["pretrained"] is None:
+
+
+def _length(model: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
+    positions, pretrained = model.get("max_positions"), model.get("pretrained")
+    if positions is None and pretrained not in (None, MISSING):
+        positions = _positions_of(Path(pretrained).expanduser() / "config.json")
+    elif positions is None and model["_target_"] == BERT_TARGET:
         positions = BERT_POSITIONS
     if positions is not None and data.get("max_len", 0) > positions:
         yield f"data.max_len is {data['max_len']}, but the model has {positions} positions; set it lower"
+
+
+def _positions_of(config_json: Path) -> int | None:
+    """Return the number of positions of weights in a folder of this machine; None where that is not known."""
+    try:
+        found = json.loads(config_json.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # What is wrong with weights is reported when they are loaded.
+        return None
+    positions = found.get("max_position_embeddings") if isinstance(found, dict) else None
+    return positions if isinstance(positions, int) and positions > 0 else None
 
 
 def _metric(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
     metric = config["trainer"]["major_metric"]
     known = [*task.get("metrics", ()), *task.get("binary_metrics", ())]
     if metric is not None and known and metric not in known:
+        meant = metrics_elsewhere(metric, known)
+        close = f"it may mean {' or '.join(meant)}; all: {', '.join(known)}" if meant else hint(metric, known)
         yield (
-            f"trainer.major_metric is {metric}, which this task and loss cannot produce; {hint(metric, known)}; "
-            "set it to one of these, or null for the task's own"
+            f"trainer.major_metric is {metric}, which this task and loss cannot produce; {close}; set it to one of "
+            "these, or null for the task's own"
         )
 
 

@@ -136,7 +136,7 @@ def _unknown(prefix: str, name: str, signature: Signature) -> list[str]:
 
 
 def _not_set(key: str, rule: str | None) -> str:
-    return f"{key} is not set but {rule}; set {key}" if rule else f"{key} is not set; set {key}"
+    return f"{key} is not set; set it to {rule.removeprefix('must be ')}" if rule else f"{key} is not set; set {key}"
 
 
 def _join(prefix: str, name: Any) -> str:

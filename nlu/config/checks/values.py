@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from nlu.config import types
 from nlu.config.durations import duration_rule, parse_duration, parse_interval, parse_warmup
+from nlu.config.elsewhere import value_elsewhere
 from nlu.config.errors import UserError
 from nlu.config.signature import dotted
 from nlu.config.types import Naming, Range, Written
@@ -41,6 +42,8 @@ def broken_rule(key: str, annotation: ast.expr, value: Any) -> str | None:
     if " is a text, not " in rule and isinstance(value, list) and any(map(_is_float, value)):
         quoted = ", ".join(f'"{item}"' for item in value[:4]) + ", ..." * (len(value) > 4)
         remedy = f"; quote what looks like a number: '{key}=[{quoted}]'"
+    if (meant := value_elsewhere(key, value)) is not None:
+        remedy = f"; {meant}"
     return f"{key} is {show(value)} but {rule}{remedy}"
 
 

@@ -113,6 +113,9 @@ def _run_app(job: "_Job", config_name: str, schema: str, config_dir: Path | None
     hide_saved_configs()
     try:
         line = read_command_line(sys.argv[1:])
+        if "--version" in line.flags:
+            print(f"nlu {nlu.__version__}, Hydra {hydra.__version__}")
+            sys.exit(0)
         if line.completes:
             _complete(line, job, config_name, directory)
     except UserError as error:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+import nlu
 from nlu.config.entry.tracebacks import hide_tracebacks
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.nearest import hint
@@ -17,6 +18,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *, prog: str, description: str):
         super().__init__(prog=prog, description=description, allow_abbrev=False)
+        self.add_argument("--version", action="version", version=f"nlu {nlu.__version__}", help="print it and exit")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return the values. Raises UserError for a flag that does not exist, lacks its value or has a wrong one."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nlu.config.checks.quoting import quoted
+from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
 from nlu.storage.places import is_object
 
@@ -54,6 +55,7 @@ class CommandLine:
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
     """Return the command line with its files read. Raises UserError for what neither Hydra nor we can read."""
+    _require_one_choice(arguments)
     given = _parser().parse_intermixed_args([OURS.get(text, text) for text in _with_files(arguments)])
     overrides = [quoted(short_form(text)) for text in given.overrides]
     if given.rerun is not None:
@@ -122,6 +124,23 @@ def _unquoted(text: str, place: str) -> str:
             f"{place} is {text}, which is not one override; close its quotes, one override a line"
         ) from error
     return argument
+
+
+def _require_one_choice(arguments: Sequence[str]) -> None:
+    """Raise UserError where the command line chooses twice from a group: Hydra would take the last choice silently.
+
+    What stands in a file (`@FILE`, `--rerun`) may be chosen again on the command line.
+    """
+    chosen: dict[str, list[str]] = {}
+    for text in arguments:
+        key, equals, _ = text.partition("=")
+        if equals and key and not key.startswith("-") and (conf_dir() / key).is_dir():
+            chosen.setdefault(key, []).append(text)
+    twice = [(key, texts) for key, texts in chosen.items() if len(texts) > 1]
+    if twice:
+        raise UserError(
+            *(f"{key} is chosen {len(texts)} times, {' and '.join(texts)}; keep one" for key, texts in twice)
+        )
 
 
 def _with_files(arguments: Iterable[str]) -> Iterator[str]:

@@ -63,12 +63,12 @@ def require_safe(config_name: str, search_path: Sequence[str], overrides: Sequen
         group = "sweep" if is_multirun else "run"
         is_handed_over = not is_multirun and _is_launched(config) and not _is_dry_run(config)
         found = [*_foreign(config, trusted), *place_problems(config, group), *_moved(config), *_secrets(config)]
-        found += [*_single(config, parsed)] if is_handed_over else []
+        found += [*_single(parsed)] if is_handed_over else []
         resume, mirror = (OmegaConf.select(config, key, default=None) for key in ("resume", "mirror"))
         if is_handed_over and (problem := unnamed_folder_problem(resume, mirror, config.hydra)):
             # Its job may wait for hours before it could say so.
             found.append(problem)
-        found += _scored(config) if is_multirun else []
+        found += _scored(config) if is_multirun else _searches_nothing(config)
         if found:
             raise UserError(*found)
         return Known(trusted, str(config.hydra.run.dir) if is_handed_over else None)
@@ -180,14 +180,17 @@ def _is_dry_run(config: DictConfig) -> bool:
     return False
 
 
-def _single(config: DictConfig, overrides: Sequence[Override]) -> Iterator[str]:
-    """Yield what keeps a command from being one run that a launcher takes."""
-    choices = config.hydra.runtime.choices
-    if (sweeper := choices.get("hydra/sweeper")) not in ("basic", None):
+def _searches_nothing(config: DictConfig) -> Iterator[str]:
+    """Yield a problem where a search is configured, but the command is one run."""
+    if (sweeper := config.hydra.runtime.choices.get("hydra/sweeper")) not in ("basic", None):
         yield (
-            f"hydra/sweeper is {sweeper}, but without --multirun nothing is searched, and hydra/launcher="
-            f"{choices.get('hydra/launcher')} would take one run; add --multirun, or leave hydra/sweeper out"
+            f"hydra/sweeper is {sweeper}, but without --multirun the command is one run and searches nothing; add "
+            "--multirun, or set hydra/sweeper=basic"
         )
+
+
+def _single(overrides: Sequence[Override]) -> Iterator[str]:
+    """Yield what keeps a command from being one run that a launcher takes."""
     for override in overrides:
         if override.is_sweep_override():
             yield sweep_problem(str(override.input_line), override.key_or_group)

@@ -35,8 +35,8 @@ def split_tag(tag: Any) -> tuple[str, str] | None:
 def to_bio(parts: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], int]:
     """Return the letters and types of the same spans in BIO, and how many letters but B began a span for lack of one.
 
-    A unit goes on with the span before it where its letter is one that goes on or ends, its type is that span's, and
-    that span has not ended; else it begins one, which is how a gold I- with nothing before it has always been scored.
+    A unit with I, M, E or L continues the span before it if both have the same type and that span has not ended; every
+    other unit begins a span. So a gold I- without a span before it counts as the beginning of one.
     """
     bio, strays, open_type = [], 0, None
     for letter, name in parts:

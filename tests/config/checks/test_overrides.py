@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from nlu.config.checks.overrides import override_problems
+from nlu.config.choices import conf_dir
+from nlu.config.schemas import EVALUATE, SCHEMAS
 
 VALID = ["name=a", "task=classify"]
 
@@ -42,6 +44,46 @@ def test_a_key_without_its_group_finds_its_full_name(find):
 def test_a_name_that_other_programs_have_for_a_key_is_told_what_it_is_called_here(find, override, meant):
     (problem,) = find(*VALID, override)
     assert f"there is no such key; write {meant}" in problem
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        (
+            "lr=loguniform(1e-5,1e-3)",
+            "Hydra has no function loguniform; write it as in 'lr=tag(log,interval(1e-5",
+        ),
+        (
+            "trainer.batch_size=16,",
+            "trainer.batch_size=16, ends in a comma; leave the comma out, give the next",
+        ),
+        (
+            "outputs/mine",
+            "outputs/mine: the value is missing; write outputs/mine=VALUE, or run=outputs/mine where",
+        ),
+        ("rows.csv", "rows.csv is a file, but its key is missing; write input=rows.csv for rows to predict"),
+    ],
+)
+def test_what_users_of_other_programs_write_is_answered_with_what_to_write_here(
+    find, tmp_path: Path, monkeypatch, override: str, expected: str
+):
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").touch()
+    (problem,) = find(*VALID, override, is_multirun=True)
+    assert expected in problem and "expecting {" not in problem
+
+
+def test_a_group_that_this_command_does_not_have_is_no_choice_of_it(find):
+    # The folder of configurations has the group `model` for other commands.
+    found = override_problems("predict", [f"file://{conf_dir()}"], ["model=mine"], SCHEMAS["predict"])
+    assert found[0] == "model: there is no such key; write run=RUN for a trained run"
+    assert not any("Could not override" in problem for problem in found)
+
+
+def test_the_default_data_is_not_held_against_the_evaluation_of_a_run():
+    overrides = ["run=outputs/mine", "data.test=rows.csv", "metric=f1"]
+    (problem,) = override_problems("evaluate", [f"file://{conf_dir()}"], overrides, EVALUATE)
+    assert problem.startswith("metric: there is no such key; write trainer.major_metric")
 
 
 def test_a_key_that_only_the_signature_has_can_be_set(find):

@@ -58,9 +58,9 @@ def test_a_key_that_the_program_supplies_itself_is_refused():
 
 def test_a_required_key_that_is_absent_or_not_set_is_named():
     extended = {"_target_": "shop.models.Extended"}
-    assert found(model=extended) == ["model.width is not set but must be a number; set model.width"]
+    assert found(model=extended) == ["model.width is not set; set it to a number"]
     assert found(model={**extended, "width": "???"}) == found(model=extended)
-    assert found(name="???") == ["name is not set but must be a text; set name"]
+    assert found(name="???") == ["name is not set; set it to a text"]
 
 
 def test_a_value_that_is_not_set_is_found_at_any_depth():
@@ -141,7 +141,7 @@ def test_a_key_that_may_be_written_short_is_called_so_where_its_value_is_wrong_a
     given = {"run": "outputs/mine", "output": "out.csv"}
     assert problems({**given, "input": {"pth": "x"}}, schema) == [
         "input.pth: there is no such key; nearest: input.path",
-        "input is not set but must be a file, a URL or - for standard input; set input",
+        "input is not set; set it to a file, a URL or - for standard input",
     ]
     fields = {f"input.{name}" for name in ("path", "fields", "format", "header")}
     assert {key for key in known_keys({"input": {}}, schema) if "." in key} == fields

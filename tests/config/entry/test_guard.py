@@ -8,6 +8,7 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+import nlu
 from nlu.config.entry.app import run_app
 
 FOREIGN = """
@@ -89,9 +90,21 @@ def test_a_job_stays_in_the_folder_from_which_its_paths_are_meant(train, tmp_pat
     assert code == 2 and told.startswith("nlu: error: hydra.job.chdir is true") and not (tmp_path / "run").exists()
 
 
+def test_a_search_without_multirun_is_refused_instead_of_being_one_run(train):
+    for arguments in (["hydra/sweeper=hyperband"], ["hydra/sweeper=hyperband", "dry_run=true"]):
+        code, told = train(*arguments)
+        assert code == 2 and "add --multirun, or set hydra/sweeper=basic" in told and "ran" not in told
+    assert train("hydra/sweeper=basic", "hydra.run.dir=run")[0] == 0
+
+
+def test_the_version_is_the_programs_own(train):
+    code, told = train("--version")
+    assert code == 0 and told.startswith(f"nlu {nlu.__version__}, Hydra ") and "ran" not in told
+
+
 def test_a_launcher_takes_one_run_as_well_but_neither_a_search_nor_several_values(train):
     code, told = train("hydra/launcher=submitit_local", "hydra/sweeper=hyperband")
-    assert code == 2 and "hydra/sweeper is hyperband, but without --multirun nothing is searched" in told
+    assert code == 2 and "hydra/sweeper is hyperband, but without --multirun the command is one run" in told
     code, told = train("hydra/launcher=submitit_local", "seed=1,2")
     assert code == 2 and "seed=1,2: several values need --multirun" in told
     assert list(Path().iterdir()) == []
@@ -168,7 +181,8 @@ def test_a_sweeper_that_would_take_an_exit_code_for_the_score_is_refused(train):
     code, told = train("--multirun", "hydra/sweeper=optuna", "seed=1,2")
     assert code == 2 and "hydra/sweeper is optuna, which would search blindly" in told
     assert "choose hydra/sweeper=hyperband" in told and list(Path().iterdir()) == []
-    assert train("hydra/sweeper=optuna", "hydra.run.dir=run") == (0, "ran 1\n"), "without --multirun it does nothing"
+    code, told = train("hydra/sweeper=optuna", "hydra.run.dir=run")
+    assert code == 2 and "hydra/sweeper is optuna, but without --multirun" in told
 
 
 def test_a_pattern_stands_for_the_choices_of_a_group(train):

@@ -169,6 +169,7 @@ BAD = {
         (["shop.csv", "--max-len", "3"], "must be a whole number >= 4"),
         (["shop.csv", "--field", "text=review"], "nearest: --fields"),
         (["shop.csv", "shop.csv"], "two sets would be called"),
+        (["data.train=shop.csv"], "written as a key of nlu.train; here a set is NAME=FILE: write train=shop.csv"),
     ],
 )
 def test_mistakes_cost_a_sentence_and_exit_2(
