@@ -5,10 +5,11 @@
     python benchmarks/mistakes.py --fresh 40 --seed 1 --only nlu/losses nlu/metrics --results /tmp/losses.jsonl --again
 
 A mistake meets the tests that reach its line, those of its module and package first, then the shortest, at most
---seconds of them; the first failure ends it, and so does a hang. A failure counts only where the same test passes
-without the mistake. Which tests reach a line is measured once, and again of files of tests that have changed
-(benchmarks/reached.py); --measure does only that. Mistakes that change nothing are listed with the argument in
-benchmarks/equivalents.toml. After new tests, --again makes those mistakes of --results again that were not found.
+--seconds of them. The first failure ends it, and so does a hang. A failure counts only where the same test passes
+without the mistake. Which tests reach a line is measured once, which takes several times as long as `make test`, and
+again for files of tests that have changed (benchmarks/reached.py); --tests limits it to some of them. Mistakes that
+change nothing are listed with the argument in benchmarks/equivalents.toml. After new tests were written, --again makes
+those mistakes of --results again that were not found.
 """
 
 import argparse
@@ -182,8 +183,11 @@ def parse_arguments() -> argparse.Namespace:
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--continue", dest="is_continued", action="store_true", help="keep what --results holds already")
     kept.add_argument("--again", action="store_true", help="keep what was found, make the others again")
-    parser.add_argument("--measure", nargs="*", metavar="TEXT", help="only measure; tests whose path has it")
-    parser.add_argument("--as-measured", action="store_true", help="measure nothing, take what was measured last")
+    parser.add_argument("--measure", action="store_true", help="measure which tests reach what, and stop")
+    parser.add_argument(
+        "--tests", nargs="*", default=[""], metavar="TEXT",
+        help="measure only files of tests whose path has one of these; the others count as they were measured last",
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list what is drawn and stop")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the table and what was not found there")
     return parser.parse_args()
@@ -231,10 +235,9 @@ def main() -> None:
     folder = Folder.of_environment()
     with tempfile.TemporaryDirectory(prefix="nlu-mistakes-") as name, copies(Path(name), arguments.workers) as made:
         made[0].require_imported()
-        if not arguments.as_measured:
-            missing = Reached.read(folder, sources, tests).missing(arguments.only)
-            measure([file for file in missing if any(text in file for text in arguments.measure or [""])], made, folder)
-        if arguments.measure is not None:
+        missing = Reached.read(folder, sources, tests).missing(arguments.only)
+        measure([file for file in missing if any(text in file for text in arguments.tests)], made, folder)
+        if arguments.measure:
             return
         equal = {mutation.key: entry.argument for mutation in drawn for entry in equivalents if entry.is_of(mutation)}
         judged = [mutation for mutation in drawn if mutation.key not in equal]
