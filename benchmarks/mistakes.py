@@ -33,7 +33,7 @@ from drawing import Equivalent, Mutation, draw, unfit
 from reached import LEFT_OUT, Folder, Reached, by_folder
 
 EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
-FAILED = re.compile(r"^(?:FAILED|ERROR) (?P<test>.+?)(?: - (?P<reason>.*))?$", re.MULTILINE)
+FAILED = re.compile(r"^(?:FAILED|ERROR) (.+)$", re.MULTILINE)
 FOUND, HUNG, CRASHED, SURVIVED, UNREACHED = "found", "hung", "crashed", "not found", "not reached"
 MEASURE_LIMIT_S = 3600.0
 Work, Answer = TypeVar("Work"), TypeVar("Answer")
@@ -57,6 +57,17 @@ class Result:
         return self.found in (FOUND, HUNG, CRASHED)
 
 
+def first_failed(said: str, tests: Sequence[str]) -> tuple[str, str] | None:
+    """Return the first of these tests that failed, or its file where that could not be read, and the reason."""
+    found = FAILED.search(said)
+    if found is None:
+        return None
+    # A test's parameters may hold what stands before the reason.
+    names = [name for name in tests if found[1] == name or found[1].startswith(f"{name} - ")]
+    name = max(names, key=len, default=found[1].partition("::")[0].partition(" - ")[0])
+    return name, found[1][len(name) :].removeprefix(" - ")
+
+
 class Judge:
     """Makes mistakes and returns what the tests say of them."""
 
@@ -77,22 +88,23 @@ class Judge:
             with copy.with_content(mutation.file, mutation.content):
                 status, said = copy.pytest(["-x", *names], 60.0 + 6 * sum(test.seconds for test in left))
             seconds = round(time.monotonic() - began_s, 1)
-            match = FAILED.search(said)
+            failed = first_failed(said, names)
             if status == 0:
                 return Result(mutation.key, SURVIVED, seconds=seconds, ran=names)
             if status is None:
                 return Result(mutation.key, HUNG, seconds=seconds)
-            if match is None:
+            if failed is None:
                 if status in (4, 5) and "ImportError" not in said and "conftest" not in said:
                     raise RuntimeError(f"pytest ended with {status} and named no test:\n{said[-3000:]}")
                 return Result(mutation.key, CRASHED, seconds=seconds, reason=said[-300:])
-            if self._passes_without(match["test"], copy):
-                return Result(mutation.key, FOUND, match["test"], (match["reason"] or "")[:200], seconds)
-            # One whole file may have failed to be read.
-            for test in left:
-                if test.name.startswith(match["test"]):
-                    self._passes[test.name] = False
-            print(f"{match['test']} fails without any mistake too, so it finds none")
+            by, reason = failed
+            if self._passes_without(by, copy):
+                return Result(mutation.key, FOUND, by, reason[:200], seconds)
+            failing = {test.name: False for test in left if by in (test.name, test.file)}
+            if not failing:
+                raise RuntimeError(f"{by} failed, which was not asked for:\n{said[-3000:]}")
+            self._passes |= failing
+            print(f"{by} fails without any mistake too, so it finds none")
 
     def _passes_without(self, test: str, copy: Copy) -> bool:
         if test not in self._passes:
@@ -136,7 +148,7 @@ def measure(files: Sequence[str], made: Sequence[Copy], folder: Folder) -> None:
             reached = json.loads(told.read_text(encoding="utf-8"))
         for file in batch:
             folder.keep(file, tests[file], reached, sources)
-        failed = [match["test"] for match in FAILED.finditer(said)]
+        failed = FAILED.findall(said)
         without = f"; left out, since they fail: {', '.join(failed)}" if failed else ""
         return f"{', '.join(batch)}: {len(reached)} tests, {time.monotonic() - began_s:.0f} s{without}"
 

@@ -243,6 +243,22 @@ def test_a_file_of_tests_that_has_changed_is_measured_again_by_itself(folder: re
     assert names(folder, 7) == ["test_g", "test_h"]
 
 
+@pytest.mark.parametrize(
+    "line, name",
+    [
+        ("FAILED t/test_a.py::test_f[a - b] - assert 1 == 2", "t/test_a.py::test_f[a - b]"),
+        ("FAILED t/test_a.py::test_f - assert 1 == 2", "t/test_a.py::test_f"),
+        ("ERROR t/test_a.py - NameError: x", "t/test_a.py"),
+        ("ERROR t/test_a.py::test_f[a - b]", "t/test_a.py::test_f[a - b]"),
+    ],
+)
+def test_the_first_test_that_failed_is_told_from_its_reason(line: str, name: str) -> None:
+    said = f"..F\n=== short test summary info ===\n{line}\n1 failed, 2 passed in 0.1s\n"
+    found = mistakes.first_failed(said, ["t/test_a.py::test_f", "t/test_a.py::test_f[a - b]"])
+    assert found is not None and found[0] == name
+    assert mistakes.first_failed("3 passed\n", ["t/test_a.py::test_f"]) is None
+
+
 def test_the_report_counts_by_package_and_shows_what_was_not_found() -> None:
     sources = {"nlu/losses/a.py": "x = a < b\ny = c + d\n", "nlu/data/b.py": "z = not e\n"}
     less, plus, other = (
