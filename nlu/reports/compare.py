@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from nlu.config.flat import WITHOUT_EFFECT
 from nlu.config.words import path_text
 from nlu.display.tables import metric_text, print_table, table_of, value_text
 from nlu.reports.aggregate import Row, Spread, lower_is_better, missing_folds, rows_of, spread_of
-from nlu.reports.flips import Flip, Flips, compare, prediction_of, texts_of
+from nlu.reports.flips import Flip, Flips, OtherRows, compare, prediction_of, texts_of
 from nlu.reports.runs import Run, find_runs
+from nlu.reports.significance import LEVEL, Change, changes_of
 from nlu.runs.predictions import kept_sets
 from nlu.storage.files import plain
 
@@ -36,6 +38,8 @@ class Difference:
     """by SET/NAME"""
     flips: dict[str, Flips] = field(default_factory=dict)
     """by set"""
+    changes: dict[str, Change] = field(default_factory=dict)
+    """by SET/NAME, of the metrics that a bootstrap can test"""
     remarks: list[str] = field(default_factory=list)
     """what was not compared, and why"""
 
@@ -141,11 +145,22 @@ def _compare_predictions(found: Difference, examples: int) -> None:
     shared = shared_sets(pairs)
     if not shared:
         found.remarks.append("predictions: they kept none of the same set")
+    found.changes = tested(pairs, shared)
     for name in shared:
         try:
             found.flips[name] = compare(pairs, name, examples)
         except DataError as error:
             found.remarks += [f"predictions: {problem}" for problem in error.problems]
+
+
+def tested(pairs: Sequence[tuple[Run, Run]], sets: Sequence[str]) -> dict[str, Change]:
+    """Return how metrics change by SET/NAME, with p; nothing of a set of which the runs scored different rows."""
+    found: dict[str, Change] = {}
+    for set_name in sets:
+        # What is wrong with the rows is said where the predictions are compared.
+        with suppress(OtherRows):
+            found |= {f"{set_name}/{name}": change for name, change in changes_of(pairs, set_name).items()}
+    return found
 
 
 def shared_sets(pairs: Sequence[tuple[Run, Run]]) -> list[str]:
@@ -205,15 +220,38 @@ def print_values(title: str, values: dict[str, tuple[object, ...]], otherwise: s
 
 def _print_metrics(found: Difference) -> None:
     with_sd = any(side and side.sd is not None for pair in found.metrics.values() for side in pair)
+    with_p = bool(found.changes)
+    tests = [("95 % from", True), ("to", True), ("p", True), (f"better (p < {LEVEL})", False)] * with_p
     table = table_of([("metric", False), ("A", True), *[("sd", True)] * with_sd, ("B", True), *[("sd", True)] * with_sd,
-                      ("B - A", True), ("better", False)])  # fmt: skip
+                      ("B - A", True), *tests])  # fmt: skip
     for name, (first, second) in found.metrics.items():
         cells = [name, *spread_cells((first, second), with_sd)]
-        change = second.mean - first.mean if first and second else None
-        cells.append("-" if change is None else f"{change:+.4f}")
-        better = 0.0 if _is_setting(name) else (change or 0.0) * (-1 if lower_is_better(found.first, name) else 1)
-        table.add_row(*cells, "B" if better > 0 else "A" if better < 0 else "")
+        difference = second.mean - first.mean if first and second else None
+        cells.append("-" if difference is None else f"{difference:+.4f}")
+        change = found.changes.get(name)
+        if with_p and change is not None:
+            cells += [
+                f"{change.low:+.4f}",
+                f"{change.high:+.4f}",
+                f"{change.p_value:.2g}",
+                _better(found, name, change),
+            ]
+        table.add_row(*cells, *[""] * (len(table.columns) - len(cells)))
     print_table(table, "")
+    if with_p:
+        untested = [name for name in found.metrics if name not in found.changes and not _is_setting(name)]
+        print_table(
+            "interval and p of B - A by a paired bootstrap over the examples"
+            + (f"; not tested: {', '.join(untested)}" if untested else ""), "",
+        )  # fmt: skip
+    else:
+        print_table("no predictions of both are kept to test whether a difference is more than chance", "")
+
+
+def _better(found: Difference, name: str, change: Change) -> str:
+    if not change.is_significant or not change.difference:
+        return ""
+    return "B" if (change.difference > 0) != lower_is_better(found.first, name) else "A"
 
 
 def spread_cells(sides: Sequence[Spread | None], with_sd: bool) -> list[str]:
@@ -291,6 +329,7 @@ def difference_as_json(found: Difference) -> str:
             name: {side: vars(spread) if spread else None for side, spread in zip("ab", pair, strict=True)}
             for name, pair in found.metrics.items()
         },
+        "changes": {name: vars(change) for name, change in found.changes.items()},
         "predictions": {
             name: {
                 "rows": flips.rows, "pairs": flips.pairs, "both_right": flips.both_right,

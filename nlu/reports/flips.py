@@ -84,7 +84,7 @@ class Flips:
         kept = self.first_lost if before else self.first_won
         if len(kept) < self.shown:
             kept.append(flip)
-        key = _key(flip.row)
+        key = key_of(flip.row)
         self.leaning[key] = self.leaning.get(key, 0) + (1 if after else -1)
 
 
@@ -99,7 +99,7 @@ def compare(pairs: Iterable[tuple[Run, Run]], set_name: str, shown: int = 0) -> 
         flips.pairs += 1
         sides = (predictions_of(first.folder, set_name), predictions_of(second.folder, set_name))
         try:
-            for row, other in _matched(*sides):
+            for row, other in matched(*sides):
                 if not is_answer(prediction_of(row)):
                     raise DataError(
                         f"those of {set_name} are neither right nor wrong by themselves, so none are counted; its "
@@ -118,7 +118,7 @@ class OtherRows(Exception):
     """Two files of predictions are of different data."""
 
 
-def _matched(first: Predictions, second: Predictions) -> Iterator[tuple[Record, Record]]:
+def matched(first: Predictions, second: Predictions) -> Iterator[tuple[Record, Record]]:
     """Give the records of both files by pairs. Memory grows only by how far their orders differ."""
     waiting: tuple[dict[Key, Record], dict[Key, Record]] = {}, {}
     counts = [0, 0]
@@ -127,7 +127,7 @@ def _matched(first: Predictions, second: Predictions) -> Iterator[tuple[Record, 
             if record is None:
                 continue
             counts[side] += 1
-            key = _key(record)
+            key = key_of(record)
             other = waiting[1 - side].pop(key, None)
             if other is None:
                 waiting[side][key] = record
@@ -140,7 +140,7 @@ def _matched(first: Predictions, second: Predictions) -> Iterator[tuple[Record, 
         raise OtherRows(f"{counts[0]:,} and {counts[1]:,}")
 
 
-def _key(record: Record) -> Key:
+def key_of(record: Record) -> Key:
     return record["id"], record.get("file"), record.get("row")
 
 

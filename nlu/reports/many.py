@@ -9,7 +9,7 @@ from pathlib import Path
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import counted
 from nlu.display.tables import print_table, table_of
-from nlu.reports.aggregate import Row, Spread
+from nlu.reports.aggregate import Row, Spread, lower_is_better
 from nlu.reports.compare import (
     LETTERS,
     comparable,
@@ -21,14 +21,32 @@ from nlu.reports.compare import (
     print_values,
     shared_sets,
     spread_cells,
+    tested,
 )
 from nlu.reports.flips import Flips, compare
 from nlu.reports.mcnemar import FEW_DISCORDANT, McNemar, holm
 from nlu.reports.runs import Run
+from nlu.reports.significance import LEVEL, Change
 from nlu.storage.files import plain
 
-LEVEL = 0.05
-"""of Holm's p below which one of a pair is called better"""
+
+@dataclass(frozen=True)
+class PairOfMetric:
+    """What the paired bootstrap says of a metric of two configurations."""
+
+    first: str
+    second: str
+    change: Change
+    holm_p: float
+    """corrected for all pairs of this metric"""
+    lower_is_better: bool
+
+    @property
+    def better(self) -> str:
+        """The letter of the better one; empty where chance may have made the difference."""
+        if self.holm_p >= LEVEL or not self.change.difference:
+            return ""
+        return self.second if (self.change.difference > 0) != self.lower_is_better else self.first
 
 
 @dataclass(frozen=True)
@@ -63,6 +81,8 @@ class Differences:
     remarks: list[str]
     pairs: dict[str, list[Pair]] = field(default_factory=dict)
     """by set"""
+    changes: dict[str, list[PairOfMetric]] = field(default_factory=dict)
+    """by SET/NAME"""
 
 
 def differences_of(folders: Sequence[Path]) -> Differences:
@@ -81,15 +101,25 @@ def differences_of(folders: Sequence[Path]) -> Differences:
     runs, remarks = comparable(rows)
     found = Differences(rows, runs, config_differences(rows), metrics_of(runs), remarks)
     flips: dict[str, dict[tuple[str, str], Flips]] = {}
+    changes: dict[str, dict[tuple[str, str], Change]] = {}
     for (first, a), (second, b) in combinations(zip(LETTERS, rows, strict=False), 2):
         for name, counted_flips in _flips_of(found, f"{first} and {second}", a, b).items():
             flips.setdefault(name, {})[first, second] = counted_flips
+        pairs = pairs_of(a.counted, b.counted)
+        for name, change in tested(pairs, shared_sets(pairs) if pairs else []).items():
+            changes.setdefault(name, {})[first, second] = change
     for name, of_set in sorted(flips.items()):
         tests = [one.test for one in of_set.values()]
         adjusted = holm([test.p_value for test in tests])
         found.pairs[name] = [
             Pair(*letters, one, test, holm_p)
             for (letters, one), test, holm_p in zip(of_set.items(), tests, adjusted, strict=True)
+        ]
+    for name, of_metric in changes.items():
+        adjusted = holm([change.p_value for change in of_metric.values()])
+        found.changes[name] = [
+            PairOfMetric(*letters, change, holm_p, lower_is_better(rows[0], name))
+            for (letters, change), holm_p in zip(of_metric.items(), adjusted, strict=True)
         ]
     return found
 
@@ -127,8 +157,24 @@ def print_differences(found: Differences) -> None:
     print_table(table, "")
     for name, pairs in found.pairs.items():
         _print_pairs(name, pairs)
+    deciding = [f"{row.set_name}/{row.metric}" for row in found.rows]
+    for name in dict.fromkeys([*deciding, *(name for name in found.changes if name.startswith("test/"))]):
+        if name in found.changes and name.rpartition("/")[2] == deciding[0].rpartition("/")[2]:
+            _print_changes(name, found.changes[name])
     for remark in found.remarks:
         print_table(remark)
+
+
+def _print_changes(name: str, pairs: Sequence[PairOfMetric]) -> None:
+    table = table_of([("pair", False), ("second - first", True), ("95 % from", True), ("to", True), ("p", True),
+                      ("p by Holm", True), (f"better (p < {LEVEL})", False)])  # fmt: skip
+    for pair in pairs:
+        change = pair.change
+        table.add_row(
+            f"{pair.first} {pair.second}", f"{change.difference:+.4f}", f"{change.low:+.4f}", f"{change.high:+.4f}",
+            f"{change.p_value:.2g}", f"{pair.holm_p:.2g}", pair.better,
+        )  # fmt: skip
+    print_table(f"{name}: paired bootstrap over the examples; --json has the other metrics", table, "")
 
 
 def _print_pairs(set_name: str, pairs: Sequence[Pair]) -> None:
@@ -168,8 +214,13 @@ def differences_as_json(found: Differences) -> str:
             for name, sides in found.metrics.items()
         },
         "mcnemar": {name: [_pair_fields(pair) for pair in pairs] for name, pairs in found.pairs.items()},
+        "bootstrap": {
+            name: [{"first": pair.first, "second": pair.second, **vars(pair.change), "p_holm": pair.holm_p,
+                    "better": pair.better or None} for pair in pairs]
+            for name, pairs in found.changes.items()
+        },
         "remarks": found.remarks,
-    }
+    }  # fmt: skip
     return json.dumps(plain(content), indent=2, ensure_ascii=False)
 
 

@@ -1,8 +1,9 @@
 """The predictions of a set, kept beside a run: a header, then one record a line, written and read as a stream.
 
 `predictions/SET.jsonl` holds a JSON object a line, in order of `id`. The first one is the header: the `step` of the
-weights and the scores `by_label`. Each other is one example: `id`, `file`, `row`, `label`, `prediction` (of tagging
-`spans`), `probability`, `probabilities`, `loss`, and its text. Runs of earlier versions left one object,
+weights, the scores `by_label`, and of retrieval the value of each query, `by_query`. Each other is one example: `id`,
+`file`, `row`, `label`, `prediction` (of tagging `spans`), `probability`, `probabilities`, `loss`, and its text. Runs of
+earlier versions left one object,
 `predictions/SET.json`, with the records as its last value, `rows`; it is read as a stream all the same.
 """
 

@@ -21,7 +21,15 @@ def keep_predictions(run_dir: Path, name: str, scored: Scored, task: Task, ranks
     scored.spool.gather(ranks)
     if ranks.is_first:
         scorer = f"{scored.scorer.__module__}.{scored.scorer.__qualname__}"
-        header = {"step": step, "scorer": scorer, "metrics": scored.scores.metrics, "by_label": scored.scores.by_label}
+        scores = scored.scores
+        header: dict[str, object] = {
+            "step": step,
+            "scorer": scorer,
+            "metrics": scores.metrics,
+            "by_label": scores.by_label,
+        }
+        if scores.by_query:
+            header["by_query"] = scores.by_query
         write_predictions(run_dir / "predictions" / f"{name}.jsonl", header, _records(scored, task))
 
 

@@ -136,12 +136,13 @@ def test_an_example_comes_with_its_text_as_long_as_the_file_says_the_same(tmp_pa
     assert texts_of(lost, "dev") == {}
 
 
-def test_what_is_printed_names_flips_and_the_better_side(tmp_path, capsys):
+def test_what_is_printed_names_flips_and_calls_no_single_flip_better(tmp_path, capsys):
     print_difference(pair(tmp_path, [(0, "good", "bad"), *ROWS[1:]]))
     out = capsys.readouterr().out
     assert "1 only right in A" in out and "optimizer.lr" in out
-    (loss,) = [line.split() for line in out.splitlines() if line.startswith("dev/loss")]
-    assert loss == ["dev/loss", "0.5000", "0.4000", "-0.1000", "B"]
+    (accuracy,) = [line.split() for line in out.splitlines() if line.startswith("dev/accuracy")]
+    assert accuracy[:4] == ["dev/accuracy", "0.6000", "0.7000", "+0.1000"]
+    assert accuracy[-1] not in ("A", "B") and float(accuracy[-1]) > 0.05
 
 
 def test_json_holds_the_same(tmp_path):
