@@ -6,22 +6,30 @@ The first sheet counts. Cells keep their types: texts, numbers, dates, true and 
 import io
 import json
 import math
+import numbers
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import date, datetime, time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree.ElementTree import ParseError
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.files import json_text
 
 MOST_ROWS = 1_048_576
 MOST_CHARACTERS = 32_767
 """of a sheet and of a cell, by Excel itself"""
 MOST_NUMBER = 10**15
-MOMENTS: dict[str, Any] = {"datetime": datetime, "date": date, "time": time}
+MOST_DIGITS = 15
+MOMENTS: dict[str, Callable[[Any], Any]] = {
+    "datetime": datetime.fromisoformat, "date": date.fromisoformat, "time": time.fromisoformat,
+    "timedelta": lambda microseconds: timedelta(microseconds=microseconds),
+}  # fmt: skip
+"""what `dumped` writes by name, and how it is read"""
 ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """what no cell may hold"""
 FIXED_DATE = (1980, 1, 1, 0, 0, 0)
@@ -93,13 +101,15 @@ def rule_of_cell(value: Any) -> str | None:
         return "is binary, which a cell of Excel cannot hold"
     if isinstance(value, datetime | time) and value.tzinfo is not None:
         return "has a time zone, which a cell of Excel cannot hold"
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float | Decimal) and not math.isfinite(value):
         return f"is {value}, which a cell of Excel cannot hold"
-    if isinstance(value, int) and abs(value) > MOST_NUMBER:
-        return "has more than the 15 digits that a cell of Excel holds"
+    has_many = isinstance(value, Decimal) and len(value.normalize().as_tuple().digits) > MOST_DIGITS
+    if has_many or (isinstance(value, int | Decimal) and abs(value) > MOST_NUMBER):
+        return f"has more than the {MOST_DIGITS} digits that a cell of Excel holds"
     text = _as_cell(value)
     if not isinstance(text, str):
-        return None
+        is_known = text is None or isinstance(text, int | float | date | time | timedelta)
+        return None if is_known else f"is of the type {type(value).__name__}, which a cell of Excel cannot hold"
     if len(text) > MOST_CHARACTERS:
         return f"has {len(text):,} characters, but a cell of Excel holds {MOST_CHARACTERS:,}"
     return "holds a control character, which a cell of Excel cannot" if ILLEGAL.search(text) else None
@@ -113,13 +123,15 @@ def dumped(cells: Sequence[Any]) -> str:
 def loaded(line: str) -> list[Any]:
     """Return the cells of such a line."""
     return [
-        next(MOMENTS[kind].fromisoformat(text) for kind, text in cell.items()) if isinstance(cell, dict) else cell
+        next(MOMENTS[kind](content) for kind, content in cell.items()) if isinstance(cell, dict) else cell
         for cell in json.loads(line)
     ]
 
 
 def _typed(cell: Any) -> Any:
     value = _as_cell(cell)
+    if isinstance(value, timedelta):
+        return {"timedelta": value // timedelta(microseconds=1)}
     return {type(value).__name__: value.isoformat()} if isinstance(value, date | time) else value
 
 
@@ -150,4 +162,16 @@ def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _as_cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value
+    """Return a value as one of the types that openpyxl writes, as far as there is one."""
+    if isinstance(value, list | dict):
+        return json_text(value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, int | float):
+        return float(value)
+    # pandas has types of its own, whose names and nanoseconds no cell has.
+    if isinstance(value, datetime) and type(value) is not datetime:
+        return datetime.combine(value.date(), value.time(), value.tzinfo)
+    if isinstance(value, timedelta) and type(value) is not timedelta:
+        return timedelta(value.days, value.seconds, value.microseconds)
+    return value

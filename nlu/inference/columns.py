@@ -1,6 +1,5 @@
 """What predictions add to a row: the names of the columns, and what stands in them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,6 +8,7 @@ from nlu.config.errors import UserError
 from nlu.data.layouts import Values
 from nlu.inference.predictor import LOGITS
 from nlu.inference.trained import Trained
+from nlu.storage.files import json_text
 from nlu.tasks.siamese import Retrieve, Siamese
 
 PREDICTION, PROBABILITY, SIMILARITY = "prediction", "probability", "similarity"
@@ -104,7 +104,7 @@ def text_of(cell: Cell, separator: str, holds: Holds) -> str:
     if isinstance(cell, list):
         if holds == "texts" and not any(separator in item for item in cell):
             return separator.join(cell)
-        return json.dumps(cell, ensure_ascii=False)
+        return json_text(cell)
     return repr(cell)
 
 

@@ -19,6 +19,7 @@ from nlu.config.nearest import hint
 from nlu.data.originals import BOM, Original, Originals, token_lines
 from nlu.data.workbook import MOST_ROWS, cell_text, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
 from nlu.inference.columns import PREDICTION, Cell, Columns, Holds, text_of
+from nlu.storage.files import json_text
 from nlu.storage.table_target import TableTarget, is_table
 
 BLANK = " \t\r\n"
@@ -179,7 +180,7 @@ class _Jsonl(_Joined):
             assert isinstance(row.original, str), "lines are kept as texts"
             return self._kept(row.original.strip(), row)
         record = self._source.record(row.original, row.place)
-        return json.dumps({**record, **row.cells}, ensure_ascii=False, default=str) + "\n"
+        return json_text({**record, **row.cells}) + "\n"
 
     def require_writable(self, original: Original, place: str) -> None:
         if self._is_kept:
@@ -201,7 +202,7 @@ class _Jsonl(_Joined):
         if not isinstance(record, dict):
             # Nothing can be added to what is no object; it stays as it is.
             return f"{text}\n"
-        added = json.dumps(row.cells, ensure_ascii=False)
+        added = json_text(row.cells)
         inside = text[1:-1].strip()
         return f"{{{inside}{', ' if inside else ''}{added[1:]}\n"
 
@@ -371,5 +372,5 @@ def _require_no_more(record: dict[str, Any], source: Originals, place: str) -> N
 
 def _cell_text(value: Any) -> str:
     if isinstance(value, bool | int | float | list | dict):
-        return json.dumps(value, ensure_ascii=False, default=str)
+        return json_text(value)
     return cell_text(value)

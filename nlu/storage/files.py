@@ -77,6 +77,22 @@ def plain(value: Any) -> Any:
     return [plain(entry) for entry in value]
 
 
+def json_text(value: Any) -> str:
+    """Return `value` as JSON, with null for numbers that JSON lacks and the text of what it has no form for."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
 def umask() -> int:
     """Return which rights new files of this process lack."""
     mask = os.umask(0)

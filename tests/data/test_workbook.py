@@ -1,9 +1,11 @@
 """Cells of Excel workbooks as the texts of a table."""
 
 import zipfile
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -55,11 +57,15 @@ def test_what_a_cell_cannot_hold_is_told() -> None:
     assert "32,768 characters" in str(rule_of_cell("a" * 32768))
     assert "binary" in str(rule_of_cell(b"a")) and "15 digits" in str(rule_of_cell(10**16))
     assert "time zone" in str(rule_of_cell(datetime.now(UTC))) and "is nan" in str(rule_of_cell(float("nan")))
-    assert "control character" in str(rule_of_cell("\a"))
+    assert "control character" in str(rule_of_cell("\a")) and rule_of_cell(Decimal("0.10")) is None
+    assert "15 digits" in str(rule_of_cell(Decimal("0.1234567890123456")))
+    assert "is NaN" in str(rule_of_cell(Decimal("NaN")))
+    assert "is of the type UUID, which a cell" in str(rule_of_cell(UUID(int=1)))
 
 
 def test_cells_come_back_from_a_line_with_their_types() -> None:
-    cells = [None, "a\r\nb", 1, 0.5, True, date(2026, 1, 2), datetime(2026, 1, 2, 3), time(4), '["x"]']
+    cells = [None, "a\r\nb", 1, 0.5, True, date(2026, 1, 2), datetime(2026, 1, 2, 3), time(4), '["x"]',
+             timedelta(days=2, microseconds=3), -timedelta(seconds=1)]  # fmt: skip
     assert loaded(dumped(cells)) == cells and "\n" not in dumped(cells)
 
 

@@ -3,10 +3,12 @@
 import csv
 import json
 import subprocess
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -405,6 +407,44 @@ def test_a_workbook_keeps_its_cells_and_gets_the_predictions(run: Path, tmp_path
         assert [row["share"] for row in csv.DictReader(file)] == ["0.25", "3", "true"]
     assert [row["id"] for row in read(tmp_path / "out.jsonl")] == [1, 2, 3]
     assert pq.read_table(tmp_path / "out.parquet").column("text").to_pylist() == texts
+
+
+def test_a_workbook_takes_durations_decimals_and_moments_of_pandas(run: Path, tmp_path: Path, capsys: Any) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678000)
+    columns = {
+        "text": pa.array(["a b", "c"]),
+        "took": pa.array([timedelta(hours=30, milliseconds=250), None], pa.duration("ns")),
+        "price": pa.array([Decimal("12.50"), Decimal("3.00")], pa.decimal128(9, 2)),
+        "at": pa.array([moment, None], pa.timestamp("ns")),
+        "half": pa.array([0.5, None], pa.float16()),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "new.parquet")
+    predict(f"run={run}", f"input={tmp_path}/new.parquet", f"output={tmp_path}/out.xlsx")
+    _, *found = openpyxl.load_workbook(tmp_path / "out.xlsx").active.iter_rows(values_only=True)
+    assert [row[:5] for row in found] == [
+        ("a b", timedelta(hours=30, milliseconds=250), 12.5, moment, 0.5), ("c", None, 3, None, None)
+    ]  # fmt: skip
+    # What a cell cannot hold is told before anything is predicted.
+    for cell, rule in ((Decimal("1234567890.1234567"), "more than the 15 digits"), (b"a", "is binary")):
+        pq.write_table(pa.table({"text": ["a"], "more": [cell]}), tmp_path / "wrong.parquet")
+        predict(f"run={run}", f"input={tmp_path}/wrong.parquet", f"output={tmp_path}/wrong.xlsx", status=2)
+        assert f"wrong.parquet:1: more {'has ' * ('digits' in rule)}{rule}" in capsys.readouterr().err
+
+
+def test_lines_of_json_have_null_for_numbers_that_json_lacks(run: Path, tmp_path: Path) -> None:
+    values = [float("nan"), 1.5, float("inf")]
+    table = {"text": ["a", "b", "c"], "n": values, "list": [[value] for value in values]}
+    pq.write_table(pa.table(table), tmp_path / "new.parquet")
+    predict(f"run={run}", f"input={tmp_path}/new.parquet", f"output={tmp_path}/out.jsonl")
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    found = [json.loads(line, parse_constant=refuse) for line in lines]
+    assert [one["n"] for one in found] == [None, 1.5, None]
+    assert [one["list"] for one in found] == [[None], [1.5], [None]]
 
 
 def test_a_row_that_is_empty_keeps_its_place_in_a_workbook(run: Path, tmp_path: Path) -> None:
