@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -330,6 +331,68 @@ def test_another_order_does_not_go_on_with_its_pieces(run: Path, tmp_path: Path,
     assert not (tmp_path / "b.csv").exists()
     predict(*order)
     assert len((tmp_path / "b.csv").read_text().splitlines()) == 10
+
+
+def test_pieces_are_used_only_where_all_that_their_bytes_depend_on_is_the_same(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, rows = tmp_path / "run", tmp_path / "new.jsonl"
+    shutil.copytree(run, copy)
+    write(rows, [{**row, "other": "a"} for row in unlabelled(TASKS["classify"], 9)])
+    order = (f"run={copy}", f"input={rows}", f"output={tmp_path}/b.csv")
+    with monkeypatch.context() as patched:
+        patched.setattr(prediction.Pieces, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        predict(*order, status=130)
+    plan, config, best = tmp_path / ".b.csv.pieces/plan.json", copy / "config.yaml", copy / "checkpoints/best-1"
+    overrides = {
+        "max_rows": "max_rows=5", "on_bad_row": "on_bad_row=skip", "columns": "prefix=x_",
+        "reading": "input.fields={text: other}",
+    }  # fmt: skip
+    files = {
+        "input": (rows, '"a"', '"b"'), "checkpoint": (best / "labels.json", "{", "{ "),
+        "decided": (best / "score.json", '"accuracy"', '"another"'), "max_len": (config, "max_len: 32", "max_len: 31"),
+        "separator": (config, "label_separator: '|'", "label_separator: ;"),
+        "precision": (config, "dtype: float32", "dtype: bfloat16"), "device": (plan, '"cpu"', '"cuda"'),
+    }  # fmt: skip
+    assert json.loads(plan.read_text()).keys() == {*overrides, *files, "chunk_rows"}
+
+    def refused(key: str, *more: str) -> None:
+        predict(*order, *more, status=2)
+        assert f"which was begun with other settings ({key} differ)" in capsys.readouterr().err
+
+    for key, override in overrides.items():
+        refused(key, override)
+    for key, (path, before, after) in files.items():
+        whole = path.read_text()
+        assert before in whole, key
+        path.write_text(whole.replace(before, after))
+        refused(key)
+        path.write_text(whole)
+    with monkeypatch.context() as patched:
+        patched.setattr(prediction, "CHUNK_ROWS", 2)
+        refused("chunk_rows")
+    predict(*order)
+    assert len((tmp_path / "b.csv").read_text().splitlines()) == 10
+
+
+def test_a_file_that_another_makes_while_rows_are_predicted_is_not_written_over(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 9))
+    order, output = (f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/b.csv"), tmp_path / "b.csv"
+    keep = prediction.Pieces.write
+
+    def keep_and_meet(pieces: Any, number: int, content: bytes) -> None:
+        keep(pieces, number, content)
+        output.write_text("another's")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(prediction.Pieces, "write", keep_and_meet)
+        predict(*order, status=2)
+    assert "which exists; nothing was written" in capsys.readouterr().err and output.read_text() == "another's"
+    output.unlink()
+    predict(*order)
+    assert len(output.read_text().splitlines()) == 10
 
 
 def test_of_a_search_the_best_trial_predicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
