@@ -40,6 +40,9 @@ class Batch:
     """units of each example that fit; stays on the host"""
     key: tuple[int, int] | None = None
     """(seed, epoch) of a training batch: with `examples_B`, what its random numbers hang on"""
+    unit_ends_U: np.ndarray | None = None
+    """(U, 2): the first and the last character of each unit of a text; null where rows are lists of units; stays on the
+    host"""
 
     def __len__(self) -> int:
         return len(self.examples_B)
@@ -86,4 +89,5 @@ def collate(part: Examples, examples_B: np.ndarray, key: tuple[int, int] | None 
         None if packed.units_U is None else torch.from_numpy(packed.units_U),
         packed.unit_counts_B,
         key,
+        packed.unit_ends_U,
     )

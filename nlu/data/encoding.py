@@ -6,10 +6,12 @@ Axes: N rows of one chunk; flat arrays hold the rows one after another.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from nlu.data.pieces import WORDS
 from nlu.data.ragged import ranges, starts_of
 from nlu.data.tokenizing import Template, Tokenizer
 
@@ -31,6 +33,10 @@ class Encoded:
     words: np.ndarray | None = None
     """flat int32: the first token of each unit that fits, counted within its row"""
     word_counts_N: np.ndarray | None = None
+    places: np.ndarray | None = None
+    """flat int32: the first and the last character of each unit of a text, also of those that do not fit, one after the
+    other; null where all rows are lists of units"""
+    place_counts_N: np.ndarray | None = None
 
 
 def check_text(value: Any) -> str | None:
@@ -104,24 +110,26 @@ def cut_pair(counts_a_N: np.ndarray, counts_b_N: np.ndarray, room: int) -> tuple
     return keep_a_N, keep_b_N
 
 
-def encode_units(
-    tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_len: int, *, spaced: Sequence[bool]
-) -> Encoded:
-    """Encode rows of units (words or characters) each of which carries a tag on its first token.
+def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_len: int) -> Encoded:
+    """Encode rows of units each of which carries a tag on its first token.
 
-    `spaced`, of each row: its units are words that a space stands between, which is encoded with the word after it
-    where the tokenizer tells words by it. A unit that the tokenizer drops (a space, say) stands as the unknown token,
-    so that every unit has a place; units that do not fit wholly in `max_len` are cut off.
+    A row is a list of words, or a text, whose units are its words (`pieces.WORDS`), so that its tokens are those of the
+    whole text. A blank before a word is encoded with it where the tokenizer tells words by that. A unit that the
+    tokenizer drops (a space, say) stands as the unknown token, so that every unit has a place; units that do not fit
+    wholly in `max_len` are cut off.
     """
-    units_N = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    if tokenizer.needs_spaces and any(spaced):
-        units = [
-            f" {unit}" if place and own else unit
-            for row, own in zip(rows, spaced, strict=True)
-            for place, unit in enumerate(row)
-        ]
-    else:
-        units = [unit for row in rows for unit in row]
+    units: list[str] = []
+    units_N = np.empty(len(rows), np.int64)
+    places: list[int] = []
+    with_places = any(isinstance(row, str) for row in rows)
+    for number, row in enumerate(rows):
+        own, ends = _units_of(row)
+        units_N[number] = len(own)
+        if with_places:
+            places += chain.from_iterable(ends)
+        if tokenizer.needs_spaces:
+            own = [f" {unit}" if _follows_blank(row, ends[place][0]) else unit for place, unit in enumerate(own)]
+        units += own
     flat, pieces_U = tokenizer.ids(units)
     flat, pieces_U = _fill_empty(flat, pieces_U, tokenizer.unknown_id)
     row_U = np.repeat(np.arange(len(rows)), units_N)
@@ -134,7 +142,22 @@ def encode_units(
     tokens, lengths_N = _assemble(tokenizer.single, [(flat, counts_N, keep_N)])
     words = (end_in_row_U - pieces_U + len(tokenizer.single.before))[fits_U].astype(np.int32)
     word_counts_N = np.bincount(row_U[fits_U], minlength=len(rows)).astype(np.int64)
-    return Encoded(tokens, lengths_N, lengths_N, keep_N < counts_N, words, word_counts_N)
+    encoded = Encoded(tokens, lengths_N, lengths_N, keep_N < counts_N, words, word_counts_N)
+    if with_places:
+        encoded.places, encoded.place_counts_N = np.array(places, np.int32), 2 * units_N
+    return encoded
+
+
+def _units_of(row: Sequence[str] | str) -> tuple[Sequence[str], list[tuple[int, int]]]:
+    """Return the units of a row, and of each the first and the last character; of a list of units its number, twice."""
+    if not isinstance(row, str):
+        return row, [(number, number) for number in range(len(row))]
+    spans = [match.span() for match in WORDS.finditer(row)]
+    return [row[start:end] for start, end in spans], [(start, end - 1) for start, end in spans]
+
+
+def _follows_blank(row: Sequence[str] | str, first: int) -> bool:
+    return first > 0 and (row[first - 1].isspace() if isinstance(row, str) else True)
 
 
 def _fill_empty(flat: np.ndarray, pieces_U: np.ndarray, unknown_id: int) -> tuple[np.ndarray, np.ndarray]:

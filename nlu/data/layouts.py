@@ -5,7 +5,7 @@ how stored rows become sequences of a batch. Axes: B examples of a batch, S sequ
 tokens, U units.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,6 +37,8 @@ class Packed:
     """place in T of each unit's first token"""
     unit_counts_B: np.ndarray | None = None
     """units of each row that fit"""
+    unit_ends_U: np.ndarray | None = None
+    """(U, 2): the first and the last character of each unit of a text; null where rows are lists of units"""
 
 
 class Layout(Protocol):
@@ -152,7 +154,7 @@ class Sides(Pair):
 
 
 class Units:
-    """A list of tokens, or the characters of a text, in one sequence; each unit has a place in it."""
+    """A list of tokens, or the words of a text, in one sequence; each unit has a place in it."""
 
     name = "units"
 
@@ -162,7 +164,7 @@ class Units:
         return ("text", rule) if (rule := check_text(values["text"])) else None
 
     def texts(self, values: Values) -> list[str]:
-        return units_of(values)
+        return values["tokens"] if "tokens" in values else [values["text"]]
 
     def identity(self, values: Values) -> str:
         return SEPARATOR.join(values["tokens"]) if "tokens" in values else values["text"]
@@ -174,19 +176,21 @@ class Units:
         return {"tokens": values["tokens"]} if "tokens" in values else {"text": values["text"]}
 
     def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> Encoded:
-        spaced = ["tokens" in row for row in rows]
-        return encode_units(tokenizer, [units_of(row) for row in rows], max_len, spaced=spaced)
+        return encode_units(tokenizer, list(map(tagged_of, rows)), max_len)
 
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:
         packed = _whole_rows(stored, rows_B)
         places_U, packed.unit_counts_B = stored.words(rows_B)
         packed.units_U = places_U + np.repeat(packed.starts_S, packed.unit_counts_B)
+        if stored.has("places"):
+            ends, counts_B = stored.lists("places", rows_B)
+            packed.unit_ends_U = ends[ranges(starts_of(counts_B), 2 * packed.unit_counts_B)].reshape(-1, 2)
         return packed
 
 
-def units_of(values: Values) -> list[str]:
-    """Return the units of a row that has no problem: its tokens, or the characters of its text."""
-    return values["tokens"] if "tokens" in values else list(values["text"])
+def tagged_of(values: Values) -> Sequence[str]:
+    """Return what a row that has no problem has a tag for: its tokens, or the characters of its text."""
+    return values["tokens"] if "tokens" in values else values["text"]
 
 
 def _whole_rows(stored: StoredSet, rows_B: np.ndarray) -> Packed:

@@ -24,6 +24,8 @@ MARKS = (
 )
 BLANKS = r" \t\n\r\u3000"
 PIECES = re.compile(f"[{IDEOGRAPHS}{MARKS}]|[^{IDEOGRAPHS}{MARKS}{BLANKS}]+")
+WORDS = re.compile(rf"[{IDEOGRAPHS}{MARKS}]|[^{IDEOGRAPHS}{MARKS}\s]+")
+"""the units of a text that spans are found in; whatever is blank separates them"""
 MOST_REMEMBERED = 300_000
 MOST_LETTERS = 2_000_000
 """of pieces that are remembered, and of their letters; beyond either limit all are forgotten, so that memory grows

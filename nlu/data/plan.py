@@ -11,6 +11,7 @@ from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.layouts import LAYOUTS, Layout, Pair
+from nlu.data.pieces import WORDS
 from nlu.data.reading import Reading, fields_of, layout_of
 from nlu.data.shared import SharedStores
 from nlu.data.store import FORMAT_VERSION
@@ -54,6 +55,8 @@ class Plan:
             "layout": self.layout.name,
             "tokenizer": self.tokenizer.digest if self.tokenizer else self._settings(),
         }
+        if self.layout.name == "units" and "tokens" not in reading.fields:
+            shaped_by["units"] = WORDS.pattern
         if self.is_trained:
             shaped_by["trained"] = target.meta()
         if own_code := _code_outside_nlu(type(target), type(self.tokenizing)):

@@ -52,13 +52,14 @@ class Origin:
     """int64, the same for equal first texts; null where a row is one text"""
 
 
-def schema(target: pa.DataType | None, *, with_query: bool = False) -> pa.Schema:
+def schema(target: pa.DataType | None, *, with_query: bool = False, with_places: bool = False) -> pa.Schema:
     """Return the columns of a set whose targets are of this type, None where its rows have none; `with_query` where
-    they are pairs of texts."""
+    they are pairs of texts, `with_places` where they are texts of which each word is tagged."""
     columns = {"tokens": pa.list_(pa.int32()), "boundary": pa.int32(), "words": pa.list_(pa.int32())}
     columns |= {} if target is None else {"target": target}
     columns |= {"text_hash": pa.int64(), "group": pa.int64(), "file": pa.int32(), "number": pa.int64()}
-    return pa.schema(columns | ({"query": pa.int64()} if with_query else {}))
+    columns |= {"query": pa.int64()} if with_query else {}
+    return pa.schema(columns | ({"places": pa.list_(pa.int32())} if with_places else {}))
 
 
 def _numbers(values_N: Any, dtype: Any) -> pa.Array:
@@ -135,7 +136,11 @@ def record_batch(encoded: Encoded, targets: list[Any], target: pa.DataType | Non
         _numbers(origin.number_N, np.int64),
     ]
     columns += [] if origin.query_N is None else [_numbers(origin.query_N, np.int64)]
-    return pa.record_batch(columns, schema=schema(target, with_query=origin.query_N is not None))
+    columns += [] if encoded.places is None else [_lists(encoded.places, encoded.place_counts_N)]
+    return pa.record_batch(
+        columns,
+        schema=schema(target, with_query=origin.query_N is not None, with_places=encoded.places is not None),
+    )
 
 
 @dataclass
@@ -223,8 +228,11 @@ class StoredSet:
     @cached_property
     def query_N(self) -> np.ndarray:
         """Hash of the text that must not stand on both sides of a split: of a pair the first one."""
-        has_query = bool(self._batches) and "query" in self._batches[0].schema.names
-        return self._column("query") if has_query else self.text_hash_N
+        return self._column("query") if self.has("query") else self.text_hash_N
+
+    def has(self, column: str) -> bool:
+        """Whether the rows were written with this column, which only some layouts have."""
+        return bool(self._batches) and column in self._batches[0].schema.names
 
     @cached_property
     def number_N(self) -> np.ndarray:

@@ -123,7 +123,7 @@ class _Score:
             wanted = [one for one in found if span is None or (one[0], one[1]) == span]
             if not wanted:
                 raise DataError(f"no span is predicted {'here' if span is None else f'from {span[0]} to {span[1]}'}")
-            first, last, name = wanted[0]
+            first, last, name = _in_units(wanted[0], encoded)
             return cls(trained, kind, tags=tuple(
                 (unit, names.index(f"{'B' if unit == first else 'I'}-{name}")) for unit in range(first, last + 1)
             ))  # fmt: skip
@@ -240,8 +240,9 @@ def _places(trained: Trained, values: Values, encoded: Encoded) -> Iterator[_Pla
         role = "tokens" if "tokens" in values else "text"
         assert encoded.words is not None
         starts = [*encoded.words.tolist(), length - len(single.after)]
-        for unit, (first, end) in enumerate(zip(starts, starts[1:], strict=False)):
-            yield _Place(role, unit, unit + 1, range(first, end))
+        ends = _ends_of_units(encoded)
+        for (start, last), first, end in zip(ends, starts, starts[1:], strict=False):
+            yield _Place(role, start, last + 1, range(first, end))
     elif name == "single":
         yield from _of_text(trained, values, "text", len(single.before), length - len(single.after))
     elif name == "sides":
@@ -250,6 +251,20 @@ def _places(trained: Trained, values: Values, encoded: Encoded) -> Iterator[_Pla
     else:
         yield from _of_text(trained, values, "text_a", len(pair.before), boundary - len(pair.between))
         yield from _of_text(trained, values, "text_b", boundary, length - len(pair.after))
+
+
+def _ends_of_units(encoded: Encoded) -> list[list[int]]:
+    """Return the first and the last character of each unit of a text; of a list of units their numbers."""
+    if encoded.places is None:
+        assert encoded.words is not None
+        return [[unit, unit] for unit in range(len(encoded.words))]
+    return encoded.places.reshape(-1, 2).tolist()
+
+
+def _in_units(span: tuple[int, int, str], encoded: Encoded) -> tuple[int, int, str]:
+    """Return the numbers of the first and the last unit of a span that is predicted."""
+    firsts, lasts = zip(*_ends_of_units(encoded), strict=True)
+    return firsts.index(span[0]), lasts.index(span[1]), span[2]
 
 
 def _of_text(trained: Trained, values: Values, role: str, first: int, end: int) -> Iterator[_Place]:

@@ -48,8 +48,10 @@ class Tag(RowsOfLogits):
         return {"labels": nll_B.sum()}
 
     def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
-        """Return the spans found in each example; units that max_len cut off count as tagged O."""
-        return [{"spans": self._spans(tags_U)} for tags_U in self._decode(model, batch, outputs)]
+        """Return the spans found in each example, of a text by its characters; units that max_len cut off count as
+        tagged O."""
+        found = zip(_pieces(batch), self._decode(model, batch, outputs), strict=True)
+        return [{"spans": _placed(self._spans(tags_U), batch, piece)} for piece, tags_U in found]
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         """Return the spans found in each example and the right ones.
@@ -57,18 +59,20 @@ class Tag(RowsOfLogits):
         A span among the units that max_len cut off is missed, not forgotten. The loss is the sum over the units that
         fitted.
         """
-        gold, units_B = self.known.tags(part.stored, part.rows_N[batch.examples_B])
-        loss_B = self._loss(model, batch, outputs)
+        rows_B = part.rows_N[batch.examples_B]
+        gold_of = _rows_of(*self.known.unit_tags(part.stored, rows_B))
+        written_of = _rows_of(*self.known.tags(part.stored, rows_B))
+        found_of = zip(_pieces(batch), self._decode(model, batch, outputs), strict=True)
         records = []
-        for start, units, found_U, loss in zip(
-            starts_of(units_B), units_B, self._decode(model, batch, outputs), loss_B, strict=True
+        for gold_U, written, (piece, found_U), loss in zip(
+            gold_of, written_of, found_of, self._loss(model, batch, outputs), strict=True
         ):
-            gold_U, count = gold[start : start + units], len(found_U)
+            count = len(found_U)
             right = int((found_U == gold_U[:count]).sum()) + int((gold_U[count:] == 0).sum())
             records.append(
                 {
-                    "label": self._spans(gold_U), "spans": self._spans(found_U),
-                    "units": int(units), "units_scored": count, "units_right": right, "loss": float(loss),
+                    "label": self._spans(written), "spans": _placed(self._spans(found_U), batch, piece),
+                    "units": len(gold_U), "units_scored": count, "units_right": right, "loss": float(loss),
                 }
             )  # fmt: skip
         return records
@@ -106,6 +110,19 @@ class Tag(RowsOfLogits):
 
     def scorer(self, decided: Mapping[str, float]) -> SpanScorer:
         return SpanScorer(self.known.names)
+
+
+def _rows_of(flat: np.ndarray, counts_B: np.ndarray) -> list[np.ndarray]:
+    """Return the values of each row."""
+    return [flat[start : start + count] for start, count in zip(starts_of(counts_B), counts_B, strict=True)]
+
+
+def _placed(spans: list[Span], batch: Batch, piece: slice) -> list[Span]:
+    """Return spans of an example's units, of a text as spans of its characters; `piece`: the units of the example."""
+    if batch.unit_ends_U is None:
+        return spans
+    ends_U = batch.unit_ends_U[piece].tolist()
+    return [(ends_U[first][0], ends_U[last][1], name) for first, last, name in spans]
 
 
 def _pieces(batch: Batch) -> list[slice]:

@@ -73,7 +73,7 @@ def test_pairs_are_encoded_as_written_row_by_row(tokenizer, pairs, max_len):
 
 @given(TOKENIZERS, st.lists(UNITS, min_size=1, max_size=5), MAX_LEN)
 def test_units_are_encoded_as_written_row_by_row(tokenizer, unit_rows, max_len):
-    encoded = encode_units(tokenizer, unit_rows, max_len, spaced=[True] * len(unit_rows))
+    encoded = encode_units(tokenizer, unit_rows, max_len)
     template, wanted, places, cut = tokenizer.single, [], [], []
     for units in unit_rows:
         row, starts = list(template.before), []
@@ -92,13 +92,13 @@ def test_units_are_encoded_as_written_row_by_row(tokenizer, unit_rows, max_len):
 
 
 def test_a_unit_that_the_tokenizer_drops_stands_as_the_unknown_token():
-    encoded = encode_units(WORDPIECE, [["a", " ", "\u200b", "b"]], 16, spaced=[True])
+    encoded = encode_units(WORDPIECE, [["a", " ", "\u200b", "b"]], 16)
     assert encoded.tokens.tolist() == [2, 5, 1, 1, 6, 3]
     assert encoded.words.tolist() == [1, 2, 3, 4]
 
 
 def test_a_unit_longer_than_max_len_and_all_after_it_are_cut_off():
-    encoded = encode_units(WORDPIECE, [["a", "ab" * 10, "b"], ["ab" * 10], ["b"]], 8, spaced=[True] * 3)
+    encoded = encode_units(WORDPIECE, [["a", "ab" * 10, "b"], ["ab" * 10], ["b"]], 8)
     assert encoded.lengths_N.tolist() == [3, 2, 3]
     assert encoded.word_counts_N.tolist() == [1, 0, 1]
     assert encoded.cut_N.tolist() == [True, True, False]

@@ -57,11 +57,25 @@ def test_words_have_the_tokens_that_they_have_in_their_sentence(name, words):
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_characters_of_a_text_get_no_space_before_them(name):
-    tokenizer = TOKENIZERS[name]
-    encoded = LAYOUTS["units"].encode(tokenizer, [{"text": "Lee"}], 512)
-    single = [tokenizer.backend.encode(letter, add_special_tokens=False).ids for letter in "Lee"]
-    assert encoded.tokens[1:-1].tolist() == [token for tokens in single for token in tokens]
+@given(st.lists(st.sampled_from([word for word in WORDS if word.isalpha()]), min_size=1, max_size=8))
+def test_a_text_has_the_tokens_of_its_words_each_at_its_place(name, words):
+    text = " ".join(words)
+    encoded = LAYOUTS["units"].encode(TOKENIZERS[name], [{"text": text}], 512)
+    listed = LAYOUTS["units"].encode(TOKENIZERS[name], [{"tokens": words}], 512)
+    assert encoded.tokens.tolist() == listed.tokens.tolist() and encoded.words.tolist() == listed.words.tolist()
+    firsts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
+    assert encoded.places.reshape(-1, 2).tolist() == [
+        [first, first + len(word) - 1] for first, word in zip(firsts.tolist(), words, strict=True)
+    ]
+    assert listed.places is None
+
+
+@pytest.mark.parametrize("name", ["byte-level", "wordpiece"])
+@pytest.mark.parametrize("text", ["Ann Lee, in Leeds (a 中国 lee)", "lee,ann", "  Ann\tin"])
+def test_marks_and_characters_of_a_text_are_words_that_change_no_token(name, text):
+    encoded = LAYOUTS["units"].encode(TOKENIZERS[name], [{"text": " ".join(text.split())}], 512)
+    whole = TOKENIZERS[name].backend.encode(" ".join(text.split()), add_special_tokens=False)
+    assert encoded.tokens[1:-1].tolist() == whole.ids
 
 
 TEXTS = ["a", "a b", "a b c", "a b c d e", "a b c d e f g h i j k l"]

@@ -1,6 +1,7 @@
 """From files to an opened store: found again, refused with file and row, split by text."""
 
 import hashlib
+import json
 import logging
 import random
 
@@ -10,6 +11,7 @@ import pytest
 from nlu.config.errors import DataError, UserError
 from nlu.data import reading as reading_module
 from nlu.data import store as store_module
+from nlu.data.collate import collate
 from nlu.data.folds import Fold
 from nlu.data.tokenizing import SPECIALS, WordPiece
 from nlu.storage.cache import cache_dir
@@ -367,15 +369,37 @@ def test_a_pair_is_one_example_and_its_texts_do_not_run_together(write, open_fil
     assert words_of(store, "train") == ["ab [SEP] c", "a [SEP] bc", "d [SEP] e"]
 
 
-def test_spans_of_a_text_become_tags_of_its_characters(write, open_files):
+def test_spans_of_a_text_become_tags_of_its_words(write, open_files):
     train = write(
         "train.json", '{"text": "在A 中B国", "label": {"place": {"中B国": [[3, 5]]}}}\n{"text": "B", "label": {}}'
     )
     store = open_files("units", train=train, dev=train, fields={"text": "text", "spans": "label"})
-    assert words_of(store, "train") == ["在 a [UNK] 中 b 国", "b"]
+    assert words_of(store, "train") == ["在 a 中 b 国", "b"]
     flat, counts_N = store.sets["train"].stored.lists("target", np.array([0, 1]))
     assert [store.labels[tag] for tag in flat] == ["O", "O", "O", "B-place", "I-place", "I-place", "O"]
     assert counts_N.tolist() == [6, 1]
+    batch = collate(store.sets["train"], np.array([0, 1]))
+    assert [store.labels[tag] for tag in batch.targets["labels"]] == ["O", "O", "O", "B-place", "I-place", "I-place"]
+    assert batch.unit_ends_U[:, 0].tolist() == [0, 0, 1, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "spans", "tags"),
+    [
+        ("Ann Lee left", {"person": {"Ann Lee": [[0, 6]]}}, ["B-person", "I-person", "O"]),
+        ("Ann Lee left", {"person": {"Ann": [[0, 2]], "Lee": [[4, 6]]}}, ["B-person", "B-person", "O"]),
+        ("see iPhone4 now", {"thing": {"Phone": [[5, 9]], "4": [[10, 10]]}}, ["O", "B-thing", "O"]),
+        ("a (B) c", {"thing": {" (B)": [[1, 4]]}}, ["O", "B-thing", "I-thing", "I-thing", "O"]),
+        ("no: yes", {"thing": {"o: y": [[1, 4]]}}, ["B-thing", "I-thing", "I-thing"]),
+        ("a  b", {"thing": {" ": [[1, 1]]}}, ["O", "O"]),
+    ],
+)
+def test_a_word_is_of_the_first_span_that_has_a_character_of_it(write, open_files, text, spans, tags):
+    other = {"text": "x", "label": {"person": {}, "thing": {"x": [[0, 0]]}}}
+    train = write("t.jsonl", "\n".join(map(json.dumps, [{"text": text, "label": spans}, other])))
+    store = open_files("units", train=train, dev=train, fields={"text": "text", "spans": "label"})
+    batch = collate(store.sets["train"], np.array([0]))
+    assert [store.labels[tag] for tag in batch.targets["labels"]] == tags
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Scores of tagged rows, with those units that max_len cut off."""
 
+import json
 import math
 
 import numpy as np
@@ -103,3 +104,19 @@ def test_the_scores_are_those_that_the_task_declares(store_of):
     rows = ["B-X I-X O"]
     scores, records = scores_of(store_of("a.conll", sentence(rows[0]), Tag, **CONLL), rows)
     assert set(scores.metrics) == set(Tag.metrics) and Tag.default_metric in Tag.metrics
+
+
+def test_spans_of_a_text_are_found_and_scored_by_their_characters(store_of):
+    rows = [
+        {"text": "Ann Lee left Rome", "spans": {"person": {"Ann Lee": [[0, 6]]}, "place": {"Rome": [[13, 16]]}}},
+        {"text": "in iPhone4 it is", "spans": {"place": {"iPhone": [[3, 8]]}}},
+        {"text": "Rome Rome Rome Rome Rome Rome Rome Bonn", "spans": {"place": {"Bonn": [[35, 38]]}}},
+    ]
+    store = store_of("t.jsonl", "\n".join(map(json.dumps, rows)), Tag, max_len=8)
+    scores, records = scores_of(store, ["B-person I-person O B-place", "O B-place O O", "O O O O O O"])
+    assert [row["spans"] for row in records] == [[(0, 6, "person"), (13, 16, "place")], [(3, 9, "place")], []]
+    labels = [[(0, 6, "person"), (13, 16, "place")], [(3, 8, "place")], [(35, 38, "place")]]
+    assert [sorted(row["label"]) for row in records] == labels
+    # A part of a word is not found exactly, and what was cut off is missed.
+    assert scores.metrics["span_precision"] == 2 / 3 and scores.metrics["span_recall"] == 2 / 4
+    assert scores.metrics["tag_accuracy"] == (4 + 4 + 7) / (4 + 4 + 8)

@@ -11,7 +11,7 @@ from torch import Tensor
 from nlu.config.words import counted
 from nlu.data.dataset import Files
 from nlu.data.encoding import unusable
-from nlu.data.layouts import units_of
+from nlu.data.layouts import tagged_of
 from nlu.data.ragged import ranges, starts_of
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Problem, Target, Values, named_counts
@@ -47,7 +47,7 @@ class Tags(Target):
             self._from_spans = True
         numbers = None
         if isinstance(tags, list) and rule is None:
-            count = len(units_of(values))
+            count = len(tagged_of(values))
             if len(tags) == count:
                 numbers, rule = self.numbers(tags)
             else:
@@ -132,12 +132,26 @@ class Tags(Target):
         return tag_names(self._types)
 
     def tags(self, stored: StoredSet, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tag of every unit of the rows, also of those that max_len cut off; flat, and counts (B,)."""
+        """Return the tags that the rows were written with, flat, and counts (B,): of a list of units one for each, also
+        of those that max_len cut off, of a text one for each character."""
         return stored.lists("target", rows_B)
+
+    def unit_tags(self, stored: StoredSet, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tag of every unit of the rows, also of those that max_len cut off; flat, and counts (B,).
+
+        A word of a text is of the first span that has a character of it.
+        """
+        tags, counts_B = self.tags(stored, rows_B)
+        if not stored.has("places"):
+            return tags, counts_B
+        ends, end_counts_B = stored.lists("places", rows_B)
+        row_U = np.repeat(np.arange(len(rows_B)), end_counts_B // 2)
+        ends_U = ends.reshape(-1, 2) + starts_of(counts_B)[row_U][:, None]
+        return _tags_of_words(tags, ends_U), end_counts_B // 2
 
     def collate(self, stored: StoredSet, rows_B: np.ndarray) -> dict[str, Tensor]:
         """Return `labels`, (U,), int64: the tags of the units that fit."""
-        tags, counts_B = self.tags(stored, rows_B)
+        tags, counts_B = self.unit_tags(stored, rows_B)
         fitting_B = stored.counts("words", rows_B)
         return {"labels": torch.from_numpy(tags[ranges(starts_of(counts_B), fitting_B)].astype(np.int64))}
 
@@ -150,6 +164,22 @@ class Tags(Target):
         for rows_B in chunks_of(rows_N):
             counts_C += np.bincount(self.tags(stored, rows_B)[0], minlength=len(counts_C))
         return {"labels": named_counts(self.names, counts_C)}
+
+
+def _tags_of_words(tags: np.ndarray, ends_U: np.ndarray) -> np.ndarray:
+    """Return a BIO tag for each word from those of characters; `ends_U`, (U, 2), are its first and last character."""
+    count = len(tags)
+    place = np.arange(count)
+    # Of each character: the next one within a span, itself included, and where the span that it is in begins.
+    next_tagged = np.minimum.accumulate(np.append(np.where(tags > 0, place, count), count)[::-1])[::-1]
+    begun_at = np.maximum.accumulate(np.where(tags % 2 == 1, place, -1)) if count else place
+    tagged_U = next_tagged[ends_U[:, 0]]
+    is_tagged_U = tagged_U <= ends_U[:, 1]
+    tagged_U = np.where(is_tagged_U, tagged_U, 0)
+    begun_U = np.where(is_tagged_U, begun_at[tagged_U], -1)
+    goes_on_U = np.append(False, begun_U[1:] == begun_U[:-1])[: len(begun_U)]
+    begins_U = (tags[tagged_U] - 1) // 2 * 2 + 1
+    return np.where(is_tagged_U, begins_U + goes_on_U, 0).astype(tags.dtype)
 
 
 def tag_names(types: Iterable[str]) -> list[str]:
