@@ -34,9 +34,18 @@ def test_sets_of_labels_are_scored_as_by_hand() -> None:
     assert scores["f1_samples"] == pytest.approx((1 + 2 / 3 + 1 + 2 / 3) / 4)
     assert scores["exact_match"] == 2 / 4
     assert scores["threshold"] == 0.5 and scores["loss"] == 0.25
-    assert [(row["label"], row["examples"], row["correct"]) for row in result.by_label] == [
-        ("a", 2, 2), ("b", 2, 1), ("c", 0, 0),
+    names = ("label", "examples", "correct", "precision", "recall")
+    assert [tuple(row[name] for name in names) for row in result.by_label] == [
+        ("a", 2, 2, 2 / 3, 1.0), ("b", 2, 1, 1.0, 1 / 2), ("c", 0, 0, 0.0, 0.0),
     ]  # fmt: skip
+    assert [row["f1"] for row in result.by_label] == pytest.approx([4 / 5, 2 / 3, 0.0])
+
+
+def test_predicted_and_wanted_labels_are_told_apart() -> None:
+    # Above 0.61 a, a and b are predicted, all of them right, of 4 wanted.
+    scores = scored(0.61).result().metrics
+    assert (scores["precision_micro"], scores["recall_micro"]) == (1.0, 3 / 4)
+    assert scores["f1_micro"] == pytest.approx(6 / 7)
 
 
 def test_a_probability_that_is_the_threshold_is_enough() -> None:
