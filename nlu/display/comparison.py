@@ -3,7 +3,6 @@
 Axes: P points of a curve, K configurations, N classes.
 """
 
-import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from nlu.config.words import counted
 from nlu.display.canvas import SET_COLOURS, STYLE, drawn, new_figure, scientific
 from nlu.display.curves import Curve, Drawing, KeptScores
 from nlu.display.figures import FEW_POINTS, smoothed
-from nlu.display.plain_page import html_table, write_plain_page
+from nlu.display.plain_page import html_section, html_table, write_plain_page
 from nlu.display.scores import MOST_SHOWN_CLASSES, confusion_figure, draw_calibration
 from nlu.display.search import svg_of
 from nlu.storage.files import write_bytes
@@ -214,12 +214,9 @@ def write_comparison(
     figures: Mapping[str, Figure],
 ) -> None:
     """Write a page with a table and all figures inside it; its texts are texts, so the reader's fonts show them."""
-    drawn = "".join(
-        f"<figure id={html.escape(name, quote=True)!r}>{svg_of(name, figure)}</figure>"
-        for name, figure in figures.items()
-    )
-    table = html_table(header, lines)
-    write_plain_page(path, title, table + drawn)
+    cards = [html_section(html_table(header, lines))]
+    cards += [html_section(svg_of(name, figure)) for name, figure in figures.items()]
+    write_plain_page(path, title, counted(len(lines), "configuration"), cards)
 
 
 def _look(number: int) -> tuple[str, str]:

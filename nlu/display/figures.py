@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nlu.display.canvas import SET_COLOURS, STYLE, families, logarithmic, new_figure, save_drawn, scientific
+from nlu.display.curves import with_whole_windows
 from nlu.runs.records import Cell, read_rows
 
 Rows = Sequence[Mapping[str, Cell]]
@@ -50,6 +51,7 @@ def figures_of(
 ) -> dict[str, Callable[[], Figure | None]]:
     """Return what draws each figure of a run; None where it has no finite value to show."""
     train, valid = (_rows_if_any(run_dir / name) for name in ("train.tsv", "valid.tsv"))
+    train = with_whole_windows(train)
     sets = list(dict.fromkeys(str(row["set"]) for row in valid))
     colours = {name: SET_COLOURS[index % len(SET_COLOURS)] for index, name in enumerate(sets)}
     end = max((int(row["examples"] or 0) for row in (*train, *valid)), default=0)

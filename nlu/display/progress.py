@@ -6,6 +6,7 @@ pays nothing for being watched.
 
 import functools
 import logging
+import math
 import sys
 import time
 from types import TracebackType
@@ -21,6 +22,8 @@ REFRESHES_PER_S = 4
 LOG_INTERVAL_S = 30.0
 MIN_BAR_WIDTH = 8
 MAX_BAR_WIDTH = 40
+LOSS_SHARE = 0.02
+"""of a step's loss in the running mean that is shown: that of one batch jumps too much to tell where it goes"""
 
 logger = logging.getLogger("nlu")
 
@@ -78,11 +81,22 @@ class Bar:
 
 
 class TrainingBar(Bar):
-    """The bar of the optimizer steps, with the last loss, speed and evaluation."""
+    """The bar of the optimizer steps, with the loss as a running mean, the speed and the last evaluation."""
 
     loss: float | None = None
+    _weight: float = 0.0
+    """of the losses so far in their running mean"""
     examples_per_s: float | None = None
     metric: str = ""
+
+    def add_loss(self, loss: float) -> None:
+        """Take the loss of a step into the mean. One that is no number is shown until the next that is one."""
+        if not math.isfinite(loss) or self.loss is None or not math.isfinite(self.loss):
+            self.loss, self._weight = loss, 1.0
+            return
+        # The first steps weigh alike; from 1 / LOSS_SHARE of them on, older ones fade.
+        self._weight = 1.0 + (1.0 - LOSS_SHARE) * self._weight
+        self.loss += (loss - self.loss) / self._weight
 
     def words(self) -> list[str]:
         loss = "" if self.loss is None else f"loss {self.loss:.4g}"
@@ -130,7 +144,7 @@ class Progress:
         assert bar is not None, "start() comes first"
         bar.done = step
         if loss is not None:
-            bar.loss = loss
+            bar.add_loss(loss)
         if examples_per_s is not None:
             bar.examples_per_s = examples_per_s
         self.log_if_due(bar)

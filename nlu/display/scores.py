@@ -42,11 +42,10 @@ class Found(Protocol):
 def print_scores(found: Mapping[str, Found], out: str | None) -> None:
     """Print each set's metrics with their intervals, its table by label and what is confused most, then the paths."""
     for name, one in found.items():
-        table = table_of(
-            [(f"{name}, {counted(one.rows, 'example')}", False), ("value", True), ("95 % from", True), ("to", True)]
-        )
+        ends_of = [("95 % from", True), ("to", True)] * any(one.intervals.values())
+        table = table_of([(f"{name}, {counted(one.rows, 'example')}", False), ("value", True), *ends_of])
         for metric, value in one.metrics.items():
-            ends = one.intervals[metric] or (None, None) if metric in one.intervals else ()
+            ends = one.intervals[metric] or (None, None) if metric in one.intervals and ends_of else ()
             table.add_row(metric, metric_text(value), *map(metric_text, ends))
         print_table("", table)
         if one.by_label:

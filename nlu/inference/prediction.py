@@ -139,8 +139,8 @@ class _Work:
             return
         speed = self.predicted / (time.monotonic() - self.began_s)
         place = "standard output" if self.config.output == STANDARD else self.config.output
-        log.info("%s: %s, %s predicted by this process, %.3g a second", place, counted(rows, "row"),
-                 f"{self.predicted:,}", speed)  # fmt: skip
+        log.info("%s: %s, %s predicted by this process, %s rows/s", place, counted(rows, "row"),
+                 f"{self.predicted:,}", f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}")  # fmt: skip
 
     def _chunks(self) -> Iterator[Chunk]:
         rows = islice(self.source.rows(), self.config.max_rows)

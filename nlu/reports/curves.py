@@ -12,7 +12,7 @@ import numpy as np
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.display.curves import Curve, Drawing
+from nlu.display.curves import Curve, Drawing, with_whole_windows
 from nlu.reports.aggregate import Row
 from nlu.reports.labels import labels_of
 from nlu.reports.runs import Run, metric_of, task_constants
@@ -107,6 +107,7 @@ def _tables(folder: Path) -> tuple[list[dict[str, Cell]], list[dict[str, Cell]]]
     train, valid, recorded = (
         read_rows(path) if (path := folder / name).is_file() else [] for name in (TRAIN, VALID, SCALARS)
     )
+    train = with_whole_windows(train)
     valid += [{**row, "set": OF_SUMMARY, "metric": row["name"]} for row in recorded]
     elapsed_s, before = 0.0, 0.0
     for row in train:

@@ -1,8 +1,9 @@
 """The rows of a set that two configurations predict differently: counted, judged, and shown with their text."""
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -210,4 +211,16 @@ def _rows(run: Run, path: Path, numbers: set[int]) -> Iterator[DataRow]:
 def text_of(values: Mapping[str, Any]) -> str:
     """Return the texts of a row in a line; empty where it keeps none."""
     texts = [values[role] for role in TEXT_ROLES if values.get(role) is not None]
-    return " / ".join(" ".join(map(str, text)) if isinstance(text, list) else str(text) for text in texts)
+    return " / ".join(_joined(list(map(str, text))) if isinstance(text, list) else str(text) for text in texts)
+
+
+def _joined(tokens: Sequence[str]) -> str:
+    """Tokens as a text: blanks between them, but none beside Chinese and Japanese letters and marks."""
+    parts = list(tokens[:1])
+    for before, token in pairwise(tokens):
+        parts.append(token if _is_wide(before[-1:]) or _is_wide(token[:1]) else f" {token}")
+    return "".join(parts)
+
+
+def _is_wide(letter: str) -> bool:
+    return bool(letter) and unicodedata.east_asian_width(letter) in "WF" and not "가" <= letter <= "힣"

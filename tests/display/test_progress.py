@@ -2,8 +2,10 @@
 
 import fcntl
 import json
+import math
 import os
 import pty
+import random
 import re
 import struct
 import subprocess
@@ -12,6 +14,8 @@ import termios
 import threading
 
 import pytest
+
+from nlu.display.progress import LOSS_SHARE, Progress
 
 PREAMBLE = """
 import json, logging, sys, time, warnings
@@ -221,3 +225,27 @@ with Progress(log_interval_s=1.0) as progress:
     progress.advance(1050)
 """)
     assert re.fullmatch(r"train 1,050/1,100  (0:\d\d) elapsed, \1 left\n", errors)
+
+
+def test_the_loss_that_is_shown_is_a_running_mean_in_which_old_steps_fade() -> None:
+    rng = random.Random(1)
+    losses = [5.0] * 100 + [1.0 + rng.random() for _ in range(400)]
+    with Progress(on_console=False) as progress:
+        progress.start(len(losses))
+        for step, loss in enumerate(losses, start=1):
+            progress.advance(step, loss)
+            if step == 3:
+                shown = progress._training.words()[0]  # type: ignore[union-attr]
+                assert shown == "loss 5"
+        shown = float(progress._training.words()[0].removeprefix("loss "))  # type: ignore[union-attr]
+    weights = [(1 - LOSS_SHARE) ** age for age in range(len(losses))][::-1]
+    expected = sum(weight * loss for weight, loss in zip(weights, losses, strict=True)) / sum(weights)
+    assert shown == pytest.approx(expected, rel=1e-3) and abs(shown - 1.5) < 0.1
+
+
+def test_a_loss_that_is_no_number_is_shown_and_spoils_no_later_one() -> None:
+    with Progress(on_console=False) as progress:
+        progress.start(3)
+        for step, (loss, shown) in enumerate(((2.0, "loss 2"), (math.nan, "loss nan"), (1.0, "loss 1")), start=1):
+            progress.advance(step, loss)
+            assert progress._training.words()[0] == shown  # type: ignore[union-attr]

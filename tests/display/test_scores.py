@@ -1,12 +1,14 @@
 """The figures of an evaluation, read back: shares by class, numbers of rows, names that can be read."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 
 from nlu.display.canvas import drawn, new_figure
-from nlu.display.scores import confusion_figure, draw_calibration
+from nlu.display.scores import confusion_figure, draw_calibration, print_scores
 
 
 def tick_names(axes: Axes) -> tuple[list[str], list[str]]:
@@ -72,3 +74,15 @@ def test_a_bin_of_the_calibration_stands_at_its_means_as_large_as_its_rows() -> 
     diagonal, line = axes.lines
     assert list(diagonal.get_xdata()) == list(diagonal.get_ydata()) == [0, 1]
     assert list(line.get_xdata()) == [0.55, 0.8] and list(line.get_ydata()) == [0.25, 0.9]
+
+
+def test_without_intervals_there_are_no_columns_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    found = SimpleNamespace(rows=7, metrics={"accuracy": 0.5, "ece": 0.25}, by_label=[], intervals={}, confusion=None)
+    print_scores({"dev": found}, None)
+    head, *lines = capsys.readouterr().out.strip().splitlines()
+    assert head.split() == ["dev,", "7", "examples", "value"]
+    assert [line.split() for line in lines] == [["accuracy", "0.5000"], ["ece", "0.2500"]]
+    found.intervals = {"accuracy": [0.25, 0.75], "ece": None}
+    print_scores({"dev": found}, None)
+    lines = [line.split() for line in capsys.readouterr().out.strip().splitlines()]
+    assert lines[1:] == [["accuracy", "0.5000", "0.2500", "0.7500"], ["ece", "0.2500", "-", "-"]]

@@ -9,7 +9,7 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.reports.aggregate import join_predictions, rows_of
 from nlu.reports.compare import difference_as_json, difference_of, print_difference
-from nlu.reports.flips import Flip, Flips, texts_of
+from nlu.reports.flips import Flip, Flips, text_of, texts_of
 from nlu.reports.runs import find_runs
 from nlu.runs.predictions import predictions_of, write_predictions
 from tests.reports.folders import begin_run, end_run, predict
@@ -223,3 +223,17 @@ def test_a_threshold_is_higher_or_lower_and_not_better(tmp_path, capsys):
     print_difference(difference_of(tmp_path / "a", tmp_path / "b"))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("dev/threshold")]
     assert line.split() == ["dev/threshold", "0.4000", "0.5000", "+0.1000"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        (["我", "爱", "北", "京", "，", "你", "呢", "？"], "我爱北京，你呢？"),
+        (["EU", "rejects", "German", "call"], "EU rejects German call"),
+        (["买", "iPhone", "15", "手", "机"], "买iPhone 15手机"),
+        (["서울", "날씨"], "서울 날씨"),
+        ([], ""),
+    ],
+)
+def test_tokens_are_shown_as_the_text_that_they_are(tokens, text):
+    assert text_of({"tokens": tokens}) == text

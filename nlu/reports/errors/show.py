@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.words import counted, path_text
-from nlu.display.plain_page import html_table, write_plain_page
+from nlu.display.plain_page import html_section, html_table, write_plain_page
 from nlu.display.tables import count_text, metric_text, print_table, table_of
 from nlu.reports.errors.analysis import Report
 from nlu.reports.errors.slices import Slice
@@ -40,7 +40,7 @@ def sections_of(found: Report, rows: int, most_parts: int | None = None) -> list
     shown = [_mistakes(found)] if found.mistakes and rows else []
     for key, (title, slices) in found.tables.items():
         if slices:
-            shown.append(_parts(title, slices, most_parts if key == "class" else None))
+            shown.append(_parts(title, slices, most_parts if key == "class" else None, found.whole.rows))
     return [*shown, *_label_errors(found, rows)]
 
 
@@ -58,13 +58,13 @@ def print_report(found: Report, rows: int) -> None:
 
 def write_page(path: Path, found: Report, rows: int) -> None:
     """Write the same as a page of HTML that needs no other file, with whole texts."""
-    parts = [f"<p>{escape(headline(found))}</p>"]
-    for section in sections_of(found, rows):
-        parts += [f"<h2>{escape(section.title)}</h2>"] * bool(section.title)
-        parts.append(html_table(section.header, section.lines))
-        parts += [f"<p>{escape(section.note)}</p>"] * bool(section.note)
-    parts += [f"<p>{escape(remark)}</p>" for remark in found.remarks]
-    write_plain_page(path, f"Errors of {path_text(found.subject.folder)}", "".join(parts))
+    parts = [
+        html_section(html_table(section.header, section.lines), section.title, section.note)
+        for section in sections_of(found, rows)
+    ]
+    if found.remarks:
+        parts.append(html_section("".join(f"<p>{escape(remark)}</p>" for remark in found.remarks), "Remarks"))
+    write_plain_page(path, f"Errors of {path_text(found.subject.folder)}", headline(found), parts)
 
 
 def headline(found: Report) -> str:
@@ -92,7 +92,7 @@ def _mistakes(found: Report) -> Section:
     return Section(f"mistakes, the largest {found.judge.ranked_by} first", header, lines)
 
 
-def _parts(title: str, slices: Sequence[Slice], most: int | None) -> Section:
+def _parts(title: str, slices: Sequence[Slice], most: int | None, whole: int) -> Section:
     is_rate = slices[0].wrong is not None
     more = list(dict.fromkeys(header for one in slices for header in one.more))
     header = [(title, False), ("rows", True), *[("wrong", True)] * is_rate,
@@ -104,6 +104,8 @@ def _parts(title: str, slices: Sequence[Slice], most: int | None) -> Section:
         for one in slices[:most]
     ]  # fmt: skip
     left = len(slices) - len(lines)
+    if not left and sum(one.rows for one in slices) > whole:
+        return Section("", header, lines, "a row may stand in several of these lines")
     return Section("", header, lines, f"and {left:,} more with fewer errors; --json and --html have all" * (left > 0))
 
 

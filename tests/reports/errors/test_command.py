@@ -73,6 +73,8 @@ def test_counts_are_those_of_the_predictions(kind, tmp_path, capsys):
     assert place == f"{tmp_path}/dev.jsonl:{content['mistakes'][0]['row']}"
     out = errors(capsys, run, "--rows", "3")
     assert out.splitlines()[0].startswith(f"{run}  dev: ") and "by length in tokens" in out and "text" in out
+    overlaps = any(sum(part["rows"] for part in parts) > len(records) for parts in content["by"].values())
+    assert ("a row may stand in several of these lines" in out) == overlaps
 
 
 def test_tokens_are_counted_as_the_run_counted_them_but_not_cut(tmp_path, capsys):
