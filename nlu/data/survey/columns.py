@@ -83,6 +83,17 @@ class _Column:
     def holds(self, kind: type) -> bool:
         return bool(self.values) and sum(isinstance(value, kind) for value in self.values) > len(self.values) / 2
 
+    def holds_texts(self) -> bool:
+        """Whether it holds lists of texts."""
+        return self.holds(list) and all(isinstance(item, str) for item in self._items())
+
+    def holds_tags(self) -> bool:
+        """Whether it holds lists of tags, of which some begin a span."""
+        return self.holds_texts() and all(map(TAG.fullmatch, self._items())) and set(self._items()) != {"O"}
+
+    def _items(self) -> Iterator[Any]:
+        return (item for value in self.values if isinstance(value, list) for item in value)
+
     def is_prose(self) -> bool:
         """Whether it may hold texts: few of them twice, and no numbers."""
         numbers = sum(NUMBER.fullmatch(text.strip()) is not None for text in self.texts)
@@ -214,10 +225,19 @@ def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
 
     by_name = {str(column.name).lower(): column for column in columns if column.holds(str)}
     pair = next(((by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name), None)
-    take("tokens", called(TOKENS, lambda column: column.holds(list)), "by its name")
+    tags = called((*TAGS, *LABELS), _Column.holds_tags) or next(filter(_Column.holds_tags, columns), None)
+    if tags is not None:
+        take("tags", tags, "lists of tags")
+    take("tokens", called((*TOKENS, *TEXTS), _Column.holds_texts), "by its name")
+    if tags is not None and "tokens" not in fields:
+        take("tokens", next((column for column in columns if column.holds_texts() and column is not tags), None),
+             "lists of texts")  # fmt: skip
     if "tokens" in fields:
-        take("tags", called(TAGS, lambda column: column.holds(list)), "by its name")
+        if tags is None:
+            take("tags", called(TAGS, lambda column: column.holds(list)), "by its name")
         return fields, reasons
+    fields.clear()
+    reasons.clear()
     if pair is not None:
         take("text_a", pair[0], "by its name")
         take("text_b", pair[1], "by its name")

@@ -11,7 +11,7 @@ import numpy as np
 
 from nlu.data.duplicates import among, repeated
 from nlu.data.readers import Row
-from nlu.data.survey.walk import Advance, Source, Survey, label_of, spoken_texts, usable
+from nlu.data.survey.walk import Advance, Source, Survey, shown_label, spoken_texts, usable
 
 MOST_PLACES, MOST_ROWS = 6, 1000
 """rows of a text in a set that are told, and that are looked at for other labels than those have"""
@@ -170,8 +170,8 @@ def _read_again(
 
 def _note(source: Source, file: int, row: Row, shown: Shown, *, is_told: bool) -> None:
     """Add a place; where many are told already, only one with a label that the set has not been told of."""
-    if not is_told and (source.name, label_of(row.values)) in {(one.set_name, one.label) for one in shown.places}:
+    if not is_told and (source.name, shown_label(row.values)) in {(one.set_name, one.label) for one in shown.places}:
         return
     shown.text = " / ".join(spoken_texts(source.layout, row.values))
     place = f"{source.files[file].path.name}:{row.number}"
-    shown.places.append(Occurrence(source.name, place, label_of(row.values)))
+    shown.places.append(Occurrence(source.name, place, shown_label(row.values)))

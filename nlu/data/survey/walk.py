@@ -21,6 +21,7 @@ from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hash
 from nlu.data.survey.letters import Letters
 from nlu.data.targets.names import NUMBER
+from nlu.data.targets.schemes import split_tag, to_bio
 from nlu.data.tokenizing import Tokenizer
 
 BLOCK_BYTES = 1 << 20
@@ -195,9 +196,7 @@ def _count(survey: Survey, rows: list[dict[str, Any]], tokenizer: Tokenizer | No
 def spoken_texts(layout: Layout, values: dict[str, Any]) -> list[str]:
     """Return the texts of a row as a person reads them: tokens joined, by spaces unless they are Chinese characters."""
     if "tokens" in values:
-        tokens = values["tokens"]
-        is_chinese = any(re.match(f"[{IDEOGRAPHS}]", token) for token in tokens)
-        return ["".join(tokens) if is_chinese else " ".join(tokens)]
+        return [_joined(values["tokens"])]
     return layout.texts(values) if layout.name != "units" else [values["text"]]
 
 
@@ -210,6 +209,38 @@ def label_of(values: dict[str, Any]) -> str:
                 return " ".join(map(str, value)) if role == "tags" else " | ".join(sorted(map(str, value))) or NO_LABEL
             return NO_LABEL if value is None or not str(value).strip() else str(value).strip()
     return NO_LABEL
+
+
+def shown_label(values: dict[str, Any]) -> str:
+    """Return what a row is to give, for people to read: of tags and spans each type with its words."""
+    tags, spans = values.get("tags"), values.get("spans")
+    if isinstance(tags, list):
+        found = _words_of_tags(values, tags)
+    elif isinstance(spans, dict):
+        found = [f"{kind} {surface}" for kind, surfaces in spans.items() for surface in surfaces]
+    else:
+        return label_of(values)
+    return ", ".join(found) or "no span"
+
+
+def _words_of_tags(values: dict[str, Any], tags: list[Any]) -> list[str]:
+    """Return the type and the words of each span, as far as the tags are of a known scheme; else the tags."""
+    parts = [part for tag in tags if (part := split_tag(tag)) is not None]
+    units = values.get("tokens", values.get("text"))
+    if units is None or not len(parts) == len(tags) == len(units):
+        return [label_of(values)]
+    found: list[tuple[str, list[str]]] = []
+    for (letter, kind), unit in zip(to_bio(parts)[0], units, strict=True):
+        if letter == "B":
+            found.append((kind, []))
+        if letter != "O":
+            found[-1][1].append(unit)
+    return [f"{kind} {_joined(words)}" for kind, words in found]
+
+
+def _joined(tokens: Sequence[str]) -> str:
+    is_chinese = any(re.match(f"[{IDEOGRAPHS}]", token) for token in tokens)
+    return ("" if is_chinese else " ").join(tokens)
 
 
 def _count_labels(survey: Survey, labels: list[str], rows: list[dict[str, Any]]) -> None:

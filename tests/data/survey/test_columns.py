@@ -86,3 +86,21 @@ def test_a_file_without_texts_is_refused_with_its_columns(tmp_path: Path) -> Non
     path = written(tmp_path, "numbers.csv", "width,height\n" + "1,2\n" * 9)
     with pytest.raises(DataError, match="no column seems to hold texts; it has width, height; .*--fields text=COLUMN"):
         guess(path, "auto", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"), [("text", "label"), ("tokens", "ner_tags"), ("sentence", "tags"), ("chars", "marks")]
+)
+def test_lists_of_characters_and_their_tags_are_recognised(tmp_path: Path, text: str, tags: str) -> None:
+    rows = [
+        {"id": str(number), text: list("在北京见王明"), tags: ["O", "B-LOC", "I-LOC", "O", "B-PER", "I-PER"]}
+        for number in range(20)
+    ]
+    path = written(tmp_path, "t.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    assert guess(path, "auto", None).fields == {"tags": tags, "tokens": text}
+
+
+def test_lists_of_labels_are_no_tags(tmp_path: Path) -> None:
+    rows = [{"text": f"{LONG} {number}", "labels": ["sport", "money"][: number % 3]} for number in range(20)]
+    path = written(tmp_path, "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert guess(path, "auto", None).fields["text"] == "text"

@@ -12,6 +12,7 @@ import pytest
 
 from nlu.data.__main__ import main
 from nlu.data.survey.letters import Letters
+from nlu.data.survey.walk import shown_label
 from nlu.data.tokenizing import wordpiece
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -186,3 +187,18 @@ def test_names_of_files_are_texts_of_the_page(capsys: pytest.CaptureFixture[str]
     assert main([name, "--out", "page.html"]) == 0
     page = Path("page.html").read_text()
     assert "&lt;img src=x onerror=alert(1)&gt;.csv:2" in page and "<img" not in page
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ({"tokens": ["Ann", "Lee", "left", "Rome"], "tags": ["B-PER", "I-PER", "O", "S-LOC"]}, "PER Ann Lee, LOC Rome"),
+        ({"tokens": list("在北京"), "tags": ["O", "B-LOC", "E-LOC"]}, "LOC 北京"),
+        ({"tokens": ["a", "b"], "tags": ["O", "O"]}, "no span"),
+        ({"tokens": ["a", "b"], "tags": ["NN", "VB"]}, "NN VB"),
+        ({"text": "Ann Lee", "spans": {"PER": {"Ann Lee": [[0, 6]]}}}, "PER Ann Lee"),
+        ({"text": "a", "label": 3}, "3"),
+    ],
+)
+def test_a_label_of_tags_is_shown_by_its_spans(values: dict[str, Any], shown: str) -> None:
+    assert shown_label(values) == shown
