@@ -26,6 +26,8 @@ fail: false
 fail_from: 1000000
 die_once: false
 stops: false
+trainer:
+  devices: 1
 trial: null
 resume: never
 hydra:

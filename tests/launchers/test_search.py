@@ -179,3 +179,32 @@ def test_slots_for_which_no_trial_remains_are_not_idle(monkeypatch):
         idle.changed(running, remaining)
     # Of 2 x 20 seconds with work for both, and 30 with work for one alone, one slot had none for 4.
     assert idle.share == pytest.approx(4 / 70)
+
+
+def test_local_trials_have_as_many_gpus_as_devices_and_no_gpu_in_common(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "4,5,7")
+    folder = tmp_path / "s"
+    search(
+        folder, "hydra/launcher=submitit_local", "hydra.sweeper.n_jobs=3", "hydra/sweeper/sampler=grid",
+        "trainer.devices=choice(1,2,3)",
+    )  # fmt: skip
+    held = {
+        trial.number: (folder / f"{trial.number}/runs.txt").read_text().split()[2].split(",")
+        for trial in trials(folder)
+    }
+    assert all(len(held[trial.number]) == trial.params["trainer.devices"] for trial in trials(folder))
+    free = {"4", "5", "7"}
+    for line in (folder / "sweep.log").read_text().splitlines():
+        if event := re.search(r" trial (\d+) (started|finished)", line):
+            own = set(held[int(event[1])])
+            assert event[2] == "finished" or own <= free, f"{line}: of {own} only {free} are free"
+            free = free - own if event[2] == "started" else free | own
+    assert free == {"4", "5", "7"}
+
+
+def test_a_local_trial_that_takes_more_gpus_than_there_are_is_refused_before_the_first(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "4,5")
+    drawn = ("hydra/launcher=submitit_local", "trainer.devices=choice(1,3)")
+    said = search(tmp_path / "s", *drawn, status=1)
+    assert "trainer.devices is 3, but a trial on this machine can have 2 GPUs only; set trainer.devices to <= 2" in said
+    assert "started" not in said and not (tmp_path / "s").exists()

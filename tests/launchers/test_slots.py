@@ -39,19 +39,47 @@ def timeout_min(tmp_path: Path, *overrides: str) -> int:
     return slots_of(tmp_path, 1, *overrides).launcher.params["timeout_min"]
 
 
-def test_each_of_several_jobs_here_gets_its_part_of_the_cores_and_a_gpu_of_its_own(tmp_path, primary, monkeypatch):
+def shares(slots: Any, number: int, need: Any) -> dict[str, str]:
+    """What a job is told of its part of the machine."""
+    found = [text.removeprefix("+hydra.job.env_set.").split("=", 1) for text in slots._share_of_machine(number, need)]
+    return {name: value.strip("'") for name, value in found}
+
+
+def test_each_of_several_jobs_here_gets_its_part_of_the_cores_and_gpus_of_its_own(tmp_path, primary, monkeypatch):
     primary("x: 1\n")
     from hydra_plugins.hyperband_sweeper import _slots
+    from hydra_plugins.hyperband_sweeper._gpus import Need
 
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    monkeypatch.setattr(_slots, "usable_cores", lambda: 8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5, 6,1")
+    monkeypatch.setattr(_slots, "usable_cores", lambda: 16)
     slots = slots_of(tmp_path, 4, TIMEOUT + "=90")
-    shares = [slots._share_of_machine(number) for number in range(3)]
-    for share, device in zip(shares, "353", strict=True):
-        assert share == [
-            f"+hydra.job.env_set.{key}" for key in ("OMP_NUM_THREADS='2'", f"CUDA_VISIBLE_DEVICES='{device}'")
-        ]
+    assert slots.count == 4 and slots.sentence(4) is None
+    assert shares(slots, 0, Need(1, 1)) == {"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "3"}
+    assert shares(slots, 1, Need(2, 2)) == {"OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "5,6"}
+    assert shares(slots, 2, Need(8, 0)) == {"OMP_NUM_THREADS": "1"}, "it computes on the CPU"
+    assert slots.gpus.has_free(1) and not slots.gpus.has_free(2)
+    slots.freed(2)
+    slots.freed(0)
+    assert slots.gpus.has_free(2) and not slots.gpus.has_free(3)
+    assert shares(slots, 3, Need(2, 2))["CUDA_VISIBLE_DEVICES"] == "3,1"
+
+
+@pytest.mark.parametrize(
+    ("named", "least", "count"), [("3,5", 1, 2), ("3,5,6", 2, 1), ("3,3,5,5", 1, 4), ("3,5", 0, 4), ("", 1, 4)]
+)
+def test_as_many_trials_run_at_once_as_there_are_gpus_for(tmp_path, primary, monkeypatch, named, least, count):
+    primary("x: 1\n")
+    from hydra_plugins.hyperband_sweeper._slots import Slots
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    given = slots_of(tmp_path, 4)
+    slots = Slots(given._config, given._context, given._task, 4, least)
+    assert slots.count == count
+    if count < 4:
+        each = "a GPU each" if least == 1 else "at least 2 GPUs each"
+        assert f"n_jobs is 4, but trials take {each}, of which there are {len(named) // 2 + 1}" in slots.sentence(4)
+        assert f"so {count} run at a time" in slots.sentence(4)
 
 
 @pytest.fixture

@@ -179,16 +179,24 @@ class Search:
                 number = self.plan.study.ask().number
                 self.asked += 1
             self.lease.require()
-            self._start(number)
+            if not self._start(number):
+                # Its GPUs are those that are free next: a trial that takes fewer does not overtake it again and again.
+                self.waiting.insert(0, number)
+                break
             if not self.plan.slots.is_threaded and not self.plan.slots.is_batched:
                 self._collect()
         self.plan.slots.hand_over()
 
-    def _start(self, number: int) -> None:
+    def _start(self, number: int) -> bool:
+        """Launch a trial's job, or close the trial where its outcome is there; False where it waits for GPUs."""
         frozen = self._drawn(number)
         if OUTCOME in frozen.user_attrs and self._is_current(frozen):
             self._close(frozen)
-            return
+            return True
+        values = frozen.user_attrs[VALUES]
+        need = self.plan.need(values)
+        if not self.plan.slots.gpus.has_free(need.gpus):
+            return False
         attempt, launch = frozen.user_attrs.get(ATTEMPT, 0), frozen.user_attrs.get(LAUNCHES, 0) + 1
         self._set(number, LAUNCHES, launch)
         self.running[number] = Running(
@@ -196,8 +204,9 @@ class Search:
         )
         self.idle.changed(len(self.running), self._remaining())
         begun = "goes on" if frozen.last_step is not None or attempt else "started"
-        self.board.say(f"trial {number} {begun}: {parameters(frozen.user_attrs[VALUES])}")
-        self.plan.slots.launch(number, launch, self.plan.overrides(number, attempt, launch, frozen.user_attrs[VALUES]))
+        self.board.say(f"trial {number} {begun}: {parameters(values)}")
+        self.plan.slots.launch(number, launch, self.plan.overrides(number, attempt, launch, values), need)
+        return True
 
     def _drawn(self, number: int) -> FrozenTrial:
         """Return a trial with all its values: those of one that was broken off while it was drawn are drawn again."""

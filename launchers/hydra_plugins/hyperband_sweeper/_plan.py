@@ -31,7 +31,8 @@ from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_spac
 from nlu.sweeps.storage import journal_of, open_storage, storage_url, url_problems
 
 from . import _folder
-from ._slots import Slots
+from ._gpus import Gpus, Need, need_of, visible_gpus
+from ._slots import LOCAL, Slots
 
 SAMPLERS = "hydra/sweeper/sampler"
 SPACE, SHARED, FOLDER, SAMPLER = "space", "shared", "folder", "sampler"
@@ -71,7 +72,7 @@ class Plan:
         # A folder may have been moved or renamed since its search began.
         self.name = self.settings["study_name"] or _folder.held_name(self.folder) or self.folder.name
         _folder.require_same_study(self.folder, self.name)
-        compose = self._composer()
+        self._compose = compose = self._composer()
         is_group = preflight.is_group_of(self.context.config_loader)
         found = self._setting_problems()
         loader = self.context.config_loader
@@ -90,6 +91,14 @@ class Plan:
         probes = self._probes(is_group)
         configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
         found = resources.order_problems(self.settings, configs)
+        least_gpus = 1
+        if self._is_local:
+            needs = [need_of(compose([*self.space.fixed, *probe])).gpus for probe in probes]
+            least_gpus = min(needs)
+            try:
+                Gpus(visible_gpus()).require(max(needs))
+            except UserError as error:
+                found += error.problems
         try:
             asked = self.settings["direction"]
             self.direction: Any = preflight.direction_of(configs, asked) if configs else asked or "minimize"
@@ -101,7 +110,7 @@ class Plan:
         self.warnings += resources.unlike_lengths(self.settings, configs)
         if self.is_run and self.base.dry_run:
             self._end_dry_run(configs, len(preflight.combinations(self.space, is_group)))
-        self.slots = Slots(self.config, self.context, self.task, self.n_jobs)
+        self.slots = Slots(self.config, self.context, self.task, self.n_jobs, least_gpus)
         storage = open_storage(self.url)
         examples = self._count_examples(probes[0], configs[0]) if configs else None
         self.spec = resources.pruner_spec(self.settings, configs, examples)
@@ -288,6 +297,18 @@ class Plan:
             if old != new:
                 told = " so far, ".join(_described(spec, besides) for spec, besides in ((old, new), (new, old)))
                 self.warnings.append(f"the search had another {key}: {told} from now on")
+
+    @property
+    def _is_local(self) -> bool:
+        return str(self.config.hydra.launcher._target_) == LOCAL
+
+    def need(self, values: dict[str, Any]) -> Need:
+        """Return what a trial takes of this machine. Raises UserError where it has not got as much."""
+        if not self._is_local:
+            return Need()
+        need = need_of(self._compose([*self.space.fixed, *overrides_of(values)]))
+        self.slots.gpus.require(need.gpus)
+        return need
 
     def overrides(self, number: int, attempt: int, launch: int, values: dict[str, Any]) -> list[str]:
         """Return what the job of a trial is launched with."""

@@ -24,6 +24,8 @@ from nlu.launching.queue import JobRefused
 from nlu.runs.provenance import usable_cores
 from nlu.sweeps.channel import last_line
 
+from ._gpus import Gpus, Need, visible_gpus
+
 SEVERAL_AT_ONCE = ("hydra_plugins.queue_launcher.", "hydra_plugins.hydra_submitit_launcher.")
 """Launchers that were read and found to take launches from several threads."""
 LOCAL = "hydra_plugins.queue_launcher.queue_launcher.LocalLauncher"
@@ -78,19 +80,23 @@ class Slots:
     """Places for jobs. `launch` returns at once where jobs run elsewhere, and after the job where they run here.
 
     A launcher that takes one launch at a time is handed those that were launched since the last `hand_over` by that,
-    which returns when all of them have ended.
+    which returns when all of them have ended. On this machine no two jobs have a GPU in common: there are fewer places
+    where the GPUs do not suffice for `wanted` trials that take at least `least_gpus` each.
     """
 
-    def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, wanted: int):
+    def __init__(
+        self, config: DictConfig, context: HydraContext, task: TaskFunction, wanted: int, least_gpus: int = 1
+    ):  # fmt: skip
         # OmegaConf takes nodes out of their tree while it copies them: no other thread may read this copy meanwhile.
         self._config, self._context, self._task = config.copy(), context, task
         self.target = str(config.hydra.launcher._target_)
         self.is_threaded = self.target.startswith(SEVERAL_AT_ONCE)
         self.is_batched = not self.is_threaded and self.target != BASIC and wanted > 1
-        self.count = wanted if self.is_threaded or self.is_batched else 1
+        self.gpus = Gpus(visible_gpus() if self.is_local else [])
+        self._least_gpus = least_gpus
+        self.count = self.gpus.at_once(least_gpus, wanted) if self.is_threaded or self.is_batched else 1
         self._batch: list[tuple[int, int, list[str]]] = []
         self._ended: queue.Queue[Ended] = queue.Queue()
-        self._devices: dict[int, int] = {}
         self._is_timed = self.is_local and config.hydra.launcher.timeout_min is not None
 
     @property
@@ -107,6 +113,12 @@ class Slots:
             )
         if self.count == wanted:
             return None
+        if self.is_threaded:
+            each = "a GPU each" if self._least_gpus == 1 else f"at least {self._least_gpus} GPUs each"
+            return (
+                f"hydra.sweeper.n_jobs is {wanted}, but trials take {each}, of which there are {len(self.gpus)}, so "
+                f"{self.count} run at a time; a GPU that CUDA_VISIBLE_DEVICES names twice is shared by two trials"
+            )
         return (
             f"hydra.sweeper.n_jobs is {wanted}, but {name} runs jobs in this process, so trials run one at a time; "
             "hydra/launcher=submitit_local runs them side by side"
@@ -124,9 +136,9 @@ class Slots:
         if (ended := self.next_ended(wait_s)) is not None:
             self._ended.put(ended)
 
-    def launch(self, number: int, launch: int, overrides: Sequence[str]) -> None:
-        """Start a job under its trial's number; its end comes through `next_ended`."""
-        own = [*overrides, *self._share_of_machine(number)]
+    def launch(self, number: int, launch: int, overrides: Sequence[str], need: Need = Need()) -> None:  # noqa: B008
+        """Start a job under its trial's number, for which GPUs must be free; its end comes through `next_ended`."""
+        own = [*overrides, *self._share_of_machine(number, need)]
         if self.is_batched:
             self._batch.append((number, launch, own))
             return
@@ -171,7 +183,7 @@ class Slots:
 
     def freed(self, number: int) -> None:
         """Take back what a job had of the machine."""
-        self._devices.pop(number, None)
+        self.gpus.give_back(number)
 
     @staticmethod
     def _launched(launcher: Launcher, number: int, launch: int, overrides: Sequence[str]) -> Ended:
@@ -193,28 +205,16 @@ class Slots:
         launcher.setup(hydra_context=context, task_function=task, config=config)
         return launcher
 
-    def _share_of_machine(self, number: int) -> list[str]:
-        """Return overrides that give a job on this machine a GPU of its own or its part of the cores."""
+    def _share_of_machine(self, number: int, need: Need) -> list[str]:
+        """Return overrides that give a job on this machine GPUs of its own and its part of the cores."""
         if not self.is_local:
             return []
         shares = {}
         if "OMP_NUM_THREADS" not in os.environ:
-            shares["OMP_NUM_THREADS"] = str(max(1, usable_cores() // self.count))
-        if devices := visible_gpus():
-            used = list(self._devices.values())
-            place = min(range(len(devices)), key=lambda index: (used.count(index), index))
-            self._devices[number] = place
-            shares["CUDA_VISIBLE_DEVICES"] = devices[place]
+            shares["OMP_NUM_THREADS"] = str(max(1, usable_cores() // (self.count * need.processes)))
+        if (devices := self.gpus.take(number, need.gpus)) is not None:
+            shares["CUDA_VISIBLE_DEVICES"] = devices
         return [f"+hydra.job.env_set.{name}='{value}'" for name, value in shares.items()]
-
-
-def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that CUDA would see, without importing torch."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
-    driver = Path("/proc/driver/nvidia/gpus")
-    return [str(index) for index in range(len(list(driver.iterdir())))] if driver.is_dir() else []
 
 
 def quiet_launchers() -> None:
