@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+PRUNER = "pruner"
+"""user attribute of a study: the pruner as `nlu.sweeps.pruning.build` takes it"""
 WITH_RUNGS = ("hyperband", "successive_halving")
 """the pruners that judge trials at rungs"""
 SIMULATED_TRIALS = 3000

@@ -33,6 +33,7 @@ from nlu.storage.locks import hold_lock
 from nlu.storage.redaction import hide
 from nlu.storage.temporary import is_temporary
 from nlu.sweeps.away import StorageAway
+from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.faults import lost_a_peer, machine_fault
 from nlu.sweeps.storage import open_storage
 
@@ -48,8 +49,6 @@ FAULT = "fault"
 """user attribute of a trial: for which `launch` its machine was at fault, and the `error`"""
 REASON = "reason"
 """user attribute of a trial: why the job of which `launch` stopped before its end, as an `error`"""
-PRUNER = "pruner"
-"""user attribute of a study: the pruner as `nlu.sweeps.pruning.build` takes it"""
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 LOCKS = ".jobs"
 """folder beside the trials' own, with a file for each that its job has locked"""

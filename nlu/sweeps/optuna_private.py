@@ -1,11 +1,15 @@
 """What is used of optuna that it does not promise to keep; read in 5.0.0. Where it is gone, it is done without."""
 
+import copy
 import io
 import pickle
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from optuna import storages
 from optuna.storages import BaseStorage, RDBStorage
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.errors import UserError
 
@@ -17,6 +21,36 @@ def cached(storage: RDBStorage) -> BaseStorage:
     """
     wrapper = getattr(storages, "_CachedStorage", None)
     return wrapper(storage) if wrapper is not None else storage
+
+
+class _Levelled:
+    """A study in whose pruned trials the last value stands at a level instead of at its number of examples."""
+
+    def __init__(self, study: Study, level_of: Callable[[FrozenTrial], int]):
+        self._study, self._level_of = study, level_of
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._study, name)
+
+    def _get_trials(self, *arguments: Any, **named: Any) -> list[FrozenTrial]:
+        return [self._levelled(trial) for trial in self._study._get_trials(*arguments, **named)]
+
+    def _levelled(self, trial: FrozenTrial) -> FrozenTrial:
+        if trial.state != TrialState.PRUNED or not trial.intermediate_values:
+            return trial
+        # Trials may be those that the storage keeps.
+        trial = copy.copy(trial)
+        trial.intermediate_values = {self._level_of(trial): trial.intermediate_values[max(trial.intermediate_values)]}
+        return trial
+
+
+def levelled(study: Study, level_of: Callable[[FrozenTrial], int]) -> Study:
+    """Return the study as a sampler is to see it: the last value of each pruned trial stands at `level_of(trial)`.
+
+    Samplers rank pruned trials by their last step first, so one more example would outweigh any value. They read trials
+    by `Study._get_trials`; where that is gone, they see the study as it is.
+    """
+    return cast(Study, _Levelled(study, level_of)) if hasattr(study, "_get_trials") else study
 
 
 _OF_CMA = {

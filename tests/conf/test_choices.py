@@ -2,11 +2,14 @@
 
 import ast
 import dataclasses
+import inspect
 from itertools import product
 from typing import Any
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
+from optuna.samplers import TPESampler
 
 from nlu.config.choices import conf_dir
 from nlu.config.schema import Run, Trainer
@@ -51,6 +54,15 @@ READERS = {
     "bce_multilabel": {"multilabel"}, "contrastive": {"siamese", "retrieve"}, "info_nce": {"siamese", "retrieve"},
 }  # fmt: skip
 """The tasks that each loss is for."""
+
+
+def test_tpe_has_the_defaults_of_the_optuna_that_is_installed():
+    # The plugin from which the other samplers come keeps defaults of an earlier Optuna.
+    with initialize_config_dir(str(conf_dir())):
+        sweeper = compose("train", ["hydra/sweeper=hyperband"], return_hydra_config=True).hydra.sweeper
+    ours, theirs = dict(sweeper.sampler), inspect.signature(TPESampler.__init__).parameters
+    assert ours.pop("_target_") == "optuna.samplers.TPESampler" and {"multivariate", "constant_liar"} <= set(ours)
+    assert ours == {key: theirs[key].default for key in ours}
 
 
 def test_the_top_level_keys_and_the_groups_are_these(composer):

@@ -147,7 +147,8 @@ def problems_of(page: Page, pages: Mapping[str, Page]) -> list[str]:
     found = [f"{name} explains no keys" for name in page.pointers if name not in pages or pages[name].pointers]
     sources = [pages[name] for name in page.pointers if name in pages]
     known = page.annotations.keys() | {key for source in sources for key in source.annotations}
-    if page.annotations:
+    # Classes of other libraries take deprecated and experimental arguments too.
+    if page.annotations and not str(page.config.get(TARGET)).startswith("optuna."):
         found += [f"{key} is missing" for key in page.annotations if key not in page.keys]
     found += [f"{key} is unknown" for key in page.keys if key not in known and _root(key) not in ("hydra", "defaults")]
     explaining = sources if sources and not page.is_global else [*sources, page]

@@ -15,7 +15,8 @@ from nlu.storage.answers import CredentialsAway, Denied, Unreachable
 from nlu.storage.ledger import MirrorAway
 from nlu.sweeps import channel
 from nlu.sweeps.away import StorageAway
-from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, PRUNER, Superseded, Trial, run_trial
+from nlu.sweeps.brackets import PRUNER
+from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, Trial, run_trial
 from nlu.sweeps.faults import ProcessLost
 from nlu.sweeps.storage import open_storage, storage_url
 

@@ -7,6 +7,7 @@ import optuna
 import pytest
 import submitit
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from optuna.trial import TrialState
 
 from nlu.config import hydra_private, submitted
 from nlu.sweeps import optuna_private
@@ -37,6 +38,22 @@ def test_a_database_is_cached_as_optuna_does_it_and_works_without(tmp_path, monk
     assert type(wrapped) is type(optuna.create_study(storage=opened)._storage)
     monkeypatch.delattr(optuna.storages, "_CachedStorage")
     assert optuna_private.cached(opened) is opened
+
+
+def test_samplers_see_levels_as_long_as_optuna_reads_trials_in_one_place(monkeypatch):
+    study = optuna.create_study()
+    for state, steps in (
+        (TrialState.PRUNED, {3: 0.5, 7: 0.25}),
+        (TrialState.COMPLETE, {3: 0.5}),
+        (TrialState.PRUNED, {}),
+    ):
+        study.add_trial(optuna.trial.create_trial(state=state, value=1.0, intermediate_values=steps))
+    seen = optuna_private.levelled(study, lambda trial: len(trial.intermediate_values))
+    assert [trial.intermediate_values for trial in seen._get_trials()] == [{2: 0.25}, {3: 0.5}, {}]
+    assert [trial.intermediate_values for trial in study.trials] == [{3: 0.5, 7: 0.25}, {3: 0.5}, {}]
+    assert seen.direction == study.direction
+    monkeypatch.delattr(optuna.Study, "_get_trials")
+    assert optuna_private.levelled(study, lambda trial: 0) is study
 
 
 def test_submitits_names_are_what_they_were_and_are_done_without(monkeypatch, tmp_path):

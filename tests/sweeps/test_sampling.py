@@ -9,6 +9,7 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from nlu.config.errors import UserError
+from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.sampling import SeededByTrial, stable_seed
 
 SPACE = {"x": FloatDistribution(0, 1), "y": IntDistribution(1, 1000)}
@@ -55,6 +56,31 @@ def test_a_quasi_random_sequence_is_one_over_all_trials():
     # The first trial shows the sampler its space; of the sequence's first 8 points each eighth holds one.
     points = sorted([*begun[1:], *(params["x"] for params in draw(study, 6))])
     assert [int(point * 8) for point in points] == list(range(8))
+
+
+@pytest.mark.parametrize(
+    "pruner",
+    [{"name": "hyperband", "min_resource": 250, "max_resource": 2000, "reduction_factor": 2}, {"name": "median"}],
+)
+def test_a_pruned_trial_that_saw_a_batch_more_does_not_outrank_a_better_one(pruner):
+    # Trials of batch sizes 24 and 48 come to the rung at 500 after 504 and 528 examples.
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize", sampler=sampler(optuna.samplers.TPESampler))
+    study.set_user_attr(PRUNER, pruner)
+    space = {"x": FloatDistribution(0, 1)}
+    for number in range(30):
+        is_good = number % 5 == 0
+        x, value, examples = (0.9, 0.95, 504) if is_good else (0.1, 0.10, 528)
+        values = {examples // 2: value / 2, examples: value}
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=optuna.trial.TrialState.PRUNED, params={"x": x + number / 1000}, distributions=space,
+                intermediate_values=values, value=value,
+            )
+        )  # fmt: skip
+    drawn = [study.ask(space).params["x"] for _ in range(20)]
+    assert sum(x > 0.5 for x in drawn) >= 15, drawn
+    assert max(study.trials[5].intermediate_values) == 504, "the study itself keeps what was reported"
 
 
 def test_seeds_are_stable_and_apart():

@@ -17,7 +17,8 @@ import torch
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
 from nlu.runs.state import Best
-from nlu.sweeps.channel import OUTCOME, PRUNER
+from nlu.sweeps.brackets import PRUNER
+from nlu.sweeps.channel import OUTCOME
 from nlu.sweeps.storage import open_storage, storage_url
 from nlu.training import loop
 from tests.training.in_process import (

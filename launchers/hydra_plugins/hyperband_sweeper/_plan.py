@@ -24,7 +24,7 @@ from nlu.config.nearest import hint
 from nlu.config.words import counted
 from nlu.storage.places import address_problems
 from nlu.sweeps import preflight, resources
-from nlu.sweeps.channel import PRUNER
+from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
 from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space, space_differences
