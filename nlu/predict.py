@@ -31,15 +31,18 @@ def main(composed: DictConfig) -> int:
     return spread(partial(run_prediction, config, located), config.devices)
 
 
-def _located(config: "Predict") -> "Located":
-    """Return the checkpoint. What is not there is told at once: importing torch takes longer than all other checks."""
+def _located(config: "Predict") -> "list[Located]":
+    """Return the checkpoint, or those of all folds and seeds of a run.
+
+    What does not exist is refused here: importing torch takes longer than all other checks.
+    """
     from nlu.config.inference import STANDARD
     from nlu.config.placement import placement
     from nlu.data.dataset import Files
-    from nlu.inference.locate import locate
+    from nlu.inference.locate import locate_all
     from nlu.inference.pieces import pieces_of
 
-    located = locate(config.run, config.checkpoint)
+    located = locate_all(config.run, config.checkpoint)
     if config.input.path != STANDARD:
         Files(train=config.input.path).find("input", config.input.path)
     if config.output != STANDARD and placement().kind == "alone":

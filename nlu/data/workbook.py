@@ -104,7 +104,7 @@ def rule_of_cell(value: Any) -> str | None:
     if isinstance(value, float | Decimal) and not math.isfinite(value):
         return f"is {value}, which a cell of Excel cannot hold"
     has_many = isinstance(value, Decimal) and len(value.normalize().as_tuple().digits) > MOST_DIGITS
-    if has_many or (isinstance(value, int | Decimal) and abs(value) > MOST_NUMBER):
+    if has_many or (isinstance(value, int | Decimal) and not -MOST_NUMBER <= value <= MOST_NUMBER):
         return f"has more than the {MOST_DIGITS} digits that a cell of Excel holds"
     text = _as_cell(value)
     if not isinstance(text, str):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.reports.runs import CONFIG, Run, find_runs, is_run, metric_of, parts
+from nlu.reports.runs import CONFIG, RESULT, Run, find_runs, is_run, metric_of, parts
 from nlu.storage.copies import complete, records_of
 from nlu.storage.places import is_object
 from nlu.storage.resources import fetch
@@ -45,6 +45,19 @@ def locate(reference: str, checkpoint: str = "best") -> Located:
     if NAMED.fullmatch(checkpoint) is None:
         return _of_checkpoint(complete(_found(checkpoint, "checkpoint")), f"checkpoint is {checkpoint}")
     return Located(run_dir, complete(_checkpoint_of(run_dir, checkpoint)))
+
+
+def locate_all(reference: str, checkpoint: str = "best") -> list[Located]:
+    """Return the same, and of a run that consists of several folds or seeds those of each of them.
+
+    Raises UserError as `locate` does, and where not all of them have ended.
+    """
+    path = _found(reference, "run")
+    if not path.is_dir() or not is_run(path) or not (several := parts(path)):
+        return [locate(reference, checkpoint)]
+    if not (path / RESULT).is_file():
+        raise UserError(f"run is {reference}, of whose runs not all have ended; wait for them, or name one of them")
+    return [locate(str(folder), checkpoint) for folder in several]
 
 
 def _found(reference: str, what: str) -> Path:

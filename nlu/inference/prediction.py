@@ -8,7 +8,7 @@ again.
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,6 +23,7 @@ from nlu.data.originals import Original, Originals
 from nlu.data.readers import BadRow, Row
 from nlu.display.progress import Bar, Progress
 from nlu.inference.columns import Columns, columns_of
+from nlu.inference.ensemble import Ensemble
 from nlu.inference.locate import Located
 from nlu.inference.output import Output, Written, output_of
 from nlu.inference.pieces import Pieces, pieces_of
@@ -43,32 +44,41 @@ USED = ("average.safetensors", "labels.json", "model.safetensors", "tokenizer.js
 Chunk = list[tuple[Row | BadRow, Original]]
 
 
-def run_prediction(config: Predict, located: Located) -> int:
-    """Predict all rows of the input; returns the exit status. Raises UserError for whatever the user must change."""
+def run_prediction(config: Predict, located: Sequence[Located]) -> int:
+    """Predict all rows of the input, by the means of several runs; returns the exit status.
+
+    Raises UserError for whatever the user must change.
+    """
     with process_group(config.device, keys="") as ranks:
         logs.set_up(None, ranks.rank)
         if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
             raise UserError("input or output is -, which one process alone can use; set devices=1, or name files")
         if config.output != STANDARD and ranks.is_first:
             pieces_of(config.output).require_place()
-        trained = load_trained(located)
+        trained = [load_trained(one) for one in located]
         with found(config.input.path, config.input.format) as path, keys_called(KEYS):
-            predict_file(config, trained, path, ranks)
+            predict_file(config, trained[0], path, ranks, trained[1:])
     return 0
 
 
-def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks) -> None:
-    """Predict the rows of one file with a run that is loaded; all ranks take part."""
+def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks, others: Sequence[Trained] = ()) -> None:
+    """Predict the rows of one file with a run that is loaded, or by the means of it and others; all ranks take part."""
+    if others and config.logits:
+        raise UserError("logits is true, but the mean of several runs has none; leave it out, or name one of the runs")
     source = originals_for(trained, config.input, path)
     columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits)
     output = output_of(config.output, source, columns, trained.config.data.get("label_separator", "|"))
     predictor = Predictor(trained, ranks.device, batch_size=config.batch_size)
+    if others:
+        predictor = Ensemble([trained, *others], ranks.device, batch_size=config.batch_size)
     may_skip = config.on_bad_row == "skip"
     rows = require_usable(
         source, predictor.problem, output.require_writable, may_skip=may_skip, max_rows=config.max_rows
     )
     log.info("run %s, checkpoint %s; %s on %s x %s", trained.located.run_dir, trained.located.checkpoint.name,
              counted(rows, "row"), ranks.world_size, ranks.device.type)  # fmt: skip
+    for one in others:
+        log.info("averaged with run %s, checkpoint %s", one.located.run_dir, one.located.checkpoint.name)
     with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", rows) as bar:
         work = _Work(predictor, source, columns, output, config, bar)
         if config.output == STANDARD:
@@ -172,11 +182,13 @@ class _Work:
     def _plan(self) -> dict[str, Any]:
         """All that the bytes of the output hang on."""
         trained, config = self.predictor.trained, self.config
-        checkpoint = trained.located.checkpoint
         return {
             # Weights, their average where there is one, labels and tokenizer.
-            "checkpoint": [file_digest(path) for path in sorted(checkpoint.iterdir()) if path.name in USED],
-            "decided": trained.decided, "device": self.predictor.device.type,
+            "checkpoint": [
+                file_digest(path) for run in self.predictor.runs for path in sorted(run.located.checkpoint.iterdir())
+                if path.name in USED
+            ],
+            "decided": [run.decided for run in self.predictor.runs], "device": self.predictor.device.type,
             "max_len": trained.config.data["max_len"], "separator": trained.config.data.get("label_separator"),
             "input": file_digest(self.source.path),
             "reading": [self.source.file_format, self.source.fields, self.source.header],

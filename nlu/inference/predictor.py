@@ -35,6 +35,11 @@ class Predictor:
         # Explanations take gradients, of vectors alone.
         trained.model.to(device).requires_grad_(False)
 
+    @property
+    def runs(self) -> list[Trained]:
+        """The runs that predict."""
+        return [self.trained]
+
     def problem(self, values: Values) -> tuple[str, str] | None:
         """Return the field of a row that cannot be predicted, and the rule that its value breaks, or None."""
         return self.trained.layout.problem(values)

@@ -1,0 +1,114 @@
+"""The runs of several folds or seeds as one predictor, which averages what they predict. Axes: U units, C tags."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from nlu.config.errors import UserError
+from nlu.data.encoding import Encoded
+from nlu.inference.columns import kind_of
+from nlu.inference.predictor import LOGITS, Predictor
+from nlu.inference.trained import Trained
+from nlu.losses.bce import Bce
+from nlu.metrics.classes import log_probabilities
+from nlu.metrics.spans import legal_tags, spans_of
+from nlu.models.heads.crf import CrfHead
+from nlu.tasks.classify import Deciding
+
+Found = dict[str, Any]
+
+
+@dataclass
+class Together(Encoded):
+    """The tokens of rows for the first run, and those for each, since a vocabulary may be built from a fold's rows."""
+
+    each: list[Encoded] = field(default_factory=list)
+
+
+class Ensemble(Predictor):
+    """Averages probabilities, numbers and similarities, and decides by the means as the task decides.
+
+    Thresholds are averaged as well. Of a tagger the probabilities of the tags of each unit are averaged.
+    """
+
+    def __init__(self, runs: Sequence[Trained], device: torch.device, *, batch_size: int = 64):
+        """Raises UserError for runs whose predictions have no mean."""
+        super().__init__(runs[0], device, batch_size=batch_size)
+        self._members = [self, *(Predictor(one, device, batch_size=batch_size) for one in runs[1:])]
+        self._kind = kind_of(self.trained)
+        self._loss: Any = getattr(self.trained.task, "loss", None)
+        name = self.trained.located.run_dir.parent
+        if other := next((one for one in runs if one.labels != self.trained.labels), None):
+            raise UserError(
+                f"run is {name}, but its runs have several lists of labels, such as {self.trained.labels} and "
+                f"{other.labels}; name one of them"
+            )
+        own_rule = self._kind == "class" and isinstance(self._loss, Deciding) and not isinstance(self._loss, Bce)
+        if own_rule or isinstance(self.trained.model.head, CrfHead):
+            what = "a loss with a rule of its own" if own_rule else "a CRF, which finds whole sequences"
+            raise UserError(
+                f"run is {name}, which consists of {len(runs)} runs, but has {what}: predictions have no mean; name "
+                "one of them"
+            )
+        thresholds = [one.decided["threshold"] for one in runs if one.decided.get("threshold") is not None]
+        self._decided = {"threshold": float(np.mean(thresholds))} if thresholds else {}
+
+    @property
+    def runs(self) -> list[Trained]:
+        return [one.trained for one in self._members]
+
+    def encode(self, rows: Sequence[dict[str, Any]]) -> Together:
+        """Return the tokens of rows that have no problem."""
+        each = [Predictor.encode(one, rows) for one in self._members]
+        return Together(**vars(each[0]), each=each)
+
+    def predict(
+        self, encoded: Encoded, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None
+    ) -> list[Found]:
+        """Return the predictions of rows; there are no logits of a mean."""
+        assert isinstance(encoded, Together) and not with_logits
+        is_tagger = self._kind == "spans"
+        found = [
+            # Rows count once, with the last run.
+            Predictor.predict(one, own, with_logits=is_tagger, advance=advance if one is self._members[-1] else _not)
+            for one, own in zip(self._members, encoded.each, strict=True)
+        ]
+        return [self._mean(row) for row in zip(*found, strict=True)]
+
+    def _mean(self, found: Sequence[Found]) -> Found:
+        if self._kind == "spans":
+            return {"spans": self._spans([np.array(one[LOGITS], np.float32) for one in found])}
+        if self._kind == "number":
+            return {"prediction": float(np.mean([one["prediction"] for one in found]))}
+        if self._kind in ("similarity", "class_by_similarity"):
+            similarity = float(np.mean([one["similarity"] for one in found]))
+            return self.trained.task.finished({"similarity": similarity}, self._decided)
+        names = self.trained.labels
+        means = {name: float(np.mean([one["probabilities"][name] for one in found])) for name in names}
+        if self._kind == "label_set":
+            return self.trained.task.finished({"probabilities": means}, self._decided)
+        best = max(names, key=means.__getitem__)
+        if isinstance(self._loss, Bce):
+            first, *others = names
+            best = max(others, key=means.__getitem__)
+            means[first] = 1 - means[best]
+            best = best if means[best] >= self._loss.threshold else first
+        return {"prediction": best, "probability": means[best], "probabilities": means}
+
+    def _spans(self, logits_of: Sequence[np.ndarray]) -> list[Any]:
+        # With vocabularies of their own, max_len may leave them different numbers of units; the others count as O.
+        count = min(map(len, logits_of))
+        if not count:
+            return []
+        mean_UC = np.mean([np.exp(log_probabilities(logits_UC[:count])) for logits_UC in logits_of], axis=0)
+        task: Any = self.trained.task
+        names = self.trained.labels
+        tags_U = mean_UC.argmax(1) if task.decode == "greedy" else legal_tags(np.log(mean_UC), names)
+        return spans_of([names[tag] for tag in tags_U])
+
+
+def _not(rows: int) -> None:
+    """Count nothing."""
