@@ -120,6 +120,11 @@ def at_once() -> Iterator[None]:
         yield
 
 
+def receive(number: int) -> None:
+    """Do what a signal of this number does."""
+    _signals.receive(number)
+
+
 def received() -> signal.Signals | None:
     """Return the first signal that asked to stop."""
     return _signals.received

@@ -39,6 +39,10 @@ from nlu.training.experiment import run_experiment
 PR_SET_PDEATHSIG = 1
 LOST_PEER_S = 30.0
 """how long a worker that lost another waits to be ended with the rest, so that the other's error is the one told"""
+INTERRUPT = signal.SIGRTMIN
+"""how workers hear of Ctrl-C, from their command only: a terminal sends that to them as well, and they would take the
+one that is handed on for a second"""
+_OF_WORKERS = {*stopping.SIGNALS, INTERRUPT}
 STOP_S = 90.0
 """how long the other workers have to end once one of them has, where all were asked to stop"""
 MEETINGS, MEETING_LOCK = "nlu-meeting", ".lock"
@@ -96,6 +100,7 @@ def meeting_folder() -> Iterator[Path]:
 class _Workers:
     def __init__(self, work: Work, workers: list[Placement], limit_s: float | None, meeting: str):
         self._limit_s, self._deadline_s = limit_s, None if limit_s is None else time.monotonic() + limit_s
+        self._is_asked = self._is_killed = False
         context = multiprocessing.get_context("spawn")
         self._processes = []
         self._reports: list[Connection] = []
@@ -106,7 +111,7 @@ class _Workers:
             process = context.Process(target=_work, args=arguments, daemon=False)
             # A worker listens once it has imported what it needs; until then its signals wait, and Python's own
             # handlers would print a traceback.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_WORKERS)
             try:
                 process.start()
             finally:
@@ -154,7 +159,7 @@ class _Workers:
                     self._deadline_s = time.monotonic() + STOP_S
                 if status not in (0, *stopping.STOPPED):
                     self._kill()
-        if stopping.received() and any(status in stopping.STOPPED for status in statuses):
+        if stopping.received() and (self._is_killed or any(status in stopping.STOPPED for status in statuses)):
             return stopping.exit_code()
         errors = [error for _, error in sorted(told_by.items(), key=itemgetter(0)) if error is not None]
         if others := [error for error in errors if not isinstance(error, UserError)]:
@@ -169,11 +174,14 @@ class _Workers:
         return next((abs(status) for status in statuses if status), 0)
 
     def _pass_on(self, number: int) -> None:
-        # Ctrl-C reaches the whole process group by itself.
-        if number != signal.SIGINT:
-            for process in self._processes:
-                if process.pid and process.is_alive():
-                    os.kill(process.pid, number)
+        if self._is_asked and number == signal.SIGINT:
+            self._is_killed = True
+            self._kill()
+            return
+        self._is_asked = True
+        for process in self._processes:
+            if process.pid and process.is_alive():
+                os.kill(process.pid, INTERRUPT if number == signal.SIGINT else number)
 
     def _kill(self) -> None:
         for process in self._processes:
@@ -205,6 +213,8 @@ def _work(parent: int, argv: list[str], environment: dict[str, str], report: Con
     sys.argv = argv
     try:
         with stopping.listening(), stopping.told_when_saved(partial(report.send, _SAVED)):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(INTERRUPT, lambda *_: stopping.receive(signal.SIGINT))
             _tell_errors(report, work)
     except Exception as error:
         # multiprocessing would print it as it is.
@@ -214,7 +224,7 @@ def _work(parent: int, argv: list[str], environment: dict[str, str], report: Con
 
 def _tell_errors(report: Connection, work: Work) -> None:
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_WORKERS)
         _leave(work())
     except KeyboardInterrupt as error:
         _leave(stopping.exit_code(error))

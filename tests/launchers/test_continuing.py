@@ -124,7 +124,7 @@ def test_a_terminated_search_ends_its_jobs_and_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 75, said
-    assert f"the same command with hydra.sweep.dir={folder} goes on" in said
+    assert f"the same command with hydra.sweep.dir={folder} continues" in said
     search(folder, *ARGUMENTS, *LOCAL)
     assert states(folder) == ["COMPLETE"] * 5
 

@@ -293,16 +293,17 @@ def test_a_job_that_has_not_ended_is_not_submitted_again_with_other_values(proje
 
 
 @pytest.mark.thorough
-def test_ctrl_c_without_a_terminal_leaves_the_jobs_and_says_how_to_cancel_them(project, capfd):
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_signal_without_a_terminal_leaves_the_jobs_and_says_how_to_cancel_them(project, capfd, number, status):
     own = [*sets(project), *SMALL, LONG, LOCAL, "hydra.run.dir=run"]
     process = subprocess.Popen(
         [sys.executable, "-m", "nlu.train", *own], cwd=project, env={**SAME_THREADS, **os.environ},
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     until_steps(project / "run")
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130 and "1 job goes on; python -m nlu.report --follow run follows" in said
+    assert process.returncode == status and "1 job goes on; python -m nlu.report --follow run follows" in said
     assert jobs_main([]) == 0 and "running" in capfd.readouterr().out
     assert jobs_main(["run", "--cancel"]) == 0
     assert jobs_main(["run"]) == 0 and "cancelled" in capfd.readouterr().out

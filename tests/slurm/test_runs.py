@@ -168,6 +168,38 @@ def test_a_job_to_which_this_happens_is_queued_again_and_comes_to_the_same_bytes
     assert restarts(job) == count and outcome(folder) == unbroken
 
 
+def test_a_job_whose_time_is_nearly_up_is_queued_again_although_its_mirror_does_not_answer(
+    data, unbroken, tmp_path, s3, monkeypatch
+):
+    folder, mirror = tmp_path / "run", f"mirror={s3.bucket(monkeypatch)}/run"
+    job = submit(folder, *data, mirror)
+    has_begun(folder)
+    s3.stop()
+    try:
+        ask("scancel", "--signal=USR2", job)
+        deadline_s = time.monotonic() + PATIENCE_S
+        # The end of a run waits for its mirror for half an hour.
+        while not restarts(job):
+            assert time.monotonic() < deadline_s, logs()
+            time.sleep(0.2)
+    finally:
+        s3.start()
+    run(*data, *SLURM, mirror, f"hydra.run.dir={folder}", patience_s=6 * PATIENCE_S)
+    assert outcome(folder) == unbroken
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
+def test_a_signal_to_a_job_ends_it_as_documented_and_the_same_command_continues(data, unbroken, tmp_path, name):
+    folder = tmp_path / "run"
+    job = submit(folder, *data)
+    has_begun(folder)
+    ask("scancel", f"--signal={name.removeprefix('SIG')}", job)
+    status = 130 if name == "SIGINT" else 75
+    assert "run: stopped" in run(*data, *SLURM, f"hydra.run.dir={folder}", status=status)
+    run(*data, *SLURM, f"hydra.run.dir={folder}", "resume=auto")
+    assert outcome(folder) == unbroken
+
+
 def test_a_job_that_is_cancelled_is_told_and_the_same_command_with_resume_goes_on_to_the_same_bytes(
     broken, data, unbroken
 ):

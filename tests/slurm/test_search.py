@@ -59,7 +59,7 @@ def test_of_a_search_one_job_is_cancelled_one_pushed_aside_and_one_loses_its_nod
         process.kill()
     assert process.returncode == 0, said
     assert states(folder) == ["COMPLETE"] * len(RATES), said
-    assert "trial 0: its job" in said and "it goes on" in said
+    assert "trial 0: its job" in said and "it continues" in said
     for number in (0, 1, 2):
         overrides = (folder / str(number) / "overrides").read_text().split()
         (rate,) = (override for override in overrides if "optimizer.lr=" in override)
