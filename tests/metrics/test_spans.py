@@ -1,6 +1,7 @@
 """Spans read from tags, the best legal tags, and their counts, against brute force and sums done by hand."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.metrics.spans import SpanCounts, legal_steps, legal_tags, spans_of
+from nlu.metrics.tagging import SpanScorer
 
 NAMES = ["O", "B-X", "I-X", "B-Y", "I-Y"]
 TAGS = st.lists(st.sampled_from(NAMES), max_size=8)
@@ -92,3 +94,26 @@ def test_an_inside_tag_follows_its_own_type_alone_and_never_begins():
 
 def test_a_row_without_units_has_no_tags():
     assert legal_tags(np.zeros((0, 3)), ["O", "B-x", "I-x"]).tolist() == []
+
+
+def test_records_of_tagged_rows_are_scored_as_by_hand() -> None:
+    scorer = SpanScorer(["O", "B-X", "I-X", "B-Y", "I-Y"])
+    for label, spans, units, right, scored, loss in (
+        ([[0, 1, "X"], [3, 3, "Y"]], [[0, 1, "X"], [3, 4, "Y"]], 6, 4, 5, 2.0),
+        ([[1, 1, "X"]], [[1, 1, "X"], [2, 2, "Z"]], 3, 2, 3, 1.5),
+        ([[0, 0, "Y"], [1, 1, "X"]], [], 2, 1, 2, 0.5),
+    ):
+        scorer.add(
+            {"label": label, "spans": spans, "units": units, "units_right": right, "units_scored": scored, "loss": loss}
+        )
+    result = scorer.result()
+    # X: 2 right of 2 found and 3 wanted; Y: none of 1 and 2; Z: none of 1 and 0.
+    assert result.metrics == pytest.approx(
+        {"span_precision": 2 / 4, "span_recall": 2 / 5, "span_f1": 4 / 9, "tag_accuracy": 7 / 11, "loss": 4.0 / 10}
+    )
+    assert result.by_label == [
+        {"label": "X", "examples": 3, "correct": 2, "precision": 1.0, "recall": 2 / 3, "f1": 4 / 5},
+        {"label": "Y", "examples": 2, "correct": 0, "precision": 0.0, "recall": 0.0, "f1": 0.0},
+        {"label": "Z", "examples": 0, "correct": 0, "precision": 0.0, "recall": 0.0, "f1": 0.0},
+    ]
+    assert math.isnan(SpanScorer([]).result().metrics["loss"])
