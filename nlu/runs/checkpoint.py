@@ -69,9 +69,14 @@ class Checkpoints:
         self._write("last", tensors, {"state.json": document}, step=state.step)
 
     def save_best(self, weights: dict[str, Tensor], best: list[Best]) -> None:
-        """Write the newest of `best`, beside all that were there: `arrange` drops some once a state says so too."""
+        """Write the newest of `best`, beside all that the saved state names: `arrange` drops some of these once a newer
+        state is saved. What was written since that state and is not in `best` any more goes at once."""
         newest = max(best, key=lambda entry: entry.step)
         self._write(f".best-step-{newest.step}", {"model": weights}, {SCORE: _score(newest)})
+        for path in self.folder.glob(".best-step-*"):
+            # `arrange` has named those of the saved state best-1, best-2, ...
+            if path.name.removeprefix(".best-step-") not in {str(entry.step) for entry in best}:
+                remove(path)
 
     def arrange(self, best: list[Best]) -> None:
         """Put `best-1` ... in the order of the list; what is not in it goes, so the saved state must not want it."""

@@ -76,6 +76,8 @@ class Training:
     """on all ranks or on none"""
     after_save: Callable[[], None] = lambda: None
     """called on rank 0 whenever the last state was saved"""
+    unsaved: dict[str, Scored] = field(default_factory=dict)
+    """by set: the records of the best evaluation, if it is newer than the saved state; they are kept with the next"""
 
     def __post_init__(self) -> None:
         self.total_steps = self.clock.steps(parse_duration(self.trainer.max_duration))
@@ -162,9 +164,9 @@ def train(run: Training) -> bool:
         last_step = number == run.total_steps
         logging = clock.is_time(log_interval, number) or last_step
         evaluating = clock.is_time(eval_interval, number) or last_step
-        saving = evaluating or clock.is_time(save_interval, number)
-        # An accelerator stays one step ahead of the host, save where its numbers are wanted now.
-        ahead = 1 if run.stepper.is_asynchronous and not (logging or saving) else 0
+        saving = evaluating if save_interval is None else clock.is_time(save_interval, number)
+        # An accelerator stays one step ahead of the host, except where its numbers are wanted now.
+        ahead = 1 if run.stepper.is_asynchronous and not (logging or evaluating or saving) else 0
         while len(pending) > (0 if is_stopping else ahead):
             meter.count(pending.popleft().result())
         if logging:
@@ -173,8 +175,10 @@ def train(run: Training) -> bool:
             evaluate(run)
             state.pruned = is_to_be_pruned(run) and not last_step
         state.train_s = time.perf_counter() - began_s
-        if saving or is_stopping:
+        ending = last_step or state.pruned or (evaluating and out_of_patience(run))
+        if saving or is_stopping or ending:
             save_last(run)
+        if saving or is_stopping or ending or evaluating:
             meter.restart()
         if is_stopping:
             return True
@@ -260,9 +264,10 @@ def evaluate(run: Training) -> None:
         if enters_best(run, entry) and ranks.is_first:
             require_newest(run)
             run.checkpoints.save_best(run.stepper.parallel.state_dict(run.stepper.model), state.best)
-    for name, one in scored.items():
-        if state.best and state.best[0] is entry:
-            keep_predictions(run.run_dir, name, one, run.task, ranks, step=state.step)
+    replaced = scored
+    if state.best and state.best[0] is entry:
+        replaced, run.unsaved = run.unsaved, scored
+    for one in replaced.values():
         one.spool.close()
 
 
@@ -321,11 +326,18 @@ def out_of_patience(run: Training) -> bool:
 def save_last(run: Training) -> None:
     """Replace checkpoints/last, on rank 0; the others wait, so that no rank runs ahead of a saved state.
 
-    Only then do best checkpoints go that it no longer names: a run killed before goes on from a state that wants them.
+    The predictions of the best evaluation are replaced here, so that they are of the best evaluation that the state
+    names. Only after that do best checkpoints go that it no longer names: a run killed before continues from a state
+    that names them.
     """
     run.journal.gather(run.state.window)
     if run.stepper.ranks.is_first:
         require_newest(run)
+    for name, one in run.unsaved.items():
+        keep_predictions(run.run_dir, name, one, run.task, run.stepper.ranks, step=run.state.best[0].step)
+        one.spool.close()
+    run.unsaved = {}
+    if run.stepper.ranks.is_first:
         # A run that goes on from this state writes the rows before it no more.
         for table in run.tables.values():
             table.sync()

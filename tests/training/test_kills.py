@@ -21,7 +21,7 @@ from tests.training.runs import REPOSITORY, SAME_THREADS, run
 
 OPTIONS = (
     *MODEL, *PLAIN, "trainer.eval_interval=1st", "trainer.keep_best=2", "trainer.major_metric=loss", "resume=auto",
-    "trainer.max_duration=2st",
+    "trainer.max_duration=2st", "trainer.save_interval=0",
 )  # fmt: skip
 SPEED_COLUMNS = 2
 CHECKPOINTS = ("last/model", "last/optimizer", "last/average", "best-1/model", "best-2/model")

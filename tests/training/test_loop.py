@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import signal
 import time
@@ -174,7 +175,8 @@ def test_the_time_of_a_scoring_belongs_to_no_step_and_to_all_starts_of_the_run(
 
     monkeypatch.setattr(loop, "evaluate", evaluate_slowly)
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: time.perf_counter() + late_s))
-    options = (*TINY, *data, "trainer.eval_interval=1st", "trainer.max_duration=8st", "resume=auto")
+    options = (*TINY, *data, "trainer.eval_interval=1st", "trainer.save_interval=0", "trainer.max_duration=8st",
+               "resume=auto")  # fmt: skip
     with at_backward(7, die), pytest.raises(Killed):
         train(*options, f"hydra.run.dir={tmp_path}/run")
     killed = state_of(tmp_path / "run")
@@ -261,8 +263,8 @@ def test_what_patience_and_throughput_count_goes_on_where_a_killed_run_does(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:
     options = (
-        *TINY, *data, *STANDING_STILL, "trainer.eval_interval=2st", "trainer.patience=8st", "trainer.max_duration=20st",
-        "resume=auto", f"hydra.run.dir={tmp_path}/run",
+        *TINY, *data, *STANDING_STILL, "trainer.eval_interval=2st", "trainer.patience=8st", "trainer.save_interval=0",
+        "trainer.max_duration=20st", "resume=auto", f"hydra.run.dir={tmp_path}/run",
     )  # fmt: skip
     with at_backward(6, die), pytest.raises(Killed):
         train(*options)
@@ -286,6 +288,41 @@ def test_an_evaluation_saves_the_state_without_any_other_interval(data: tuple[st
     for name in ("model", "average", "optimizer"):
         killed, whole = (tensors(tmp_path / run, f"last/{name}") for run in ("run", "two"))
         assert all(np.array_equal(killed[key], whole[key]) for key in whole)
+
+
+def test_evaluations_between_two_saves_write_no_state_and_a_killed_run_continues_to_the_same_bytes(
+    data: tuple[str, ...], tmp_path: Path
+) -> None:
+    options = (*TINY, *data, "trainer.major_metric=loss", "trainer.eval_interval=2st", "trainer.save_interval=5st",
+               "trainer.max_duration=11st", "trainer.keep_best=2", "optimizer.lr=1e-2", "resume=auto")  # fmt: skip
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    with at_backward(10, die), pytest.raises(Killed):
+        train(*options, f"hydra.run.dir={killed}")
+    saved, by_step = state_of(killed), scores(killed, "dev", "loss")
+    best_at = {step: sorted((n for n in by_step if n <= step), key=lambda n: by_step[n])[:2] for step in (5, 8)}
+    assert list(by_step) == [2, 4, 6, 8] and best_at[5] != best_at[8], "evaluations after the save must be better"
+    assert saved["step"] == 5 and [entry["step"] for entry in saved["best"]] == best_at[5]
+    held = {json.loads(path.read_text())["step"]: path.parent for path in (killed / "checkpoints").glob("*/score.json")}
+    assert held.keys() == {*best_at[5], *best_at[8]}, "those that the state names, and of the others the best two"
+    assert [held[step].name for step in best_at[5]] == ["best-1", "best-2"]
+    assert predictions_of(killed, "dev").header["step"] == best_at[5][0]
+    for run_dir in (killed, whole):
+        train(*options, f"hydra.run.dir={run_dir}")
+    for name in ("last/model", "last/optimizer", "last/average", "best-1/model", "best-2/model"):
+        files = [run_dir / f"checkpoints/{name}.safetensors" for run_dir in (killed, whole)]
+        assert files[0].read_bytes() == files[1].read_bytes(), name
+    for name in ("predictions/dev.jsonl", "valid.tsv"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+    assert sorted(os.listdir(killed / "checkpoints")) == ["best-1", "best-2", "last"]
+
+
+@pytest.mark.parametrize("pruned_by", ["patience", "nothing"])
+def test_a_run_that_ends_between_two_saves_has_its_last_state_saved(
+    worsening: tuple[str, ...], tmp_path: Path, pruned_by: str
+) -> None:
+    patience = ("trainer.patience=2st",) if pruned_by == "patience" else ("trainer.max_duration=3st",)
+    train(*TINY, *worsening, *patience, "trainer.save_interval=50st", f"hydra.run.dir={tmp_path}/run")
+    assert state_of(tmp_path / "run")["step"] == result(tmp_path / "run")["steps"] == 3
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,10 @@ from nlu.training import loop
 from tests.training.in_process import TINY, Killed, composed, sets, start, train
 from tests.training.runs import result
 
-OPTIONS = (*TINY, "trainer.max_duration=2st", "trainer.eval_interval=1st", "trainer.major_metric=loss", "resume=auto")
+OPTIONS = (
+    *TINY, "trainer.max_duration=2st", "trainer.eval_interval=1st", "trainer.save_interval=0",
+    "trainer.major_metric=loss", "resume=auto",
+)  # fmt: skip
 
 
 @pytest.fixture
