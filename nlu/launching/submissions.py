@@ -22,7 +22,7 @@ from typing import Any
 from nlu.config.errors import DataError, UserError
 from nlu.launching.queue import Job, Ticket
 from nlu.storage.claims import Claimed, hold_claim
-from nlu.storage.files import write_text
+from nlu.storage.files import sync_folder, write_text
 from nlu.storage.locks import Locked, NoLocks, hold_folder
 from nlu.storage.redaction import LAUNCHER_LINES, hide_setting, without_secrets
 
@@ -172,10 +172,15 @@ class Submissions:
 
     def _add(self, event: str, **values: Any) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not self._file.exists()
         line = json.dumps({"event": event, **values}, ensure_ascii=False) + "\n"
         with _WRITING, open(self._file, "ab", buffering=0) as file:
             file.write(line.encode())
             os.fsync(file.fileno())
+        if is_new:
+            # Its name, and that of its folder.
+            sync_folder(self._file.parent)
+            sync_folder(self.folder)
 
 
 def _apply(event: Mapping[str, Any], found: dict[str, Submitted]) -> None:

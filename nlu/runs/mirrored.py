@@ -23,6 +23,7 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.runs.checkpoint import arrange_best, best_of, held_steps
 from nlu.runs.takeover import CHECKPOINTS
+from nlu.storage.files import sync_folder
 from nlu.storage.ledger import FOLDER
 from nlu.storage.objects import ObjectStore
 from nlu.storage.parts import WHOLE_BYTES
@@ -194,13 +195,18 @@ def _inside(folder: Path, place: str, store: ObjectStore) -> Path:
 
 
 def install(folder: Path, incoming: Path) -> None:
-    """Put files that were fetched, by their places, into the folder; what makes it a run's comes last."""
-    configs = []
+    """Put files that were fetched, by their places, into the folder; what makes it a run's comes last.
+
+    All of it is on the disk when this returns, so that a note of it may be written.
+    """
+    configs, changed = [], {folder}
     for path in sorted(incoming.rglob("*")):
         place = folder / path.relative_to(incoming)
         if path.is_dir() or CHECKPOINTS in path.relative_to(incoming).parts:
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
+        # The names of new folders stand in those around them.
+        changed |= {place.parent, *(above for above in place.parents if above.is_relative_to(folder))}
         if path.name in BEGUN:
             configs.append((path, place))
         else:
@@ -210,6 +216,7 @@ def install(folder: Path, incoming: Path) -> None:
         if target.exists():
             remove(target)
         target.mkdir(parents=True, exist_ok=True)
+        changed |= {target, target.parent}
         for path in sorted(checkpoints.iterdir()):
             if path.is_file():
                 os.replace(path, target / path.name)
@@ -219,8 +226,12 @@ def install(folder: Path, incoming: Path) -> None:
         if (last := find_whole(target / LAST)) is not None:
             # Of several folds and seeds those that have ended are not looked at any more.
             arrange_best(target, [entry["step"] for entry in best_of(last)])
+    for each in sorted(changed):
+        sync_folder(each)
     for path, place in configs:
         os.replace(path, place)
+    for each in {place.parent for _, place in configs}:
+        sync_folder(each)
 
 
 def mirrors_below(keys: Iterable[str]) -> tuple[str, ...]:

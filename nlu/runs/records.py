@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.files import write_text
+from nlu.storage.files import sync_file, write_text
 
 Cell = str | int | float | None
 
@@ -57,8 +57,7 @@ class Table:
 
     def sync(self) -> None:
         """Have all rows on the disk, so that no power cut takes one back."""
-        with open(self.path, "rb") as file:
-            os.fsync(file.fileno())
+        sync_file(self.path)
 
     def truncate_after(self, step: int) -> None:
         """Keep the complete rows whose `step` is at most `step`; the file is replaced atomically."""

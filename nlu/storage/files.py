@@ -52,6 +52,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+def sync_file(path: Path) -> None:
+    """Have the content of a file on the disk when this returns."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Have the names in a folder, new and renamed ones, on the disk when this returns."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -12,7 +12,7 @@ from pathlib import Path
 from nlu.config.errors import UserError
 from nlu.storage.answers import Changed
 from nlu.storage.cache import read_digest
-from nlu.storage.files import sync_folder
+from nlu.storage.files import sync_file, sync_folder
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.parts import PART_BYTES, THREADS, is_content
 from nlu.storage.places import Place
@@ -45,6 +45,7 @@ def fetch_into(
 def _fill(store: Store, place: Place, found: Found, part: Path, advance: Advance, hashed: bool) -> str | None:
     if found.size is None:
         store.read_whole(place, part)
+        sync_file(part)
         advance(part.stat().st_size)
         return read_digest(part) if hashed else None
     size, digest = found.size, hashlib.sha256()

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.storage.files import sync_folder, umask
+from nlu.storage.files import sync_file, sync_folder, umask
 from nlu.storage.locks import hold_lock
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,8 @@ def mark_whole(folder: Path, note: str = "") -> None:
     """Have all that is below the folder on the disk, then mark it COMPLETE; `note` is what the mark says."""
     for path, _, files in os.walk(folder, topdown=False):
         for name in files:
-            _sync_file(Path(path, name))
+            if not Path(path, name).is_symlink():
+                sync_file(Path(path, name))
         sync_folder(Path(path))
     with open(folder / MARKER, "w", encoding="utf-8") as marker:
         marker.write(note)
@@ -227,10 +228,3 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _sync_file(path: Path) -> None:
-    if path.is_symlink():
-        return
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())

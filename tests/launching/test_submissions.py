@@ -13,6 +13,7 @@ from nlu.launching import history
 from nlu.launching.queue import Job, Ticket
 from nlu.launching.submissions import FILE, FOLDER, Submissions, new_tokens, submissions_below, without_resume
 from nlu.storage.redaction import command_text
+from tests.disk import followed
 
 
 def submit(record: Submissions, *numbers: int) -> list[Ticket]:
@@ -31,6 +32,15 @@ def test_a_job_is_known_by_its_ticket_until_somebody_was_told_how_it_ended(tmp_p
     found = Submissions(tmp_path).read()
     assert [one.ticket for one in found] == tickets and [one.ended for one in found] == [None, "done"]
     assert found[0].settings == {"partition": "gpu"} and found[0].command == "train seed=1"
+
+
+def test_what_is_about_to_be_submitted_is_on_the_disk_before_it_is(tmp_path):
+    record = Submissions(tmp_path)
+    with followed() as disk:
+        tickets = submit(record, 0, 1)
+        assert all(map(disk.is_synced, (tmp_path / FOLDER / FILE, tmp_path / FOLDER, tmp_path)))
+        record.submitted(tickets)
+        assert disk.is_synced(tmp_path / FOLDER / FILE)
 
 
 def test_what_was_refused_is_not_there_any_more(tmp_path):

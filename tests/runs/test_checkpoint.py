@@ -13,6 +13,7 @@ from torch import nn
 from nlu.config.errors import CheckpointError
 from nlu.data.tokenizing import wordpiece
 from nlu.runs.checkpoint import (
+    SCORE,
     Checkpoints,
     arrange_best,
     find_last,
@@ -22,7 +23,8 @@ from nlu.runs.checkpoint import (
 )
 from nlu.runs.state import Best, State, Throughput, Window
 from nlu.runs.tallies import Histogram, Mean
-from nlu.storage.settle import MARKER
+from nlu.storage.settle import MARKER, aside, mark_whole, replace
+from tests.disk import followed
 
 
 def folder(path: Path, content: str, complete: bool = True) -> Path:
@@ -227,3 +229,23 @@ def test_every_file_of_a_state_is_on_the_disk_before_its_mark(tmp_path: Path, mo
     assert {("fsync", name) for name in files} <= set(events[:marked]) and marked < renamed
     assert {"state.json", "model.safetensors", "optimizer.safetensors"} <= files
     assert events[renamed + 1] == ("fsync", "checkpoints")
+
+
+def test_the_names_of_the_best_are_on_the_disk_when_they_are_arranged(tmp_path: Path) -> None:
+    with followed() as disk:
+        for step in (1, 2):
+            new = aside(tmp_path / f".best-step-{step}")
+            (new / SCORE).write_text(json.dumps({"step": step}))
+            replace(new, tmp_path / f".best-step-{step}")
+        arrange_best(tmp_path, [2, 1])
+    disk.require_on_disk()
+    assert [json.loads((tmp_path / f"best-{place}" / SCORE).read_text())["step"] for place in (1, 2)] == [2, 1]
+
+
+def test_a_state_whose_replacement_was_cut_off_has_its_name_on_the_disk_when_it_is_found(tmp_path: Path) -> None:
+    new = aside(tmp_path / "checkpoints" / "last")
+    (new / "state.json").write_text("{}")
+    with followed() as disk:
+        mark_whole(new)
+        assert find_last(tmp_path) == tmp_path / "checkpoints" / "last"
+    disk.require_on_disk()

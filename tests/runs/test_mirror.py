@@ -17,7 +17,7 @@ from nlu.config.errors import UserError
 from nlu.inference.locate import locate
 from nlu.reports.runs import find_runs
 from nlu.runs import mirror as mirrors
-from nlu.runs.mirror import Mirror, bring_back
+from nlu.runs.mirror import Mirror, bring_back, closed_at_the_end
 from nlu.runs.mirrored import abort_uploads, versions
 from nlu.storage import copies
 from nlu.storage.answers import CredentialsAway
@@ -30,6 +30,8 @@ from nlu.storage.settle import mark_whole
 from nlu.storage.temporary import is_temporary
 from nlu.sweeps.object_journal import ObjectJournalBackend
 from tests.buckets import Server
+from tests.disk import followed
+from tests.suspending import write_state
 from tests.training.in_process import TINY, Killed, composed, killed_in_backward, start
 from tests.training.runs import files
 
@@ -677,3 +679,38 @@ def test_of_a_folder_of_mirrors_each_is_read_as_its_own_record_names_it(run: Run
     assert (top / "notes/result.json").exists() and not list(top.rglob("*.safetensors"))
     for number in "01":
         assert read(str(top / number), "best-1") == read(str(tmp_path / number), "best-1")
+
+
+def test_what_is_fetched_is_on_the_disk_before_it_is_noted_and_what_makes_it_a_runs_comes_last(
+    tmp_path: Path, url: str
+) -> None:
+    write_state(tmp_path / "here", 3, "weights")
+    (tmp_path / "here/predictions").mkdir()
+    (tmp_path / "here/predictions/dev.jsonl").write_text("{}")
+    sent = Mirror(url, tmp_path / "here")
+    sent.open(may_hold_a_run=False)
+    sent.close()
+    with followed() as disk:
+        fetched = Mirror(url, tmp_path / "there")
+        fetched.open(may_hold_a_run=True)
+    fetched.close()
+    disk.require_on_disk()
+    order = [path.relative_to(tmp_path / "there").as_posix() for path in disk.named]
+    placed = [place for place in order if not place.startswith((".mirror/", ".mirror.json"))]
+    assert set(placed) == {"predictions/dev.jsonl", "train.tsv", "checkpoints/last", "config.yaml"}
+    assert placed[-1] == "config.yaml" and order[-1] == ".mirror.json"
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_run_that_failed_waits_for_its_mirror_for_a_minute_and_one_that_ended_well_for_long(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(Mirror, "_wait", lambda self, limit_s: waits.append(limit_s))
+    write_state(tmp_path / "here", 3, "weights")
+    mirror = Mirror(url, tmp_path / "here")
+    mirror.open(may_hold_a_run=False)
+    with suppress(Killed), closed_at_the_end(mirror):
+        if failed:
+            raise Killed
+    assert waits == [60.0 if failed else 1800.0]

@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
+from nlu.runs.checkpoint import TAKEN
+from nlu.runs.takeover import make_own
+from nlu.storage.settle import mark_whole
 from tests import warm
+from tests.disk import followed
+from tests.suspending import write_state
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files
 
 OPTIONS = (*TINY, *QUICK, "trainer.devices=1", "scheduler=constant")
@@ -34,3 +39,17 @@ def test_the_state_of_a_living_run_is_of_one_step_with_its_best_weights_and_thei
         assert began["status"] == 0 and began["step"] > 0
         assert began["held"] == ["best-1", "last", "taken_from.json"] and len(began["best"]) == 1
         assert began["predictions"] == began["best"][0]
+
+
+def test_a_state_that_was_taken_is_on_the_disk_before_it_is_the_runs_own(tmp_path: Path) -> None:
+    taken = tmp_path / TAKEN
+    write_state(tmp_path / "other", 3, "weights")
+    (tmp_path / "other/checkpoints").rename(taken)
+    (taken / "predictions").mkdir()
+    (taken / "predictions/dev.jsonl").write_text("{}")
+    with followed() as disk:
+        mark_whole(taken)
+        make_own(tmp_path)
+    disk.require_on_disk()
+    assert disk.named == [tmp_path / "predictions/dev.jsonl", tmp_path / "checkpoints"]
+    assert not (tmp_path / "checkpoints/COMPLETE").exists()

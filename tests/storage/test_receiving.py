@@ -1,0 +1,82 @@
+"""A file fetched onto a disk: never of two versions, and on the disk before it has its name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlu.storage import receiving
+from nlu.storage.answers import Unreachable
+from nlu.storage.places import Place
+from nlu.storage.receiving import fetch_into
+from nlu.storage.store import Found, Store
+from tests.disk import followed
+
+PLACE = Place("http", "host", "file")
+
+
+class Version(Store):
+    """One file in parts of four bytes; does not answer from the n-th on."""
+
+    def __init__(self, content: bytes, parts: int = 100):
+        self.content, self._parts = content, parts
+
+    def read(self, place: Place, start: int, stop: int, found: Found) -> bytes:
+        if start // 4 >= self._parts:
+            raise Unreachable("no answer")
+        return self.content[start:stop]
+
+    def read_whole(self, place: Place, path: Path) -> None:
+        path.write_bytes(self.content)
+
+    def look(self, place: Place) -> Any:
+        raise NotImplementedError
+
+    files = children = look
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving, "PART_BYTES", 4)
+    monkeypatch.setattr(receiving, "THREADS", 1)
+
+
+OLD, NEW = b"of the older", b"OF THE NEWER"
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        (Found(False, 12, etag="one-3"), Found(False, 12, etag="two-3")),
+        (Found(False, 12, modified_s=1e9), Found(False, 12, modified_s=1e9 + 60)),
+        (Found(False, 12, "same-3", 1e9), Found(False, 12, "same-3", 1e9 + 60)),
+    ],
+    ids=["etag", "time", "time beside an etag"],
+)
+def test_what_came_of_one_version_is_never_completed_by_another_of_the_same_size(
+    tmp_path: Path, then: Found, now: Found
+) -> None:
+    target = tmp_path / "file"
+    with pytest.raises(Unreachable):
+        fetch_into(Version(OLD, parts=2), PLACE, then, target, lambda size: None)
+    assert sum(path.stat().st_size for path in tmp_path.glob(".file.*.part")) == 8, "two parts came"
+    fetch_into(Version(NEW), PLACE, now, target, lambda size: None)
+    assert target.read_bytes() == NEW
+
+
+def test_what_came_of_the_same_version_is_not_read_again(tmp_path: Path) -> None:
+    found, read = Found(False, 12, etag="one-3"), []
+    with pytest.raises(Unreachable):
+        fetch_into(Version(OLD, parts=2), PLACE, found, tmp_path / "file", lambda size: None)
+    fetch_into(Version(OLD), PLACE, found, tmp_path / "file", read.append)
+    assert read == [8, 4] and (tmp_path / "file").read_bytes() == OLD
+
+
+@pytest.mark.parametrize("found", [Found(False, 12), Found(False, None)], ids=["in parts", "whole"])
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_is_when_it_is_done(
+    tmp_path: Path, found: Found
+) -> None:
+    with followed() as disk:
+        fetch_into(Version(NEW), PLACE, found, tmp_path / "folder" / "file", lambda size: None)
+    disk.require_on_disk()
+    assert disk.named == [tmp_path / "folder" / "file"]

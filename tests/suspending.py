@@ -1,0 +1,215 @@
+"""Holders that are suspended with SIGSTOP and continue: `python -m tests.suspending ROLE ARGUMENTS` in a process.
+
+A holder stops itself at a named point, so that a test knows what it had done by then. A test waits until it is stopped,
+does what a successor does, lets it continue and reads how it ended.
+"""
+
+import functools
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlu.config.errors import EXIT_USER_ERROR, UserError
+from tests import warm
+
+BEAT_S, SILENCE_S = 0.05, 0.5
+WAIT_S = 120.0
+"""for a condition that comes about in a moment, on a machine with other work"""
+
+
+class Holder:
+    """A process that has stopped itself."""
+
+    def __init__(self, process: warm.Process):
+        self._process, self.pid = process, process.pid
+
+    def continued(self) -> tuple[int, str]:
+        """Let it continue to its end; returns its exit status and what it said."""
+        os.kill(self.pid, signal.SIGCONT)
+        said, errors = self._process.communicate(timeout=WAIT_S)
+        return self._process.wait(), str(said) + str(errors)
+
+
+@contextmanager
+def suspended(role: str, *arguments: object) -> Iterator[Holder]:
+    """Start a holder, and wait until it has stopped itself."""
+    command = ["-m", "tests.suspending", role, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    process = warm.start(command, cwd=warm.REPOSITORY, env=os.environ, stdout=pipe, stderr=pipe)
+    try:
+        deadline_s = time.monotonic() + WAIT_S
+        while not is_stopped(process.pid):
+            assert process.poll() is None, f"it ended before it stopped itself: {process.communicate()}"
+            assert time.monotonic() < deadline_s, "it did not stop itself"
+            time.sleep(0.005)
+        yield Holder(process)
+    finally:
+        process.kill()
+
+
+def is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except FileNotFoundError:
+        return False
+
+
+def stop() -> None:
+    """Suspend this process, with all its threads, until it is told to continue."""
+    # Sent to the process, it would stop this thread a moment later.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
+def stops(owner: Any, name: str, *, after: bool = False, thread: str = "") -> None:
+    """Suspend this process before, or after, a function is called next, by any thread or by one of this name."""
+    real, calls = getattr(owner, name), itertools.count()
+
+    @functools.wraps(real)
+    def call(*arguments: Any, **named: Any) -> Any:
+        is_point = thread in ("", threading.current_thread().name) and next(calls) == 0
+        if is_point and not after:
+            stop()
+        found = real(*arguments, **named)
+        if is_point and after:
+            stop()
+        return found
+
+    pytest.MonkeyPatch().setattr(owner, name, call)
+
+
+def lock(path: str, work: str) -> None:
+    """Write to `work` under a lock of the kernel, suspended within."""
+    from nlu.storage.locks import hold_lock
+
+    with hold_lock(path, wait_s=0):
+        stop()
+        Path(work).write_text("the holder's")
+
+
+def run_folder(path: str) -> None:
+    """Write to a run's folder while it is held, suspended within."""
+    from nlu.runs.folder import hold
+
+    with hold(Path(path)):
+        stop()
+        (Path(path) / "config.yaml").write_text("seed: 1")
+
+
+def claim(path: str, work: str) -> None:
+    """Write to `work` under a claim, suspended within."""
+    from nlu.storage.claims import hold_claim
+
+    with hold_claim(Path(path), wait_s=0):
+        stop()
+        Path(work).write_text("the holder's")
+
+
+def write_state(folder: Path, step: int, text: str) -> None:
+    """Make a folder that of a run whose state was saved at a step."""
+    from nlu.storage.settle import aside, replace
+
+    new = aside(folder / "checkpoints/last")
+    (new / "state.json").write_text(json.dumps({"state": {"step": step, "best": []}}))
+    (new / "model.safetensors").write_text(text)
+    replace(new, folder / "checkpoints/last")
+    for name in ("train.tsv", "config.yaml"):
+        (folder / name).write_text(text)
+
+
+def mirror(url: str, folder: str, verb: str, after: str) -> None:
+    """Keep a run in a mirror, suspended at a request of its second save."""
+    from nlu.runs import mirror as mirrors
+    from nlu.storage.ledger import Ledger
+    from nlu.storage.objects import ObjectStore
+
+    ledger = Ledger(ObjectStore(url, "mirror"), beat_s=BEAT_S, silence_s=SILENCE_S)
+    kept = mirrors.Mirror(url, Path(folder), ledger)
+    kept.open(may_hold_a_run=True)
+    for step in (1, 2):
+        write_state(Path(folder), step, f"the holder's, step {step}")
+        if step == 2:
+            stops(ObjectStore, verb, after=after == "after", thread="mirror")
+        kept.saved()
+        while kept._pending is not None or list(kept._outbox.glob("*")):
+            time.sleep(0.005)
+            kept._raise_failure()
+    kept.close()
+
+
+def lease(url: str, study: str, name: str) -> None:
+    """Run a study, suspended in a beat."""
+    from nlu.sweeps.lease import Lease
+    from nlu.sweeps.storage import open_storage
+
+    storage = open_storage(url)
+    with Lease(storage, study, "the holder's folder", print, beat_s=BEAT_S, silence_s=SILENCE_S) as held:
+        stops(storage, name)
+        while True:
+            held.require()
+            time.sleep(0.005)
+
+
+def trial(handed: str, folder: str, call: str) -> None:
+    """Work on a trial, suspended at a call of its storage while it reports."""
+    from nlu.sweeps import channel
+    from nlu.sweeps.channel import Trial
+
+    given = json.loads(handed)
+    channel.CHECKED_FOR_S = 0.0
+    held = Trial(given["storage"], given["study"], given["number"], launch=1)
+    held.claim()
+    held.report(100, 0.5)
+    stops(held._storage, call)
+    held.report(200, 0.75)
+    held.require_newest()
+    (Path(folder) / "saved").touch()
+
+
+def attended(file: str) -> None:
+    """Beat beside a log, suspended after a while."""
+    from nlu.launching.attended import beating
+
+    with beating(Path(file), interval_s=BEAT_S):
+        while not Path(file).exists():
+            time.sleep(0.005)
+        before = Path(file).read_text()
+        stop()
+        while Path(file).read_text() == before:
+            time.sleep(0.005)
+
+
+def submission(folder: str, token: str, attempt: str) -> int:
+    """Claim a submission to PAI, suspended just before the request."""
+    from nlu.launching.pai import claim as pai
+    from nlu.storage.objects import ObjectStore
+
+    stops(ObjectStore, "put_new")
+    return pai.main([folder, token, attempt])
+
+
+ROLES: dict[str, Callable[..., int | None]] = {
+    role.__name__: role for role in (lock, run_folder, claim, mirror, lease, trial, attended, submission)
+}
+
+
+def main(role: str, *arguments: str) -> int:
+    try:
+        return ROLES[role](*arguments) or 0
+    except UserError as error:
+        print(type(error).__name__, error, file=sys.stderr)
+        return EXIT_USER_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
