@@ -1,24 +1,21 @@
 """What a job calls on this machine or on Slurm: its work, with a sign of life beside its log while that lasts.
 
-Whoever follows the job counts how long the sign stands still by a clock of its own, since clocks of hosts differ.
+Whoever follows the job judges by `nlu.storage.heartbeat` whether it lives, where nothing else tells.
 """
 
-import itertools
 import os
 import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nlu.launching.missed import stood_s
 from nlu.launching.queue import Job
 from nlu.launching.submitit_jobs import told
+from nlu.storage.files import write_text
+from nlu.storage.heartbeat import BEAT_S, FILE_SILENCE_S, Heartbeat, Marks
 
-BEAT_S = 10.0
-SILENCE_S = 120.0
+SILENCE_S = FILE_SILENCE_S
 """how long a beat may stand still, while nothing else tells whether its job lives, before that is lost"""
 
 
@@ -62,48 +59,33 @@ class Attended:
 @contextmanager
 def beating(file: Path, interval_s: float = BEAT_S) -> Iterator[None]:
     """Write a sign of life every so often while the block runs."""
-    ended = threading.Event()
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     # A job that is started again must not say the same as before.
-    numbers = itertools.count()
     start = f"{node} {os.environ.get('SLURM_RESTART_COUNT', 0)} {os.getpid()}"
 
-    def beat() -> None:
-        while True:
-            # A disk that is full, or away, is told by the work.
-            with suppress(OSError):
-                file.write_text(f"{start} {next(numbers)}\n")
-            if ended.wait(interval_s):
-                return
+    def beat(number: int) -> bool:
+        write_text(file, f"{start} {number}\n")
+        return True
 
-    thread = threading.Thread(target=beat, name="beat", daemon=True)
-    thread.start()
+    # Where a disk is full, or away, its work says so.
+    heartbeat = Heartbeat(beat, name="beat", interval_s=interval_s)
+    heartbeat.start()
     try:
         yield
     finally:
-        ended.set()
+        heartbeat.stop(wait=False)
 
 
 class Beats:
     """The last signs of life of jobs, and how long each has stood still, whichever commands looked before."""
 
     def __init__(self) -> None:
-        self._seen: dict[Path, tuple[str, float]] = {}
-        """a job's last beat, and since when it has been there by the clock of this process"""
+        self._marks = Marks()
 
     def last(self, file: Path) -> tuple[str, float] | None:
         """Return the node of a job, and for how many seconds its beat has stood still; None of one that has none."""
         try:
-            beat = file.read_text()
+            still_s = self._marks.still_s(file.with_name(f"{file.name}_seen"), file.read_text)
+            return file.read_text().partition(" ")[0], still_s
         except OSError:
             return None
-        seen = self._seen.get(file)
-        # It is empty at the moment at which it is written anew.
-        if beat and (seen is None or seen[0] != beat):
-            stood = 0.0
-            if seen is None:
-                # Where no mark can be written, each command begins to wait anew.
-                with suppress(OSError):
-                    stood = stood_s(file.with_name(f"{file.name}_seen"), beat)
-            seen = self._seen[file] = beat, time.monotonic() - stood
-        return None if seen is None else (seen[0].partition(" ")[0], time.monotonic() - seen[1])

@@ -22,12 +22,12 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.submitted import refusal_of
 from nlu.launching.attended import SILENCE_S, Attended, Beats, beat_file, missed_file
-from nlu.launching.missed import Missed
 from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
 from nlu.launching.queues import Place
 from nlu.launching.submitit_jobs import log_files, read_outcome, result_file, start_jobs_apart, tail
 from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
+from nlu.storage.heartbeat import Marks
 
 RUNNING = frozenset({"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED", "RESIZING"})
 WAITING = frozenset(
@@ -79,7 +79,7 @@ class SlurmQueue:
         folder = self._settings.get("submitit_folder") or f"{place.folder}/.submitit/%j"
         self._base = Path(os.path.abspath(Path(str(folder).replace("%j", "")).expanduser()))
         self._folders: dict[str, Path] = {}
-        self._missed = Missed()
+        self._missed = Marks()
         self._beats = Beats()
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
@@ -212,7 +212,7 @@ class SlurmQueue:
             return Look(JobState.CANCELLED, node, reason)
         if result is not None:
             return Look(result, node)
-        if state in ("", "COMPLETED") and self._missed.for_s(missed_file(self._folder(id), id)) < GRACE_S:
+        if state in ("", "COMPLETED") and self._missed.still_s(missed_file(self._folder(id), id)) < GRACE_S:
             return Look(JobState.RUNNING, node, "its result is awaited")
         told = {"": reason, "COMPLETED": "it ended without a result"}.get(state, state)
         return Look(JobState.LOST, node, told)

@@ -277,6 +277,7 @@ class Mirror:
         gone, self._kept = self._kept.keys() - fixed.keys(), fixed
         # No record names them any more, nor will one: who takes over now continues from this record, at a later step.
         for key in sorted(gone):
+            self._ledger.require_held()
             self._sent.pop(key, None)
             self.store.delete(key)
         if snapshot.has_ended:
@@ -289,6 +290,7 @@ class Mirror:
         others = mirrors_below(keys)
         for key in keys:
             if CHECKPOINTS in key.split("/") and key not in named and not key.startswith(others):
+                self._ledger.require_held()
                 self.store.delete(key)
 
     def _with_fixed(self, file: Version, key: str) -> dict[str, Any]:

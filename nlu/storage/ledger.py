@@ -15,7 +15,7 @@ between a check and the put. The same holds where the suspended holder does not 
 Each holder notes its newest number under a name of its own, so that none that wakes up takes back another's note.
 
 A claim is free to take where the last record is a release, where its holder was a process of this machine that has
-ended, or where nothing was heard of the holder for `SILENCE_S` seconds by the clock of whoever waits. Whoever claims
+ended, or where the holder has fallen silent (`nlu.storage.heartbeat`). Whoever claims
 may itself have been suspended since it read the newest record, and the number after that one been used and deleted: it
 then finds the higher note of the holder before, and withdraws.
 """
@@ -24,7 +24,6 @@ import json
 import logging
 import os
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -33,8 +32,9 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.storage.answers import Unreachable
+from nlu.storage.heartbeat import BEAT_S, SILENCE_S, Heartbeat, elapsed_s, falls_silent
 from nlu.storage.objects import ObjectStore
-from nlu.storage.processes import elapsed_s, has_ended, identity_of
+from nlu.storage.processes import has_ended, identity_of
 from nlu.storage.temporary import Temporary
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,6 @@ PROOF = f"{FOLDER}/conditional-put"
 CLAIM, SAVE, RELEASE = "claim", "save", "release"
 KEPT = 4
 """records of a holder that stay beside its claim, for readers that have just read the number of one"""
-BEAT_S, LOOK_S = 15.0, 1.0
-SILENCE_S = 60.0
 HELD_FOR_S = 1.0
 """for how long an answer that the folder is still held counts; far less than any silence"""
 PAUSE_S, TRIES, CLAIM_TRIES = 0.5, 20, 5
@@ -78,13 +76,12 @@ class Ledger:
     """The records of a folder, and the claim on it. One process holds it at a time; not for several threads at once."""
 
     def __init__(self, store: ObjectStore, *, beat_s: float = BEAT_S, silence_s: float = SILENCE_S):
-        self._store, self._beat_s, self._silence_s = store, beat_s, silence_s
+        self._store, self._silence_s = store, silence_s
         self._own = {"id": uuid.uuid4().hex, "host": socket.gethostname(), **identity_of(os.getpid())}
         self._newest: Record | None = None
         self._claim = 0
         self._held_until_s = 0.0
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._heartbeat = Heartbeat(self._beat, name="ledger", interval_s=beat_s, away=(Unreachable, UserError))
 
     def newest(self, listed: Iterable[str] = ()) -> Record | None:
         """Return the last record that the store has; None where there is none.
@@ -139,8 +136,7 @@ class Ledger:
             self._store.delete(_key(claimed.number))
             raise self._refusal(expected.holder)
         self._claim = claimed.number
-        self._thread = threading.Thread(target=self._beat, name="ledger", daemon=True)
-        self._thread.start()
+        self._heartbeat.start()
         return claimed
 
     def _claimed(self, content: Mapping[str, Any]) -> Record:
@@ -202,8 +198,12 @@ class Ledger:
             return None
 
     def forget_old(self) -> None:
-        """Note how many records there are, and delete those of this holder that nobody needs any more."""
+        """Note how many records there are, and delete those of this holder that nobody needs any more.
+
+        Raises TakenOver as `require_held` does; a holder that is suspended meanwhile harms none but its own records.
+        """
         assert self._newest is not None
+        self.require_held()
         newest = self._newest.number
         self._store.put(_note(self._claim), json.dumps({"number": newest}).encode())
         for key in self._store.list(FOLDER):
@@ -217,9 +217,7 @@ class Ledger:
             self.append(RELEASE, self._newest.content)
 
     def stop_beating(self) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._heartbeat.stop()
 
     def _read(self, number: int) -> Record | None:
         try:
@@ -233,26 +231,24 @@ class Ledger:
             ) from error
 
     def _require_silence(self, last: Record, say: Callable[[str], None]) -> None:
-        """Return once nothing was heard of the holder for long enough. Raises TakenOver where it lives."""
-        heard = self._heard()
+        """Return once the holder has fallen silent. Raises TakenOver where it lives."""
         say(
             f"{self._store.shown} belongs to process {last.holder.get('pid')} on {last.holder.get('host')}; this one "
-            f"goes on if nothing is heard of it for {self._silence_s:.0f} s"
+            f"continues if nothing is heard of it for {self._silence_s:.0f} s"
         )
-        until_s = time.monotonic() + self._silence_s
-        while time.monotonic() < until_s:
-            time.sleep(min(LOOK_S, self._beat_s))
+        if not falls_silent(lambda: (self._read(last.number + 1), self._heard_of(last.holder)), self._silence_s):
             later = self._read(last.number + 1)
             if later is not None and later.kind == RELEASE:
                 raise TakenOver(f"{self._store.shown} was released a moment ago; run the same command again")
-            if later is not None or self._heard() != heard:
-                raise self._refusal((later or last).holder)
+            raise self._refusal((later or last).holder)
 
-    def _heard(self) -> bytes | None:
+    def _heard_of(self, holder: Mapping[str, Any]) -> int | None:
+        """Return the last beat of a holder; None where there is none, or it is another's."""
         try:
-            return self._store.get(BEAT)
+            beat = json.loads(self._store.get(BEAT))
         except FileNotFoundError:
             return None
+        return beat["count"] if beat["holder"] == holder.get("id") else None
 
     def _refusal(self, holder: Mapping[str, Any]) -> TakenOver:
         whose = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
@@ -261,16 +257,14 @@ class Ledger:
             "another"
         )
 
-    def _beat(self) -> None:
-        count = 0
-        while True:
-            try:
-                self._store.put(BEAT, json.dumps({"holder": self._own["id"], "count": count}).encode())
-            except (Unreachable, UserError) as error:
-                log.debug("%s", error)
-            count += 1
-            if self._ended.wait(self._beat_s):
-                return
+    def _beat(self, count: int) -> bool:
+        newest = self._newest.number if self._newest else 0
+        later = self._read(newest + 1)
+        if later is not None and later.holder.get("id") != self._own["id"]:
+            # Whoever waits for its successor must not hear of this one.
+            return False
+        self._store.put(BEAT, json.dumps({"holder": self._own["id"], "count": count}).encode())
+        return True
 
 
 def _key(number: int) -> str:

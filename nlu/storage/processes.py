@@ -1,7 +1,6 @@
 """What names a process among those of all machines and containers that share a folder or a store."""
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,6 @@ def identity_of(pid: int) -> dict[str, Any]:
     except (OSError, IndexError):
         return {"pid": pid}
     return {"pid": pid, "machine": f"{boot} {namespace}", "started": started}
-
-
-def elapsed_s() -> float:
-    """Return seconds that also pass while this process is stopped or its machine is suspended."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def has_ended(holder: Mapping[str, Any]) -> bool:

@@ -28,6 +28,7 @@ from nlu.config import stopping
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.placement import placement
 from nlu.config.submitted import is_submitted, time_signal
+from nlu.storage.heartbeat import elapsed_s
 from nlu.storage.ledger import TakenOver
 from nlu.storage.locks import hold_lock
 from nlu.storage.redaction import hide
@@ -111,16 +112,17 @@ class Trial:
 
         The storage is asked every `CHECKED_FOR_S` seconds at most. Raises StorageAway where it does not answer.
         """
-        if time.monotonic() - self._checked_s > CHECKED_FOR_S:
+        if elapsed_s() - self._checked_s > CHECKED_FOR_S:
             self._require_newest()
 
     def _require_newest(self) -> dict[str, Any]:
         """Return the attributes of the trial. Raises Superseded where another job has it."""
+        asked_s = elapsed_s()
         attributes = self._storage.get_trial(self._id).user_attrs
         held = attributes.get(CLAIM, {})
         if self._claim is not None and held.get("id") != self._claim:
             raise self._superseded(held)
-        self._checked_s = time.monotonic()
+        self._checked_s = asked_s
         return attributes
 
     def _superseded(self, held: Mapping[str, Any]) -> Superseded:
@@ -146,6 +148,8 @@ class Trial:
                 return bool(decision["pruned"])
             self._storage.set_trial_intermediate_value(self._id, examples, value)
             pruned = bool(self._study.pruner.prune(self._study, self._storage.get_trial(self._id)))
+            # Judging takes a while, and this process may have been suspended: a newer job's decision stands.
+            self._require_newest()
             self._set(DECISION, {"examples": examples, "pruned": pruned, "wall_s": self.wall_s})
         except UpdateFinishedTrialError:
             log.warning("trial %d was closed by the sweep; this job leaves", self.number)

@@ -10,10 +10,10 @@ import pytest
 
 from nlu.launching import slurm
 from nlu.launching.attended import beat_file, beating
-from nlu.launching.missed import Missed
 from nlu.launching.queue import Job, JobRefused, JobState, Ticket
 from nlu.launching.queues import Place
 from nlu.launching.slurm import SUBMITTED, SlurmQueue
+from nlu.storage.heartbeat import Marks
 
 ID = "57_3"
 
@@ -113,13 +113,13 @@ def test_a_job_that_slurm_has_forgotten_is_lost_to_commands_of_which_each_looks_
 
 
 def test_what_a_command_missed_is_over_once_another_that_follows_the_job_has_seen_it(tmp_path):
-    mark, follower, other = tmp_path / "57_missed", Missed(), Missed()
+    mark, follower, other = tmp_path / "57_missed", Marks(), Marks()
     follower.end(mark)
-    assert other.for_s(mark) < 1
+    assert other.still_s(mark) < 1
     os.utime(mark, (time.time() - 7200,) * 2)
-    assert Missed().for_s(mark) == pytest.approx(7200, abs=5)
+    assert Marks().still_s(mark) == pytest.approx(7200, abs=5)
     follower.end(mark)
-    assert Missed().for_s(mark) < 1
+    assert Marks().still_s(mark) < 1
 
 
 def test_what_a_job_returned_counts_more_than_its_beat(queue, folder):

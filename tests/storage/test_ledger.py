@@ -1,6 +1,7 @@
 """Claims on a folder of an object store: one holder at a time, and no record of one that was taken over."""
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -121,6 +122,8 @@ def test_a_holder_that_slept_while_it_deleted_old_records_takes_none_of_its_succ
         sleeper.append(SAVE, {"state": f"sleeper's {number}"})
     sleeper.stop_beating()
     successor, _ = work_of_a_successor(url)
+    # It had asked a moment before it slept.
+    sleeper._held_until_s = math.inf
     sleeper.forget_old()
     for listing in (ObjectStore, Behind, Blind):
         assert newest_of(url, listing) == f"successor's {2 * KEPT - 1}"
@@ -243,6 +246,26 @@ def test_old_records_go_and_the_newest_is_still_found(url: str) -> None:
     for listing in (ObjectStore, Behind, Blind):
         assert Ledger(listing(url, "mirror")).newest().content == {"state": 3 * KEPT - 1}
     writer.release()
+
+
+def test_how_many_records_there_are_is_noted_before_one_is_deleted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, done = claimed(Ledger(ObjectStore(url, "mirror"), beat_s=1000)), list[str]()
+    for number in range(2 + KEPT):
+        writer.append(SAVE, {"state": number})
+    for verb in ("put", "delete"):
+        monkeypatch.setattr(ObjectStore, verb, _noting(done, getattr(ObjectStore, verb)))
+    writer.forget_old()
+    deleted = [f"delete .ledger/000000000{number}.json" for number in (2, 3)]
+    assert done == ["put .ledger/newest-1.json", *deleted]
+    writer.release()
+
+
+def _noting(done: list[str], verb: Callable[..., None]) -> Callable[..., None]:
+    def call(self: ObjectStore, key: str, *content: bytes) -> None:
+        done.append(f"{verb.__name__} {key}")
+        verb(self, key, *content)
+
+    return call
 
 
 def test_what_is_no_record_is_refused_and_left_alone(url: str) -> None:

@@ -1,13 +1,15 @@
 """Two hosts that share a database and no folder do not run one study, and a dead host's study is taken over."""
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import optuna
 import pytest
 
 from nlu.config.errors import UserError
 from nlu.sweeps.away import StorageAway
-from nlu.sweeps.lease import LEASE, Lease
+from nlu.sweeps.lease import Lease, held
 from nlu.sweeps.storage import open_storage
 from tests.sweeps import outages
 
@@ -25,7 +27,12 @@ def lease(tmp_path):
         return Lease(open_storage(url), "s", place, said.append, beat_s=0.05, silence_s=silence_s)
 
     of.said = said
-    of.held = lambda: optuna.load_study(study_name="s", storage=open_storage(url)).user_attrs.get(LEASE)
+
+    def held_now() -> Mapping[str, Any]:
+        storage = open_storage(url)
+        return held(storage, storage.get_study_id_from_name("s"))
+
+    of.held = held_now
     return of
 
 
@@ -46,10 +53,9 @@ def test_one_that_ended_in_order_leaves_the_study_free(lease):
     assert lease.said == []
 
 
-def die(held: Lease) -> None:
+def die(holder: Lease) -> None:
     """Let a holder fall silent without a word."""
-    held._ended.set()
-    held._thread.join()
+    holder._heartbeat.stop()
 
 
 def test_a_dead_searchs_study_is_taken_over_once_it_was_silent_for_long(lease):
@@ -71,8 +77,7 @@ def test_a_search_that_was_silent_and_lives_after_all_finds_the_other_and_ends(l
     sleeper = lease("a").__enter__()
     die(sleeper)
     with lease("b"):
-        sleeper._ended.clear()
-        sleeper._beat()
+        assert not sleeper._beat(7), "it shows no sign of life any more"
         with pytest.raises(UserError, match="is run by process"):
             sleeper.require()
         sleeper.__exit__(None, None, None)
@@ -83,7 +88,7 @@ def test_a_search_whose_storage_is_away_ends_without_waiting_for_it_again(tmp_pa
     storage = outages.journal_file(tmp_path)
     opened = open_storage(storage.url, patience_s=600)
     optuna.create_study(study_name="s", storage=opened)
-    held = Lease(opened, "s", "a", print, beat_s=0.01, silence_s=60).__enter__()
+    holder = Lease(opened, "s", "a", print, beat_s=0.01, silence_s=60).__enter__()
     with storage.away():
-        held.__exit__(StorageAway, StorageAway("it has not answered for 300 s"), None)
-    die(held)
+        holder.__exit__(StorageAway, StorageAway("it has not answered for 300 s"), None)
+    die(holder)

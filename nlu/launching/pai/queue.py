@@ -24,7 +24,6 @@ from typing import Any
 from nlu.config.checks.quoting import quoted
 from nlu.config.errors import UserError
 from nlu.launching.history import project_folder
-from nlu.launching.missed import Missed
 from nlu.launching.pai import credentials
 from nlu.launching.pai.archive import code_files
 from nlu.launching.pai.claim import NOBODY
@@ -41,6 +40,7 @@ from nlu.launching.submissions import FOLDER as RECORD
 from nlu.launching.submissions import Submissions
 from nlu.runs.mirror import bring_back
 from nlu.storage.answers import Denied, Unreachable
+from nlu.storage.heartbeat import Marks
 from nlu.storage.ledger import Ledger
 from nlu.storage.objects import ObjectStore
 
@@ -103,7 +103,7 @@ class PaiQueue:
         """by the id of a job that left: which job of its submission computes"""
         self._computed: set[str] = set()
         """ids of jobs that ended well, and had the claim of their submission"""
-        self._missed = Missed()
+        self._missed = Marks()
         self.name = "PAI-DLC" if settings.backend == DLC else "MaxCompute"
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
@@ -176,7 +176,7 @@ class PaiQueue:
         if worker == NOBODY:
             return Look(JobState.CANCELLED, reason="its submission was withdrawn")
         if worker is None:
-            is_gone = self._missed.for_s(missed) > DOUBT_S
+            is_gone = self._missed.still_s(missed) > DOUBT_S
             state, yet = (JobState.LOST, "") if is_gone else (JobState.WAITING, " yet")
             return Look(state, reason=f"it left its submission to another job, which {self.name} does not show{yet}")
         if worker == self._followed.get(id, id):

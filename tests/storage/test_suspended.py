@@ -1,0 +1,109 @@
+"""Holders of each fence, suspended past every silence: their successor's work stays, and they learn that they are late.
+
+Searches and jobs are in tests/sweeps/test_suspended.py and tests/launching/test_suspended.py.
+"""
+
+import time
+from pathlib import Path
+
+import boto3
+import pytest
+
+from nlu.config.errors import EXIT_USER_ERROR, UserError
+from nlu.runs import folder as run_folder
+from nlu.runs.mirror import Mirror
+from nlu.storage import ledger
+from nlu.storage.claims import Claimed, hold_claim
+from nlu.storage.heartbeat import elapsed_s
+from nlu.storage.ledger import KEPT, Ledger
+from nlu.storage.locks import Locked, hold_lock
+from nlu.storage.objects import ObjectStore
+from tests.buckets import Server
+from tests.suspending import BEAT_S, SILENCE_S, suspended, write_state
+
+
+def test_a_suspended_process_keeps_its_lock_and_others_are_refused_until_it_is_done(tmp_path: Path) -> None:
+    path, work = tmp_path / "lock", tmp_path / "work"
+    with suspended("lock", path, work) as holder:
+        with pytest.raises(Locked), hold_lock(path, wait_s=SILENCE_S):
+            work.write_text("the other's")
+        assert holder.continued() == (0, "") and work.read_text() == "the holder's"
+        with hold_lock(path, wait_s=0):
+            pass
+
+
+def test_a_suspended_run_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "LOCK_WAIT_S", SILENCE_S)
+    with suspended("run_folder", tmp_path / "run") as holder:
+        with pytest.raises(UserError, match="another process is writing to it"), run_folder.hold(tmp_path / "run"):
+            pass
+        assert holder.continued() == (0, "") and (tmp_path / "run/config.yaml").read_text() == "seed: 1"
+
+
+def test_a_suspended_process_keeps_its_claim_and_others_are_refused_until_it_is_done(tmp_path: Path) -> None:
+    path, work = tmp_path / "claim", tmp_path / "work"
+    with suspended("claim", path, work) as holder:
+        with pytest.raises(Claimed, match=rf"process {holder.pid} on"), hold_claim(path, wait_s=SILENCE_S):
+            work.write_text("the other's")
+        assert holder.continued() == (0, "") and work.read_text() == "the holder's" and not path.exists()
+
+
+def test_a_claim_that_a_user_took_away_is_not_given_back_by_whoever_was_suspended(tmp_path: Path) -> None:
+    path, work = tmp_path / "claim", tmp_path / "work"
+    with suspended("claim", path, work) as holder:
+        path.unlink()
+        with hold_claim(path, wait_s=0):
+            assert holder.continued() == (0, "") and path.exists()
+
+
+@pytest.mark.parametrize(
+    ("verb", "when"),
+    [
+        ("put_file", "after"),  # a part of a state is sent
+        ("put_new", "before"),  # all files are sent, and the record is about to be
+        *(
+            pytest.param(*point, marks=pytest.mark.thorough)
+            for point in (
+                ("put", "after"),  # a table is sent, others are not
+                ("delete", "before"),  # the record is there, and what it no longer names is about to go
+                ("list", "after"),  # old records are about to go
+            )
+        ),
+    ],
+)
+def test_a_holder_of_a_mirror_that_was_suspended_while_it_sent_changes_nothing_of_its_successors(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, when: str
+) -> None:
+    url = f"{s3.bucket(monkeypatch)}/run"
+    with suspended("mirror", url, tmp_path / "holder", verb, when) as holder:
+        ledger_of_it = Ledger(ObjectStore(url, "mirror"), beat_s=BEAT_S, silence_s=SILENCE_S)
+        since_s = elapsed_s()
+        successor = Mirror(url, tmp_path / "successor", ledger_of_it)
+        successor.open(may_hold_a_run=True)
+        for step in range(2, 3 + 2 * KEPT):
+            write_state(tmp_path / "successor", step, f"the successor's, step {step}")
+            successor.saved()
+            while successor._pending is not None or list(successor._outbox.glob("*")):
+                successor._raise_failure()
+                time.sleep(0.002)
+        # What the holder was told before it was suspended counts for so long.
+        while elapsed_s() - since_s < ledger.HELD_FOR_S:
+            time.sleep(0.01)
+        before = objects(url)
+        status, said = holder.continued()
+        assert status == EXIT_USER_ERROR and "TakenOver" in said and "is written by process" in said
+        if verb == "delete":
+            # The one request that was under way, of a file that no record names any more.
+            before = {key: body for key, body in before.items() if key != "run/checkpoints/last-1/COMPLETE"}
+        assert objects(url) == before, "nothing was overwritten, deleted or added"
+        write_state(tmp_path / "successor", 99, "the successor's last")
+        successor.close()
+    newest = Ledger(ObjectStore(url, "mirror")).newest()
+    assert newest is not None and any("last-99" in key for key in newest.content["fixed"])
+
+
+def objects(url: str) -> dict[str, bytes]:
+    """All that the mirror holds but beats."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    found = boto3.resource("s3").Bucket(bucket).objects.filter(Prefix=f"{prefix}/")
+    return {entry.key: entry.get()["Body"].read() for entry in found if "beat" not in entry.key}
