@@ -1,0 +1,114 @@
+"""What the figures of a run hold, read back from them and compared with the rows of its tables."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.patches import StepPatch
+
+from nlu.display.figures import figures_of, lengths_figure
+from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
+
+TRAIN = [  # step, examples, loss, gnorm, clipped, lr
+    (2, 16, 1.5, 4.0, 0.5, 1e-5), (4, 29, 1.25, 2.0, 0.25, 3e-5), (6, 45, 0.5, 8.0, 0.0, 2e-5),
+]  # fmt: skip
+VALID = {"dev": [(29, 0.5, 0.9), (45, 0.75, 0.8), (61, 0.625, 0.85)], "test": [(45, 0.25, 1.1)]}
+"""examples, accuracy, loss"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    train, valid = Table(tmp_path / "run/train.tsv", TRAIN_COLUMNS), Table(tmp_path / "run/valid.tsv", VALID_COLUMNS)
+    for step, examples, loss, gnorm, clipped, lr in TRAIN:
+        train.append(step=step, epoch=0.5, examples=examples, loss=loss, gnorm=gnorm, clipped=clipped, lr=lr)
+    for name, rows in VALID.items():
+        for examples, accuracy, loss in rows:
+            for metric, value in (("accuracy", accuracy), ("loss", loss)):
+                valid.append(step=1, epoch=0.5, examples=examples, set=name, metric=metric, value=value)
+    return tmp_path / "run"
+
+
+def axes_of(run: Path, name: str, metric: str = "accuracy", higher: bool = True) -> Axes:
+    figure = figures_of(run, metric, "dev", higher, 13)[name]()
+    assert figure is not None
+    return figure.axes[0]
+
+
+def curves(axes: Axes) -> dict[str, list[tuple[float, float]]]:
+    """The curves that the legend names."""
+    return {
+        str(line.get_label()): list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+        for line in axes.lines
+        if not str(line.get_label()).startswith("_")
+    }
+
+
+def test_losses_of_training_and_of_each_set_stand_at_their_examples(run: Path) -> None:
+    axes = axes_of(run, "loss")
+    assert curves(axes) == {
+        "train": [(examples, loss) for _, examples, loss, *_ in TRAIN],
+        "dev": [(examples, loss) for examples, _, loss in VALID["dev"]],
+        "test": [(45, 1.1)],
+    }
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["train", "dev", "test"]  # type: ignore[union-attr]
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title("left")) == ("examples seen", "loss", "run")
+    assert axes.get_xlim() == (0, pytest.approx(61 * 1.03))
+
+
+@pytest.mark.parametrize(("metric", "higher", "best"), [("accuracy", True, (45, 0.75)), ("accuracy", False, (29, 0.5)),
+                                                       ("loss", False, (45, 0.8))])  # fmt: skip
+def test_the_best_point_of_the_deciding_set_is_marked_with_its_value(
+    run: Path, metric: str, higher: bool, best: tuple[float, float]
+) -> None:
+    axes = axes_of(run, "metric", metric, higher)
+    (dot,) = [line for line in axes.lines if line.get_markersize() == 9]
+    assert (*dot.get_xdata(), *dot.get_ydata()) == best
+    assert f"best {best[1]:.4g} at {best[0]} examples" in [text.get_text() for text in axes.texts]
+    assert curves(axes)["test"] == [(45, 0.25 if metric == "accuracy" else 1.1)] and axes.get_ylabel() == metric
+
+
+def test_epochs_stand_where_they_end(run: Path) -> None:
+    axes = axes_of(run, "lr")
+    dashed = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
+    assert dashed == [13, 26, 39, 52]
+    assert [text.get_text() for text in axes.texts] == [f"epoch {number}" for number in (1, 2, 3, 4)]
+    (line,) = [line for line in axes.lines if line.get_linestyle() == "-"]
+    assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == [(one[1], one[5]) for one in TRAIN]
+
+
+def test_norms_say_how_many_steps_were_clipped_and_stand_on_a_logarithmic_axis_beside_a_spike(run: Path) -> None:
+    axes = axes_of(run, "gnorm")
+    assert axes.get_title("right") == "25.0% of steps clipped" and axes.get_yscale() == "linear"
+    assert [list(line.get_ydata()) for line in axes.lines][0] == [4.0, 2.0, 8.0]
+    Table(run / "train.tsv", TRAIN_COLUMNS).append(step=8, epoch=1, examples=61, loss=1.0, gnorm=500.0, clipped=1.0)
+    assert axes_of(run, "gnorm").get_yscale() == "log"
+
+
+def test_cells_that_are_no_numbers_leave_a_gap(run: Path) -> None:
+    Table(run / "train.tsv", TRAIN_COLUMNS).append(step=8, epoch=1, examples=61, loss=math.nan, gnorm=math.inf)
+    assert [x for x, _ in curves(axes_of(run, "loss"))["train"]] == [16, 29, 45]
+
+
+def test_lengths_are_shares_of_each_set_with_their_median_and_what_reaches_max_len() -> None:
+    counts = {"train": [0, 1, 6, 2, 1, 0, 10], "dev": [0, 0, 3, 1]}
+    axes = lengths_figure("run", counts, 4).axes[0]
+    lines = [patch for patch in axes.patches if isinstance(patch, StepPatch) and not patch.get_fill()]
+    values, edges, _ = lines[0].get_data()
+    assert list(values) == [0, 0.05, 0.3, 0.1, 0.05, 0, 0.5] and list(edges) == list(range(8))
+    assert list(lines[1].get_data().values) == [0, 0, 0.75, 0.25]
+    assert [line.get_label() for line in lines] == [
+        "train: 20 examples, median 4, 55.0% reach max_len", "dev: 4 examples, median 2, 0.0% reach max_len",
+    ]  # fmt: skip
+    (mark,) = axes.lines
+    assert list(mark.get_xdata()) == [4, 4] and "max_len 4" in [text.get_text() for text in axes.texts]
+
+
+def test_long_rows_are_counted_in_bins() -> None:
+    counts = np.zeros(200, int)
+    counts[[3, 4, 190]] = (1, 2, 5)
+    axes = lengths_figure("run", {"train": counts.tolist()}, 128).axes[0]
+    values, edges, _ = next(patch for patch in axes.patches if isinstance(patch, StepPatch)).get_data()
+    assert edges[1] - edges[0] == 3 and axes.get_xlabel() == "tokens per example (bins of 3)"
+    assert {int(edges[place]): values[place] for place in np.flatnonzero(values)} == {3: 3 / 8, 189: 5 / 8}
