@@ -47,6 +47,7 @@ class Files:
         fields: dict[str, str | int] | None = None,
         format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines"] = "auto",
         header: bool | None = None,
+        separator: str | None = None,
         labels: list[str] | None = None,
         label_separator: str = "|",
         max_len: RowLength = 128,
@@ -64,8 +65,9 @@ class Files:
         `dev_fraction` of the training texts. `exclude_dev_from_train` takes the files of `dev` out of those of
         `train`. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's name or its
         number from 0; null: columns that are called like the fields. `header` null: a table has one exactly when a
-        field is given by name. `labels` null: those of the training set. `label_separator` stands between the labels
-        of a cell where an example may have several. `on_bad_row=skip` counts and lists what it leaves out.
+        field is given by name. `separator` stands between the cells of a csv or tsv file. `labels` null: those of the
+        training set. `label_separator` stands between the labels of a cell where an example may have several.
+        `on_bad_row=skip` counts and lists what it leaves out.
         `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows` reads the
         first rows of each file alone, bad ones included, a header not; a set of three files has up to three times as
         many.
@@ -75,6 +77,12 @@ class Files:
         self.fields = dict(fields or {})
         self.format = format
         self.header = header
+        self.separator = separator
+        if separator is not None and (len(separator) != 1 or separator in '"\r\n' or separator.isalnum()):
+            raise UserError(
+                f"data.separator is {separator!r} but must be one character that separates cells, such as ; or |; set "
+                "it to one, or to null for the comma of csv and the tab of tsv"
+            )
         self.labels = labels
         self.label_separator = label_separator
         if not label_separator:

@@ -20,8 +20,10 @@ from nlu.data.charset import not_utf_8
 from nlu.data.readers import (
     BLANKS,
     DOCUMENT_MARK,
+    PLAIN,
     TABLES,
     BadRow,
+    Dialect,
     Fields,
     Mark,
     Row,
@@ -50,6 +52,7 @@ class Originals:
     """never auto"""
     fields: Fields
     header: bool | None
+    dialect: Dialect = PLAIN
 
     @cached_property
     def has_header(self) -> bool:
@@ -64,7 +67,7 @@ class Originals:
         if self.file_format == "conll":
             return ["tokens"]
         with _utf_8(self.path):
-            names = column_names(self.path, self.file_format)
+            names = column_names(self.path, self.file_format, self.dialect)
         if self.file_format in TABLES and not self.has_header:
             return [f"column_{number}" for number in range(len(names))]
         return names
@@ -77,7 +80,7 @@ class Originals:
         with self._lines() as lines, _utf_8(self.path):
             recent = _Recent()
             taken = recent.of(lines)
-            for _ in csv.reader(taken, strict=True) if self.file_format == "csv" else taken:
+            for _ in csv.reader(taken, strict=True, delimiter=self._separator) if self.file_format == "csv" else taken:
                 text = recent.since(0)
                 if text.strip("\r\n"):
                     return text if text.endswith("\n") else f"{text}\n"
@@ -113,7 +116,10 @@ class Originals:
             assert isinstance(original, str), "rows of a table are kept as texts"
             text = original.strip("\r\n")
             return self._record_of(
-                next(csv.reader([original], strict=True)) if self.file_format == "csv" else text.split("\t"), place
+                next(csv.reader([original], strict=True, delimiter=self._separator))
+                if self.file_format == "csv"
+                else text.split(self._separator),
+                place,
             )
         if self.file_format == "conll":
             assert isinstance(original, str), "lines are kept as texts"
@@ -137,6 +143,10 @@ class Originals:
         """The number of the column of tokens, of CoNLL columns."""
         return int(self.fields["tokens"])
 
+    @property
+    def _separator(self) -> str:
+        return self.dialect.between(self.file_format)
+
     @cached_property
     def _doubled(self) -> tuple[str, int] | None:
         """A name that several columns have, and how many."""
@@ -158,13 +168,13 @@ class Originals:
 
     def _of_lines(self) -> Iterator[tuple[Row | BadRow, Original]]:
         taken = _Recent()
-        for row in read_rows(self.path, self.file_format, self.fields, self.header, watch=taken.of):
+        for row in read_rows(self.path, self.file_format, self.fields, self.header, taken.of, self.dialect):
             if not isinstance(row, Mark):
                 # A sentence of CoNLL columns keeps its first lines, also where a later one is bad, and marks before it.
                 yield row, taken.since(0 if self.file_format == "conll" else row.number)
 
     def _of_records(self) -> Iterator[tuple[Row | BadRow, Original]]:
-        rows = read_rows(self.path, self.file_format, self.fields, self.header)
+        rows = read_rows(self.path, self.file_format, self.fields, self.header, dialect=self.dialect)
         for row, whole in zip(rows, self._records(), strict=True):
             assert not isinstance(row, Mark), "only CoNLL columns have marks"
             yield row, whole

@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nlu.config.targets import TARGET
@@ -12,6 +12,7 @@ from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.layouts import LAYOUTS, Layout, Pair
 from nlu.data.pieces import WORDS
+from nlu.data.readers import PLAIN, Dialect
 from nlu.data.reading import Reading, fields_of, layout_of
 from nlu.data.shared import SharedStores
 from nlu.data.store import FORMAT_VERSION
@@ -57,6 +58,8 @@ class Plan:
         }
         if self.layout.name == "units" and "tokens" not in reading.fields:
             shaped_by["units"] = WORDS.pattern
+        if reading.dialect != PLAIN:
+            shaped_by["dialect"] = asdict(reading.dialect)
         if self.is_trained:
             shaped_by["trained"] = target.meta()
         if own_code := _code_outside_nlu(type(target), type(self.tokenizing)):
@@ -92,7 +95,7 @@ def plan_of(
     empty: Target = build_target({TARGET: target}, files, trusted=trusted)
     fields = fields_of(files, sets["train"], type(empty).roles)
     layout = LAYOUTS[layout_of(fields, layouts, type(empty).roles, files, sets["train"])]
-    reading = Reading(fields, files.format, files.header, files.max_rows, group_by)
+    reading = Reading(fields, files.format, files.header, files.max_rows, group_by, Dialect(files.separator))
     return Plan(
         files, sets, reading, layout, empty, tokenizing.given(vocab, pretrained), tokenizing,
         shared=SharedStores(shared) if shared else None,

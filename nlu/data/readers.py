@@ -31,6 +31,8 @@ LIST_ROLES = ("tokens", "tags", "spans")
 """Fields that the cell of a table cannot hold."""
 TABLES = ("csv", "tsv", "xlsx")
 """formats whose rows are cells, and whose first row may name them"""
+SEPARATED_BY = {"csv": ",", "tsv": "\t"}
+"""What stands between the cells of a table, unless it is set."""
 SEPARATORS = {"\t": "tsv", ",": "csv", ";": None, "|": None}
 """What tables are separated by, and the format that reads them so."""
 BLANKS = re.compile("[ \t]+")
@@ -82,6 +84,19 @@ class Mark:
     number: int
 
 
+@dataclass(frozen=True)
+class Dialect:
+    """How the cells of a csv or tsv file are written, as far as its format leaves that open."""
+
+    separator: str | None = None
+    """the character between two cells; null: that of the format"""
+
+    def between(self, file_format: str) -> str:
+        """Return what separates the cells of a file in this format."""
+        return self.separator or SEPARATED_BY[file_format]
+
+
+PLAIN = Dialect()
 Fields = dict[str, str | int]
 DOCUMENT_MARK = "-DOCSTART-"
 GROUP = "group"
@@ -98,7 +113,12 @@ Watch = Callable[[TextIO], Any]
 
 
 def read_rows(
-    path: Path, file_format: str, fields: Fields, header: bool | None, watch: Watch | None = None
+    path: Path,
+    file_format: str,
+    fields: Fields,
+    header: bool | None,
+    watch: Watch | None = None,
+    dialect: Dialect = PLAIN,
 ) -> Iterator[Row | BadRow | Mark]:
     """Yield the rows of one file with the values of `fields`, a mapping from role to column name or number.
 
@@ -118,7 +138,7 @@ def read_rows(
             f"{path}: data.fields names {', '.join(lists)}, but the file is read as {read_as}, a table, of which no "
             "cell holds a list; set data.format=conll where each line is a token and its tag, or give the rows as jsonl"
         )
-    return READERS[chosen](path, fields, has_header(fields, header), watch or iter)
+    return READERS[chosen](path, fields, has_header(fields, header), watch or iter, dialect)
 
 
 def format_of(path: Path, file_format: str) -> str:
@@ -146,7 +166,7 @@ def has_header(fields: Fields, header: bool | None) -> bool:
     return any(isinstance(column, str) for role, column in fields.items() if role != GROUP)
 
 
-def column_names(path: Path, file_format: str) -> list[str]:
+def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list[str]:
     """Return the names of a file's columns: a table's first row, a parquet file's schema, the keys of the first record.
 
     Columns of a format without names (conll, lines) and of an empty file are none.
@@ -156,31 +176,33 @@ def column_names(path: Path, file_format: str) -> list[str]:
         return list(_parquet(path).schema_arrow.names)
     if chosen == "xlsx":
         return next((cells for _, cells in text_rows(path)), [])
-    if chosen in TABLES:
+    if chosen in SEPARATED_BY:
         with open(path, encoding="utf-8-sig", newline="\n" if chosen == "tsv" else "") as lines:
-            if chosen == "csv":
-                return next((cells for _, cells in _numbered_csv(path, csv.reader(lines, strict=True))), [])
-            return next((line.rstrip("\r\n").split("\t") for line in lines if line.strip("\r\n")), [])
+            return next((cells for _, cells in _cells(chosen, path, lines, dialect)), [])
     if chosen in ("jsonl", "json"):
         return next((list(record) for _, record in _records(path, chosen) if isinstance(record, dict)), [])
     return []
 
 
-def _read_tsv(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
-    with open(path, encoding="utf-8-sig", newline="\n") as lines:
-        cells = (
-            (number, line.rstrip("\r\n").split("\t")) for number, line in _lines(watch(lines)) if line.strip("\r\n")
-        )
-        yield from _table(path, cells, fields, header)
+def _read_text_table(
+    kind: str, path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect
+) -> Iterator[Row | BadRow]:
+    with open(path, encoding="utf-8-sig", newline="\n" if kind == "tsv" else "") as lines:
+        yield from _table(path, _cells(kind, path, watch(lines), dialect), fields, header, kind, dialect)
 
 
-def _read_csv(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
-    with open(path, encoding="utf-8-sig", newline="") as lines:
-        reader = csv.reader(watch(lines), strict=True)
-        yield from _table(path, _numbered_csv(path, reader), fields, header)
+def _cells(kind: str, path: Path, lines: Any, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the cells of each row of a table, as it is written in a csv or tsv file."""
+    separator = dialect.between(kind)
+    if kind == "csv":
+        yield from _numbered_csv(path, csv.reader(lines, strict=True, delimiter=separator))
+        return
+    for number, line in _lines(lines):
+        if line.strip("\r\n"):
+            yield number, line.rstrip("\r\n").split(separator)
 
 
-def _read_xlsx(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
+def _read_xlsx(path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect) -> Iterator[Row | BadRow]:
     yield from _table(path, text_rows(path), fields, header)
 
 
@@ -201,14 +223,19 @@ def _numbered_csv(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _table(
-    path: Path, numbered: Iterator[tuple[int, list[str]]], fields: Fields, header: bool
+    path: Path,
+    numbered: Iterator[tuple[int, list[str]]],
+    fields: Fields,
+    header: bool,
+    kind: str = "xlsx",
+    dialect: Dialect = PLAIN,
 ) -> Iterator[Row | BadRow]:
     width = None
     columns: dict[str, int] = {}
     for number, cells in numbered:
         if width is None:
             width = len(cells)
-            columns = _columns(path, fields, cells, header)
+            columns = _columns(path, fields, cells, header, kind, dialect)
             if header:
                 continue
         if len(cells) != width:
@@ -218,15 +245,16 @@ def _table(
         yield Row(number, {role: cells[index] for role, index in columns.items()})
 
 
-def _columns(path: Path, fields: Fields, first: list[str], header: bool) -> dict[str, int]:
+def _columns(path: Path, fields: Fields, first: list[str], header: bool, kind: str, dialect: Dialect) -> dict[str, int]:
     columns = {}
+    other_separator = _other_separator(first, kind, dialect)
     for role, column in fields.items():
         if isinstance(column, int):
             if column >= len(first):
                 raise DataError(
                     f"{path}:1: {key_of(role)} is column {column}, counted from 0, but the row has "
                     f"{counted(len(first), 'column')}; "
-                    f"{_other_separator(first) or f'set {key_of(role)} to a number below {len(first)}'}"
+                    f"{other_separator or f'set {key_of(role)} to a number below {len(first)}'}"
                 )
             columns[role] = column
         elif not header:
@@ -237,7 +265,7 @@ def _columns(path: Path, fields: Fields, first: list[str], header: bool) -> dict
         elif column not in first:
             shown = [cell if len(cell) <= 40 else f"{cell[:37]}..." for cell in first]
             close = f"nearest: {', '.join(near)}; " if (near := nearest(column, shown)) else ""
-            remedy = _other_separator(first) or (
+            remedy = other_separator or (
                 f"{close}set {key_of(role)} to one of these or, where this "
                 "row is no header, set data.header=false and columns by number, counted from 0"
             )
@@ -253,17 +281,22 @@ def _columns(path: Path, fields: Fields, first: list[str], header: bool) -> dict
     return columns
 
 
-def _other_separator(first: list[str]) -> str | None:
+def _other_separator(first: list[str], kind: str, dialect: Dialect) -> str | None:
     """What to do about a first row that is one cell and holds what separates other tables; None for any other."""
     found = [separator for separator in SEPARATORS if len(first) == 1 and separator in first[0]]
-    if not found:
+    if not found or kind not in SEPARATED_BY:
         return None
     other = SEPARATORS[found[0]]
-    remedy = f"set data.format={other}" if other else "write the file anew with commas or tabs"
+    if dialect.separator is not None:
+        remedy = "correct data.separator, or leave it out"
+    else:
+        remedy = f"set data.format={other}" if other else f"set data.separator to {found[0]!r}"
     return f"the separator of this file seems to be {found[0]!r}: {remedy}"
 
 
-def _read_json(kind: str, path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
+def _read_json(
+    kind: str, path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect
+) -> Iterator[Row | BadRow]:
     for number, record in _records(path, kind, watch):
         yield record if isinstance(record, BadRow) else _record(number, record, fields)
 
@@ -305,7 +338,7 @@ def _said(error: Exception) -> str:
     return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
 
 
-def _read_parquet(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
+def _read_parquet(path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect) -> Iterator[Row | BadRow]:
     file = _parquet(path)
     names = file.schema_arrow.names
     if absent := [column for column in fields.values() if column not in names and column not in range(len(names))]:
@@ -345,14 +378,16 @@ def _record(number: int, record: Any, fields: Fields) -> Row | BadRow:
     return Row(number, values)
 
 
-def _read_lines(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow]:
+def _read_lines(path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect) -> Iterator[Row | BadRow]:
     with open(path, encoding="utf-8-sig", newline="\n") as lines:
         for number, line in _lines(watch(lines)):
             if line.strip():
                 yield Row(number, {"text": line.rstrip("\r\n")})
 
 
-def _read_conll(path: Path, fields: Fields, header: bool, watch: Watch) -> Iterator[Row | BadRow | Mark]:
+def _read_conll(
+    path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect
+) -> Iterator[Row | BadRow | Mark]:
     """Sentences of `token ... tag` lines, ended by an empty line; `fields` gives the two columns by number."""
     wanted = [column for role in ("tokens", "tags") if isinstance(column := fields.get(role), int)]
     if "tokens" not in fields or len(wanted) != 1 + ("tags" in fields):
@@ -392,7 +427,8 @@ def _lines(lines: Any, end_with: str | None = None) -> Iterator[tuple[int, str]]
         yield number + 1, end_with
 
 
-READERS: dict[str, Callable[[Path, Fields, bool, Watch], Iterator[Any]]] = {
-    "tsv": _read_tsv, "csv": _read_csv, "jsonl": partial(_read_json, "jsonl"), "json": partial(_read_json, "json"),
+READERS: dict[str, Callable[[Path, Fields, bool, Watch, Dialect], Iterator[Any]]] = {
+    "tsv": partial(_read_text_table, "tsv"), "csv": partial(_read_text_table, "csv"),
+    "jsonl": partial(_read_json, "jsonl"), "json": partial(_read_json, "json"),
     "parquet": _read_parquet, "lines": _read_lines, "conll": _read_conll, "xlsx": _read_xlsx,
 }  # fmt: skip

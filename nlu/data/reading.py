@@ -17,8 +17,10 @@ from nlu.data.dataset import Files, SourceFile
 from nlu.data.layouts import Layout
 from nlu.data.readers import (
     GROUP,
+    PLAIN,
     TABLES,
     BadRow,
+    Dialect,
     Fields,
     Mark,
     Row,
@@ -49,6 +51,7 @@ class Reading:
     header: bool | None
     max_rows: int | None
     group_by: str | int | None
+    dialect: Dialect = PLAIN
 
     def chunks(self, sources: Sequence[SourceFile], *, with_group: bool = False) -> Iterator[Chunk]:
         """Yield the number of the file, among these, and what its reader yields, some thousand rows at a time."""
@@ -67,7 +70,7 @@ class Reading:
         fields = {**self.fields, GROUP: self.group_by} if with_group and self.group_by is not None else self.fields
         taken = 0
         try:
-            for row in read_rows(source.path, self.file_format, fields, self.header):
+            for row in read_rows(source.path, self.file_format, fields, self.header, dialect=self.dialect):
                 if isinstance(row, Row) and source.label is not None:
                     row.values["label"] = source.label
                 yield row
@@ -93,7 +96,7 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
         return files.fields
     path = sources[0].path
     try:
-        names = column_names(path, files.format)
+        names = column_names(path, files.format, Dialect(files.separator))
     except UnicodeDecodeError as error:
         raise not_utf_8(path, error) from None
     if files.header is False and format_of(path, files.format) in TABLES:
@@ -129,7 +132,7 @@ def layout_of(
     if lacking := missing_roles(layouts, targets, present, files.format):
         seen, columns = "", ""
         if not files.fields:
-            names = column_names(sources[0].path, files.format)
+            names = column_names(sources[0].path, files.format, Dialect(files.separator))
             seen, columns = f", so that fields are told by the columns' names: {fields}", f" ({_listed(names)})"
         raise DataError(
             f"data.fields is {files.fields or 'null'}{seen}, but the task needs {', '.join(lacking)} as well; set "

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Protocol
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.data.originals import BOM, Original, Originals, token_lines
+from nlu.data.readers import PLAIN
 from nlu.data.workbook import MOST_ROWS, cell_text, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
 from nlu.inference.columns import PREDICTION, Cell, Columns, Holds, text_of
 from nlu.storage.files import json_text
@@ -119,6 +120,7 @@ class _Table(_Joined):
         self._source, self._columns, self._separator, self._format = source, columns, separator, chosen
         self._is_kept = source.file_format == chosen
         self._line_end = source.line_end if self._is_kept else "\n"
+        self._between = (source.dialect if self._is_kept else PLAIN).between(chosen)
 
     def head(self) -> bytes:
         added = list(self._columns.holds)
@@ -155,11 +157,11 @@ class _Table(_Joined):
     def _line(self, cells: list[str], place: str) -> str:
         if self._format == "csv":
             text = io.StringIO()
-            csv.writer(text, lineterminator=self._line_end).writerow(cells)
+            csv.writer(text, lineterminator=self._line_end, delimiter=self._between).writerow(cells)
             return text.getvalue()
-        if wrong := [cell for cell in cells if any(mark in cell for mark in "\t\r\n")]:
+        if wrong := [cell for cell in cells if any(mark in cell for mark in f"{self._between}\r\n")]:
             raise DataError(f"{place} holds {wrong[0]!r}, which a tsv cannot; give output the suffix .csv or .jsonl")
-        return "\t".join(cells) + self._line_end
+        return self._between.join(cells) + self._line_end
 
 
 class _Jsonl(_Joined):

@@ -17,7 +17,7 @@ from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals
-from nlu.data.readers import BadRow, Fields, Row, column_names, format_of
+from nlu.data.readers import BadRow, Dialect, Fields, Row, column_names, format_of
 from nlu.inference.rows import alternatives_of, either
 from nlu.inference.trained import Trained
 
@@ -57,14 +57,17 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
     if file_format == "auto" and isinstance(own, str) and Path(own).suffix == path.suffix:
         file_format = data["format"]
     file_format = format_of(path, file_format)
-    fields = _fields(trained, asked, path, file_format)
+    # What separates the run's own cells, in files of the same format.
+    own_format = format_of(Path(own), data["format"]) if isinstance(own, str) else data["format"]
+    dialect = Dialect(data.get("separator") if file_format == own_format else None)
+    fields = _fields(trained, asked, path, file_format, dialect)
     header = asked.header
     if header is None and not asked.fields and all(isinstance(column, int) for column in fields.values()):
         header = data["header"]
-    return Originals(path, file_format, fields, header)
+    return Originals(path, file_format, fields, header, dialect)
 
 
-def _fields(trained: Trained, asked: Input, path: Path, file_format: str) -> Fields:
+def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialect: Dialect) -> Fields:
     alternatives = alternatives_of(trained)
     if file_format == "lines":
         if ("text",) not in alternatives:
@@ -74,7 +77,7 @@ def _fields(trained: Trained, asked: Input, path: Path, file_format: str) -> Fie
         return _given(asked.fields, alternatives)
     trained_on: Fields = trained.config.data["fields"] or {}
     try:
-        names = column_names(path, file_format)
+        names = column_names(path, file_format, dialect)
     except UnicodeDecodeError as error:
         raise not_utf_8(path, error) from None
     for roles in alternatives:

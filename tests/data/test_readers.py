@@ -11,7 +11,7 @@ from nlu.config.errors import DataError
 from nlu.config.inference import Input
 from nlu.config.layouts import FORMATS
 from nlu.data.dataset import Files
-from nlu.data.readers import READERS, SUFFIX_FORMATS, BadRow, Row, read_rows
+from nlu.data.readers import READERS, SUFFIX_FORMATS, BadRow, Dialect, Row, column_names, read_rows
 
 TEXT_LABEL = {"text": "text", "label": "label"}
 
@@ -78,7 +78,11 @@ def test_a_header_that_holds_a_row_of_data_is_refused_with_what_reads_a_file_wit
 @pytest.mark.parametrize("fields", [TEXT_LABEL, {"text": 0, "label": 1}])
 @pytest.mark.parametrize(
     ("name", "separator", "remedy"),
-    [("a.csv", ";", "anew with commas"), ("a.csv", "\t", "data.format=tsv"), ("a.tsv", ",", "data.format=csv")],
+    [
+        ("a.csv", ";", "set data.separator to ';'"),
+        ("a.csv", "\t", "data.format=tsv"),
+        ("a.tsv", ",", "data.format=csv"),
+    ],
 )
 def test_a_table_of_one_column_is_refused_with_the_separator_that_it_seems_to_have(
     write, name, separator, remedy, fields
@@ -218,3 +222,29 @@ def test_a_bad_row_is_described_by_file_row_field_value_and_rule(tmp_path):
 def test_a_cell_may_be_longer_than_a_page(write):
     (row,) = read(write("long.csv", f"text,label\n{'ab ' * 60_000},x\n"))
     assert len(row.values["text"]) == 180_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "separator", "found"),
+    [
+        ("t.csv", 'text;label\n"a; b";1\n"c ""d""";2\n', ";", [("a; b", "1"), ('c "d"', "2")]),
+        ("t.tsv", 'text|label\n"a, b|1\n', "|", [('"a, b', "1")]),
+        ("t.csv", "text\tlabel\na,b\t1\n", "\t", [("a,b", "1")]),
+    ],
+)
+def test_cells_are_separated_by_what_is_set(tmp_path, name, content, separator, found):
+    path = tmp_path / name
+    path.write_text(content)
+    fields, dialect = {"text": "text", "label": "label"}, Dialect(separator)
+    rows = list(read_rows(path, "auto", fields, None, dialect=dialect))
+    assert [(row.values["text"], row.values["label"]) for row in rows] == found
+    assert column_names(path, "auto", dialect) == ["text", "label"]
+
+
+def test_a_table_with_another_separator_is_told_how_to_be_read(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("text;label\na;1\n")
+    with pytest.raises(DataError, match=r"seems to be ';': set data\.separator to ';'"):
+        list(read_rows(path, "auto", {"text": "text"}, None))
+    with pytest.raises(DataError, match=r"correct data\.separator"):
+        list(read_rows(path, "auto", {"text": "text"}, None, dialect=Dialect("|")))

@@ -15,7 +15,7 @@ from nlu.config.nearest import hint
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
 from nlu.data.dataset import Files, SourceFile
-from nlu.data.readers import Fields
+from nlu.data.readers import Dialect, Fields
 from nlu.data.reading import Reading
 from nlu.data.survey.columns import Guess, guess
 from nlu.data.survey.walk import Source
@@ -98,7 +98,7 @@ def of_choice(name: str, max_rows: int | None) -> list[Source]:
             fields, header, told = how.fields, how.header, how.sentence()
         else:
             told = f"{Guess(fields, header, files.format).sentence()}, {told}"
-        reading = Reading(fields, files.format, header, max_rows or files.max_rows, None)
+        reading = Reading(fields, files.format, header, max_rows or files.max_rows, None, Dialect(files.separator))
         sources.append(Source(set_name, found, reading, told))
     return sources
 

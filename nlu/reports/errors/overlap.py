@@ -16,7 +16,7 @@ from nlu.config.targets import TARGET, build
 from nlu.config.words import called
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.layouts import LAYOUTS, SEPARATOR, Layout
-from nlu.data.readers import Row
+from nlu.data.readers import Dialect, Row
 from nlu.data.reading import Reading, fields_of
 from nlu.data.seeds import text_hash
 from nlu.reports.errors.near import NearTexts, normalised
@@ -169,7 +169,9 @@ def training_texts(subject: Subject, layout: Layout) -> TrainingTexts:
     sources = files.sets(["train"])["train"]
     constants = read_constants(subject.config["task"][TARGET])
     roles = read_constants(constants.get("target", "")).get("roles", ())
-    reading = Reading(fields_of(files, sources, roles), files.format, files.header, files.max_rows, None)
+    reading = Reading(
+        fields_of(files, sources, roles), files.format, files.header, files.max_rows, None, Dialect(files.separator)
+    )
     return TrainingTexts(sources, reading, layout, _held_out(subject, layout))
 
 
