@@ -176,7 +176,7 @@ def report(drawn: Sequence[Mutation], equal: Mapping[str, str], results: Mapping
         if result is None or result.is_found:
             continue
         shown = ", ".join(result.ran[:3]) + (", ..." if len(result.ran) > 3 else "")
-        how = f"{len(result.ran)} tests passed: {shown}" if result.ran else "no test reaches it"
+        how = f"{len(result.ran)} test{'s'[: len(result.ran) > 1]} passed: {shown}" if result.ran else "no test reaches it"
         lines += [
             f"- `{mutation.file}:{mutation.line}`, {mutation.kind}; {how}", "", "      " + mutation.before,
             "      " + mutation.after, "",

@@ -273,5 +273,5 @@ def test_the_report_counts_by_package_and_shows_what_was_not_found() -> None:
     told = mistakes.report([less, plus, other], {less.key: "a is never b"}, results)
     assert "| data | 1 | 0 | 1 | 100% |" in told and "| losses | 2 | 1 | 0 | 0% |" in told
     assert "| all | 3 | 1 | 1 | 50% |" in told
-    assert "`nlu/losses/a.py:2`, arithmetic; 1 tests passed: tests/losses/test_a.py::test_g" in told
+    assert "`nlu/losses/a.py:2`, arithmetic; 1 test passed: tests/losses/test_a.py::test_g" in told
     assert "y = c + d" in told and "y = c - d" in told and "x = a <= b" not in told and "not e" not in told
