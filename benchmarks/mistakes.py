@@ -62,8 +62,8 @@ def first_failed(said: str, tests: Sequence[str]) -> tuple[str, str] | None:
     found = FAILED.search(said)
     if found is None:
         return None
-    # A test's parameters may hold what stands before the reason.
-    names = [name for name in tests if found[1] == name or found[1].startswith(f"{name} - ")]
+    # A test's parameters may hold what stands before the reason, and a file that has changed is asked for all of them.
+    names = [name for name in tests if f"{found[1]} - ".startswith((f"{name} - ", f"{name}["))]
     name = max(names, key=len, default=found[1].partition("::")[0].partition(" - ")[0])
     return name, found[1][len(name) :].removeprefix(" - ")
 
@@ -176,7 +176,8 @@ def report(drawn: Sequence[Mutation], equal: Mapping[str, str], results: Mapping
         if result is None or result.is_found:
             continue
         shown = ", ".join(result.ran[:3]) + (", ..." if len(result.ran) > 3 else "")
-        how = f"{len(result.ran)} test{'s'[: len(result.ran) > 1]} passed: {shown}" if result.ran else "no test reaches it"
+        count = f"{len(result.ran)} test{'s' if len(result.ran) > 1 else ''}"
+        how = f"{count} passed: {shown}" if result.ran else "no test reaches it"
         lines += [
             f"- `{mutation.file}:{mutation.line}`, {mutation.kind}; {how}", "", "      " + mutation.before,
             "      " + mutation.after, "",
