@@ -178,8 +178,12 @@ class Reached:
         return []
 
     def _of_file(self, file: str) -> list[Test]:
-        entries = [entry for entry in self.entries if entry.file == file and entry.content == digest(self.tests[file])]
-        return [Test(name, seconds) for entry in entries for name, seconds in entry.seconds.items()]
+        found: Counter[str] = Counter()
+        for entry in self.entries:
+            for test, seconds in entry.seconds.items() if entry.file == file else ():
+                if name := self._name_now(entry, test):
+                    found[name] += seconds
+        return [Test(name, seconds) for name, seconds in found.items()]
 
     def _length(self, file: str) -> int:
         return self.sources[file].count("\n")
