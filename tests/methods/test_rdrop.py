@@ -37,6 +37,22 @@ def test_the_loss_is_half_of_equation_4(parts_of: Any) -> None:
     assert sums["consistency"].item() == pytest.approx(kl.sum(), rel=1e-4) and kl.sum() > 0.01
 
 
+def test_the_gradient_is_that_of_half_of_equation_4(parts_of: Any) -> None:
+    parts, alpha = parts_of(dropout=0.3), 4.0
+    method, labels = RDrop(alpha=alpha), parts.batch.targets["labels"]
+    torch.manual_seed(5)
+    p, q = (parts.model(parts.batch).log_softmax(1) for _ in range(2))
+    rows = torch.arange(len(labels))
+    kl_N = ((p.exp() - q.exp()) * (p - q)).sum(1) / 2
+    ((-p[rows, labels] - q[rows, labels] + alpha * kl_N) / 2).mean().backward()
+    expected = parts.gradients()
+    scale = {name: method.weight_of(name) / len(labels) for name in ("labels", "consistency")}
+    torch.manual_seed(5)
+    method.backward(parts.task, parts.model, parts.batch, scale, nullcontext)
+    for name, gradient in parts.gradients().items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
 def test_without_dropout_and_divergence_the_gradient_is_that_of_one_pass(parts_of: Any) -> None:
     parts = parts_of()
     scale = {"labels": 0.2, "consistency": 0.2}
