@@ -93,12 +93,15 @@ def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialec
                 and all(_is_there(column, names) for column in fields.values())
             ):
                 return fields
-    wanted = {role: trained_on.get(role, role) for role in alternatives[0]}
+    # Cells of a table hold no lists, so tokens cannot be advised there.
+    holds_lists = file_format not in ("csv", "tsv", "xlsx")
+    roles = next((roles for roles in alternatives if holds_lists or "tokens" not in roles), alternatives[0])
+    wanted = {role: trained_on.get(role, role) for role in roles}
     absent = [str(column) for column in wanted.values() if not _is_there(column, names)]
     raise DataError(
         f"{path}: there is no column {absent[0]}, from which the run reads; the file has {names[:12]}; "
         f"{hint(absent[0], names)}; set input.fields to e.g. "
-        f"{{{', '.join(f'{role}: COLUMN' for role in alternatives[0])}}}"
+        f"{{{', '.join(f'{role}: COLUMN' for role in roles)}}}"
     )
 
 

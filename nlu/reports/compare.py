@@ -77,8 +77,10 @@ def one_row(folder: Path) -> Row:
 def comparable(rows: Sequence[Row]) -> tuple[list[list[Run]], list[str]]:
     """Return the runs of each configuration whose mean is shown, and remarks.
 
-    Where one lacks folds, they are those with seed and fold of a run of every other.
+    Where one lacks folds, they are those with seed and fold of a run of every other. Raises UserError where two have no
+    metric in common, as runs of different tasks.
     """
+    _require_common_metrics(rows)
     sides = [row.counted for row in rows]
     lacking = {letter: missing_folds(row) for letter, row in zip(LETTERS, rows, strict=False)}
     places = [{(run.seed, run.fold) for run in side} for side in sides]
@@ -92,6 +94,25 @@ def comparable(rows: Sequence[Row]) -> tuple[list[list[Run]], list[str]]:
         return sides, remarks
     remarks.append(f"metrics: the means are over the folds that {'both' if len(rows) == 2 else 'all'} have")
     return [[run for run in side if (run.seed, run.fold) in shared] for side in sides], remarks
+
+
+def _require_common_metrics(rows: Sequence[Row]) -> None:
+    # A loss is one of its task and its loss function.
+    metrics = [
+        {metric for run in row.counted for held in run.metrics.values() for metric in held} - {"loss"} for row in rows
+    ]
+    for letter, row, found in list(zip(LETTERS, rows, metrics, strict=False))[1:]:
+        if metrics[0] and found and metrics[0].isdisjoint(found):
+            raise UserError(
+                f"{LETTERS[0]} ({rows[0].runs[0].folder}) has {_some(metrics[0])}, and {letter} "
+                f"({row.runs[0].folder}) has {_some(found)}: they have no metric in common, so there is nothing to "
+                "compare; give runs of one task"
+            )
+
+
+def _some(metrics: set[str]) -> str:
+    names = sorted(metrics)
+    return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
 
 
 def config_differences(rows: Sequence[Row]) -> dict[str, tuple[object, ...]]:

@@ -146,6 +146,16 @@ def test_conll_columns_get_a_tag_in_a_last_column(tmp_path: Path) -> None:
         assert [line.split("\t")[2] for line in block.splitlines()] == tags
 
 
+def test_a_tagger_is_advised_columns_that_a_table_can_hold(tmp_path: Path, capsys: Any) -> None:
+    run = trained(TASKS["tag"], tmp_path)
+    (tmp_path / "new.csv").write_text("line\nabd\n")
+    given = (f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/out.csv")
+    predict(*given, status=2)
+    assert "set input.fields to e.g. {text: COLUMN}" in capsys.readouterr().err
+    predict(*given, "input.fields={text: line}")
+    assert (tmp_path / "out.csv").read_text().startswith("line,prediction\nabd,")
+
+
 def test_conll_lines_come_back_with_marks_wide_spaces_and_bad_ones(tmp_path: Path) -> None:
     run = trained(TASKS["tag"], tmp_path)
     lines = "-DOCSTART- O\n\na O\n\u3000 O\nb\u2028c O\n\nx\n\nd O\n-DOCSTART- O\n\na O"

@@ -31,6 +31,15 @@ def test_keys_that_differ_and_metrics_stand_side_by_side(tmp_path):
     assert (first.mean, second.mean) == (0.6, 0.7)
 
 
+def test_runs_without_a_common_metric_are_not_compared(tmp_path):
+    end_run(begin_run(tmp_path / "a"), 0.6, loss=0.5)
+    folder = end_run(begin_run(tmp_path / "b"), 0.7, loss=0.4)
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result).replace('"accuracy"', '"span_f1"'))
+    with pytest.raises(UserError, match=r"A \(.*a\) has accuracy, and B \(.*b\) has span_f1: they have no metric in"):
+        difference_of(tmp_path / "a", tmp_path / "b")
+
+
 def test_flipped_rows_are_counted_each_way(tmp_path):
     others = [(0, "good", "bad"), (1, "bad", "bad"), (2, "good", "good"), (3, "bad", "bad"), (4, "good", "good")]
     flips = pair(tmp_path, others).flips["dev"]
