@@ -199,7 +199,7 @@ def test_choices_that_leave_a_size_to_the_weights_bring_weights(composer, choice
 def test_what_a_choice_leaves_to_the_user_is_one_problem_each(composer):
     for choice, keys in ({"data": "files"}, ["data.train"]), ({"model": "hf"}, ["model.pretrained"]):
         config = composer.plain(*(f"{group}={name}" for group, name in choice.items()))
-        assert [text.partition(" but must be")[0] for text in composer.problems_of(config)] == [
+        assert [text.partition("; set it to")[0] for text in composer.problems_of(config)] == [
             f"{key} is not set" for key in keys
         ]
 
