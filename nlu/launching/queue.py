@@ -30,6 +30,10 @@ class JobState(StrEnum):
         return self not in (JobState.WAITING, JobState.RUNNING)
 
 
+class QueueFull(OSError):
+    """The queue takes no more jobs before some have ended: no fault of those that it did not take."""
+
+
 class JobRefused(UserError):
     """The queue did not take a job: what it said, and what to change."""
 

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.submitted import refusal_of
 from nlu.launching.attended import SILENCE_S, Attended, Beats, beat_file, missed_file
-from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
+from nlu.launching.queue import Job, JobRefused, JobState, Look, QueueFull, Ticket
 from nlu.launching.queues import Place
+from nlu.launching.slurm_folders import TOKENS, Folders
 from nlu.launching.submitit_jobs import log_files, read_outcome, result_file, start_jobs_apart, tail
-from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.storage.heartbeat import Marks
 
@@ -60,10 +60,6 @@ _FULL = re.compile(
 )
 """what sbatch says of a limit that ends by itself; its last line names the policy only"""
 _NO_CLUSTER = "Could not establish a configuration source"
-SUBMITTED = "_submitted.pkl"
-"""how the file with a job's work ends, behind its id"""
-TOKENS = "tokens.json"
-"""file in the folder of a submission: the tokens of its jobs, in the order of the array"""
 SAYS = "sbatch: error: "
 _UNKNOWN = "Invalid job id"
 
@@ -73,12 +69,13 @@ class SlurmQueue:
 
     name = "slurm"
     poll_s = 2.0
+    slowest_poll_s = 30.0
 
     def __init__(self, place: Place):
         self._settings, self._work = dict(place.settings), place.work
         folder = self._settings.get("submitit_folder") or f"{place.folder}/.submitit/%j"
         self._base = Path(os.path.abspath(Path(str(folder).replace("%j", "")).expanduser()))
-        self._folders: dict[str, Path] = {}
+        self._folders = Folders.below(self._base)
         self._missed = Marks()
         self._beats = Beats()
 
@@ -116,7 +113,7 @@ class SlurmQueue:
                 raise OSError(f"Slurm does not answer: {said}") from error
             if limit := _FULL.search(str(getattr(error.__cause__, "stderr", ""))):
                 # It is over once jobs of this user have ended; what was taken before stays.
-                raise OSError(f"Slurm takes no more jobs now: {limit[0]}") from error
+                raise QueueFull(f"Slurm takes no more jobs now: {limit[0]}") from error
             self._take_back(jobs[0].token)
             if _NO_CLUSTER in said:
                 raise JobRefused(
@@ -126,6 +123,7 @@ class SlurmQueue:
             raise JobRefused(
                 f"Slurm refused the jobs: {said.removeprefix(SAYS)}; correct what hydra.launcher sets"
             ) from error
+        self._folders.submitted(self._base / jobs[0].token, [str(one.job_id) for one in submitted])
         return [self._ticket(job, str(one.job_id)) for job, one in zip(jobs, submitted, strict=True)]
 
     def _take_back(self, token: str) -> None:
@@ -181,17 +179,8 @@ class SlurmQueue:
         A job whose submission was killed before submitit had put its work in place is none: started, it finds nothing
         to do, and fails after a minute.
         """
-        ids = dict(self._submitted())
+        ids = self._folders.ids()
         return [self._ticket(job, ids[job.token]) if job.token in ids else None for job in jobs]
-
-    def _submitted(self) -> Iterator[tuple[str, str]]:
-        """Yield the token and the id of each job whose work is in place: its place in the array is that in the list."""
-        for path in self._base.glob(f"*/*{SUBMITTED}"):
-            id = path.name.removesuffix(SUBMITTED)
-            tokens = (read_json(path.with_name(TOKENS)) or {}).get("tokens", [])
-            place = int(id.partition("_")[2] or 0)
-            if place < len(tokens):
-                yield tokens[place], id
 
     def look(self, ids: Sequence[str]) -> Mapping[str, Look]:
         """See `nlu.launching.queue.Queue`. While Slurm does not answer, the jobs' beats do."""
@@ -253,14 +242,9 @@ class SlurmQueue:
         return [output_file] if self._settings.get("stderr_to_stdout") else [error_file, output_file]
 
     def _folder(self, id: str) -> Path:
-        if id not in self._folders:
-            if not re.fullmatch(r"\d+(_\d+)?", id):
-                raise UserError(f"{id} is no job of Slurm's; its ids are like 57 or 57_3")
-            found = sorted(self._base.glob(f"*/{id}{SUBMITTED}"), key=lambda path: path.stat().st_mtime)
-            if not found:
-                return self._base
-            self._folders[id] = found[-1].parent
-        return self._folders[id]
+        if not re.fullmatch(r"\d+(_\d+)?", id):
+            raise UserError(f"{id} is no job of Slurm's; its ids are like 57 or 57_3")
+        return self._folders.of(id) or self._base
 
 
 def _largest_array() -> int:

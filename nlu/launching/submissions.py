@@ -74,6 +74,10 @@ class Submissions:
     def __init__(self, folder: Path):
         self.folder = folder
         self._file = folder / FOLDER / FILE
+        self._reading = threading.Lock()
+        self._known: dict[str, Submitted] = {}
+        """by token, as of the lines that were read"""
+        self._read_bytes = self._read_lines = self._inode = 0
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -148,27 +152,54 @@ class Submissions:
 
     def read(self) -> list[Submitted]:
         """Return the jobs that were handed over or about to be, oldest first. Raises DataError for a damaged record."""
-        found: dict[str, Submitted] = {}
+        with self._reading:
+            self._catch_up()
+            return list(self._known.values())
+
+    def changed(self) -> list[Submitted]:
+        """Return the jobs of which something was written down since this record was read; raises as `read` does."""
+        with self._reading:
+            return [self._known[token] for token in self._catch_up() if token in self._known]
+
+    def _catch_up(self) -> list[str]:
+        """Read the lines that were added, and return the tokens of their jobs."""
+        touched: dict[str, None] = {}
         for number, event in self._events():
             try:
-                _apply(event, found)
+                touched |= dict.fromkeys(_apply(event, self._known))
             except (KeyError, TypeError) as error:
                 raise DataError(f"{self._file}:{number} is no event of a submission ({error}); move it away") from error
-        return list(found.values())
+        return list(touched)
 
     def _events(self) -> Iterator[tuple[int, Any]]:
         if not self._file.is_file():
+            self._forget()
             return
-        lines = self._file.read_text(encoding="utf-8").split("\n")
-        # What stands behind the last line break was cut by a kill.
-        for number, line in enumerate(lines[:-1], 1):
-            try:
-                yield number, json.loads(line)
-            except ValueError as error:
-                # A cut line to which a later event was added.
-                if '{"event"' not in line[1:]:
-                    raise DataError(f"{self._file}:{number} is no JSON; move it away") from error
-                yield number, json.loads(line[line.rindex('{"event"') :])
+        with open(self._file, "rb") as file:
+            if (about := os.fstat(file.fileno())).st_size < self._read_bytes or about.st_ino != self._inode:
+                # It was moved away, as a damaged one should be, and another has begun.
+                self._forget()
+            self._inode = about.st_ino
+            file.seek(self._read_bytes)
+            lines = file.read().split(b"\n")
+        # What stands behind the last line break was cut by a kill, or is being written.
+        for line in lines[:-1]:
+            number = self._read_lines + 1
+            yield number, self._event(number, line.decode("utf-8"))
+            self._read_bytes, self._read_lines = self._read_bytes + len(line) + 1, number
+
+    def _event(self, number: int, line: str) -> Any:
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            # A cut line to which a later event was added.
+            if '{"event"' not in line[1:]:
+                raise DataError(f"{self._file}:{number} is no JSON; move it away") from error
+            return json.loads(line[line.rindex('{"event"') :])
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._read_bytes = self._read_lines = 0
 
     def _add(self, event: str, **values: Any) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -183,24 +214,30 @@ class Submissions:
             sync_folder(self.folder)
 
 
-def _apply(event: Mapping[str, Any], found: dict[str, Submitted]) -> None:
+def _apply(event: Mapping[str, Any], found: dict[str, Submitted]) -> list[str]:
+    """Enter an event, and return the tokens of its jobs."""
     if event["event"] == "begin":
         for own in event["jobs"]:
             job = Job(own["number"], own["folder"], tuple(own["overrides"]), own["token"])
             found[job.token] = Submitted(
                 job, event["queue"], event["settings"], event["command"], event["time_s"], None, None
             )
-    elif event["event"] == "submitted":
+        return [own["token"] for own in event["jobs"]]
+    if event["event"] == "submitted":
         for known in event["tickets"]:
             before = found[known["token"]]
             ticket = Ticket(before.job, known["id"], known["log"])
             found[known["token"]] = replace(before, ticket=ticket)
-    elif event["event"] == "refused":
+        return [known["token"] for known in event["tickets"]]
+    if event["event"] == "refused":
         for token in event["tokens"]:
             found.pop(token, None)
-    elif event["event"] == "ended":
+        return list(event["tokens"])
+    if event["event"] == "ended":
         before = found[event["token"]]
         found[event["token"]] = replace(before, ended=event["state"])
+        return [event["token"]]
+    return []
 
 
 def submissions_below(folder: Path) -> list[Submissions]:

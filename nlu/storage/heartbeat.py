@@ -10,6 +10,7 @@ What keeps a holder that wakes up from writing is the fence of what it held (doc
 
 import itertools
 import logging
+import math
 import os
 import tempfile
 import threading
@@ -114,7 +115,10 @@ class Marks:
     written, this process counts for itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, again_s: float = 60.0) -> None:
+        self._again_s = again_s
+        """how often a mark is removed that another command may have made meanwhile"""
+        self._ended_s: dict[Path, float] = {}
         self._watches: dict[Path, tuple[Watch, float]] = {}
         """of each mark: the watch, and for how long its sign had been there when this process looked first"""
 
@@ -124,6 +128,7 @@ class Marks:
         Without `read` the sign is always the same: the seconds since somebody asked first.
         """
         if mark not in self._watches:
+            self._ended_s.pop(mark, None)
             watch, before_s = Watch(read), 0.0
             with suppress(OSError):
                 before_s = _age_s(mark, str(watch.sign))
@@ -135,8 +140,15 @@ class Marks:
         return before_s + still_s
 
     def end(self, mark: Path) -> None:
-        """Begin at 0 the next time, whichever command asks."""
+        """Begin at 0 the next time, whichever command asks.
+
+        Whoever follows jobs calls this for each of them whenever it looks, so most calls touch no disk.
+        """
         self._watches.pop(mark, None)
+        now_s = time.monotonic()
+        if now_s - self._ended_s.get(mark, -math.inf) < self._again_s:
+            return
+        self._ended_s[mark] = now_s
         with suppress(OSError):
             mark.unlink(missing_ok=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nlu.config.errors import UserError
 from nlu.storage.redaction import credential_problems
@@ -114,7 +114,8 @@ def open_storage(url: str, *, is_known: bool = False, patience_s: float | None =
 
     Once open it bears an outage of `patience_s` seconds, `OUTAGE_S` unless told. Raises UserError where it cannot be
     opened, StorageAway if it does not answer. One that `is_known` to hold a study is waited for as long as that, and
-    nothing is made in its place.
+    nothing is made in its place. So jobs open it, of which there may be hundreds, each with a report now and then: none
+    keeps a connection to a database between its requests.
     """
     from nlu.sweeps.patience import PatientStorage, patiently
 
@@ -131,7 +132,7 @@ def _opened(url: str, is_known: bool) -> tuple[BaseStorage, tuple[type[Exception
         return _journal_file(url, Path(rest), is_known), (OSError,)
     if scheme in OBJECT_SCHEMES:
         return _journal_of_objects(url), (StorageAway, OSError)
-    return _database(url, scheme)
+    return _database(url, scheme, keeps_connection=not is_known)
 
 
 def unreachable(url: str, error: Exception) -> StorageAway:
@@ -164,18 +165,21 @@ def _journal_of_objects(url: str) -> BaseStorage:
     return JournalStorage(ObjectJournalBackend(url))
 
 
-def _database(url: str, scheme: str) -> tuple[BaseStorage, tuple[type[Exception], ...]]:
+def _database(url: str, scheme: str, *, keeps_connection: bool) -> tuple[BaseStorage, tuple[type[Exception], ...]]:
     from optuna.exceptions import StorageInternalError
     from optuna.storages import RDBStorage
     from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.pool import NullPool
 
     from nlu.sweeps.optuna_private import cached
 
     if problem := _driver_problem(url):
         raise UserError(problem)
-    arguments = {"connect_args": {"connect_timeout": CONNECT_TIMEOUT_S}} if scheme.startswith("postgresql") else {}
+    arguments: dict[str, Any] = {"pool_pre_ping": True} if keeps_connection else {"poolclass": NullPool}
+    if scheme.startswith("postgresql"):
+        arguments["connect_args"] = {"connect_timeout": CONNECT_TIMEOUT_S}
     try:
-        opened = RDBStorage(_with_driver(url), engine_kwargs={"pool_pre_ping": True, **arguments})
+        opened = RDBStorage(_with_driver(url), engine_kwargs=arguments)
         return cached(opened), (StorageInternalError, DBAPIError)
     except DBAPIError as error:
         raise unreachable(url, error) from error

@@ -10,9 +10,10 @@ import pytest
 
 from nlu.launching import slurm
 from nlu.launching.attended import beat_file, beating
-from nlu.launching.queue import Job, JobRefused, JobState, Ticket
+from nlu.launching.queue import Job, JobRefused, JobState, QueueFull, Ticket
 from nlu.launching.queues import Place
-from nlu.launching.slurm import SUBMITTED, SlurmQueue
+from nlu.launching.slurm import SlurmQueue
+from nlu.launching.slurm_folders import SUBMITTED
 from nlu.storage.heartbeat import Marks
 
 ID = "57_3"
@@ -113,7 +114,7 @@ def test_a_job_that_slurm_has_forgotten_is_lost_to_commands_of_which_each_looks_
 
 
 def test_what_a_command_missed_is_over_once_another_that_follows_the_job_has_seen_it(tmp_path):
-    mark, follower, other = tmp_path / "57_missed", Marks(), Marks()
+    mark, follower, other = tmp_path / "57_missed", Marks(again_s=0.0), Marks()
     follower.end(mark)
     assert other.still_s(mark) < 1
     os.utime(mark, (time.time() - 7200,) * 2)
@@ -144,7 +145,7 @@ def test_a_limit_that_ends_by_itself_refuses_no_job_and_withdraws_none_that_was_
     monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
     jobs = [Job(number, str(tmp_path), (), f"token-{number}") for number in range(2)]
     full = SlurmQueue(Place({}, tmp_path, work=print))
-    with pytest.raises(OSError, match="Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit"):
+    with pytest.raises(QueueFull, match="Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit"):
         full.submit(jobs)
     assert said.read_text() == "", "nothing was cancelled"
     first, second = full.find(jobs)

@@ -89,6 +89,7 @@ class PaiQueue:
     """Jobs on PAI, each with a mirror; results come back into the folders of the submission."""
 
     poll_s = 5.0
+    slowest_poll_s = 20.0
 
     def __init__(self, settings: PaiSettings, place: Place):
         self._settings, self._place = settings, place
@@ -97,6 +98,7 @@ class PaiQueue:
         self._opened: Service | None = None
         self._code_name: tuple[str, str] | None = None
         self._named: str | None = None
+        self._submissions = Submissions(place.folder)
         self._jobs: dict[str, Job] = {}
         self._peeked_s: dict[str, float] = {}
         self._followed: dict[str, str] = {}
@@ -253,7 +255,7 @@ class PaiQueue:
     def _runs(self) -> str:
         """Return where runs of this folder are kept, by a name that every machine that sees the folder knows."""
         if self._named is None:
-            drawn = Submissions(self._place.folder).name()
+            drawn = self._submissions.name()
             self._named = f"{_plain(self._place.folder.name)}-{drawn}"
         return f"runs/{self._named}"
 
@@ -310,7 +312,7 @@ class PaiQueue:
     def _job(self, id: str) -> Job | None:
         """Return a job by its id, also one that another command submitted into this folder."""
         if id not in self._jobs:
-            for known in Submissions(self._place.folder).read():
+            for known in self._submissions.changed():
                 if known.ticket is not None:
                     self._jobs[known.ticket.id] = known.job
                     self._service().doubts.note_new(known.ticket.id, time.time() - known.time_s)
