@@ -11,7 +11,19 @@ import pytest
 from nlu.launching import slurm
 from nlu.launching.queue import JobRefused, JobState
 from tests.slurm.cluster import begin_node, lose_node
-from tests.slurm.works import ask, detail, fail, jobs, kill_process, let_end, process_of, queue, until, wait
+from tests.slurm.works import (
+    ask,
+    detail,
+    fail,
+    jobs,
+    kill_process,
+    let_end,
+    process_of,
+    queue,
+    submit_another,
+    until,
+    wait,
+)  # fmt: skip
 
 pytestmark = [pytest.mark.slurm]
 
@@ -143,7 +155,8 @@ def test_a_job_whose_node_goes_down_is_queued_again_or_where_that_is_forbidden_l
     own = queue(tmp_path, wait, additional_parameters={"nodelist": "n2"})
     fixed = queue(tmp_path / "fixed", wait, additional_parameters={"nodelist": "n2", "no-requeue": True})
     (again,), (gone,) = own.submit(jobs(tmp_path, 1)), fixed.submit(jobs(tmp_path, 1))
-    until(JobState.RUNNING, own, again), until(JobState.RUNNING, fixed, gone)
+    # Before srun has started a job's work, the end of slurmd is a failure of the job.
+    process_of(own, again), process_of(fixed, gone)
     lose_node("n2")
     try:
         assert until(JobState.LOST, fixed, gone)[0].reason in ("NODE_FAIL", "NODE_FAIL, exit 1:0")
@@ -249,3 +262,13 @@ def test_without_accounting_commands_that_do_not_wait_collect_a_job_that_slurm_h
     assert queue(tmp_path).look([id])[id].state is JobState.RUNNING
     time.sleep(1.1)
     assert queue(tmp_path).look([id])[id].state is JobState.LOST
+
+
+def test_a_job_that_a_job_submits_is_one_of_its_own(tmp_path):
+    own = queue(tmp_path, submit_another)
+    (ticket,) = own.submit(jobs(tmp_path, 1))
+    until(JobState.DONE, own, ticket)
+    outer, inner = own.outcome(ticket.id).return_value
+    assert outer["SLURM_JOB_ID"] == ticket.id != inner["SLURM_JOB_ID"]
+    assert inner["OF_THE_USER"] == "1"
+    assert not {"RANK", "MASTER_ADDR", "SLURM_OF_THE_OUTER"} & set(inner)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nlu.launching.queue import Ticket
+from nlu.launching.submissions import Submissions
 from tests.launchers.searches import states
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.works import PATIENCE_S, ask, kill_process, queue
@@ -36,6 +37,11 @@ def begun(folder: Path) -> None:
         time.sleep(0.1)
 
 
+def submitted(folder: Path) -> dict[int, Ticket]:
+    """The tickets of the trials' jobs."""
+    return {one.job.number: one.ticket for one in Submissions(folder).read() if one.ticket is not None}
+
+
 def search(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "nlu.train", *SEARCH, f"hydra.sweep.dir={folder}", *overrides]
     return subprocess.Popen(command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -46,7 +52,7 @@ def test_of_a_search_one_job_is_cancelled_one_pushed_aside_and_one_loses_its_nod
     process = search(folder, *data, f"optimizer.lr=choice({','.join(map(str, RATES))})")
     try:
         begun(folder)
-        jobs = {int(Path(job.folder).name): id for job, id in queue(folder)._submitted()}
+        jobs = {number: ticket.id for number, ticket in submitted(folder).items()}
         ask("scancel", jobs[0])
         ask("scontrol", "requeue", jobs[1])
         node = ask("squeue", "--noheader", f"--jobs={jobs[2]}", "--format=%N").strip()
@@ -74,7 +80,7 @@ def test_without_accounting_a_search_waits_for_no_job_that_is_gone(tmp_path):
     try:
         begun(folder)
         own = queue(folder)
-        tickets = {int(Path(job.folder).name): Ticket(job, id) for job, id in own._submitted()}
+        tickets = submitted(folder)
         ask("scancel", tickets[0].id)
         kill_process(own, tickets[1])
         said, _ = process.communicate(timeout=4 * PATIENCE_S)
