@@ -8,6 +8,7 @@ from nlu.config import stopping
 from nlu.config.words import counted
 from nlu.display.jobs import choose
 from nlu.launching.listing import cancel_all
+from nlu.launching.waiting import give_up
 
 from ._board import Board
 from ._slots import Slots, terminate_jobs
@@ -21,6 +22,8 @@ def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> Non
     """Have local jobs save their state and end; those on other machines continue, and are found again."""
     # A job of this process has ended by then.
     left = set(running) if slots.is_threaded else set()
+    # What waits for a place in a queue never gets one now.
+    give_up()
     if not slots.is_local:
         # What refused one job refuses others, which end by themselves soon after.
         wait_s = REFUSED_S if stopping.received() is None else AGAIN_S

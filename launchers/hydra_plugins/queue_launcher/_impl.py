@@ -4,8 +4,8 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from nlu.launching.listing import Several
 from nlu.launching.queue import Finding, Job, JobRefused, JobState, Look, Queue, Ticket
 from nlu.launching.queues import Place, open_queue
 from nlu.launching.submissions import Submissions, Submitted, kept_settings, new_tokens, without_resume
+from nlu.launching.waiting import pause, when_there_is_room
 from nlu.storage.redaction import LAUNCHER_LINES, command_text, hide_setting, is_secret_name
 from nlu.storage.temporary import Pauses
 
@@ -335,7 +336,7 @@ class _Launch:
         for wait_s in (*AGAIN_S, None):
             left = [job for job in jobs if job.token not in found]
             try:
-                found |= {ticket.job.token: ticket for ticket in self.queue.submit(left)} if left else {}
+                found |= {ticket.job.token: ticket for ticket in self._hand_over(left)} if left else {}
                 break
             except JobRefused:
                 self.submissions.refused(left)
@@ -347,6 +348,10 @@ class _Launch:
         history.note(self.name, tickets, self.command)
         return tickets
 
+    def _hand_over(self, jobs: list[Job]) -> list[Ticket]:
+        # A grid is handed over as a whole, which a limit may refuse whatever ends.
+        return when_there_is_room(partial(self.queue.submit, jobs)) if self.is_trial else self.queue.submit(jobs)
+
     def _unanswered(self, jobs: list[Job], found: dict[str, Ticket], error: OSError, wait_s: float | None) -> None:
         """Wait where a queue did not answer, and look which jobs it has all the same, before it is asked again.
 
@@ -355,8 +360,9 @@ class _Launch:
         what = f"{self.queue.name} does not answer: {error}"
         if not isinstance(self.queue, Finding) or wait_s is None:
             raise JobRefused(f"{what}; the same command finds what it has taken all the same, and submits the rest")
-        print(f"nlu: {what}; it is asked again in {wait_s:g} s", file=sys.stderr)
-        time.sleep(wait_s)
+        print(f"nlu: {what}; it is asked again in {wait_s:.1f} s", file=sys.stderr)
+        if not pause(wait_s):
+            raise JobRefused(f"{what}; it was not asked again, since this command was stopped")
         with contextlib.suppress(OSError):
             tickets = self.queue.find(jobs)
             found |= {ticket.job.token: ticket for ticket in tickets if ticket is not None}

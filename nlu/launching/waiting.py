@@ -1,0 +1,93 @@
+"""Waiting until a queue takes a job that it does not take now, unless whoever submits it is stopped."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from nlu.config import stopping
+from nlu.launching.queue import JobRefused, QueueFull
+from nlu.storage.temporary import Pauses
+
+FULL = Pauses(5.0, 120.0)
+"""how long a queue that is full is left alone: it has room as soon as any job of this user ends"""
+LOOK_S = 0.2
+"""how often a thread that waits looks whether it is to stop"""
+Tickets = TypeVar("Tickets")
+
+_turn = threading.Lock()
+"""Of all the trials that wait only one asks the queue: hundreds would ask the controller of a cluster all the time."""
+_counting = threading.Lock()
+_waiting = 0
+_is_over = threading.Event()
+
+
+def give_up() -> None:
+    """Have the threads that wait end soon: the search that they belong to does."""
+    _is_over.set()
+
+
+def is_over() -> bool:
+    return _is_over.is_set() or stopping.received() is not None
+
+
+def pause(seconds: float) -> bool:
+    """Sleep; returns False, at once, where nothing is to be submitted any more."""
+    end_s = time.monotonic() + seconds
+    while not is_over():
+        if (left_s := end_s - time.monotonic()) <= 0:
+            return True
+        time.sleep(min(left_s, LOOK_S))
+    return False
+
+
+def when_there_is_room(submit: Callable[[], Tickets]) -> Tickets:
+    """Submit a trial's job, again and again while its queue is full. Raises JobRefused where the search is stopped."""
+    try:
+        return submit()
+    except QueueFull as full:
+        with _told(full):
+            return _in_turn(submit, full)
+
+
+def _in_turn(submit: Callable[[], Tickets], full: QueueFull) -> Tickets:
+    while not _turn.acquire(timeout=LOOK_S):
+        if is_over():
+            raise _stopped(full)
+    try:
+        for pause_s in FULL:
+            if not pause(pause_s):
+                raise _stopped(full)
+            try:
+                return submit()
+            except QueueFull as again:
+                full = again
+    finally:
+        _turn.release()
+    raise AssertionError("these pauses have no end")
+
+
+def _stopped(full: QueueFull) -> JobRefused:
+    return JobRefused(f"{full}; the search was stopped while this job waited")
+
+
+@contextmanager
+def _told(full: QueueFull) -> Iterator[None]:
+    """Say that trials wait when the first of them does."""
+    global _waiting
+    with _counting:
+        _waiting += 1
+        is_first = _waiting == 1
+    if is_first:
+        print(
+            f"nlu: {full}; trials wait until jobs of yours have left the queue, and this search continues by itself; "
+            "Ctrl-C ends it, and the same command continues it",
+            file=sys.stderr,
+        )
+    try:
+        yield
+    finally:
+        with _counting:
+            _waiting -= 1
