@@ -1,10 +1,14 @@
 """Folds: every row held out once, labels and sizes even, equal texts and groups never torn apart."""
 
+from collections import Counter
+from fractions import Fraction
+
 import numpy as np
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nlu.data.folds import clusters_of, fold_numbers
+from nlu.data.seeds import generator
 
 LABELS = st.lists(st.integers(0, 4), min_size=2, max_size=80)
 
@@ -125,3 +129,30 @@ def test_the_rarest_label_is_dealt_first_by_hand():
     assert sorted((fold, tuple(sorted(labels))) for fold, labels in zip(fold_N.tolist(), sets, strict=True)) == [
         (0, (0,)), (0, (0, 1)), (1, (0,)), (1, (0, 1))
     ]  # fmt: skip
+
+
+CLUSTERS = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=5), min_size=4, max_size=14)
+
+
+@given(CLUSTERS, st.integers(2, 4), st.integers(0, 3))
+def test_each_cluster_of_several_rows_goes_where_it_adds_least_to_the_squared_shares(clusters, count, seed):
+    label_N = np.array([label for labels in clusters for label in labels])
+    cluster_N = np.repeat(np.arange(len(clusters)), list(map(len, clusters)))
+    fold_N = fold_numbers(cluster_N, label_N, count=count, seed=seed)
+    fold_of = dict(zip(cluster_N.tolist(), fold_N.tolist(), strict=True))
+    totals, folds = Counter(label_N.tolist()), [Counter() for _ in range(count)]
+    # Largest first, of equal ones in the order that the seed gives.
+    order = generator(seed, "folds").permutation(len(clusters)).tolist()
+    for cluster in sorted(order, key=lambda one: -len(clusters[one])):
+        own = Counter(clusters[cluster])
+        costs = [
+            (sum(Fraction((rows[label] + own[label]) ** 2 - rows[label] ** 2, totals[label] ** 2) for label in own),
+             rows.total())
+            for rows in folds
+        ]  # fmt: skip
+        # A fold that is left empty in the end is given a cluster of another one.
+        assume(all(rows for rows in folds) or costs[fold_of[cluster]] == min(costs))
+        assert costs[fold_of[cluster]][0] == min(costs)[0]
+        if len({cost for cost, _ in costs}) == 1:
+            assert costs[fold_of[cluster]] == min(costs), "of equal ones the fold of the fewest rows"
+        folds[fold_of[cluster]] += own

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
 from nlu.data import pieces
@@ -82,6 +82,17 @@ def test_special_tokens_of_a_tokenizers_file_are_found_in_the_text_as_it_finds_t
     texts = ["中[MASK]国", "a [MASK] b", "[mask]", "中国", "[ MASK ]", "ab[SEP]"]
     assert can_cut(backend)
     assert of_pieces(PieceTokenizer(backend), texts) == of_whole_texts(backend, texts)
+
+
+def test_the_special_tokens_that_a_tokenizers_file_puts_around_texts_are_no_tokens_of_pieces() -> None:
+    backend = wordpiece(VOCAB, True, "vocab").backend
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    assert backend.encode("ab").ids[0] == 2
+    assert of_pieces(PieceTokenizer(backend), ["ab 中国", "", "c"]) == [
+        backend.encode(text, add_special_tokens=False).ids for text in ("ab 中国", "", "c")
+    ]
 
 
 def test_tokenizers_that_cut_otherwise_are_left_alone() -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import random
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from nlu.config.errors import DataError, UserError
 from nlu.data import reading as reading_module
 from nlu.data import store as store_module
 from nlu.data.collate import collate
+from nlu.data.dataset import Files
 from nlu.data.folds import Fold
+from nlu.data.prepare import Part, prepare, prepare_part
 from nlu.data.tokenizing import SPECIALS, WordPiece
 from nlu.storage.cache import cache_dir
 
@@ -83,6 +86,35 @@ def test_a_store_is_found_again_and_not_built_again(write, open_files):
     second = open_files(**settings)
     assert second.folder == first.folder and second.tokenizer.digest == first.tokenizer.digest
     assert {path: path.stat().st_mtime_ns for path in second.folder.rglob("*")} == files
+
+
+def test_it_is_said_whether_a_store_was_found_or_built(write, open_files, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("nlu"), "propagate", True)
+    caplog.set_level(logging.INFO, "nlu")
+    settings = {"train": write("train.tsv", TRAIN + "once more\t1\n"), "dev": write("dev.tsv", DEV)}
+    for word in ("built", "found"):
+        caplog.clear()
+        folder = open_files(**settings).folder
+        assert [one.getMessage() for one in caplog.records] == [f"data store {folder}: {word}"]
+
+
+def test_bars_count_every_row_of_the_vocabulary_and_of_each_set(write, monkeypatch):
+    monkeypatch.setattr(reading_module, "CHUNK_ROWS", 2)
+    shown = {}
+
+    @contextmanager
+    def bar(description):
+        yield shown.setdefault(description, []).append
+
+    train, dev = write("train.tsv", "a\t1\n\t0\nb\t0\nc\t1\nd\t0\n"), write("dev.tsv", "a\t1\nb\t0\nc\t0\n")
+    files = Files(train=str(train), dev=str(dev), fields={"text": 0, "label": 1}, on_bad_row="skip", header=False)
+    wanted = {"vocabulary": [2, 2, 1], "tokenizing {}train": [2, 2, 1], "tokenizing {}dev": [2, 1]}
+    target, given = "nlu.data.targets.Classes", {"pretrained": None, "vocab": None, "progress": bar}
+    assert not prepare_part(files, WordPiece(min_count=1), target, ["single"], Part(1, 2), **given)
+    assert shown == {name.format("part 2 of 2 of "): counts for name, counts in wanted.items()}
+    shown.clear()
+    prepare(files, WordPiece(min_count=1), target, ["single"], **given)
+    assert shown == {name.format(""): counts for name, counts in wanted.items()}
 
 
 @pytest.mark.parametrize(
@@ -298,8 +330,11 @@ def test_the_vocabulary_is_that_of_the_training_rows_and_every_set_is_written_in
 
 
 def test_a_split_that_leaves_no_dev_row_is_refused(write, open_files):
-    refused(open_files, "the set dev is empty", "data.dev_fraction=0.01", train=write("train.tsv", TRAIN),
-            dev_fraction=0.01)  # fmt: skip
+    refused(open_files, "the set dev is empty after splitting 3 rows with data.dev_fraction=0.01; set data.dev",
+            train=write("train.tsv", TRAIN), dev_fraction=0.01)  # fmt: skip
+    train = write("groups.tsv", "good\t1\tx\nbad\t0\tx\n")
+    refused(open_files, "splitting 2 rows with data.dev_fraction=0.01 by folds.group_by=2; set data.dev to a file",
+            train=train, dev_fraction=0.01, group_by=2)  # fmt: skip
 
 
 def test_a_set_may_be_a_list_of_files(write, open_files):

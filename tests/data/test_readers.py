@@ -215,6 +215,10 @@ def test_a_bad_row_is_described_by_file_row_field_value_and_rule(tmp_path):
     assert [text.partition(": ")[2] for text in said] == [
         f"field label: {shown} is no label" for shown in ("'5'", "5", "null", '["x"]')
     ]
+    for length, shown in ((80, "x" * 80), (81, "x" * 77 + "...")):
+        assert f"field label: {shown!r} is no label" in BadRow(3, "label", "x" * length, "is no label").describe(
+            tmp_path
+        )
     text = BadRow(12, "label", "x" * 100, "is not in the label map").describe(tmp_path / "a.tsv")
     assert text == f"{tmp_path}/a.tsv:12: field label: {'x' * 77 + '...'!r} is not in the label map"
 

@@ -129,6 +129,34 @@ def test_texts_taken_for_labels_are_refused_with_the_remedy():
     assert len(closed(Classes(files(labels=texts)), texts)[0]) == 30
 
 
+@pytest.mark.parametrize(
+    ("different", "rows", "length", "are_texts"),
+    [(20, 20, 10, True), (19, 19, 10, False), (20, 20, 9, False), (21, 41, 10, True), (20, 40, 10, False),
+     (2, 40, 30, False)],
+)  # fmt: skip
+def test_labels_are_texts_where_rows_are_many_labels_hardly_ever_come_twice_and_are_long(
+    different, rows, length, are_texts
+):
+    values = [f"{place % different:02}".rjust(length, "x") for place in range(rows)]
+    if are_texts:
+        with pytest.raises(DataError, match=f"{different} different labels in {rows} rows, such as 'x+00', so the fie"):
+            closed(Classes(files()), values)
+    else:
+        assert closed(Classes(files()), values)[1] == values
+
+
+@pytest.mark.parametrize(("fractions", "are_numbers"), [(20, False), (21, True)])
+def test_more_than_twenty_labels_with_points_are_numbers(fractions, are_numbers):
+    values = [f"{number}.5" for number in range(fractions)] + [str(number) for number in range(9)] * 9
+    if are_numbers:
+        with pytest.raises(
+            DataError, match="30 different labels in 102 rows, of which 21 are numbers such as 0.5, 1.5"
+        ):
+            closed(Classes(files()), values)
+    else:
+        assert len(closed(Classes(files()), values)[0]) == 29
+
+
 def test_texts_taken_for_labels_are_refused_before_all_of_them_are_in_memory():
     target = Classes(files())
     with pytest.raises(DataError, match="10,000 different labels in 10,000 rows"):

@@ -3,13 +3,15 @@
 import zipfile
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
+from nlu.data import workbook
 from nlu.data.readers import BadRow, Row, read_rows
 from nlu.data.workbook import cell_text, dumped, loaded, rule_of_cell
 
@@ -60,6 +62,8 @@ def test_what_a_cell_cannot_hold_is_told() -> None:
     assert "control character" in str(rule_of_cell("\a")) and rule_of_cell(Decimal("0.10")) is None
     assert "15 digits" in str(rule_of_cell(Decimal("0.1234567890123456")))
     assert "is NaN" in str(rule_of_cell(Decimal("NaN")))
+    for most in (10**15, -(10**15), Decimal(10**15), Decimal("123456789012345")):
+        assert rule_of_cell(most) is None and "15 digits" in str(rule_of_cell(most * 10 + 1))
     assert "is of the type UUID, which a cell" in str(rule_of_cell(UUID(int=1)))
 
 
@@ -78,3 +82,12 @@ def test_a_damaged_workbook_is_told(tmp_path: Path) -> None:
                 other.writestr(name, whole.read(name)[: 200 if name == part else None])
         with pytest.raises(DataError, match="not an Excel workbook"):
             list(read_rows(damaged, "auto", {"text": "text"}, None))
+
+
+def test_without_the_package_a_workbook_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "a.xlsx", ["text"], ["a"])
+    monkeypatch.setattr(workbook, "find_spec", lambda name: None if name == "openpyxl" else find_spec(name))
+    with pytest.raises(UserError, match=r"a\.xlsx needs openpyxl; install it with pip install 'nlu\[excel\]'"):
+        list(read_rows(path, "auto", {"text": "text"}, None))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from nlu.metrics.bootstrap import MOST_BLOCKS, Blocks, Together, blocks_of
+from nlu.metrics.bootstrap import MOST_BLOCKS, Blocks, Together, blocks_of, intervals_of_means
 from nlu.metrics.calibration import CalibrationScorer
 from nlu.metrics.classes import ClassScorer
 from nlu.metrics.label_sets import LabelSetScorer
@@ -20,10 +20,12 @@ RESAMPLES, SEED = 60, 3
 
 def intervals(make: Callable[[], Scorer], records: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, float]]:
     """Return the intervals of single rows drawn again, and the scores of all."""
-    blocks = Blocks(make, blocks_of(len(records), SEED))
+    blocks, done = Blocks(make, blocks_of(len(records), SEED)), list[int]()
     for row, record in enumerate(records):
         blocks.add(row, record)
-    return blocks.intervals(RESAMPLES, SEED), blocks.whole().result().metrics
+    found = blocks.intervals(RESAMPLES, SEED, done.append)
+    assert done == [1] * RESAMPLES, "a bar hears of every resample"
+    return found, blocks.whole().result().metrics
 
 
 def draws(rows: int) -> list[np.ndarray]:
@@ -147,3 +149,21 @@ def test_a_group_is_never_divided_among_blocks() -> None:
     assert all(len(set(block_N[group_N == group])) == 1 for group in range(2 * MOST_BLOCKS + 1))
     groups = [len(set(group_N[block_N == block])) for block in range(MOST_BLOCKS)]
     assert sorted(set(groups)) == [2, 3]
+
+
+def test_of_means_over_queries_the_queries_are_drawn() -> None:
+    rng = np.random.default_rng(1)
+    by_query, done = {"mrr": rng.random(30).tolist(), "recall_1": rng.random(30).tolist()}, list[int]()
+    found = intervals_of_means(by_query, RESAMPLES, SEED, done.append)
+    for name, values in by_query.items():
+        assert found[name] == ends([np.array(values)[rows].mean() for rows in draws(30)])
+    assert done == [1] * RESAMPLES
+
+
+@pytest.mark.parametrize(("queries", "is_known"), [(1, False), (2, True)])
+@pytest.mark.parametrize("names", [1, 3])
+def test_nothing_is_said_of_one_query_however_many_means_it_has(queries: int, is_known: bool, names: int) -> None:
+    by_query = {f"m{number}": [0.5, 0.25][:queries] for number in range(names)}
+    found = intervals_of_means(by_query, 40, SEED, lambda done: None)
+    assert list(found) == list(by_query)
+    assert all(value == ([0.25, 0.5] if is_known else None) for value in found.values())

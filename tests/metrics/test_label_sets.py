@@ -80,8 +80,23 @@ def test_the_tuned_threshold_is_the_best_of_all() -> None:
 def test_a_tuned_threshold_lies_between_two_probabilities() -> None:
     scores = scored(None).result().metrics
     # 0.4 of the second row's b is the last right one; 0.6 of the last row's a is wrong but above it.
-    assert 0.3 < scores["threshold"] <= 0.4
+    assert scores["threshold"] == np.float32((np.float32(0.3) + np.float64(np.float32(0.4))) / 2)
     assert scores["f1_micro"] == pytest.approx(2 * 4 / (5 + 4))
+
+
+def test_a_tuned_threshold_is_half_way_to_the_next_lower_probability_or_to_nothing() -> None:
+    def best(labels: list[int], *probabilities: float) -> float:
+        return best_threshold(np.array([labels], bool), np.array([probabilities], np.float32))
+
+    assert best([1, 0, 0], 0.75, 0.25, 0.125) == 0.5
+    assert best([1, 1], 0.75, 0.25) == 0.125
+    # Of equal scores the lowest: with the first one right of one, or the third of three wanted and predicted.
+    assert best([1, 0, 0, 1], 0.75, 0.5, 0.25, 0.125) == 0.0625
+    # Between neighbours of single precision there is nothing.
+    above = np.float32(0.75)
+    below = np.nextafter(above, np.float32(0))
+    assert best([1, 0], above, below) == above
+    assert best([1, 0], np.nextafter(below, np.float32(0)), 0.0) == np.float32(np.nextafter(below, np.float32(0)) / 2)
 
 
 def test_a_set_without_any_label_has_scores() -> None:

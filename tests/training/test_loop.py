@@ -197,6 +197,9 @@ def test_a_run_that_is_asked_to_stop_before_its_last_step_saves_that_and_the_sam
     with at_backward(2, ask):
         train(*options, status=75)
     assert state_of(tmp_path / "run")["step"] == 3 and not (tmp_path / "run/result.json").exists()
+    log = (tmp_path / "run/log.txt").read_text()
+    assert "stopped after step 3, state saved" in log
+    assert f"; the command with hydra.run.dir={tmp_path}/run resume=auto continues" in log
     train(*options)
     assert result(tmp_path / "run")["steps"] == 3
 

@@ -98,6 +98,33 @@ def test_clipping_bounds_the_update_and_reports_the_norm_before(examples: Exampl
     assert float((vector(parts) - before).norm()) == pytest.approx(0.01, rel=1e-3)
 
 
+def test_a_gradient_of_the_size_of_what_keeps_it_below_the_bound_is_clipped_as_by_the_formula(
+    examples: Examples,
+) -> None:
+    parts = stepper(lr=1.0, clip_norm=5e-7)
+    for parameter in parts.model.parameters():
+        parameter.register_hook(lambda gradient: gradient * 1e-6)
+    before = vector(parts).double()
+    result = parts.step(examples, [np.arange(ROWS)], 1, False).result()
+    # As torch.nn.utils.clip_grad_norm_ does: the bound over the norm and a millionth.
+    assert 5e-7 < result.gnorm < 1e-5 and result.clipped
+    moved = float((vector(parts).double() - before).norm())
+    assert moved == pytest.approx(result.gnorm * 5e-7 / (result.gnorm + 1e-6), rel=0.02)
+
+
+def test_the_loss_of_one_example_is_its_own_and_a_step_of_none_changes_nothing(examples: Examples) -> None:
+    one = stepper()
+    logits = one.model.eval()(collate(examples, np.array([4]))).detach().double()[0]
+    label = int(examples.stored.scalars("target", np.array([4]))[0])
+    result = one.step(examples, [np.array([4])], 1, False).result()
+    assert result.loss == pytest.approx(float(logits.logsumexp(0) - logits[label]), rel=1e-5)
+    none = stepper(optimizer=FUSED)
+    before = vector(none).clone()
+    result = none.step(examples, [np.zeros(0, np.int64)], 1, False).result()
+    assert (result.loss, result.counts, result.gnorm, result.clipped) == (0.0, {"labels": 0}, 0.0, False)
+    assert torch.equal(vector(none), before)
+
+
 def test_a_gradient_below_the_bound_stays_as_it_is(examples: Examples) -> None:
     free, bounded = stepper(lr=1.0), stepper(lr=1.0, clip_norm=1e3)
     for parts in (free, bounded):

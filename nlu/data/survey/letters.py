@@ -72,27 +72,23 @@ class Letters:
     """characters, by the letter of their class"""
     scripts: Counter[str] = field(default_factory=Counter)
     """texts, by the script of most of their letters; "none" of those without letters"""
-    first_of: dict[str, str] = field(default_factory=dict)
-    """the first text of each script"""
     _coding: _Coding = field(default_factory=_Coding)
     _sample: list[str] = field(default_factory=list)
 
     def add(self, rows: Iterable[Sequence[str]]) -> None:
         """Count rows of one text or more."""
         for texts in rows:
-            text = " ".join(texts)
             coded = "".join(texts).translate(self._coding)
-            counts = {code: coded.count(code) for code in set(coded)}
+            # In the order of the text, so that of equal counts the same one is the largest in every process.
+            counts = {code: coded.count(code) for code in dict.fromkeys(coded)}
             self.classes.update(counts)
             letters = {code: count for code, count in counts.items() if code in SCRIPTS}
             code = max(letters, key=lambda one: letters[one]) if letters else ""
             if code == "h" and counts.get("k", 0) > KANA_SHARE * (counts["h"] + counts.get("k", 0)):
                 code = "k"
-            name = SCRIPTS.get(code, "none")
-            self.scripts[name] += 1
-            self.first_of.setdefault(name, text)
+            self.scripts[SCRIPTS.get(code, "none")] += 1
             if len(self._sample) < SAMPLED_TEXTS:
-                self._sample.append(text)
+                self._sample.append(" ".join(texts))
 
     def shares(self) -> dict[str, float]:
         """Return the share of each class of characters that occurs, most frequent first."""

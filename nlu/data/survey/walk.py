@@ -82,7 +82,6 @@ class Survey:
     source: Source
     bad: int = 0
     listed_bad: list[str] = field(default_factory=list)
-    marks: int = 0
     labels: Counter[str] = field(default_factory=Counter)
     """rows of each label; of tags and spans how many there are of each type"""
     has_labels: bool = False
@@ -153,8 +152,6 @@ def usable(source: Source, chunk: Chunk, survey: Survey | None = None) -> Iterat
     """Yield the rows whose texts can be used, each with the number of its file; of the others `survey` keeps count."""
     for number, row in chunk:
         if isinstance(row, Mark):
-            if survey is not None:
-                survey.marks += 1
             continue
         bad = row if isinstance(row, BadRow) else _problem(source, row)
         if bad is None and isinstance(row, Row):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,6 +269,41 @@ def test_a_model_whose_first_token_sees_nothing_of_the_text_is_refused_as_its_ve
 @pytest.mark.parametrize("kind", ["Bert", "DebertaV2", "XLNet", "ModernBert"])
 def test_a_model_whose_tokens_see_the_whole_text_is_none_of_those(saved, kind):
     assert not load(saved(kind)[1]).is_causal
+
+
+class Sees(nn.Module):
+    """An encoder whose tokens are what `mix`, of two tokens each, makes of the word vectors."""
+
+    def __init__(self, mix: list[list[float]]):
+        super().__init__()
+        self.mix, self.words = torch.tensor(mix), nn.Embedding(9, 4)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.words
+
+    def forward(self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor) -> SimpleNamespace:
+        assert not self.training and attention_mask.shape == (3, 2)
+        return SimpleNamespace(last_hidden_state=self.mix @ inputs_embeds)
+
+
+@pytest.mark.parametrize(
+    ("mix", "is_causal"),
+    [([[1, 0], [1, 1]], True), ([[1, 0], [0, 1]], False), ([[1, 1], [0, 1]], False), ([[1, 1], [1, 1]], False)],
+)
+def test_a_model_is_causal_where_only_later_tokens_see_earlier_ones(mix, is_causal):
+    inner = Sees([[float(share) for share in row] for row in mix])
+    assert huggingface._is_causal(inner, None) == is_causal and inner.training
+
+
+def test_what_is_above_the_layers_is_what_comes_after_the_last_of_them():
+    def above(*names):
+        return huggingface._names_above_layers(list(names))
+
+    assert above("words.weight", "layers.0.weight", "layers.1.weight", "norm.weight", "norm.bias") == {
+        "norm.weight", "norm.bias"
+    }  # fmt: skip
+    assert above("words.weight", "norm.weight") == above("layers.0.weight", "layers.1.weight") == set()
+    assert above("layers.0.a", "inner.embed.x", "inner.norm.x", "other.norm.x") == {"other.norm.x"}
 
 
 def test_an_encoder_with_a_decoder_is_refused_before_anything_is_trained(tmp_path):

@@ -55,6 +55,15 @@ def test_a_pair_is_both_texts_their_distance_and_their_product(corpus, spread):
     torch.testing.assert_close(pooled_of(cnn, batch), expected)
 
 
+def test_the_texts_of_pairs_are_padded_to_the_longest_text(corpus, spread):
+    cnn: Any = model(spread, "pair").backbone
+    batch, shapes = corpus("pair", [2, 9, 30]).batch(), []
+    cnn.layers[0][0].register_forward_pre_hook(lambda layer, inputs: shapes.append(tuple(inputs[0].shape)))
+    pooled_of(cnn, batch)
+    texts = [(segments == kind).sum() for segments in batch.segments_T.split(batch.lengths) for kind in (0, 1)]
+    assert shapes == [(6, SIZES["embedding_size"], max(texts))]
+
+
 def test_a_pair_of_one_text_twice_has_equal_parts_and_no_distance(corpus, spread):
     cnn: Any = model(spread, "pair").backbone
     batch = corpus("pair", [8, 8]).batch()

@@ -42,7 +42,7 @@ def test_the_checksum_of_any_number_of_bytes_is_that_of_each_bit_in_turn(size):
     assert crc32c(bytes(32)) == 0x8A9136AA
 
 
-@pytest.mark.parametrize("count", [1, 40, pytest.param(400, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [1, 120, pytest.param(400, marks=pytest.mark.thorough)])
 def test_what_is_written_is_read_again_whatever_the_number_of_tensors(tmp_path, count):
     rng = np.random.default_rng(1)
     tensors = {f"bert/encoder/layer_{row}/kernel": rng.normal(size=(row % 5, 3)).astype("<f4") for row in range(count)}

@@ -1,9 +1,10 @@
 """Dropout zeroes a share of the elements at random, keeps the mean, and is a function of torch's seed."""
 
+import numpy as np
 import pytest
 import torch
 
-from nlu.models.layers.dropout import Dropout, dropout
+from nlu.models.layers.dropout import Dropout, dropout, dropout_mask
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -51,3 +52,15 @@ def test_the_module_drops_only_while_training():
     assert not torch.equal(module(values), values)
     assert module.eval()(values) is values
     assert dropout(values, 0.0) is values
+
+
+def test_on_a_cpu_the_masks_are_those_of_the_fast_generator():
+    values = torch.randn(7, 5)
+    torch.manual_seed(5)
+    words = np.random.Generator(np.random.SFC64(int(torch.randint(2**62, (1,))))).integers(
+        0, 2**64 - 1, size=9, dtype=np.uint64, endpoint=True
+    )
+    kept = torch.from_numpy(words.view(np.uint16)[:35] >= round(0.3 * 2**16)).view(7, 5)
+    for drop in (dropout, lambda input, share: input * dropout_mask(input, share)):
+        torch.manual_seed(5)
+        torch.testing.assert_close(drop(values, 0.3), torch.where(kept, values / 0.7, 0.0))

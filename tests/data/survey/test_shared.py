@@ -1,0 +1,106 @@
+"""Texts that occur more than once: how many of their rows are shown, and which."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlu.data import reading
+from nlu.data.survey.report import Report, report_on
+from nlu.data.survey.shared import MOST_PLACES, MOST_ROWS, Shown
+from nlu.data.survey.sources import of_files
+from nlu.data.survey.walk import walk
+
+Rows = list[tuple[str, str]]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def report_of(examples: int, read: list[int] | None = None, **sets: Rows | list[str]) -> Report:
+    """A report on sets of rows, or of texts without labels; `read` hears how many rows were read again."""
+    surveys = []
+    for name, rows in sets.items():
+        with open(f"{name}.csv", "w", newline="", encoding="utf-8") as file:
+            has_labels = isinstance(rows[0], tuple)
+            csv.writer(file).writerows([("text", "label")[: 1 + has_labels], *(r if has_labels else [r] for r in rows)])
+        fields: Any = {"text": "text"} | ({"label": "label"} if has_labels else {})
+        (source,) = of_files([f"{name}.csv"], fields, "auto", None, None)
+        surveys.append(walk(source, None, lambda rows: None))
+    return report_on(
+        surveys, None, None, positions=None, max_len=None, examples=examples,
+        advance=lambda rows: None if read is None else read.append(rows),
+    )  # fmt: skip
+
+
+def places(shown: Shown) -> list[tuple[str, int, str]]:
+    return [(one.set_name, int(one.place.partition(":")[2]), one.label) for one in shown.places]
+
+
+def test_the_first_rows_of_a_text_are_shown_and_of_the_first_thousand_those_with_other_labels() -> None:
+    labels = ["a"] * 1100
+    labels[MOST_ROWS - 1], labels[MOST_ROWS] = "b", "c"
+    labels[500] = labels[501] = "d"
+    one = report_of(3, train=[("same", label) for label in labels]).withins["train"]
+    (shown,) = one.shown_duplicates
+    assert (shown.text, shown.count) == ("same", 1100)
+    # Line 1 is the header.
+    first = [("train", line, "a") for line in range(2, 8)]
+    assert (MOST_PLACES, MOST_ROWS) == (6, 1000)
+    assert places(shown) == [*first, ("train", 502, "d"), ("train", 1001, "b")]
+    assert one.shown_conflicts == [shown] and (one.duplicates, one.with_same_label, one.conflicts) == (1099, 1096, 1)
+
+
+def test_each_set_has_places_of_its_own_in_what_they_share() -> None:
+    report = report_of(5, train=[("x", "a")] * 8 + [("y", "a"), ("z", "a")], dev=[("y", "a"), ("x", "a"), ("x", "b")])
+    (pair,) = report.betweens
+    assert (pair.first, pair.second, pair.rows, pair.conflicts) == ("train", "dev", (9, 3), 1)
+    # What has other labels comes first.
+    assert [(shown.text, shown.count) for shown in pair.shown] == [("x", 10), ("y", 2)]
+    assert places(pair.shown[0])[6:] == [("dev", 3, "a"), ("dev", 4, "b")]
+    assert places(pair.shown[1]) == [("train", 10, "a"), ("dev", 2, "a")]
+
+
+def test_as_many_texts_are_shown_as_are_asked_for_the_most_frequent_and_the_first_of_the_file() -> None:
+    rows = [("b", "1"), ("a", "1"), *[("c", "1")] * 4, ("a", "2"), ("b", "1"), ("d", "1"), ("b", "2")]
+    other = [("d", "1"), ("b", "1"), ("a", "2")]
+    for count, frequent, conflicts, shared in (
+        (0, "", "", ""), (1, "c", "b", "b"), (2, "cb", "ba", "ba"), (3, "cba", "ba", "bad"), (9, "cba", "ba", "bad"),
+    ):  # fmt: skip
+        report = report_of(count, train=rows, dev=other)
+        one = report.withins["train"]
+        assert [shown.text for shown in one.shown_duplicates] == list(frequent)
+        assert [shown.text for shown in one.shown_conflicts] == list(conflicts)
+        assert [shown.text for shown in report.betweens[0].shown] == list(shared)
+
+
+def test_a_set_without_labels_is_in_no_conflict_with_one_that_has_some() -> None:
+    for sets in ({"train": [("x", "a"), ("y", "b")], "test": ["x", "z", "x"]}, {"train": ["x", "z"], "dev": ["x"]}):
+        (pair,) = report_of(2, **sets).betweens
+        assert pair.conflicts == 0 and [shown.text for shown in pair.shown] == ["x"]
+        assert pair.rows == (1, len([text for text in list(sets.values())[1] if text == "x"]))
+
+
+def test_files_are_read_again_only_as_far_as_texts_are_to_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "CHUNK_ROWS", 4)
+    read: list[int] = []
+    rows = [(f"t{n}", "a") for n in range(20)]
+    rows[2] = rows[6] = ("twice", "a")
+    (shown,) = report_of(3, read, train=rows, dev=[("other", "a")] * 1).withins["train"].shown_duplicates
+    assert places(shown) == [("train", 4, "a"), ("train", 8, "a")] and read == [4, 4]
+    report_of(3, read, train=rows[3:6], dev=[("other", "b")])
+    assert read == [4, 4]
+
+
+def test_texts_of_pairs_and_rows_that_cannot_be_used_keep_their_lines() -> None:
+    Path("p.jsonl").write_text(
+        '{"a": "x", "b": "y", "l": 1}\n{"a": "", "b": "y", "l": 1}\n\n{"a": "x", "b": "y", "l": 0}\n'
+    )
+    (source,) = of_files(["p.jsonl"], {"text_a": "a", "text_b": "b", "label": "l"}, "auto", None, None)
+    survey = walk(source, None, lambda rows: None)
+    report = report_on([survey], None, None, positions=None, max_len=None, examples=2, advance=lambda rows: None)
+    (shown,) = report.withins["p"].shown_conflicts
+    assert shown.text == "x / y" and places(shown) == [("p", 1, "1"), ("p", 4, "0")]

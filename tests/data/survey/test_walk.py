@@ -1,0 +1,158 @@
+"""What the walk counts of a set, at each of its bounds, against counts made by hand."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlu.data import reading
+from nlu.data.layouts import LAYOUTS
+from nlu.data.readers import Fields
+from nlu.data.survey import walk as walk_module
+from nlu.data.survey.sources import of_files
+from nlu.data.survey.walk import Source, Survey, label_of, spoken_texts, walk
+from nlu.data.tokenizing import Tokenizer, wordpiece
+
+FIELDS: Fields = {"text": "text", "label": "label"}
+
+
+def source_of(path: Path, rows: list[dict[str, Any]], fields: Fields = FIELDS, max_rows: int | None = None) -> Source:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    (source,) = of_files([str(path)], fields, "auto", None, max_rows)
+    return source
+
+
+def walked(source: Source, tokenizer: Tokenizer | None = None) -> Survey:
+    done = []
+    survey = walk(source, tokenizer, done.append)
+    assert sum(done) == len(survey) + survey.bad, "the bar counts every row"
+    return survey
+
+
+def of_labels(folder: Path, labels: list[Any]) -> Survey:
+    rows = [{"text": f"text {n}"} | ({} if label is None else {"label": label}) for n, label in enumerate(labels)]
+    return walked(source_of(folder / "rows.jsonl", rows))
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        ([str(n) for n in range(50)] * 2, "classes"),
+        ([str(n) for n in range(51)] * 2, "numbers"),
+        ([n / 4 for n in range(1, 11)] * 2, "classes"),
+        ([n / 4 for n in range(1, 12)] * 2, "numbers"),
+        # A row that says nothing is no text; one text among numbers makes them classes.
+        ([None, *(n / 4 for n in range(20))], "numbers"),
+        (["", *(str(n) for n in range(60))], "numbers"),
+        (["x", *(str(n) for n in range(60))], "classes"),
+        ([*(str(n) for n in range(60)), "x"], "classes"),
+        ([f"name {n}" for n in range(60)], "classes"),
+        ([0.5], "classes"),
+        ([None, None], "nothing"),
+        ([["a"], [], ["a", "b"]], "labels"),
+        ([[], []], "nothing"),
+    ],
+)
+def test_the_kind_of_labels_is_told_by_what_they_are_and_how_many(tmp_path: Path, labels: list[Any], kind: str) -> None:
+    assert of_labels(tmp_path, labels).kind == kind
+
+
+def test_only_so_many_different_labels_are_counted_and_those_of_them_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk_module, "MOST_LABELS", 2)
+    assert of_labels(tmp_path, ["b", "a", "c", "a", "d", "b", "b"]).labels == {"b": 3, "a": 2}
+
+
+def test_numbers_are_kept_as_numbers_and_what_is_none_as_nothing(tmp_path: Path) -> None:
+    numbers_N = of_labels(tmp_path, ["1.5", None, "-2"]).numbers_N
+    assert numbers_N[[0, 2]].tolist() == [1.5, -2.0] and numbers_N[1] != numbers_N[1]
+
+
+@pytest.mark.parametrize(
+    ("tags", "labels"),
+    [
+        ("B-x I-x O I-x B-y", {"x": 2, "y": 1}), ("B-x B-x I-y", {"x": 2, "y": 1}),
+        ("S-x U-x E-x M-y L-y", {"x": 2, "y": 1}),
+        ("x x O y", {"x": 2, "y": 1}), ("O O", {}), ("I_x I_x", {"x": 1}),
+    ],
+)  # fmt: skip
+def test_spans_are_counted_where_they_begin_in_any_scheme(tmp_path: Path, tags: str, labels: dict[str, int]) -> None:
+    row = {"tokens": ["w"] * len(tags.split()), "tags": tags.split()}
+    survey = walked(source_of(tmp_path / "t.jsonl", [row], {"tokens": "tokens", "tags": "tags"}))
+    assert survey.labels == labels and survey.kind == "spans" and survey.has_labels == bool(labels)
+
+
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [
+        ({"tags": ["B-x", "O"]}, "B-x O"), ({"label": ["b", "a"]}, "a | b"), ({"label": []}, "(none)"),
+        ({"label": " a "}, "a"), ({"label": " "}, "(none)"), ({"label": None}, "(none)"), ({"label": 0}, "0"),
+        ({"text": "a"}, "(none)"), ({"tags": ["O"], "label": "x"}, "O"), ({"spans": None, "label": "x"}, "(none)"),
+    ],
+)  # fmt: skip
+def test_equal_labels_are_one_text_however_they_are_written(values: dict[str, Any], label: str) -> None:
+    assert label_of(values) == label
+
+
+def test_texts_are_those_that_people_read() -> None:
+    assert spoken_texts(LAYOUTS["units"], {"tokens": ["Ann", "Lee"]}) == ["Ann Lee"]
+    assert spoken_texts(LAYOUTS["units"], {"tokens": ["在", "北", "A"]}) == ["在北A"]
+    assert (
+        spoken_texts(LAYOUTS["units"], {"text": "a b"}) == spoken_texts(LAYOUTS["single"], {"text": "a b"}) == ["a b"]
+    )
+    assert spoken_texts(LAYOUTS["pair"], {"text_a": "a", "text_b": "b"}) == ["a", "b"]
+
+
+def test_lengths_are_of_all_texts_of_a_row_in_characters_and_words(tmp_path: Path) -> None:
+    rows = [{"a": "one, two", "b": "好的 x"}, {"a": "y", "b": "z"}]
+    survey = walked(source_of(tmp_path / "p.jsonl", rows, {"text_a": "a", "text_b": "b"}))
+    assert survey.characters_N.tolist() == [12, 2] and survey.tokens_N.tolist() == [6, 2]
+    assert survey.source.layout.name == "pair" and survey.unknown is None
+
+
+@pytest.mark.parametrize("name", ["rows.tsv", "rows.csv", "rows.jsonl", "rows.json"])
+@pytest.mark.parametrize(("max_rows", "rows"), [(None, 7), (7, 7), (3, 3)])
+def test_a_bar_knows_how_many_rows_there_are_about_where_a_line_is_a_row(
+    tmp_path: Path, name: str, max_rows: int | None, rows: int
+) -> None:
+    # Blocks of what is read must not matter.
+    (tmp_path / name).write_text("text\n" * 7)
+    (source,) = of_files([str(tmp_path / name)], {"text": "text"}, "auto", None, max_rows)
+    assert source.rows() == (None if name == "rows.json" else rows)
+
+
+def test_a_limit_of_rows_is_of_each_file(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.txt", "b.txt")]
+    for path in files:
+        path.write_text("text\n" * 4)
+    (source,) = of_files([f"x={files[0]}", f"y={files[1]}"], None, "lines", None, 3)
+    assert source.rows() == 6 and walked(source).labels == {"x": 3, "y": 3}
+
+
+def test_unknown_tokens_are_counted_in_all_rows_and_shown_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk_module, "MOST_TOLD_UNKNOWN", 3)
+    monkeypatch.setattr(reading, "CHUNK_ROWS", 2)
+    texts = ["a u1 b u1", "a", "u2", "b u3", "u4 u4", "u5", "u6", "b"]
+    tokenizer = wordpiece(["[UNK]", "[CLS]", "[SEP]", "a", "b"], True, "a test")
+    survey = walked(source_of(tmp_path / "t.jsonl", [{"text": text} for text in texts], {"text": "text"}), tokenizer)
+    assert survey.tokens_N.tolist() == [len(text.split()) + 2 for text in texts]
+    assert survey.unknown is not None
+    assert (survey.unknown.tokens, survey.unknown.rows) == (8, 6)
+    assert survey.unknown.pieces == Counter({"u1": 2, "u2": 1, "u3": 1})
+
+
+def test_lines_that_begin_a_document_are_no_rows_and_bad_ones_are_listed_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.conll").write_text("-DOCSTART- O\n\na O\n\n-DOCSTART- O\n\nb B-x\n")
+    (source,) = of_files([str(tmp_path / "t.conll")], {"tokens": 0, "tags": 1}, "auto", None, None)
+    survey = walk(source, None, lambda rows: None)
+    assert (len(survey), survey.bad) == (2, 0)
+    monkeypatch.setattr(walk_module, "LISTED_BAD_ROWS", 2)
+    bad = walked(source_of(tmp_path / "t.jsonl", [{"text": ""}] * 3 + [{"text": "a"}], {"text": "text"}))
+    assert (len(bad), bad.bad, len(bad.listed_bad)) == (1, 3, 2)
