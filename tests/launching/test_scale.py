@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.launching import looks as looks_of
-from nlu.launching.looks import Looks
-from nlu.launching.queue import Job, JobState, Look, Ticket
+from nlu.launching.queue import Job, JobState, Ticket
 from nlu.launching.queues import Place
 from nlu.launching.slurm import SlurmQueue
 from nlu.launching.slurm_folders import SUBMITTED, TOKENS
@@ -86,65 +84,20 @@ def test_a_cluster_that_counts_from_1_again_has_its_newest_job_looked_at(tmp_pat
     assert SlurmQueue(Place({}, tmp_path / "search"))._folder(id) == again
 
 
-class Asked:
-    """A queue that counts the questions, and for how many jobs they were."""
-
-    name = "asked"
-    poll_s = 1.0
-    slowest_poll_s = 8.0
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.state = JobState.RUNNING
-
-    def look(self, ids):
-        self.asked.append(len(ids))
-        return {id: Look(self.state) for id in ids}
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that a test sets."""
-
-    class Clock:
-        now_s = 1000.0
-
-        def monotonic(self) -> float:
-            return self.now_s
-
-    clock = Clock()
-    monkeypatch.setattr(looks_of, "time", clock)
-    return clock
-
-
-@pytest.mark.parametrize("count", [10, 100])
-def test_trials_that_come_one_by_one_are_asked_for_together(clock, count):
-    queue = Asked()
-    looks = Looks(queue, print)
-    for number in range(count):
-        looks.at([str(number)])
-    clock.now_s += 1.0
-    assert looks.at(["0"])["0"] == Look(JobState.RUNNING)
-    assert queue.asked == [1, count]
-
-
-def test_a_queue_is_asked_less_and_less_often_until_something_changes(clock):
-    queue = Asked()
-    looks = Looks(queue, print)
-
-    def seconds_until_asked() -> float:
-        before, began_s = len(queue.asked), clock.now_s
-        while len(queue.asked) == before:
-            clock.now_s += 0.25
-            looks.at(["1"])
-        return clock.now_s - began_s
-
-    looks.at(["1"])
-    assert [seconds_until_asked() for _ in range(8)] == [1.0, 1.5, 2.25, 3.5, 5.25, 7.75, 8.0, 8.0]
-    queue.state = JobState.WAITING
-    assert [seconds_until_asked() for _ in range(3)] == [8.0, 1.0, 1.5]
-    looks.at(["2"])
-    assert seconds_until_asked() == 1.0, "a new job may end soon"
+def test_jobs_of_a_submission_that_is_under_way_are_found_as_they_come(tmp_path):
+    folder, queue = tmp_path / ".submitit/a", SlurmQueue(Place({}, tmp_path))
+    folder.mkdir(parents=True)
+    (folder / TOKENS).write_text('{"tokens": ["a", "b"]}')
+    jobs = [Job(number, "", (), token) for number, token in enumerate("ab")]
+    for number, found in enumerate((["57_0", None], ["57_0", "57_1"])):
+        (folder / f"57_{number}{SUBMITTED}").touch()
+        assert [ticket and ticket.id for ticket in queue.find(jobs)] == found
+    # Of an earlier version, or of a kill before the list was there.
+    other = tmp_path / ".submitit/other"
+    other.mkdir()
+    (other / f"58_1{SUBMITTED}").touch()
+    assert [ticket and ticket.id for ticket in queue.find([*jobs, Job(2, "", (), "c")])] == ["57_0", "57_1", None]
+    assert queue._folder("58_1") == other
 
 
 def events(record: Submissions, number: int) -> Ticket:
