@@ -4,8 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hydra.core.utils import JobReturn, JobStatus
+from submitit.core.utils import UncompletedJobError
 
 from nlu.config.errors import UserError
+from nlu.launching.queue import JobRefused
 
 
 def failures(folder: Path, limit: int = 3):
@@ -134,3 +137,26 @@ def test_a_slot_is_idle_from_when_its_trial_ended_not_from_when_that_was_noticed
     now_s = 20.0
     idle.changed(1, 0, at_s=99.0)
     assert idle.share == pytest.approx(14 / 20)
+
+
+def job_return(status: JobStatus, value: object) -> JobReturn:
+    found = JobReturn(status=status)
+    found.return_value = value
+    return found
+
+
+def test_how_a_launch_ended_is_told_by_its_error_or_by_what_its_job_returned():
+    from hydra_plugins.hyperband_sweeper._slots import REMEDY, Ended
+
+    refused = Ended(0, 1, None, JobRefused(f"no such partition{REMEDY}"))
+    assert refused.refusal == "no such partition" and refused.never_began and refused.value is None
+    gone = Ended(0, 1, None, UncompletedJobError("it is gone\nnobody knows why"))
+    assert not gone.never_began and gone.refusal is None and gone.failure is gone.error
+    good = Ended(0, 1, job_return(JobStatus.COMPLETED, 3), None)
+    assert good.value == 3 and good.failure is None and good.reason == "it returned 3" and not good.never_began
+    error = ValueError("no")
+    bad = Ended(0, 1, job_return(JobStatus.FAILED, error), None)
+    assert bad.failure is error and bad.value is None and bad.reason.endswith("no") and not bad.never_began
+    odd = Ended(0, 1, job_return(JobStatus.FAILED, 7), None)
+    assert str(odd.failure) == "it returned 7" and odd.value is None
+    assert Ended(0, 1, None, None).value is None and Ended(0, 1, None, None).failure is None

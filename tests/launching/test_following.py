@@ -5,12 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from hydra.core.utils import JobReturn, JobStatus
 
 from nlu.display.jobs import JobsBoard
 from nlu.launching import local_queue
-from nlu.launching.following import Follower
+from nlu.launching.following import Ended, Follower
 from nlu.launching.local_queue import LocalQueue
-from nlu.launching.queue import Job
+from nlu.launching.queue import Job, JobState, Look
 from nlu.launching.queues import Place
 from nlu.launching.submissions import new_tokens
 from tests.launching.jobs import number_of, sleep
@@ -73,3 +74,31 @@ def test_a_queue_that_is_away_when_jobs_are_to_be_cancelled_is_told_and_asked_by
     monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: "c")
     assert follow(sleep, failures=1, ctrl_c=2).word == "cancelled"
     assert "local does not answer (connection refused), so jobs may go on; Ctrl-C asks" in capfd.readouterr().err
+
+
+def job_return(status: JobStatus, value: object) -> JobReturn:
+    found = JobReturn(status=status)
+    found.return_value = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "word"),
+    [
+        (JobState.CANCELLED, 0, "cancelled"),
+        (JobState.LOST, None, "lost"),
+        (JobState.LOST, 0, "done"),
+        (JobState.LOST, 2, "failed"),
+        (JobState.DONE, None, "done"),
+        (JobState.FAILED, None, "failed"),
+        (JobState.DONE, 75, "stopped"),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, 130), "stopped"),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, 1), "failed"),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, 0.25), "done"),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, False), "done"),
+        (JobState.FAILED, job_return(JobStatus.FAILED, ValueError("no")), "failed"),
+        (JobState.DONE, job_return(JobStatus.FAILED, 0), "failed"),
+    ],
+)
+def test_a_word_tells_how_a_job_ended(state, outcome, word):
+    assert Ended(Look(state), outcome).word == word

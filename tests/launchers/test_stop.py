@@ -1,0 +1,109 @@
+"""A search that ends while jobs are under way: what it waits for, what it says of them, what it asks."""
+
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from nlu.config import stopping
+from nlu.launching import waiting
+
+
+class Slots:
+    """Jobs of which some end when they are waited for."""
+
+    def __init__(self, ends: list[int], *, is_local: bool = False, is_threaded: bool = True):
+        self.ends, self.is_local, self.is_threaded = ends, is_local, is_threaded
+        self.waits_s: list[float] = []
+
+    def next_ended(self, wait_s: float = 0.0) -> Any:
+        self.waits_s.append(wait_s)
+        return type("Ended", (), {"number": self.ends.pop(0)}) if self.ends else None
+
+
+class Board:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.has_bar = True
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def stop_bar(self) -> None:
+        self.has_bar = False
+
+
+@pytest.fixture
+def ended(tmp_path, monkeypatch):
+    """A function that ends a search with these jobs under way, after a signal or without one; returns its board."""
+    from hydra_plugins.hyperband_sweeper import _stop
+
+    monkeypatch.setattr(waiting, "_is_over", threading.Event())
+    monkeypatch.setattr(_stop, "terminated", [], raising=False)
+    monkeypatch.setattr(_stop, "terminate_jobs", lambda: _stop.terminated.append(1))
+
+    def end(slots: Slots, running: set[int], number: int | None = None) -> Board:
+        board = Board()
+        try:
+            if number is not None:
+                stopping.note(number)
+            _stop.end_jobs(slots, running, tmp_path, board)
+        finally:
+            stopping._signals.forget()
+        return board
+
+    return end
+
+
+def test_jobs_elsewhere_continue_there_and_those_that_wait_for_a_place_give_up(ended):
+    assert not waiting.is_over()
+    assert ended(Slots([2]), {1, 2, 3}, signal.SIGTERM).said == [
+        "trials 1, 3 are under way elsewhere, and continue there"
+    ]
+    assert waiting.is_over()
+    assert ended(Slots([]), {7}).said == ["trial 7 is under way elsewhere, and continues there"]
+
+
+def test_nothing_is_said_of_jobs_that_end_and_of_those_of_this_process(ended):
+    assert ended(Slots([1, 3, 2]), {1, 2, 3}).said == []
+    assert ended(Slots([], is_threaded=False), {1}).said == []
+
+
+def test_a_search_that_is_told_to_stop_waits_shorter_for_jobs_that_are_refused(ended):
+    from hydra_plugins.hyperband_sweeper._stop import AGAIN_S, REFUSED_S
+
+    for number, wait_s in ((None, REFUSED_S), (signal.SIGTERM, AGAIN_S)):
+        slots = Slots([1])
+        ended(slots, {1, 2}, number)
+        assert slots.waits_s == [wait_s, wait_s]
+
+
+@pytest.mark.parametrize(("answer", "said"), [("c", "cancelled 1 job"), ("l", "trial 4 is under way elsewhere")])
+def test_ctrl_c_asks_what_becomes_of_jobs_elsewhere(ended, tmp_path, monkeypatch, answer, said):
+    from hydra_plugins.hyperband_sweeper import _stop
+
+    cancelled, asked = [], []
+    monkeypatch.setattr(_stop, "cancel_all", lambda folder: cancelled.append(folder) or 1)
+    monkeypatch.setattr(_stop, "choose", lambda question, answers: asked.append(question) or answer)
+    board = ended(Slots([]), {4}, signal.SIGINT)
+    assert asked == ["trial 4 is under way elsewhere"] and not board.has_bar
+    assert board.said[0].startswith(said) and cancelled == ([tmp_path] if answer == "c" else [])
+    assert ended(Slots([]), {4}, signal.SIGTERM).said and len(asked) == 1, "nobody is there to be asked"
+
+
+def test_jobs_of_this_machine_are_told_to_save_their_state_until_all_have_ended(ended):
+    from hydra_plugins.hyperband_sweeper import _stop
+
+    slots = Slots([5, 2, 8], is_local=True)
+    assert ended(slots, {2, 5, 8}).said == ["trials 2, 5, 8 are under way: they save their state and end"]
+    assert len(_stop.terminated) == 3 and slots.ends == []
+
+
+def test_jobs_of_this_machine_that_do_not_end_are_waited_for_a_minute(ended, monkeypatch):
+    from hydra_plugins.hyperband_sweeper import _stop
+
+    seconds = iter(range(0, 1000, 20))
+    monkeypatch.setattr(_stop, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(seconds))}))
+    assert ended(Slots([], is_local=True), {2}).said == ["trial 2 is under way: it saves its state and ends"]
+    assert len(_stop.terminated) == 2
