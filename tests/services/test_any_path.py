@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faulty_proxy import FaultyProxy
-from oss_server import BUCKET, OssServer
 from safetensors.numpy import load_file
 from test_conditional_put import adopt
 
@@ -25,6 +24,7 @@ from nlu.inference.locate import locate
 from nlu.storage.places import parse_place
 from nlu.storage.stores import store_of
 from tests.inference.runs import evaluate, export, predict, trained
+from tests.oss_server import BUCKET, OssServer
 from tests.training.in_process import TINY, command, killed_in_backward, train
 from tests.training.kinds import TASKS
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import oss2
 import pytest
 from faulty_proxy import FaultyProxy, at_random
-from oss_server import BUCKET, KEY, SECRET, OssServer
 from test_conditional_put import adopt
 
 from nlu.config.errors import UserError
@@ -29,6 +28,7 @@ from nlu.storage.places import parse_place
 from nlu.storage.resources import fetch
 from nlu.storage.stores import store_of
 from tests.folders import contents, write
+from tests.oss_server import BUCKET, KEY, SECRET, OssServer
 
 pytestmark = pytest.mark.services
 

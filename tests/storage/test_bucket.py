@@ -1,0 +1,319 @@
+"""What every bucket promises, of S3 (moto) and of OSS (moto behind a door that speaks OSS): one request a verb."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from nlu.config.errors import UserError
+from nlu.storage import bucket as buckets
+from nlu.storage.answers import CHANGED, Changed, Denied, Unreachable
+from nlu.storage.bucket import LASTING_STATUS, TRANSIENT_CODES, Bucket, Part, Upload, etag_of, whole
+from nlu.storage.buckets import S3Bucket, open_bucket
+from nlu.storage.outputs import send_file
+from nlu.storage.places import parse_place
+from nlu.storage.store import Found
+from nlu.storage.stores import Objects, store_of
+from tests.buckets import Server
+
+pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra pai")
+from fsspec.config import conf, set_conf_env
+
+from tests.oss_server import BUCKET, OssServer
+
+MD5 = {b"abc": "900150983cd24fb0d6963f7d28e17f72", b"": "d41d8cd98f00b204e9800998ecf8427e"}
+PART = bytes(5 << 20)
+
+
+@pytest.fixture(scope="module")
+def oss() -> Iterator[OssServer]:
+    with OssServer() as server:
+        yield server
+
+
+def adopt(oss: OssServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the environment to the server, as if fsspec was imported in it."""
+    for name, value in oss.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(conf, "oss", {})
+    set_conf_env(conf)
+
+
+@pytest.fixture(params=["s3", "oss"])
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """An empty bucket of each kind, whose requests are tried once."""
+    if request.param == "s3":
+        name = request.getfixturevalue("s3").bucket(monkeypatch).removeprefix("s3://")
+    else:
+        name = BUCKET
+        adopt(request.getfixturevalue("oss"), monkeypatch)
+    found = open_bucket(request.param, name, delays_s=())
+    yield found
+    for upload in list(found.uploads_below("")):
+        found.abort(upload)
+    for key, _ in list(found.entries("")):
+        found.delete(key)
+
+
+def test_an_object_is_put_looked_at_read_copied_and_deleted(bucket: Bucket) -> None:
+    began_s = time.time()
+    bucket.put("a/x", b"abc")
+    found = bucket.head("a/x")
+    assert found is not None and (found.is_folder, found.size, found.etag) == (False, 3, MD5[b"abc"])
+    assert found.modified_s is not None and began_s - 2 < found.modified_s < time.time() + 2
+    assert bucket.head("a/y") is None and bucket.head("a") is None
+    assert bucket.get("a/x") == b"abc" == bucket.get("a/x", etag=found.etag)
+    assert bucket.get("a/x", (1, 3)) == b"bc" and bucket.get("a/x", (0, 1), found.etag) == b"a"
+    with pytest.raises(Changed, match="a/x changed while it was read; try again"):
+        bucket.get("a/x", (0, 1), "0" * 32)
+    with pytest.raises(FileNotFoundError, match=f"^{bucket.scheme}://{bucket.name}/a/y$"):
+        bucket.get("a/y")
+    bucket.put("a/z", b"other")
+    bucket.copy(bucket.name, "a/x", "a/z")
+    assert bucket.get("a/z") == b"abc" == bucket.get("a/x")
+    for _ in range(2):
+        bucket.delete("a/x")
+    assert bucket.head("a/x") is None and bucket.head("a/z") is not None
+
+
+def test_where_an_object_stands_none_is_put_on_that_condition(bucket: Bucket) -> None:
+    assert bucket.put_new("a", b"first") is True
+    assert bucket.put_new("a", b"second") is False and bucket.get("a") == b"first"
+
+
+def paged(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, method: str, size: int) -> list[str]:
+    """Have a listing give so many at a time; returns the methods that are called."""
+    call, called = type(bucket)._call, list[str]()  # type: ignore[attr-defined]
+    option = {"list_objects_v2": ("MaxKeys", "max_keys"), "list_parts": ("MaxParts", "max_parts")}[method]
+
+    def limited(self: Bucket, action: str, key: str, name: str, *values: Any, **options: Any) -> Any:
+        called.append(name)
+        return call(self, action, key, name, *values, **options | {option[bucket.scheme == "oss"]: size})
+
+    monkeypatch.setattr(type(bucket), "_call", limited)
+    return called
+
+
+def test_all_keys_are_listed_however_many_each_with_what_head_says(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ["a/1", "a/2", "a/b/3", "a/b/4", "a/c/5", "a/d", "b"]
+    for key in keys:
+        bucket.put(key, key.encode())
+    heads = {key: bucket.head(key) for key in keys}
+    with monkeypatch.context() as limiting:
+        called = paged(bucket, limiting, "list_objects_v2", 2)
+        assert dict(bucket.entries("")) == heads and [key for key, _ in bucket.entries("")] == keys
+        assert len(called) == 8, "four pages, twice"
+        assert list(dict(bucket.entries("a/"))) == keys[:-1] and list(bucket.entries("c")) == []
+        flat = dict(bucket.entries("a/", nested=False))
+    assert flat == {
+        **{key: heads[key] for key in ("a/1", "a/2", "a/d")},
+        **{key: Found(is_folder=True) for key in ("a/b/", "a/c/")},
+    }
+
+
+def test_an_upload_in_parts_is_begun_found_again_and_becomes_an_object(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload, other = bucket.begin("big"), bucket.begin("bigger")
+    assert bucket.uploads("big") == [upload] and {found.name for found in bucket.uploads_below("big")} == {
+        upload,
+        other,
+    }
+    assert {found.key for found in bucket.uploads_below("big")} == {"big", "bigger"}
+    sent = [bucket.put_part("big", upload, number, content) for number, content in ((2, PART), (1, PART), (3, b"abc"))]
+    assert [(part.number, part.size) for part in sent] == [(2, len(PART)), (1, len(PART)), (3, 3)]
+    assert sent[2].etag == MD5[b"abc"]
+    with monkeypatch.context() as limiting:
+        called = paged(bucket, limiting, "list_parts", 2)
+        there = bucket.parts("big", upload)
+    assert [(part.number, part.size, part.etag) for part in there] == [
+        (1, len(PART), sent[1].etag), (2, len(PART), sent[0].etag), (3, 3, MD5[b"abc"]),
+    ]  # fmt: skip
+    assert called == ["list_parts"] * 2 and all(abs(part.arrived_s - time.time()) < 60 for part in there)
+    assert bucket.parts("bigger", other) == []
+    bucket.complete("big", upload, there)
+    assert bucket.get("big", (2 * len(PART) - 1, 2 * len(PART) + 3)) == b"\0abc"
+    for _ in range(2):
+        bucket.abort(Upload("bigger", other, 0.0))
+    assert list(bucket.uploads_below("big")) == [] and bucket.head("bigger") is None
+
+
+def test_of_several_uploads_of_a_key_the_newest_comes_last(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = [Upload("a", "new", 3.0), Upload("ab", "other", 0.0), Upload("a", "old", 1.0), Upload("a", "mid", 2.0)]
+    with monkeypatch.context() as listing:
+        listing.setattr(type(bucket), "uploads_below", lambda self, prefix: iter(begun))
+        assert bucket.uploads("a") == ["old", "mid", "new"]
+
+
+def test_uploads_to_oss_are_listed_however_many(oss: OssServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {
+        ("", ""): (["a", "b"], True, "b", "1"),
+        ("b", "1"): (["c"], False, "", ""),
+    }
+    adopt(oss, monkeypatch)
+    bucket = open_bucket("oss", BUCKET)
+
+    def call(action: str, key: str, method: str, *, prefix: str, key_marker: str, upload_id_marker: str) -> Any:
+        assert (method, prefix) == ("list_multipart_uploads", "many/")
+        names, more, next_key, next_name = pages[key_marker, upload_id_marker]
+        listed = [SimpleNamespace(key=f"many/{name}", upload_id=f"id-{name}", initiation_date=7) for name in names]
+        return SimpleNamespace(
+            upload_list=listed, is_truncated=more, next_key_marker=next_key, next_upload_id_marker=next_name
+        )
+
+    monkeypatch.setattr(bucket, "_call", call)
+    assert list(bucket.uploads_below("many/")) == [Upload(f"many/{name}", f"id-{name}", 7.0) for name in "abc"]
+
+
+def test_a_bucket_is_looked_at_as_a_folder_of_folders(bucket: Bucket, tmp_path: Path) -> None:
+    url = f"{bucket.scheme}://{bucket.name}"
+    for key in ("top", "deep/a", "deep/er/b", "marked/"):
+        bucket.put(key, b"abc" if not key.endswith("/") else b"")
+    store = Objects(bucket)
+
+    def look(text: str) -> Found | None:
+        return store.look(parse_place(text))
+
+    file, folder = bucket.head("top"), Found(is_folder=True)
+    assert look(f"{url}/top") == file and look(f"{url}/top/") is None and look(f"{url}/to") is None
+    assert look(f"{url}/deep") == look(f"{url}/deep/") == look(url) == folder
+    assert look(f"{url}/marked") is None, "a mark alone makes no folder"
+    absent = parse_place(f"{bucket.scheme}://no-such-bucket")
+    assert store_of(absent).look(absent) is None
+    assert store.children(parse_place(url)) == {"deep": folder, "marked": folder, "top": file}
+    assert store.children(parse_place(f"{url}/deep")) == {"a": bucket.head("deep/a"), "er": folder}
+    assert list(store.files(parse_place(url))) == ["deep/a", "deep/er/b", "top"]
+    assert store.make_folder(parse_place(url)) is True and store.make_folder(parse_place(f"{url}/new")) is False
+    store.try_writing(parse_place(f"{url}/new"))
+    store.remove_marks(parse_place(f"{url}/marked"))
+    assert [key for key, _ in bucket.entries("")] == ["deep/a", "deep/er/b", "top"]
+    (tmp_path / "sent").write_bytes(b"abc")
+    send_file(tmp_path / "sent", parse_place(f"{url}/deep/sent"))
+    store_of(parse_place(url)).read_whole(parse_place(f"{url}/deep/sent"), tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == b"abc"
+
+
+def test_a_head_that_is_denied_is_told_by_what_a_listing_says(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a HEAD has no body, so it does not name what is wrong."""
+    bucket.put("a", b"abc")
+    call, asked = type(bucket)._call, list[str]()  # type: ignore[attr-defined]
+
+    def refused(self: Bucket, action: str, key: str, method: str, *values: Any, **options: Any) -> Any:
+        asked.append(method)
+        if method == "head_object":
+            raise Denied("403")
+        found = call(self, action, key, method, *values, **options)
+        listed = found["Contents"] if self.scheme == "s3" else found.object_list
+        assert len(listed) == 1, "nobody pays for more"
+        return found
+
+    bucket.put("ab", b"abc")
+    with monkeypatch.context() as refusing, pytest.raises(Denied, match="^403$"):
+        refusing.setattr(type(bucket), "_call", refused)
+        bucket.head("a")
+    assert asked == ["head_object", "list_objects_v2"]
+
+
+def answer(status: int, code: str = "Odd") -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")  # type: ignore[arg-type]
+
+
+def failing(errors: list[Exception]) -> tuple[Callable[[], str], list[int]]:
+    tries: list[int] = []
+
+    def verb() -> str:
+        tries.append(1)
+        if errors:
+            raise errors.pop(0)
+        return "done"
+
+    return verb, tries
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> tuple[Bucket, list[float]]:
+    """A bucket whose requests are tried three times, and the pauses between them."""
+    slept: list[float] = []
+    monkeypatch.setattr(buckets, "time", SimpleNamespace(sleep=slept.append))
+    return S3Bucket("b", None, "the mirror", (0.25, 0.5)), slept
+
+
+LASTING = (400, 405, 409, 411, 416, 501)
+PASSING = (399, 408, 410, 429, 500, 502, 503, 504)
+
+
+def test_what_may_pass_is_tried_again_and_what_lasts_is_not(patient: tuple[Bucket, list[float]]) -> None:
+    bucket, slept = patient
+    assert set(LASTING) | {CHANGED} == LASTING_STATUS
+    lasting = [answer(status) for status in (*LASTING, 401, 403, 412)]
+    passing = [answer(status) for status in PASSING] + [answer(400, code) for code in sorted(TRANSIENT_CODES)]
+    for is_lasting, errors in ((True, lasting), (False, [*passing, OSError("a broken pipe")])):
+        for error in errors:
+            slept.clear()
+            verb, tries = failing([error, error])
+            if is_lasting:
+                with pytest.raises(UserError, match="^the mirror "):
+                    bucket.tried("written", "k", verb)
+                assert (len(tries), slept) == (1, []), error
+            else:
+                assert bucket.tried("written", "k", verb) == "done" and slept == [0.25, 0.5], error
+
+
+def test_what_fails_to_the_end_says_what_could_not_be_done(patient: tuple[Bucket, list[float]]) -> None:
+    bucket, slept = patient
+    verb, tries = failing([OSError("a broken pipe.\nmore")] * 9)
+    with pytest.raises(Unreachable, match="^the mirror cannot be written: a broken pipe; check AWS_ENDPOINT_URL, "):
+        bucket.tried("written", "k", verb)
+    assert len(tries) == 3 and slept == [0.25, 0.5]
+    own = UserError("a mistake")
+    for error, raised in ((own, UserError), (ValueError("odd"), ValueError), (TypeError("odd"), TypeError)):
+        verb, tries = failing([error])
+        with pytest.raises(raised) as caught:
+            bucket.tried("written", "k", verb)
+        assert caught.value is error and len(tries) == 1
+    for gone in (FileNotFoundError("x"), answer(404)):
+        with pytest.raises(FileNotFoundError, match="^the mirror$"):
+            bucket.tried("read", "k", failing([gone])[0])
+    with pytest.raises(Changed, match="^the mirror changed while it was read; try again$"):
+        bucket.tried("read", "k", failing([answer(412)])[0])
+    with pytest.raises(UserError, match="the endpoint is no address; correct AWS_ENDPOINT_URL"):
+        bucket.tried("read", "k", failing([ValueError("Invalid endpoint: x")])[0])
+    with pytest.raises(FileNotFoundError, match="^s3://b$"):
+        S3Bucket("b", None).tried("read", "", failing([FileNotFoundError()])[0])
+
+
+@pytest.mark.parametrize(("status", "written"), [(409, False), (412, False), (400, None), (405, None)])
+def test_only_an_object_that_stands_makes_a_put_on_condition_false(status: int, written: bool | None) -> None:
+    class Refusing(S3Bucket):
+        def create_object(self, key: str, content: bytes) -> None:
+            self.tried("written", key, failing([answer(status)])[0])
+
+    bucket = Refusing("b", None, delays_s=())
+    if written is None:
+        with pytest.raises(Unreachable):
+            bucket.put_new("k", b"")
+    else:
+        assert bucket.put_new("k", b"") is written
+
+
+def test_etags_lose_their_quotes_and_a_body_that_is_cut_is_no_body() -> None:
+    assert [etag_of(text) for text in ('"ab"', "ab", '""', "", None)] == ["ab", "ab", None, None, None]
+    assert whole(b"abc", 3) == b"abc" and whole(b"", 0) == b""
+    for size in (2, 4):
+        with pytest.raises(ConnectionError, match=f"3 of {size} bytes came"):
+            whole(b"abc", size)
+    assert Part(1, 3, "x").arrived_s == 0.0
+
+
+def test_the_bucket_that_is_not_there_is_made(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = s3.bucket(monkeypatch)
+    bucket = open_bucket("s3", f"{url.removeprefix('s3://')}-2", delays_s=())
+    with pytest.raises(FileNotFoundError):
+        list(bucket.entries(""))
+    assert Objects(bucket).make_folder(parse_place(f"{url}-2")) is True and list(bucket.entries("")) == []

@@ -1,0 +1,361 @@
+"""What a transfer leaves out, in which order it copies and removes, and what it refuses."""
+
+import errno
+import hashlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from nlu.config.errors import DataError, UserError
+from nlu.storage import transfer
+from nlu.storage.contents import chunks_of, md5_of, size_of
+from nlu.storage.matching import fetch_matching
+from nlu.storage.outputs import output_file, output_folder, require_free
+from nlu.storage.places import Place, parse_place
+from nlu.storage.settle import MARKER
+from nlu.storage.store import Found
+from nlu.storage.stores import Disk, Objects, store_of, writable_store_of
+from nlu.storage.transfer import (
+    Item,
+    Plan,
+    copy_file,
+    disk_errors,
+    is_same,
+    plan_copy,
+    plan_move,
+    plan_remove,
+    readable,
+    remove_all,
+    run_copies,
+    run_move,
+    run_remove,
+)
+from tests.buckets import Server
+from tests.folders import contents, write
+
+FILES = {"a": b"first", "z/COMPLETE": b"", "COMPLETE": b"", "z/b": b"second"}
+
+
+@pytest.fixture
+def url(s3: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    return s3.bucket(monkeypatch)
+
+
+def objects(url: str) -> dict[str, bytes]:
+    bucket = boto3.resource("s3").Bucket(url.removeprefix("s3://").partition("/")[0])
+    return {entry.key: entry.get()["Body"].read() for entry in bucket.objects.all()}
+
+
+def put(url: str, files: dict[str, bytes]) -> None:
+    bucket = boto3.resource("s3").Bucket(url.removeprefix("s3://"))
+    for key, content in files.items():
+        bucket.put_object(Key=key, Body=content)
+
+
+LOCAL, OBJECT, OTHER = Place("", "", "/absent"), Place("s3", "b", "k"), Place("oss", "b", "k")
+ETAG, TWO = "a" * 32, "b" * 32
+
+
+@pytest.mark.parametrize(
+    ("source", "found", "target", "there", "same"),
+    [
+        (LOCAL, Found(False, 3), OBJECT, None, False),
+        (LOCAL, Found(False, None, modified_s=5.0), LOCAL, Found(False, None, modified_s=5.0), False),
+        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 4, None, 5.0), False),
+        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3, None, 5.0), True),
+        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3, None, 5.0 + 9e-6), True),
+        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3, None, 5.0 - 9e-6), True),
+        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3, None, 5.0 + 2e-5), False),
+        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3, None, 5.0 - 2e-5), False),
+        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3), False),
+        (LOCAL, Found(False, 3), LOCAL, Found(False, 3, None, 5.0), False),
+        (OBJECT, Found(False, 3, ETAG, 5.0), OTHER, Found(False, 3, ETAG.upper(), 1.0), True),
+        (OBJECT, Found(False, 3, ETAG, 5.0), OTHER, Found(False, 3, TWO, 9.0), False),
+        (OBJECT, Found(False, 3, ETAG, 5.0), OTHER, Found(False, 3, None, 5.0), True),
+        (OBJECT, Found(False, 3, None, 5.0), OTHER, Found(False, 3, TWO, 6.0), True),
+        (OBJECT, Found(False, 3, None, 5.0), OTHER, Found(False, 3, TWO, 4.0), False),
+        (OBJECT, Found(False, 3, "no-digest", 5.0), LOCAL, Found(False, 3, None, 5.0), True),
+        (LOCAL, Found(False, 3, None, 5.0), OBJECT, Found(False, 3, "no-digest", 6.0), True),
+    ],
+)  # fmt: skip
+def test_what_lies_there_is_the_same_by_its_digest_or_by_size_and_time(
+    source: Place, found: Found, target: Place, there: Found | None, same: bool
+) -> None:
+    assert is_same(Item(source, found, target, there)) is same
+
+
+@pytest.mark.parametrize("content", [b"abc", b"abd"])
+def test_a_local_file_is_read_where_an_object_tells_its_digest(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    local, etag = Place("", "", str(tmp_path / "file")), hashlib.md5(b"abc").hexdigest()
+    for item in (
+        Item(local, Found(False, 3, None, 5.0), OBJECT, Found(False, 3, etag, 9.0)),
+        Item(OBJECT, Found(False, 3, etag, 5.0), local, Found(False, 3, None, 5.0)),
+    ):
+        assert is_same(item) is (content == b"abc")
+
+
+def test_files_go_from_store_to_store_and_marks_come_last(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "here", FILES)
+    order, lock = [], threading.Lock()
+
+    def noting(item: Item, advance: Any) -> None:
+        copy_file(item, advance)
+        with lock:
+            order.append(item.target.name)
+
+    monkeypatch.setattr(transfer, "copy_file", noting)
+    told: list[int] = []
+    here, there = parse_place(str(tmp_path / "here")), parse_place(f"{url}/there")
+    plan = plan_copy(here, there, recursive=True)
+    assert [item.target.name for item in plan.copied][2:] == [MARKER, MARKER] and plan.size == 11
+    run_copies(plan.copied, "there")
+    assert order[2:] == [MARKER, MARKER] and objects(url) == {f"there/{name}": body for name, body in FILES.items()}
+    second = parse_place(f"{url}/second")
+    run_copies(plan_copy(there, second, recursive=True).copied, "second")
+    assert {key.removeprefix("second/"): body for key, body in objects(url).items() if key[:2] == "se"} == FILES
+    with monkeypatch.context() as large:
+        large.setattr(transfer, "WHOLE_BYTES", 6)
+        order.clear()
+        back = parse_place(str(tmp_path / "back"))
+        run_copies(plan_copy(second, back, recursive=True).copied, "back")
+    assert contents(tmp_path / "back") == FILES and order[2:] == [MARKER, MARKER]
+    assert plan_copy(second, back, recursive=True).copied == []
+    copy_file(plan_copy(parse_place(f"{url}/there/a"), parse_place(f"{url}/c"), recursive=False).copied[0], told.append)
+    assert objects(url)["c"] == b"first" and told == [5]
+
+
+def test_between_two_stores_that_know_nothing_of_each_other_a_file_goes_through_the_disk_and_leaves_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(url, {"a/file": b"content"})
+    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
+    sent: dict[str, bytes] = {}
+
+    class Far(Disk):
+        def put(self, path: Path, place: Place, advance: Any) -> None:
+            sent[place.shown] = path.read_bytes()
+            advance(len(sent[place.shown]))
+
+    monkeypatch.setattr(transfer, "writable_store_of", lambda place: Far())
+    source, told = parse_place(f"{url}/a/file"), list[int]()
+    found = store_of(source).look(source)
+    assert found is not None
+    copy_file(Item(source, found, Place("oss", "b", "k"), None), told.append)
+    assert sent == {"oss://b/k": b"content"} and told == [7]
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_what_is_not_what_a_record_says_does_not_stay(url: str, tmp_path: Path) -> None:
+    put(url, {"file": b"content"})
+    source, target = parse_place(f"{url}/file"), parse_place(str(tmp_path / "file"))
+    found = store_of(source).look(source)
+    assert found is not None
+    digest = hashlib.sha256(b"content").hexdigest()
+    with pytest.raises(DataError, match=f"file is damaged: its sha256 is {digest}, not {'0' * 64}; restore"):
+        copy_file(Item(source, found, target, None, "0" * 64))
+    assert list(tmp_path.iterdir()) == []
+    copy_file(Item(source, found, target, None, digest))
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_the_mark_of_a_folder_goes_first_and_of_a_disk_the_folders_too(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "here", FILES)
+    (tmp_path / "here/empty").mkdir()
+    put(url, {**{f"there/{name}": body for name, body in FILES.items()}, "there/marked/": b"", "therefore": b""})
+    for store, where in ((Disk, str(tmp_path / "here")), (Objects, f"{url}/there")):
+        gone: list[str] = []
+        remove, place = store.remove, parse_place(where)
+
+        def noting(self: Any, file: Place, remove: Any = remove, gone: list[str] = gone) -> None:
+            remove(self, file)
+            gone.append(file.name)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "remove", noting)
+            files = plan_remove(place, recursive=True)
+            assert [file.name for file in files[:2]] == [MARKER, MARKER] and len(files) == 4
+            remove_all(place, files[::-1])
+        assert gone[:2] == [MARKER, MARKER] and sorted(gone[2:]) == ["a", "b"]
+    assert list(tmp_path.iterdir()) == [] and objects(url) == {"therefore": b""}
+
+
+def test_a_move_removes_nothing_where_one_of_its_copies_is_not_as_it_was_written(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = write(tmp_path / "here", FILES), parse_place(f"{url}/there")
+    plan = plan_move(parse_place(str(here)), there, recursive=True)
+    look = Objects.look
+    for found in (None, Found(False, 4)):
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                Objects, "look", lambda self, place, found=found: found if place.name == "a" else look(self, place)
+            )
+            with pytest.raises(DataError, match="there/a is not as it was written; nothing was removed of .*here/a$"):
+                run_move(parse_place(str(here)), plan, "there")
+        assert contents(here) == FILES
+    run_move(parse_place(str(here)), plan, "there")
+    assert not here.exists() and objects(url) == {f"there/{name}": body for name, body in FILES.items()}
+    run_remove(there, plan_remove(there, recursive=True))
+    assert objects(url) == {}
+
+
+def test_what_would_overwrite_itself_or_something_of_another_kind_is_refused(url: str, tmp_path: Path) -> None:
+    write(tmp_path, {"folder/a": b"", "file": b"", "into/file/x": b"", "inner/folder": b""})
+    put(url, {"folder/a": b"", "file": b"", "folders/b": b""})
+    local = str(tmp_path)
+    for source, target, said in [
+        (f"{local}/file", f"{local}/into", "into/file is a folder where a file is to be written"),
+        (f"{local}/folder", f"{local}/file", "file is a file, but a folder is copied"),
+        (f"{local}/folder", f"{local}/inner/", "inner/folder is a file, but a folder is copied"),
+        (f"{local}/folder", f"{local}/folder/deeper", "lies in .*folder, or is it"),
+        (f"{url}/folder", f"{url}/folder", "lies in .*folder, or is it"),
+    ]:
+        with pytest.raises(UserError, match=said):
+            plan_copy(parse_place(source), parse_place(target), recursive=True)
+    with pytest.raises(UserError, match="is a whole bucket, which is never overwritten by a folder"):
+        plan_copy(parse_place(f"{url}/folder"), parse_place(url), recursive=True, extra=True)
+    for source, target in ((f"{url}/folder", f"{url}/folders"), (f"{url}/folder", f"{local}/folder/deeper")):
+        assert len(plan_copy(parse_place(source), parse_place(target), recursive=True).copied) == 1
+    with pytest.raises(UserError, match="https://host/x can be read alone; copy it instead"):
+        plan_move(parse_place("https://host/x"), parse_place(local), recursive=False)
+    with pytest.raises(UserError, match=r"file is s3://.*file itself"):
+        plan_move(parse_place(f"{url}/file"), parse_place(f"{url}/file"), recursive=False)
+    with pytest.raises(UserError, match=r"folder is a folder; give --recursive to remove"):
+        plan_remove(parse_place(f"{url}/folder"), recursive=False)
+    assert plan_remove(parse_place(f"{url}/file"), recursive=False) == [parse_place(f"{url}/file")]
+    with pytest.raises(UserError, match="can be read alone; write to a local path"):
+        writable_store_of(parse_place("https://host/x"))
+
+
+def test_the_files_of_a_folder_keep_its_name_behind_a_slash_and_the_others_there_are_told(tmp_path: Path) -> None:
+    write(tmp_path, {"here/a": b"", "there/here/b": b"", "there/a": b"", "there/c": b""})
+    here, there = parse_place(f"{tmp_path}/here"), f"{tmp_path}/there"
+    (into,) = plan_copy(here, parse_place(f"{there}/"), recursive=True).copied
+    assert into.target.path == f"{there}/here/a" and into.there is None
+    for slash in ("", "/"):
+        plan = plan_copy(here, parse_place(f"{there}{slash}"), recursive=True, extra=True)
+        assert [item.target.path for item in (*plan.copied, *plan.same)] == [f"{there}/a"]
+        assert [place.path for place in plan.extra] == [f"{there}/c", f"{there}/here/b"]
+    assert plan_copy(here, parse_place(there), recursive=True).extra == []
+    unknown = Item(here, Found(False), here, None)
+    assert Plan([unknown], [], []).size is None and Plan([], [unknown], []).size == 0
+
+
+def test_what_a_disk_refuses_is_a_sentence_with_the_file(tmp_path: Path) -> None:
+    place, cases = parse_place(str(tmp_path)), [
+        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "^/x/y: No space left on device; "),
+        (OSError(errno.ENOSPC, "No space left on device"), f"^{tmp_path}: No space left on device; "),
+        (OSError("odd"), f"^{tmp_path}: odd; "),
+        (FileNotFoundError(2, "No such file", "/x/y"), "^/x/y does not exist; correct the path$"),
+        (FileNotFoundError(2, "No such file"), f"^{tmp_path} does not exist; correct the path$"),
+        (UserError("as it is"), "^as it is$"),
+    ]  # fmt: skip
+    for error, said in cases:
+        with pytest.raises(UserError, match=said), disk_errors(place):
+            raise error
+    with pytest.raises(UserError, match="^s3://b does not exist; make it first$"), disk_errors(OBJECT):
+        raise FileNotFoundError(2, "No such file", "/x/y")
+
+
+def test_a_pattern_of_keys_means_the_objects_that_match_up_to_the_next_slash(url: str) -> None:
+    put(url, {f"rows/{name}": name.encode() for name in ("part-2.csv", "part-1.csv", "part-3.tsv", "x/part-4.csv")})
+    put(url, {"top-1": b"1", "top-[1]": b"brackets"})
+
+    def found(pattern: str) -> list[str]:
+        return [path.read_text() for path in fetch_matching(f"{url}/{pattern}", "data")]
+
+    assert found("rows/part-*.csv") == ["part-1.csv", "part-2.csv"] and found("*/*/part-?.csv") == ["x/part-4.csv"]
+    assert found("top-?") == ["1"] and found("top-[1]") == ["brackets"], "a key of its own"
+    with pytest.raises(DataError, match=r"data is s3://.*/rows/\*\.json, which no object matches"):
+        found("rows/*.json")
+
+
+def test_the_content_of_a_file_is_read_in_pieces(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(url, {"folder/a": b"0123456789", "folder/b": b"xyz", "empty": b""})
+    monkeypatch.setattr("nlu.storage.contents.PART_BYTES", 4)
+    place = parse_place(f"{url}/folder/a")
+    assert list(chunks_of(place)) == [b"0123", b"4567", b"89"] and list(chunks_of(parse_place(f"{url}/empty"))) == []
+    assert md5_of(place) == hashlib.md5(b"0123456789").hexdigest()
+    assert (size_of(place), size_of(parse_place(f"{url}/folder"))) == (10, 13)
+    (tmp_path / "pinned").write_bytes(b"abc")
+    pin = hashlib.sha256(b"abc").hexdigest()
+    assert readable(f"{tmp_path}/pinned#sha256={pin}").path == str(tmp_path / "pinned")
+    with pytest.raises(DataError, match="sha256"):
+        readable(f"{tmp_path}/pinned#sha256={'0' * 64}")
+
+
+def test_an_output_in_a_store_begins_with_its_mark_and_ends_with_the_file_that_makes_it_whole(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(url, {"out/.begun": b"", "out/old": b"of an earlier try", "out/a": b"changed"})
+    done: list[str] = []
+    for name in ("put", "remove"):
+        verb = getattr(Objects, name)
+
+        def noting(self: Objects, *arguments: Any, name: str = name, verb: Any = verb) -> None:
+            verb(self, *arguments)
+            (place,) = (one for one in arguments if isinstance(one, Place))
+            done.append(f"{name} {place.name}")
+
+        monkeypatch.setattr(Objects, name, noting)
+    with output_folder(f"{url}/out", "out", last="a.json") as folder:
+        write(folder, {"a": b"a", "a.json": b"{}", "z": b"z"})
+    assert done[:2] == ["put .begun", "remove old"] and sorted(done[2:4]) == ["put a", "put z"]
+    assert done[4:] == ["put a.json", "remove .begun"]
+    assert objects(url) == {"out/a": b"a", "out/a.json": b"{}", "out/z": b"z"}
+    with output_file(f"{url}/deep/file", "out") as path:
+        path.write_bytes(b"content")
+    assert objects(url)["deep/file"] == b"content"
+    for out, said in [
+        (f"{url}/out", "out is .*/out, which exists; nothing was written"),
+        (f"{url}/out/a", "out is .*/out/a, which exists; nothing was written"),
+        (url, "out is .*, a whole bucket; name a folder in it"),
+        (f"{url}/new#sha256={'0' * 64}", "a pin is for reading"),
+        ("https://host/new", "which can be read alone"),
+    ]:
+        with pytest.raises(UserError, match=said):
+            require_free(out, "out")
+    with pytest.raises(UserError, match="a whole bucket"), output_file(url, "out"):
+        pass
+    before = objects(url)
+    with pytest.raises(KeyError), output_folder(f"{url}/failed", "out", last="x"):
+        raise KeyError
+    with pytest.raises(KeyError), output_file(f"{url}/failed", "out") as path:
+        path.touch()
+        raise KeyError
+    assert objects(url) == before
+
+
+def test_an_output_on_this_machine_is_there_as_a_whole_with_the_rights_of_new_files(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), output_folder(tmp_path / "new/deep", "out", last="x") as folder:
+        (folder / "x").touch()
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+    mask = os.umask(0o027)
+    try:
+        with output_folder(tmp_path / "new/deep", "out", last="x") as folder:
+            (folder / "x").touch()
+            assert not (tmp_path / "new").exists()
+    finally:
+        os.umask(mask)
+    assert os.listdir(tmp_path / "new/deep") == ["x"] and os.listdir(tmp_path) == ["new"]
+    assert (tmp_path / "new/deep").stat().st_mode & 0o777 == 0o750
+    (tmp_path / "empty").mkdir()
+    with output_folder(tmp_path / "empty", "out", last="x"):
+        pass
+    for out in (tmp_path / "new", tmp_path / "new/deep/x"):
+        with pytest.raises(UserError, match="which exists; nothing was written"):
+            require_free(out, "out")
+    with pytest.raises(UserError, match="which exists; give another file"), output_file(tmp_path / "new/deep/x", "out"):
+        pass
+    with output_file(tmp_path / "file", "out") as path:
+        assert path == tmp_path / "file"
