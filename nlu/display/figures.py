@@ -63,9 +63,11 @@ def figures_of(
     }
 
     def finished(draw: Callable[[], Figure | None]) -> Figure | None:
-        figure = draw()
-        if figure is not None:
-            _finish_run_axes(figure.axes[0], run_dir, end, epoch_examples)
+        # Lines and legends take their looks from the settings under which they are made.
+        with rc_context({**STYLE, "font.family": families()}):
+            figure = draw()
+            if figure is not None:
+                _finish_run_axes(figure.axes[0], run_dir, end, epoch_examples)
         return figure
 
     return {name: partial(finished, draw) for name, draw in parts.items()}
@@ -231,13 +233,12 @@ def _gradient_figure(train: Rows) -> Figure | None:
 
 
 def _finish_run_axes(axes: Axes, run_dir: Path, end: int, epoch_examples: int) -> None:
-    with rc_context({**STYLE, "font.family": families()}):
-        axes.set_title(run_dir.resolve().name, **_title_place())
-        axes.set_xlabel("examples seen")
-        axes.set_xlim(0, max(end, 1) * 1.03)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
-        _draw_epochs(axes, end, epoch_examples)
+    axes.set_title(run_dir.resolve().name, **_title_place())
+    axes.set_xlabel("examples seen")
+    axes.set_xlim(0, max(end, 1) * 1.03)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    _draw_epochs(axes, end, epoch_examples)
 
 
 def _draw_epochs(axes: Axes, end: int, epoch_examples: int) -> None:
@@ -253,13 +254,12 @@ def _draw_epochs(axes: Axes, end: int, epoch_examples: int) -> None:
 def _draw_legend(axes: Axes) -> None:
     """Names of the curves beside the title, where they hide nothing."""
     _, labels = axes.get_legend_handles_labels()
-    with rc_context({**STYLE, "font.family": families()}):
-        if sum(len(label) + 4 for label in labels) > MAX_LEGEND_CHARACTERS:
-            axes.legend(loc="best")
-        else:
-            axes.legend(
-                loc="lower right", bbox_to_anchor=(1.0, 1.035), ncols=len(labels), borderaxespad=0, columnspacing=1.2
-            )
+    if sum(len(label) + 4 for label in labels) > MAX_LEGEND_CHARACTERS:
+        axes.legend(loc="best")
+    else:
+        axes.legend(
+            loc="lower right", bbox_to_anchor=(1.0, 1.035), ncols=len(labels), borderaxespad=0, columnspacing=1.2
+        )
 
 
 def _stride(count: int, limit: int) -> int:
