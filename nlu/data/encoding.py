@@ -38,6 +38,13 @@ class Encoded:
     other; null where all rows are lists of units"""
     place_counts_N: np.ndarray | None = None
 
+    def ends_of_units(self) -> list[list[list[int]] | None]:
+        """Return of each row the first and the last character of each unit; None where all rows are lists of units."""
+        if self.places is None or self.place_counts_N is None:
+            return [None] * len(self.lengths_N)
+        rows = np.split(self.places.reshape(-1, 2), np.cumsum(self.place_counts_N // 2)[:-1])
+        return [ends_U.tolist() for ends_U in rows]
+
 
 def check_text(value: Any) -> str | None:
     """Return the rule that a text field breaks, or None."""
@@ -123,7 +130,7 @@ def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_
     places: list[int] = []
     with_places = any(isinstance(row, str) for row in rows)
     for number, row in enumerate(rows):
-        own, ends = _units_of(row)
+        own, ends = units_of(row)
         units_N[number] = len(own)
         if with_places:
             places += chain.from_iterable(ends)
@@ -148,7 +155,7 @@ def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_
     return encoded
 
 
-def _units_of(row: Sequence[str] | str) -> tuple[Sequence[str], list[tuple[int, int]]]:
+def units_of(row: Sequence[str] | str) -> tuple[Sequence[str], list[tuple[int, int]]]:
     """Return the units of a row, and of each the first and the last character; of a list of units its number, twice."""
     if not isinstance(row, str):
         return row, [(number, number) for number in range(len(row))]

@@ -14,7 +14,7 @@ from nlu.inference.predictor import LOGITS, Predictor
 from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
 from nlu.metrics.classes import log_probabilities
-from nlu.metrics.spans import legal_tags, spans_of
+from nlu.metrics.spans import Span, in_characters, legal_tags, spans_of
 from nlu.models.heads.crf import CrfHead
 from nlu.tasks.classify import Deciding
 
@@ -76,11 +76,15 @@ class Ensemble(Predictor):
             Predictor.predict(one, own, with_logits=is_tagger, advance=advance if one is self._members[-1] else _not)
             for one, own in zip(self._members, encoded.each, strict=True)
         ]
-        return [self._mean(row) for row in zip(*found, strict=True)]
+        rows = zip(*found, strict=True)
+        if is_tagger:
+            return [
+                {"spans": in_characters(self._spans([np.array(one[LOGITS], np.float32) for one in row]), ends_U)}
+                for row, ends_U in zip(rows, encoded.ends_of_units(), strict=True)
+            ]
+        return list(map(self._mean, rows))
 
     def _mean(self, found: Sequence[Found]) -> Found:
-        if self._kind == "spans":
-            return {"spans": self._spans([np.array(one[LOGITS], np.float32) for one in found])}
         if self._kind == "number":
             return {"prediction": float(np.mean([one["prediction"] for one in found]))}
         if self._kind in ("similarity", "class_by_similarity"):
@@ -98,7 +102,8 @@ class Ensemble(Predictor):
             best = best if means[best] >= self._loss.threshold else first
         return {"prediction": best, "probability": means[best], "probabilities": means}
 
-    def _spans(self, logits_of: Sequence[np.ndarray]) -> list[Any]:
+    def _spans(self, logits_of: Sequence[np.ndarray]) -> list[Span]:
+        """Return the spans of the units of a row."""
         # With vocabularies of their own, max_len may leave them different numbers of units; the others count as O.
         count = min(map(len, logits_of))
         if not count:

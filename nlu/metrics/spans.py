@@ -24,6 +24,14 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
     return spans
 
 
+def in_characters(spans: Sequence[Span], ends_U: Sequence[Sequence[int]] | None) -> list[Span]:
+    """Return the spans of units as spans of a text's characters; `ends_U`: the first and the last character of each
+    unit, null where a row is a list of units."""
+    if ends_U is None:
+        return list(spans)
+    return [(ends_U[first][0], ends_U[last][1], name) for first, last, name in spans]
+
+
 def legal_steps(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return which tag may follow which, (C, C), rows being what is followed, and which may come first, (C,).
 

@@ -12,7 +12,7 @@ from nlu.data.ragged import starts_of
 from nlu.data.targets import Tags
 from nlu.losses.loss import Loss
 from nlu.metrics.classes import log_probabilities
-from nlu.metrics.spans import Span, legal_tags, spans_of
+from nlu.metrics.spans import Span, in_characters, legal_tags, spans_of
 from nlu.metrics.tagging import SpanScorer
 from nlu.models.heads.crf import CrfHead
 from nlu.models.task_model import TaskModel
@@ -119,10 +119,7 @@ def _rows_of(flat: np.ndarray, counts_B: np.ndarray) -> list[np.ndarray]:
 
 def _placed(spans: list[Span], batch: Batch, piece: slice) -> list[Span]:
     """Return spans of an example's units, of a text as spans of its characters; `piece`: the units of the example."""
-    if batch.unit_ends_U is None:
-        return spans
-    ends_U = batch.unit_ends_U[piece].tolist()
-    return [(ends_U[first][0], ends_U[last][1], name) for first, last, name in spans]
+    return in_characters(spans, None if batch.unit_ends_U is None else batch.unit_ends_U[piece].tolist())
 
 
 def _pieces(batch: Batch) -> list[slice]:

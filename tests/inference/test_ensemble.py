@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import nlu
 from tests.inference.runs import predict, unlabelled
 from tests.training.in_process import composed, start
-from tests.training.kinds import LOSSES, TASKS, Kind, few_first, read, write
+from tests.training.kinds import LOSSES, SPANS, TASKS, Kind, few_first, read, write
 
 KINDS = {**TASKS, "bce": LOSSES["bce"]}
 FOLDS = ("folds.count=2", "trainer.max_duration=3st", "trainer.eval_interval=2st", "model.initializer_range=1.5")
@@ -69,24 +70,36 @@ def test_thresholds_are_averaged_as_what_they_are_of(tmp_path: Path) -> None:
     assert [one["prediction"] for one in together(run, tmp_path, rows)] == expected
 
 
-def test_the_best_legal_sequence_by_mean_probabilities_of_tags_is_found(tmp_path: Path) -> None:
-    run = folds_of(TASKS["tag"], tmp_path)
-    rows = [{"tokens": row["tokens"][:4]} for row in unlabelled(TASKS["tag"], 9)]
+@pytest.mark.parametrize(("kind", "step"), [(TASKS["tag"], 1), (SPANS, 2)], ids=["tokens", "a text"])
+def test_the_best_legal_sequence_by_mean_probabilities_of_tags_is_found(kind: Kind, step: int, tmp_path: Path) -> None:
+    run = folds_of(kind, tmp_path)
+    for fold in (0, 1):
+        # After three steps both predict O only.
+        weights = load_file(path := run / f"fold-{fold}/checkpoints/best-1/model.safetensors")
+        weights["head.linear.weight"][:] = np.random.default_rng(fold).normal(size=weights["head.linear.weight"].shape)
+        save_file(weights, path, {"format": "pt"})
+    # Of a text each letter is a word, with a blank behind it, and spans are told by characters.
+    rows = [{name: units[: 4 * step] for name, units in row.items() if name != "spans"} for row in unlabelled(kind, 9)]
     names = nlu.load(run / "fold-0", device="cpu").labels
-    for row, one, *folds in zip(rows, together(run, tmp_path, rows), *each_fold(run, rows, logits=True), strict=True):
+    found = together(run, tmp_path, rows)
+    assert any(span["last"] > span["first"] for one in found for span in one["prediction"]), "the test wants spans"
+    for row, one, *folds in zip(rows, found, *each_fold(run, rows, logits=True), strict=True):
+        (units,) = row.values()
         logits = np.array([fold["logits"] for fold in folds])
         mean_UC = np.mean(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True), axis=0)
         legal = [
-            tags for tags in product(range(len(names)), repeat=len(row["tokens"]))
+            tags for tags in product(range(len(names)), repeat=len(units[::step]))
             if all(names[tag][0] != "I" or (place and names[tags[place - 1]][2:] == names[tag][2:])
                    for place, tag in enumerate(tags))
         ]  # fmt: skip
         best = max(legal, key=lambda tags: np.log(mean_UC[range(len(tags)), tags]).sum())
         tags = ["O"] * len(best)
         for span in one["prediction"]:
-            tags[span["first"] : span["last"] + 1] = [f"B-{span['type']}"] + [f"I-{span['type']}"] * (
-                span["last"] - span["first"]
-            )
+            own = units[span["first"] : span["last"] + 1]
+            assert span["text"] == (own if isinstance(own, str) else " ".join(own))
+            first, last = span["first"] // step, span["last"] // step
+            tags[first : last + 1] = [f"B-{span['type']}"] + [f"I-{span['type']}"] * (last - first)
+            assert (span["first"], span["last"]) == (first * step, last * step)
         assert tags == [names[tag] for tag in best]
 
 

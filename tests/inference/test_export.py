@@ -14,10 +14,11 @@ from safetensors.numpy import load_file, save_file
 import nlu
 from nlu.config.inference import Export
 from nlu.inference.exporting import digits
+from nlu.inference.exports.deciding import by_rule
 from nlu.inference.exports.formats import FORMATS
 from tests.inference.runs import export, kept, predict, trained
 from tests.training.in_process import train
-from tests.training.kinds import TASKS, TEXTCNN, Kind, classes, few_first, read, write
+from tests.training.kinds import SPANS, TASKS, TEXTCNN, Kind, classes, few_first, read, write
 
 transformers = pytest.importorskip("transformers")
 
@@ -168,6 +169,14 @@ def test_the_table_of_a_tagger_compares_what_its_user_gets_with_what_the_run_dec
     assert 0 < sum(same) < len(same), "the test wants rows whose best tags are no legal sequence, and others"
     checked = json.loads((tmp_path / "out/export.json").read_text())["checked"]
     assert {one["format"]: one["same"] for one in checked}[written] == sum(same) / len(same)
+
+
+def test_the_rule_for_logits_finds_spans_of_a_text_by_its_characters_as_the_run_does(tmp_path: Path) -> None:
+    run = nlu.load(trained(SPANS, tmp_path), device="cpu").trained
+    decide = by_rule(run, tmp_path)
+    logits = np.eye(len(run.labels))[[run.labels.index(tag) for tag in ("O", "B-X", "I-X", "B-Y")]]
+    assert decide([{"text": "in New York today"}], [logits]) == [[(3, 10, "X"), (12, 16, "Y")]]
+    assert decide([{"tokens": ["in", "New", "York", "today"]}], [logits]) == [[(1, 2, "X"), (3, 3, "Y")]]
 
 
 @pytest.mark.parametrize("damage", [float("nan"), 7.0])

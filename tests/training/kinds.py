@@ -61,6 +61,15 @@ def tags(rng: random.Random) -> Row:
     return {"tokens": tokens, "tags": found}
 
 
+def spans(rng: random.Random) -> Row:
+    words = text(rng)
+    found: dict[str, dict[str, list[list[int]]]] = {"X": {}, "Y": {}}
+    for place, letter in enumerate(words):
+        if letter in "abcde":
+            found["XY"[letter > "c"]].setdefault(letter, []).append([place, place])
+    return {"text": words, "spans": found}
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of run: its overrides, and what makes a row of its data."""
@@ -145,6 +154,10 @@ TOGETHER = {
     "freelb of a TextCNN": Kind(("method=freelb", "task=tag", "head=crf"), tags, TEXTCNN, passes=3),
 }
 KINDS = {**TASKS, **LOSSES, **METHODS, **TOGETHER}
+
+
+SPANS = Kind(("task=tag",), spans)
+"""a tagger of texts, whose spans are told by characters"""
 
 
 def few_first(kinds: Iterable[str], *few: str) -> list[Any]:

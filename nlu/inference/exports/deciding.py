@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from nlu.data.encoding import units_of
 from nlu.inference.columns import kind_of
 from nlu.inference.exports.padded import Inputs
 from nlu.inference.trained import Trained
-from nlu.metrics.spans import Span, spans_of
+from nlu.metrics.spans import Span, in_characters, spans_of
 
 Row = dict[str, Any]
 Compute = Callable[[Inputs], np.ndarray]
@@ -44,22 +45,23 @@ def by_rule(trained: Trained, folder: Path) -> Decide:
     """Return the rule of docs/exporting.md for logits.
 
     It takes the class of the largest logit, the labels whose sigmoid reaches the run's threshold, or the number. Of a
-    tagger it takes the largest of each unit and reads these as BIO tags.
+    tagger it takes the largest of each unit and reads these as BIO tags, of a text as spans of its characters.
     """
     kind, names = _kind(trained), trained.labels
 
-    def one(logits: np.ndarray) -> Decision:
+    def one(row: Row, logits: np.ndarray) -> Decision:
         if kind == "classes":
             return names[int(logits.argmax())]
         if kind == "label_set":
             return _reaching(trained, dict(zip(names, (1 / (1 + np.exp(-logits.astype(np.float64)))), strict=True)))
         if kind == "tags":
-            return spans_of([names[tag] for tag in logits.argmax(-1)])
+            ends_U = None if "tokens" in row else units_of(row["text"])[1]
+            return in_characters(spans_of([names[tag] for tag in logits.argmax(-1)]), ends_U)
         if kind == "pairs of classes":
             return names[int(float(logits[0]) >= trained.decided["threshold"])]
         return None if kind == "vectors" else float(logits[0])
 
-    return lambda rows, logits_N: list(map(one, logits_N))
+    return lambda rows, logits_N: list(map(one, rows, logits_N))
 
 
 def by_pipeline(trained: Trained, folder: Path) -> Decide:
