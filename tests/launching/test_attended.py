@@ -1,8 +1,10 @@
 """What a job does with the files of its former start before it works."""
 
+import time
+
 import pytest
 
-from nlu.launching.attended import Attended, missed_file
+from nlu.launching.attended import Attended, beat_file, beating, missed_file
 from nlu.launching.queue import Job
 
 
@@ -38,3 +40,17 @@ def test_what_another_task_returned_before_is_no_last_word(start, tmp_path):
     (tmp_path / "57_0_result.pkl").touch()
     (tmp_path / "57_1_result.pkl").touch()
     assert start(1) == ["57_0_result.pkl"]
+
+
+def test_a_job_that_is_started_again_shows_another_sign_of_life_also_under_the_same_process_number(
+    start, tmp_path, monkeypatch
+):
+    signs = []
+    for count in ("0", "1"):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", count)
+        with beating(beat_file(tmp_path, count)):
+            deadline_s = time.monotonic() + 60
+            while not beat_file(tmp_path, count).exists() and time.monotonic() < deadline_s:
+                time.sleep(0.005)
+        signs.append(beat_file(tmp_path, count).read_text())
+    assert signs[0] != signs[1] and signs[0].split()[0] == signs[1].split()[0]

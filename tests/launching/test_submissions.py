@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -114,6 +115,23 @@ def test_the_history_has_a_line_for_each_job_with_the_commit_and_is_left_out_of_
     assert history.read(tmp_path / "deep/run") == rows == history.read(tmp_path)
     assert history.read(tmp_path / "deep/r") == []
     assert "\\n" in rows[0]["command"] and (tmp_path / ".nlu/.gitignore").read_text() == "*\n"
+
+
+def test_the_history_tells_of_files_that_differ_from_the_commit_and_keeps_its_columns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.py").write_text("1")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for arguments in (["init", "-q"], ["add", "code.py"], [*who, "commit", "-q", "-m", "one"]):
+        subprocess.run(["git", *arguments], check=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    for number, text in enumerate("12"):
+        (tmp_path / "code.py").write_text(text)
+        history._git_state.cache_clear()
+        history.note("slurm", [Ticket(Job(number, "a\tb", (), str(number)), "9", "c\nd")], "train")
+    rows = history.read()
+    assert [row["changed"] for row in rows] == ["no", "yes"]
+    assert {row["commit"] for row in rows} == {commit[:12]}
+    assert {(row["folder"], row["log"], row["command"]) for row in rows} == {(f"{tmp_path}/a\\tb", "c\\nd", "train")}
 
 
 def test_a_folder_has_one_name_on_all_machines_and_no_other_folder_has_it(tmp_path, monkeypatch):
