@@ -3,8 +3,8 @@
 A site is a place in the text with what may stand there instead. Sites are found for comparisons, boolean operators,
 calls and guards that are left out, arguments and statements that change places, constants, keys, axes, defaults of
 parameters and arithmetic. Left alone is what no test of behaviour should see: docstrings, annotations, what only type
-checkers read, errors' and logs' texts, log.debug, assertions, and what stands in f-strings, whose positions Python 3.11
-does not know.
+checkers read, errors' and logs' texts, log.debug, assertions, of which zip's strict=True is one, and what stands in
+f-strings, whose positions Python 3.11 does not know.
 """
 
 import ast

@@ -86,6 +86,9 @@ def is_left_alone(node: ast.AST) -> bool:
     """Whether nothing in a node is for tests of behaviour."""
     if isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr):
         return True
+    if isinstance(node, ast.keyword):
+        # Like an assertion: it says that two things are of one length, which no input of a user decides.
+        return node.arg == "strict" and isinstance(node.value, ast.Constant) and node.value.value is True
     if isinstance(node, ast.If):
         names = {part.id for part in ast.walk(node.test) if isinstance(part, ast.Name)}
         return bool(names & {"TYPE_CHECKING", "__name__"})

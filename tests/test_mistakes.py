@@ -58,6 +58,8 @@ def changes(source: str, kind: str) -> set[tuple[str, str]]:
         ("comparison", "a in b", ["a not in b"]),
         ("comparison", "a not in b", ["a in b"]),
         ("comparison", "x = a < b < c", ["x = a <= b < c", "x = a >= b < c", "x = a < b <= c", "x = a < b >= c"]),
+        ("constant", "zip(a, b, strict=True)", []),
+        ("constant", "zip(a, b, strict=False)", ["zip(a, b, strict=True)"]),
         ("boolean operator", "a and f(b)", ["a or f(b)"]),
         ("boolean operator", "a or b or c", ["a and b or c", "a or b and c"]),
         ("dropped not", "x = not (a or b)", ["x = (a or b)"]),

@@ -58,5 +58,6 @@ class Bce(RowLoss):
 
     def decide(self, logits_NC: Tensor) -> Tensor:
         """Return the most probable class that reaches the threshold, else the first; (N,)."""
-        best_N, class_N = each_probability(logits_NC[:, 1:]).max(1)
-        return torch.where(best_N >= self.threshold, class_N + 1, 0)
+        # By logits, since the probabilities of those above 17 are all 1.
+        best_N, class_N = logits_NC[:, 1:].max(1)
+        return torch.where(each_probability(best_N) >= self.threshold, class_N + 1, 0)

@@ -30,6 +30,17 @@ def test_balance_lengths_duplicates_conflicts_and_overlap_are_counted(facts_of):
     dev = facts["sets"]["dev"]
     assert (dev["examples"], dev["duplicates"], dev["conflicts"], dev["in_train"]) == (3, 1, 0, 2)
     assert dev["labels"] == {"0": 1, "1": 2, "2": 0}
+    assert lines(facts) == [
+        "data: train: 7 examples; tokens: median 5, 95 % 7, most 8",
+        "data: train: 1: 3 (42.9%), 0: 2 (28.6%), 2: 2 (28.6%)",
+        "data: train: 4 examples seen before in the same set",
+        "data: train: 2 texts with several labels",
+        "data: dev: 3 examples; tokens: median 3, 95 % 3, most 3",
+        "data: dev: 1: 2 (66.7%), 0: 1 (33.3%), 2: 0 (0.0%)",
+        "data: dev: warning: no row has the label 2, so scores of this set say nothing of it",
+        "data: dev: 1 example seen before in the same set",
+        "data: dev: 2 examples whose text is a training text too: scores on such flatter",
+    ]
 
 
 @pytest.mark.parametrize(("labels", "train", "dev"), [(None, False, True), (["0", "1", "2"], True, True)])
@@ -72,10 +83,14 @@ def test_the_balance_of_tagged_rows_counts_units_and_their_conflicts_are_of_tags
     assert (train_facts["duplicates"], train_facts["conflicts"]) == (2, 1)
 
 
-def test_a_long_list_of_labels_is_shortened_in_the_log(facts_of):
-    rows = "".join(f"text\t{label}\n" for label in range(15))
-    told = lines(facts_of(rows, rows))
-    assert any("and 3 more labels" in line for line in told)
+@pytest.mark.parametrize(("labels", "more"), [(12, ""), (13, ", and 1 more label"), (15, ", and 3 more labels")])
+def test_a_long_list_of_labels_is_shortened_in_the_log(facts_of, labels, more):
+    rows = "".join(f"text\t{label}\n" for label in range(labels))
+    first = lines(facts_of(rows, rows))[1]
+    assert first == "data: train: " + ", ".join(f"{n}: 1 ({1 / labels:.1%})" for n in range(12)) + more
+    absent = lines(facts_of(rows, rows, labels=[str(n) for n in range(2 * labels)]))[2]
+    assert absent.endswith(f"no row has the label {', '.join(str(n + labels) for n in range(12))}" + (
+        f" and {labels - 12} more" if more else "") + ", so it cannot be learned")  # fmt: skip
 
 
 def test_lengths_are_counted_by_number_of_tokens(write, open_files):

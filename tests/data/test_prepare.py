@@ -565,3 +565,26 @@ def test_groups_make_a_store_of_their_own_and_dev_needs_no_such_column(write, op
     with_groups = open_files(group_by="shop", **settings)
     assert with_groups.folder != open_files(**settings).folder
     assert len(set(with_groups.sets["train"].stored.group_N)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "settings"),
+    [
+        ("9567c46e5194b1518861ab45", "single", {}),
+        ("4ac941db9a27d12329e4b1bb", "single",
+         {"group_by": 1, "max_len": 64, "on_bad_row": "skip", "max_rows": 7, "labels": ["1", "0"]}),
+        ("4860d76e10e45a80fb456dfd", "pair", {"fields": {"text_a": 0, "text_b": 0, "label": 1}, "header": False}),
+        ("0f6b1f8ab1c81eee4c7111d8", "single",
+         {"separator": ";", "target": "nlu.data.targets.LabelSet", "label_separator": ","}),
+        ("bc4a34f66879aadf52bd29cc", "units", {"fields": {"text": "text", "spans": "label"}}),
+    ],
+    ids=["plain", "settings", "pair", "dialect", "spans"],
+)  # fmt: skip
+def test_the_name_of_a_store_is_the_same_in_every_version(write, open_files, name, layout, settings):
+    files = {
+        "units": ("t.jsonl", '{"text": "a b", "label": {"x": {"a": [[0, 0]]}}}\n'),
+        "dialect": ("t.csv", "a b;1\nc;0\n"),
+    }.get("dialect" if "separator" in settings else layout, ("t.tsv", "a b\t1\nc\t0\n"))
+    train = write(*files)
+    # Where it must be another one, FORMAT_VERSION says so; by accident all users would build all stores again.
+    assert open_files(layout, train=train, dev=train, **settings).folder.name == name

@@ -82,6 +82,7 @@ def test_a_header_that_holds_a_row_of_data_is_refused_with_what_reads_a_file_wit
         ("a.csv", ";", "set data.separator to ';'"),
         ("a.csv", "\t", "data.format=tsv"),
         ("a.tsv", ",", "data.format=csv"),
+        ("a.tsv", "|", "set data.separator to '|'"),
     ],
 )
 def test_a_table_of_one_column_is_refused_with_the_separator_that_it_seems_to_have(
@@ -90,6 +91,13 @@ def test_a_table_of_one_column_is_refused_with_the_separator_that_it_seems_to_ha
     with pytest.raises(DataError) as refused:
         read(write(name, f"text{separator}label\nx{separator}1\n"), fields)
     assert f"seems to be {separator!r}: " in str(refused.value) and remedy in str(refused.value)
+
+
+@pytest.mark.parametrize("header", ["review\n", "a;b,c\n", "a|b,c,d\n"])
+def test_a_table_of_other_columns_is_not_told_of_another_separator(write, header):
+    with pytest.raises(DataError, match="set data.fields.text to one of these") as refused:
+        read(write("a.csv", header + "x\n"), {"text": "text"})
+    assert "separator" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("name", "how"), [("a.txt", r"tsv \(by its suffix \.txt\)"), ("a.csv", "csv")])
@@ -211,9 +219,9 @@ def test_the_formats_that_may_be_asked_for_are_those_that_are_read():
 
 
 def test_a_bad_row_is_described_by_file_row_field_value_and_rule(tmp_path):
-    said = [BadRow.of(3, "label", value, "is no label").describe(tmp_path) for value in ("5", 5, None, ["x"])]
+    said = [BadRow.of(3, "label", value, "is no label").describe(tmp_path) for value in ("5", 5, None, ["é"])]
     assert [text.partition(": ")[2] for text in said] == [
-        f"field label: {shown} is no label" for shown in ("'5'", "5", "null", '["x"]')
+        f"field label: {shown} is no label" for shown in ("'5'", "5", "null", '["é"]')
     ]
     for length, shown in ((80, "x" * 80), (81, "x" * 77 + "...")):
         assert f"field label: {shown!r} is no label" in BadRow(3, "label", "x" * length, "is no label").describe(

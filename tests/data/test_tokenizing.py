@@ -135,6 +135,14 @@ def test_padding_and_truncation_in_a_tokenizer_file_have_no_effect(tmp_path):
     assert padded.ids(["abcabcabc"])[1].tolist() == [9]
 
 
+def test_they_have_none_in_a_file_without_special_tokens_of_its_own_either(tmp_path):
+    backend = wordpiece([*SPECIALS, "a", "b"], True, "here").backend
+    backend.enable_padding(length=16, pad_id=0, pad_token="[PAD]")
+    backend.enable_truncation(3)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    assert words_of(load_tokenizer(tmp_path, None), "a b a b a") == ["a", "b", "a", "b", "a"]
+
+
 def test_a_saved_tokenizer_of_another_kind_comes_back_the_same(tmp_path):
     tokenizer = WordPiece().given(roberta_like(tmp_path / "given.json"), None)
     tokenizer.save(tmp_path)

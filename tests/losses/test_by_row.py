@@ -152,6 +152,16 @@ def test_a_row_that_no_class_claims_is_given_to_the_first():
     assert Bce(threshold=0.85).decide(logits_NC).tolist() == [0, 2, 0]
 
 
+@pytest.mark.parametrize("threshold", [0.0, 1e-40, 0.25, 0.85, 1.0])
+def test_the_logit_of_the_first_class_makes_the_largest_logit_what_is_decided(threshold):
+    values = torch.tensor([-103.3, -92.5, -91.5, -17.5, -1.2, -1.0, 1.7, 1.8, 16.0, 16.9, 17.2, 17.5, 40.0])
+    others_NK = torch.cartesian_prod(values, values)
+    loss = Bce(threshold=threshold)
+    logits_NC = torch.cat([torch.full((len(others_NK), 1), 7.0), others_NK], dim=1)
+    with_first_NC = torch.cat([torch.full((len(others_NK), 1), loss.logit_of_first), others_NK], dim=1)
+    assert torch.equal(loss.decide(logits_NC), with_first_NC.argmax(1))
+
+
 @pytest.mark.parametrize("loss", [CrossEntropy, Focal])
 def test_weights_of_classes_that_do_not_exist_are_refused_all_at_once(loss):
     with pytest.raises(UserError) as caught:
@@ -190,6 +200,7 @@ def test_balanced_weights_make_every_class_weigh_alike_in_all():
 def test_what_a_loss_cannot_be_used_for_is_refused():
     with pytest.raises(UserError, match="loss=bce rejects rows to the first class, but there are no others than a"):
         Bce().bind(["a"])
+    Bce().bind(["a", "b"])
     with pytest.raises(UserError, match="loss=contrastive needs two classes, but the data has 4"):
         Contrastive().bind(NAMES)
     with pytest.raises(UserError, match="reads the cosine of two texts.* set head=sides"):

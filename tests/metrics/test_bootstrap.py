@@ -167,3 +167,8 @@ def test_nothing_is_said_of_one_query_however_many_means_it_has(queries: int, is
     found = intervals_of_means(by_query, 40, SEED, lambda done: None)
     assert list(found) == list(by_query)
     assert all(value == ([0.25, 0.5] if is_known else None) for value in found.values())
+
+
+def test_nothing_is_said_of_a_score_that_a_resample_does_not_have() -> None:
+    found = intervals_of_means({"a": [0.5, float("nan"), 0.25], "b": [0.5, 0.5, 0.5]}, 40, SEED, lambda done: None)
+    assert found == {"a": None, "b": [0.5, 0.5]}

@@ -352,7 +352,7 @@ def test_a_trial_below_the_threshold_is_pruned_unless_it_was_done_anyway(
 
 
 def test_a_trial_that_is_to_end_after_a_fold_ends_there_also_where_it_was_killed_right_after_it(
-    data: tuple[str, ...], tmp_path: Path
+    data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = storage_url(None, tmp_path)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -369,6 +369,26 @@ def test_a_trial_that_is_to_end_after_a_fold_ends_there_also_where_it_was_killed
     (tmp_path / "0" / "result.json").unlink()
     start(config, tmp_path / "0")
     assert result(tmp_path / "0") == whole
+    assert capsys.readouterr().out == "", "the job of a search prints no table"
+
+
+def test_the_tables_are_on_the_disk_before_a_state_from_which_a_run_goes_on(
+    data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    options = ("trainer.eval_interval=1st", "trainer.save_interval=1st", "trainer.max_duration=2st")
+    train(*TINY, *data, *options, f"hydra.run.dir={tmp_path}/run")
+    states = [place for place, name in enumerate(synced) if name == "state.json"]
+    assert len(states) == 2
+    for first, last in zip([-1, *states], states, strict=False):
+        assert {"train.tsv", "valid.tsv"} <= set(synced[first + 1 : last])
 
 
 def test_patience_begins_anew_where_a_state_is_taken_over_without_the_weights_of_its_best(

@@ -69,6 +69,9 @@ def test_every_fold_is_a_whole_run_and_every_training_row_is_held_out_once(three
         facts = json.loads((run_dir / name / "data.json").read_text())["sets"]
         assert facts["dev"]["examples"] in (20, 21) and facts["dev"]["in_train"] == 0
         assert facts["dev"]["examples"] + facts["train"]["examples"] == ROWS
+    for record in ("config.yaml", "provenance.json", "code.zip", "overrides"):
+        assert (run_dir / record).stat().st_size > 0, "what was asked for stands above the folds"
+    assert "folds.count=3" in (run_dir / "overrides").read_text() and "fold=" not in (run_dir / "overrides").read_text()
     joined = rows_of(run_dir / "predictions" / "out-of-fold.jsonl")
     assert [(row["id"], row["row"]) for row in joined] == [(place, place + 1) for place in range(ROWS)]
     held_out = {
@@ -269,4 +272,7 @@ def test_a_configuration_has_a_part_for_each_fold_of_each_seed(
     parts = repeats_of(composed("seed=3", f"seeds={seeds}", *written), ["a=1"])
     assert [part.name for part in parts] == names
     assert len({(part.config.seed, part.config.fold) for part in parts}) == len(names)
+    for part in parts:
+        own = ["a=1", f"seed={part.config.seed}", "seeds=1", f"fold={'null' if fold is folds else part.config.fold}"]
+        assert part.overrides == own, "what makes the part by itself"
     assert all(repeats_of(part.config, part.overrides) == [] for part in parts), "a part is a run by itself"

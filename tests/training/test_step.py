@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from nlu.config.errors import UserError
 from nlu.data.collate import collate
@@ -15,6 +16,7 @@ from nlu.data.dataset import Files
 from nlu.data.encoding import Encoded
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS
+from nlu.data.seeds import stable_seed
 from nlu.data.store import Origin, SetWriter, StoredSet
 from nlu.data.targets import Classes
 from nlu.losses.cross_entropy import CrossEntropy
@@ -88,6 +90,18 @@ def test_dropout_is_a_function_of_the_step_and_the_rank(examples: Examples) -> N
 
     assert loss(1, 0) == loss(1, 0)
     assert len({loss(1, 0), loss(2, 0), loss(1, 1)}) == 3
+
+
+def test_the_dropout_masks_are_those_of_seed_rank_step_and_micro_batch(examples: Examples) -> None:
+    parts, plain = stepper(dropout=0.5), stepper(dropout=0.5)
+    parts.ranks = Ranks(2, 1, CPU)
+    micro_batches = [np.arange(5), np.arange(5, ROWS)]
+    expected = 0.0
+    for micro, rows in enumerate(micro_batches):
+        torch.manual_seed(stable_seed(1, "dropout", 2, 3, micro))
+        batch = collate(examples, rows, (1, 0))
+        expected += F.cross_entropy(plain.model(batch), batch.targets["labels"], reduction="sum").item()
+    assert parts.step(examples, micro_batches, 3, False).result().loss == pytest.approx(expected / ROWS, rel=1e-6)
 
 
 def test_clipping_bounds_the_update_and_reports_the_norm_before(examples: Examples) -> None:

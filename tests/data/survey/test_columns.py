@@ -205,3 +205,14 @@ def test_a_column_that_two_have_the_name_of_is_told_by_its_number(tmp_path: Path
     rows = [[str(n), f"{LONG} {n}", f"k{n % 2}"] for n in range(8)]
     found = guess(written(tmp_path, "rows.tsv", table(["x", "text", "x"], rows)), "auto", True)
     assert found.fields == {"text": "text", "label": 2}
+
+
+@pytest.mark.parametrize("name", ["rows.tsv", "rows.jsonl"])
+@pytest.mark.parametrize(("place", "is_seen"), [(999, True), (1000, False)])
+def test_columns_are_told_by_the_first_thousand_rows(tmp_path: Path, name: str, place: int, is_seen: bool) -> None:
+    rows = [[f"{LONG} {n}", "b" if n == place else "a"] for n in range(1001)]
+    text = table(["text", "of it"], rows)
+    if name.endswith("jsonl"):
+        text = "".join(json.dumps({"text": first, "of it": second}) + "\n" for first, second in rows)
+    found = guess(written(tmp_path, name, text), "auto", None).fields
+    assert found == {"text": "text"} | ({"label": "of it"} if is_seen else {})

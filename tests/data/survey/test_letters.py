@@ -56,6 +56,19 @@ def test_a_language_is_told_up_to_the_bound_where_it_is_another(texts: list[str]
     assert told(*texts).language() == language
 
 
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("the house that was on the hill", "English"), ("der Hund und die Katze sind nicht hier", "German"),
+        ("le chat est dans la maison et ne dort pas", "French"), ("el perro y los gatos no se van", "Spanish"),
+        ("il gatto non è di questa casa che vedi", "Italian"), ("o gato não é uma casa e os dias se vão", "Portuguese"),
+        ("het huis is niet van een man en dat weet ze", "Dutch"),
+    ],
+)  # fmt: skip
+def test_languages_of_one_script_are_told_by_their_common_words(text: str, language: str) -> None:
+    assert told(text).language() == language
+
+
 def test_two_texts_of_a_row_are_one_text_of_which_no_words_run_together() -> None:
     letters = Letters()
     letters.add([["zz this", "with"]])

@@ -111,6 +111,7 @@ def test_lengths_are_of_all_texts_of_a_row_in_characters_and_words(tmp_path: Pat
     survey = walked(source_of(tmp_path / "p.jsonl", rows, {"text_a": "a", "text_b": "b"}))
     assert survey.characters_N.tolist() == [12, 2] and survey.tokens_N.tolist() == [6, 2]
     assert survey.source.layout.name == "pair" and survey.unknown is None
+    assert survey.letters.scripts == {"Latin": 2} and survey.letters.classes["h"] == 2
 
 
 @pytest.mark.parametrize("name", ["rows.tsv", "rows.csv", "rows.jsonl", "rows.json"])

@@ -17,7 +17,7 @@ from nlu.data.tokenizing import wordpiece
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
-from nlu.models.formats.pretrained import KINDS, load_into, open_pretrained
+from nlu.models.formats.pretrained import KINDS, Pretrained, _check_share, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.runs.checkpoint import Checkpoints
 from nlu.runs.state import Best, State
@@ -182,6 +182,20 @@ def test_weights_of_which_nothing_or_little_fits_are_refused(tmp_path):
     few = {name: value for name, value in hub_tensors().items() if "embeddings" in name}
     with pytest.raises(CheckpointError, match="of the encoder's 29 tensors 5 can be taken"):
         loaded(write(tmp_path / "few", few))
+
+
+@pytest.mark.parametrize(("fitting", "is_enough"), [(2, True), (1, False)])
+def test_half_of_an_encoders_tensors_are_enough_and_those_of_the_head_do_not_count(fitting, is_enough):
+    names = [f"backbone.{letter}" for letter in "abcd"]
+    tensor = torch.zeros(1)
+    own = dict.fromkeys([*names, "head.a", "head.b"], tensor)
+    matched = dict.fromkeys([*names[:fitting], "head.a", "head.b"], tensor)
+    source = Pretrained("REF", Path("REF/model.safetensors"), {})
+    if is_enough:
+        _check_share(source, own, matched, matched)
+    else:
+        with pytest.raises(CheckpointError, match="of the encoder's 4 tensors 1 can be taken"):
+            _check_share(source, own, matched, matched)
 
 
 def test_another_vocabulary_is_refused_with_both_sizes(tmp_path):

@@ -13,7 +13,11 @@ from nlu.models.formats.names import encoder_names
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 from nlu.models.formats.tensorflow_writing import write_checkpoint
 
-DTYPES = {"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int64": 9, "bool": 10, "float16": 19}
+DTYPES = {
+    "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "complex64": 8, "int64": 9, "bool": 10,
+    "uint16": 17, "complex128": 18, "float16": 19, "uint32": 22, "uint64": 23,
+}  # fmt: skip
+"""as TensorFlow's types.proto numbers them"""
 
 
 def varint(value: int) -> bytes:
@@ -136,6 +140,23 @@ def test_all_tensors_come_back_with_type_shape_and_values(tmp_path, tensors, sha
     for name, values in tensors.items():
         assert read[name].dtype == values.dtype and read[name].shape == values.shape
         assert np.array_equal(read[name], values) and read[name].flags.writeable
+
+
+def test_every_type_of_numbers_is_read(tmp_path):
+    tensors = {name: np.array([[0, 1, 1], [1, 0, 1]]).astype(name) for name in DTYPES}
+    read = read_checkpoint(write(tmp_path / "m", tensors, shards=2))
+    for name, values in tensors.items():
+        assert read[name].dtype == values.dtype and np.array_equal(read[name], values)
+
+
+def test_what_protocol_buffers_leave_out_is_what_it_is_by_default(tmp_path):
+    # A size of 0, the first data file, the first byte, and one data file in all.
+    absent = number(1, 1) + nested(2, nested(2, b"") + nested(2, number(1, 3)))
+    first = number(1, 1) + nested(2, nested(2, number(1, 2))) + number(5, 8)
+    values = {"w": np.array([1.5, -2.0], np.float32)}
+    prefix = write(tmp_path / "m", values, header=b"", extra={b"empty": absent, b"first": first})
+    read = read_checkpoint(prefix)
+    assert read["empty"].shape == (0, 3) and read["first"].tolist() == read["w"].tolist() == [1.5, -2.0]
 
 
 def test_bfloat16_becomes_float32_and_strings_are_left_out(tmp_path):
