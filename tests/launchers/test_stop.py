@@ -1,6 +1,8 @@
 """A search that ends while jobs are under way: what it waits for, what it says of them, what it asks."""
 
 import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -107,3 +109,25 @@ def test_jobs_of_this_machine_that_do_not_end_are_waited_for_a_minute(ended, mon
     monkeypatch.setattr(_stop, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(seconds))}))
     assert ended(Slots([], is_local=True), {2}).said == ["trial 2 is under way: it saves its state and ends"]
     assert len(_stop.terminated) == 2
+
+
+def test_of_the_processes_that_were_started_from_here_only_jobs_are_told_to_end():
+    from hydra_plugins.hyperband_sweeper._slots import terminate_jobs
+
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+    job, other = (
+        subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("submitit.local._local", "tensorboard")
+    )
+    try:
+        for process in (job, other):
+            process.stdout.readline()
+        terminate_jobs()
+        assert job.wait(60) == -signal.SIGTERM
+        # It would have got its signal before the job did, or just after.
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.2)
+    finally:
+        for process in (job, other):
+            process.kill()
+            process.wait()
+            process.stdout.close()
