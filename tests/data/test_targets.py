@@ -78,6 +78,19 @@ def test_labels_of_a_training_set_that_was_cut_name_what_cut_it(kind):
     assert "max_rows" not in read(given, "b")[1][1]
 
 
+@pytest.mark.parametrize("kind", [Classes, LabelSet, Tags])
+def test_weights_that_were_trained_know_no_other_labels(kind):
+    target = kind(files())
+    for name in ("a", "c"):
+        read_tags(target, [f"B-{name}"]) if kind is Tags else target.read({"label": name})
+    target.close()
+    again = kind.from_meta(json.loads(json.dumps(target.meta())))
+    if kind is LabelSet:
+        again.read_as(files())
+    problem = (read_tags(again, ["B-b"]) if kind is Tags else again.read({"label": "b"}))[1]
+    assert "['a', 'c'] that the run was trained for" in problem[1]
+
+
 @pytest.mark.parametrize("value", LABEL_BREAKS)
 def test_what_is_no_label_is_refused(value):
     number, (role, rule) = Classes(files()).read({"label": value})

@@ -3,6 +3,7 @@
 import zipfile
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -91,3 +92,21 @@ def test_without_the_package_a_workbook_is_refused_with_what_to_install(
     monkeypatch.setattr(workbook, "find_spec", lambda name: None if name == "openpyxl" else find_spec(name))
     with pytest.raises(UserError, match=r"a\.xlsx needs openpyxl; install it with pip install 'nlu\[excel\]'"):
         list(read_rows(path, "auto", {"text": "text"}, None))
+
+
+class Stamp(datetime):
+    """A moment of another library, as pandas has."""
+
+
+class Span(timedelta):
+    """A time between moments of another library."""
+
+
+class Share(float):
+    """A number of another library."""
+
+
+def test_moments_and_numbers_of_other_libraries_come_back_as_pythons_own() -> None:
+    found = loaded(dumped([Stamp(2026, 1, 2, 3, 4), Span(days=1, microseconds=5), Share(0.5), Fraction(1, 4)]))
+    assert found == [datetime(2026, 1, 2, 3, 4), timedelta(days=1, microseconds=5), 0.5, 0.25]
+    assert list(map(type, found)) == [datetime, timedelta, float, float]

@@ -95,7 +95,9 @@ def test_a_tuned_threshold_is_half_way_to_the_next_lower_probability_or_to_nothi
     # Between neighbours of single precision there is nothing.
     above = np.float32(0.75)
     below = np.nextafter(above, np.float32(0))
+    # Half way is rounded up to the first of these, and down from the second.
     assert best([1, 0], above, below) == above
+    assert best([1, 0], below, np.nextafter(below, np.float32(0))) == below
     assert best([1, 0], np.nextafter(below, np.float32(0)), 0.0) == np.float32(np.nextafter(below, np.float32(0)) / 2)
 
 

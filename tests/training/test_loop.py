@@ -15,6 +15,7 @@ import optuna
 import pytest
 import torch
 
+from nlu.display.progress import Bar, Progress
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
 from nlu.runs.state import Best
@@ -414,3 +415,23 @@ def test_another_seed_holds_out_other_rows(data: tuple[str, ...], tmp_path: Path
         train(*TINY, *data, *options, f"hydra.run.dir={tmp_path}/{seed}")
         held_out.append({row["id"] for row in predictions_of(tmp_path / str(seed), "dev")})
     assert len(held_out[0]) == len(held_out[1]) == 9 and held_out[0] != held_out[1]
+
+
+def test_bars_show_the_steps_from_where_a_run_begins_and_every_example_that_is_scored(
+    data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(Progress, "start", lambda self, total, first=0: shown.append(("start", total, first)))
+    monkeypatch.setattr(Progress, "advance", lambda self, step, loss, speed: shown.append(("step", step)))
+    monkeypatch.setattr(Progress, "metric", lambda self, name, value: shown.append((name,)))
+    monkeypatch.setattr(Bar, "advance", lambda self, count=1: shown.append((self.description, count)))
+    options = (*TINY, *data, "trainer.eval_interval=2st", "trainer.eval_batch_size=8", "resume=auto")
+    scoring = [("scoring dev", count) for count in (8, 8, 5)]
+    train(*options, "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
+    whole = [("start", 2, 0), ("step", 1), ("step", 2), *scoring, ("dev accuracy",)]
+    assert [entry for entry in shown if not str(entry[0]).startswith(("tokenizing", "vocabulary"))] == whole
+    shown.clear()
+    train(
+        *options, "trainer.max_duration=4st", f"resume={tmp_path}/run", f"hydra.run.dir={tmp_path}/longer"
+    )  # fmt: skip
+    assert shown == [("start", 4, 2), ("step", 3), ("step", 4), *scoring, ("dev accuracy",)]

@@ -157,3 +157,16 @@ def test_lines_that_begin_a_document_are_no_rows_and_bad_ones_are_listed_up_to_a
     monkeypatch.setattr(walk_module, "LISTED_BAD_ROWS", 2)
     bad = walked(source_of(tmp_path / "t.jsonl", [{"text": ""}] * 3 + [{"text": "a"}], {"text": "text"}))
     assert (len(bad), bad.bad, len(bad.listed_bad)) == (1, 3, 2)
+
+
+def test_a_pattern_means_files_of_which_each_has_the_name_or_label_that_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("part1.txt", "part2.txt"):
+        Path(name).write_text("text\n")
+    (source,) = of_files(["good=part*.txt", "bad=part1.txt"], None, "lines", None, None)
+    assert [(file.path.name, file.label) for file in source.files] == [
+        ("part1.txt", "good"), ("part2.txt", "good"), ("part1.txt", "bad")
+    ]  # fmt: skip
+    assert [source.name for source in of_files(["part*.txt"], None, "lines", None, None)] == ["part1", "part2"]

@@ -132,3 +132,9 @@ def test_depth_counts_from_the_embeddings():
     cnn = TextCnn(VOCAB_SIZE, None, pretrained=None, **SIZES)
     found = {name.split(".")[0] + name.split(".")[1]: cnn.depth_of(name) for name, _ in cnn.named_parameters()}
     assert found == {"word_embeddingsweight": 0, "layers0": 1, "layers1": 2} and cnn.depth == 3
+
+
+def test_word_vectors_begin_with_a_deviation_of_a_tenth():
+    torch.manual_seed(0)
+    weight = TextCnn(2000, None, pretrained=None, **SIZES).word_embeddings.weight
+    assert weight.std().item() == pytest.approx(0.1, rel=0.03) and abs(weight.mean().item()) < 0.005

@@ -1,0 +1,73 @@
+"""How the processes of a run meet and leave, and what a node that does not see the run's folder is told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nlu.config.errors import UserError
+from nlu.config.placement import Placement
+from nlu.training import ranks as ranks_module
+from nlu.training import single
+from nlu.training.ranks import Ranks, process_group
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the second of three processes asks of torch.distributed, which does nothing."""
+    told: list[str] = []
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(ranks_module, "placement", lambda: Placement("workers", 1, 3, 1, 3, 4, 5, "tcp://127.0.0.1:1"))
+    monkeypatch.setattr(ranks_module, "usable_cores", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: told.append(f"{count} threads"))
+    for name in ("barrier", "destroy_process_group"):
+        monkeypatch.setattr(ranks_module.dist, name, lambda name=name, **how: told.append(name))
+    monkeypatch.setattr(
+        ranks_module.dist, "init_process_group",
+        lambda backend, **how: told.append(f"{backend} {how['rank']} of {how['world_size']} at {how['init_method']}"),
+    )  # fmt: skip
+    return told
+
+
+def test_all_processes_wait_for_each_other_before_one_leaves(events: list[str]) -> None:
+    with process_group("cpu") as ranks:
+        events.append("work")
+        assert ranks == Ranks(1, 3, CPU, None, 1, 4, 5) and not ranks.is_first
+    assert events == ["2 threads", "gloo 1 of 3 at tcp://127.0.0.1:1", "work", "barrier", "destroy_process_group"]
+
+
+def test_a_process_that_fails_leaves_at_once(events: list[str]) -> None:
+    with pytest.raises(ValueError, match="broken"), process_group("cpu"):
+        raise ValueError("broken")
+    assert events[2:] == ["destroy_process_group"]
+
+
+def test_the_leader_of_a_node_goes_first_and_the_others_of_it_after_it(events: list[str]) -> None:
+    for local_rank, order in ((0, ["work", "barrier"]), (2, ["barrier", "work"])):
+        events.clear()
+        with Ranks(2, 3, CPU, local_rank=local_rank).leaders_go_first():
+            events.append("work")
+        assert events == order
+    events.clear()
+    with Ranks(0, 1, CPU).leaders_go_first():
+        events.append("work")
+    assert events == ["work"], "one process waits for nobody"
+
+
+@pytest.mark.parametrize(
+    ("node", "nodes", "is_seen", "is_refused"),
+    [(1, 2, False, True), (0, 2, False, False), (1, 2, True, False), (0, 1, False, False)],
+)
+def test_a_folder_that_another_node_does_not_see_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int, nodes: int, is_seen: bool, is_refused: bool
+) -> None:
+    monkeypatch.setattr(single, "is_seen", lambda run_dir: is_seen)
+    ranks: Any = Ranks(node, 1, CPU, None, 0, node, nodes)
+    if is_refused:
+        with pytest.raises(UserError, match="is not the same on all of its 2 nodes; choose a hydra.run.dir"):
+            single.require_shared(tmp_path, ranks)
+    else:
+        single.require_shared(tmp_path, ranks)
