@@ -1,5 +1,7 @@
 """A real HTTP server on this machine and a cache of its own for each test."""
 
+import errno
+import fcntl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -74,3 +76,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def cached_files(cache: Path) -> Callable[[], list[Path]]:
     """Lists all files in the cache, whatever they are."""
     return lambda: [path for path in cache.rglob("*") if path.is_file()]
+
+
+@pytest.fixture
+def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that knows no locks."""
+
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)

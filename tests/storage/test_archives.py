@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.storage.archives import extract, unpack
+from nlu.storage.archives import archive_stem, extract, unpack
 
 
 def make_zip(path: Path, files: dict[str, bytes]) -> Path:
@@ -109,3 +109,21 @@ def test_a_name_that_is_both_file_and_folder_is_a_data_error(tmp_path):
     archive = make_zip(tmp_path / "a.zip", {"a": b"file", "a/b": b"below"})
     with pytest.raises(DataError, match="damaged"):
         unpack(archive, tmp_path / "out", "data")
+
+
+@pytest.mark.parametrize(("make", "name"), MAKERS)
+def test_folders_that_an_archive_does_not_list_are_made_and_a_dot_in_front_is_none(make, name, tmp_path):
+    archive = make(tmp_path / name, {"a/b/c/x": b"x", "a/y": b"y"})
+    assert tree(unpack(archive, tmp_path / "to/be/made", "data")) == {"b/c/x": b"x", "y": b"y"}
+    assert extract(archive, "a/b", tmp_path / "also/made", "data") == tmp_path / "also/made/b"
+    assert tree(tmp_path / "also/made") == {"b/c/x": b"x"}
+    dotted = make_tar(tmp_path / "dotted.tar.gz", {"./a/x": b"x", "./b": b"b"})
+    assert extract(dotted, "b", tmp_path / "dotted", "data").read_bytes() == b"b"
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [("a.zip", "a"), ("A.TAR.GZ", "A"), ("a.tgz", "a"), ("a.tar", None), ("zip", None), ("a.zip.txt", None)],
+)
+def test_an_archive_is_known_by_its_name_in_any_case(name, stem):
+    assert archive_stem(name) == stem

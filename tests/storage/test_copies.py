@@ -1,11 +1,12 @@
 """Copies of mirrored runs: what other processes brought stays, what is gone for good is told, few requests are made."""
 
+import errno
 import hashlib
 from pathlib import Path
 
 import pytest
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.storage import copies, ledger
 from nlu.storage.copies import complete, records_of
 from nlu.storage.ledger import SAVE, Ledger
@@ -102,3 +103,42 @@ def test_a_record_that_was_forgotten_since_it_was_listed_leads_to_the_newest(url
     run.store.delete(ledger._key(1))
     newest = Ledger(run.store).newest(listed)
     assert newest is not None and newest.content["id"] == "save-2"
+
+
+def test_what_is_no_folder_of_runs_is_refused_and_a_folder_here_is_taken_as_it_is(url: str, tmp_path: Path) -> None:
+    Run(url).store.put("file", b"")
+    for name, said in (("/none", "none, which does not exist; correct it"), ("/file", "file, which is a file; name a")):
+        with pytest.raises(DataError, match=f"runs is s3://.*{said}"):
+            records_of(url + name, "runs")
+    assert copies.all_records_of([tmp_path, str(tmp_path / "x")], "runs") == [tmp_path, tmp_path / "x"]
+    assert complete(tmp_path) == tmp_path and copies.place_text(tmp_path) == str(tmp_path)
+    top = records_of(url, "runs")
+    assert copies.place_text(top) == url and copies.place_text(top / "a") == f"{url}/a"
+
+
+def test_of_a_copy_what_differs_is_brought_again_and_what_is_gone_goes(url: str) -> None:
+    store = ObjectStore(url, "mirror")
+    for name in ("a/same.txt", "a/changed.txt", "a/gone.txt", "a/checkpoints/w.bin", "a/checkpoints/x.json", ".begun"):
+        store.put(name, b"first")
+    top = records_of(url, "runs")
+    there = sorted(path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file())
+    assert there == ["a/changed.txt", "a/checkpoints/x.json", "a/gone.txt", "a/same.txt"]
+    identity = (top / "a/same.txt").stat().st_ino
+    store.put("a/changed.txt", b"second")
+    store.delete("a/gone.txt")
+    assert records_of(f"{url}/", "runs") == top
+    assert (top / "a/changed.txt").read_bytes() == b"second" and not (top / "a/gone.txt").exists()
+    assert (top / "a/same.txt").stat().st_ino == identity, "what is there as the store has it stays"
+    assert complete(top / "a/checkpoints") == top / "a/checkpoints"
+    assert (top / "a/checkpoints/w.bin").read_bytes() == b"first"
+
+
+def test_a_cache_that_is_full_is_told_with_its_variable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Run(url).save(1)
+
+    def full(items: list, title: str) -> None:
+        raise UserError("x") from OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(copies, "run_copies", full)
+    with pytest.raises(UserError, match="cannot be written to the cache .*: No space left on device; .*NLU_CACHE"):
+        records_of(url, "runs")

@@ -5,9 +5,11 @@ import logging
 import os
 import pty
 import signal
+import ssl
 import subprocess
 import sys
 import time
+import urllib.error
 from contextlib import suppress
 from pathlib import Path
 
@@ -111,3 +113,18 @@ def _terminal_output(call: str, cache: Path) -> str:
     os.close(terminal)
     assert process.wait(timeout=60) == 0
     return shown.decode()
+
+
+def test_an_answer_is_transient_where_the_same_may_go_well_in_a_moment():
+    def is_transient(status: int) -> bool:
+        return download.is_transient(urllib.error.HTTPError("http://h", status, "", None, None))
+
+    assert [status for status in range(400, 600) if is_transient(status)] == [408, 425, 429, 500, 502, 503, 504]
+    assert download.is_transient(urllib.error.URLError(ConnectionRefusedError())) and download.is_transient(OSError())
+    for reason in (ssl.SSLCertVerificationError(), urllib.error.URLError(ssl.SSLCertVerificationError())):
+        assert not download.is_transient(reason)
+    said = [ConnectionResetError("reset"), OSError(), urllib.error.URLError("gone")]
+    assert [download.reason_of(error) for error in said] == ["reset", "OSError", "gone"]
+    assert (
+        download.reason_of(urllib.error.HTTPError("http://h", 503, "busy", None, None)) == "the server answers 503 busy"
+    )

@@ -114,3 +114,9 @@ def test_where_no_mark_can_be_written_a_command_counts_for_itself(tmp_path: Path
     assert marks.still_s(tmp_path / "absent" / "mark") == 90.0
     marks.end(tmp_path / "absent" / "mark")
     assert marks.still_s(tmp_path / "absent" / "mark") == 0.0
+
+
+def test_a_short_silence_is_looked_for_in_shorter_pauses(clock: Clock) -> None:
+    began_s = clock.now_s
+    assert falls_silent(lambda: "beat 7", 0.5)
+    assert 0.5 <= clock.now_s - began_s < 0.65

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nlu.config.errors import UserError
+from nlu.storage import ledger
 from nlu.storage.answers import Unreachable
 from nlu.storage.ledger import CLAIM, KEPT, RELEASE, SAVE, Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
@@ -292,3 +293,98 @@ def test_a_key_that_leads_out_of_the_folder_is_refused(url: str, key: str) -> No
     for call in calls:
         with pytest.raises(UserError, match="must not lead out"):
             call()
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"id": "x", "kind": "save"}'])
+def test_whatever_is_no_record_is_told(url: str, content: bytes) -> None:
+    ObjectStore(url, "mirror").put(".ledger/0000000001.json", content)
+    with pytest.raises(UserError, match=r"0000000001\.json is no record of ours; choose another mirror"):
+        Ledger(ObjectStore(url, "mirror")).newest()
+
+
+def test_a_holder_asks_once_in_a_while_whether_it_still_holds_and_not_before_every_write(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = claimed(Ledger(ObjectStore(url, "mirror"), beat_s=1000))
+    now_s, asked = [100.0], list[str]()
+    monkeypatch.setattr(ledger, "elapsed_s", lambda: now_s[0])
+    get = ObjectStore.get
+    monkeypatch.setattr(ObjectStore, "get", lambda self, key: asked.append(key) or get(self, key))
+    holder._held_until_s = 0.0
+    for time_s, count in (
+        (100.0, 1),
+        (100.0 + ledger.HELD_FOR_S - 0.01, 1),
+        (100.0 + ledger.HELD_FOR_S, 2),
+        (200.0, 3),
+    ):
+        now_s[0] = time_s
+        holder.require_held()
+        assert len(asked) == count
+    holder.release()
+
+
+def test_whoever_was_taken_over_beats_no_more_and_whoever_lost_an_answer_does(url: str) -> None:
+    store, holder = ObjectStore(url, "mirror"), claimed(Elsewhere(url, beat_s=1000))
+    own = holder.append(SAVE, {"state": 1})
+    # The answer to its last record was lost.
+    holder._newest = ledger.Record(own.number - 1, "x", CLAIM, 1, holder._own, {})
+    assert holder._beat(7) is True and json.loads(store.get(ledger.BEAT)) == {"holder": holder._own["id"], "count": 7}
+    holder.stop_beating()
+    second = claimed(Elsewhere(url, silence_s=0.01, beat_s=1000))
+    second.stop_beating()
+    store.put(ledger.BEAT, b"as it was")
+    holder._newest = own
+    assert holder._beat(8) is False and store.get(ledger.BEAT) == b"as it was"
+
+
+def test_a_folder_that_is_given_back_while_another_waits_says_so(url: str) -> None:
+    holder = claimed(Elsewhere(url, beat_s=1000))
+    asked: list[Any] = []
+
+    class Waiting(Ledger):
+        def _heard_of(self, other: Any) -> int | None:
+            asked.append(other)
+            if len(asked) == 2:
+                holder.release()
+            return super()._heard_of(other)
+
+    waiting = Waiting(ObjectStore(url, "mirror"), silence_s=0.6)
+    with pytest.raises(TakenOver, match="was released a moment ago; run the same command again"):
+        waiting.claim(lambda text: None, waiting.newest())
+    assert len(asked) == 2 or len(asked) == 3
+
+
+class Refusing(ObjectStore):
+    """Refuses every record, and has none."""
+
+    def put_new(self, key: str, content: bytes) -> bool:
+        return False
+
+
+def test_a_store_that_refuses_a_record_that_it_does_not_have_is_told(url: str) -> None:
+    with pytest.raises(Unreachable, match="refuses record 1, which it does not have"):
+        Ledger(Refusing(url, "mirror")).append(SAVE, {})
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_claim_is_tried_again_where_the_store_does_not_answer_and_stands_once(
+    url: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    monkeypatch.setattr(ledger, "PAUSE_S", 0.0)
+    put_new, tries = ObjectStore.put_new, list[str]()
+
+    def sometimes(self: ObjectStore, key: str, content: bytes) -> bool:
+        if not key.startswith(".ledger/0"):
+            return put_new(self, key, content)
+        tries.append(key)
+        if len(tries) < ledger.CLAIM_TRIES:
+            if arrives:
+                _carried_out_and_not_answered(self, key, content)
+            raise Unreachable("no answer")
+        return put_new(self, key, content)
+
+    monkeypatch.setattr(ObjectStore, "put_new", sometimes)
+    holder = claimed(Ledger(ObjectStore(url, "mirror"), beat_s=1000))
+    holder.stop_beating()
+    assert tries == [".ledger/0000000001.json"] * ledger.CLAIM_TRIES
+    assert [key for key in records(url) if key.startswith(".ledger/0")] == tries[:1]

@@ -1,5 +1,6 @@
 """Locks between processes: one holder or several readers, waiting, what is told, and a lock file that is removed."""
 
+import errno
 import fcntl
 import logging
 import math
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from nlu.storage import locks
-from nlu.storage.locks import Locked, hold_lock, is_locked
+from nlu.storage.locks import Locked, NoLocks, hold_lock, is_locked
 
 HOLDER = """
 import sys, time
@@ -123,3 +124,52 @@ def test_a_lock_that_is_free_is_taken_without_a_word(tmp_path: Path, caplog: pyt
     with hold_lock(tmp_path / "lock", wait_s=10):
         pass
     assert not caplog.records
+
+
+def test_where_there_are_no_locks_who_needs_one_is_told_and_who_does_not_goes_without(
+    tmp_path: Path, without_locks: None
+) -> None:
+    ran = []
+    with pytest.raises(NoLocks, match=f"{tmp_path} lies on a file system without locks .No locks available."):
+        with hold_lock(tmp_path / "lock", wait_s=0):
+            ran.append("needed")
+    with hold_lock(tmp_path / "lock", wait_s=0, optional=True):
+        ran.append("optional")
+    assert ran == ["optional"] and not is_locked(tmp_path / "lock")
+
+
+def test_any_other_error_of_a_lock_is_raised_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(OSError, match="Input/output error"), hold_lock(tmp_path / "lock", wait_s=0, optional=True):
+        pass
+    assert not is_locked(tmp_path / "lock"), "what cannot be read counts as free"
+
+
+def test_pauses_grow_with_the_wait_within_their_bounds_and_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    class Clock:
+        def monotonic(self) -> float:
+            return sum(slept)
+
+        def sleep(self, seconds: float) -> None:
+            slept.append(seconds)
+
+    with hold_lock(tmp_path / "lock", wait_s=0):
+        monkeypatch.setattr(locks, "time", Clock())
+        with pytest.raises(Locked), hold_lock(tmp_path / "lock", wait_s=3.0):
+            pass
+    shortest, longest = locks.PAUSES_S
+    assert slept[0] == shortest <= 0.001 and max(slept) == longest <= 0.1 and sum(slept) == pytest.approx(3.0)
+    assert slept[40] == pytest.approx(sum(slept[:40]) / 10), "a tenth of what was waited so far"
+
+
+def test_a_folder_is_made_by_the_first_who_holds_it(tmp_path: Path) -> None:
+    for made in (True, False):
+        with locks.hold_folder(tmp_path / "a/b", "lock", wait_s=0) as made_here:
+            assert made_here is made and is_locked(tmp_path / "a/b/lock")

@@ -13,7 +13,7 @@ from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.runs import logs
 from nlu.storage import redaction
-from nlu.storage.environment import VARIABLES, name_of
+from nlu.storage.environment import VARIABLES, name_of, pairs
 from nlu.storage.redaction import (
     credential_problems,
     found_in,
@@ -22,6 +22,7 @@ from nlu.storage.redaction import (
     hide_setting,
     is_secret_file,
     is_secret_name,
+    remedy,
     without_secrets,
 )
 from nlu.storage.reference import parse_reference
@@ -220,3 +221,72 @@ def test_hiding_takes_time_in_proportion_to_the_length_of_a_text(text: str) -> N
     begun_s = time.process_time()
     hide(text)
     assert time.process_time() - begun_s < 10
+
+
+def test_a_name_at_the_beginning_and_one_behind_another_are_seen_and_prose_is_no_assignment() -> None:
+    for text, shown in [
+        ("HF_TOKEN=abc", "HF_TOKEN=***"),
+        ("password=a; token=b", "password=***; token=***"),
+        ("api-key: abc, api_key : abc", "api-key: ***, api_key : ***"),
+        ("{password: abc, b: c}", "{password: ***, b: c}"),
+        ("'password': 'abc'", "'password': ***"),
+        ("wrong password: correct it", "wrong password: correct it"),
+        ("{a: b} password: correct it", "{a: b} password: correct it"),
+        ("token=null token=None token='' token=$X token=*** password=VALUE", None),
+    ]:  # fmt: skip
+        assert hide(text) == (shown or text)
+
+
+def test_of_the_settings_of_a_launcher_the_lines_are_hidden_and_the_others_shown() -> None:
+    launcher = {
+        "setup": ["export X=abc"],
+        "srun_args": ["a"],
+        "partition": "main",
+        "modules": None,
+        "n": {"setup": "x"},
+    }
+    shown = without_secrets({"hydra": {"launcher": launcher}, "setup": "mine", "launcher": {"setup": "mine"}})
+    assert shown["hydra"]["launcher"] == {
+        "setup": ["***"], "srun_args": ["***"], "partition": "main", "modules": None, "n": {"setup": "x"},
+    }  # fmt: skip
+    assert (shown["setup"], shown["launcher"]) == ("mine", {"setup": "mine"})
+    overrides = {"hydra": {"overrides": {"task": ["hub.token=abc", "a=b"]}}, "a": ["hub.token=1"]}
+    assert without_secrets(overrides)["hydra"] == {"overrides": {"task": ["hub.token=***", "a=b"]}}
+    nested = {"token": {"a": ("abc", None, True, "${oc.env:X}", ""), "b": 7}}
+    assert without_secrets(nested) == {"token": {"a": ["***", None, True, "${oc.env:X}", ""], "b": "***"}}
+
+
+@pytest.mark.parametrize(
+    ("address", "names"),
+    [
+        ("postgresql://host/db", ["PGPASSWORD", "PGPASSFILE"]),
+        ("MYSQL://host/db", ["PGPASSWORD"]),
+        ("mariadb://host/db", ["PGPASSWORD"]),
+        ("oss://bucket/a", ["FSSPEC_OSS_KEY", "FSSPEC_OSS_SECRET"]),
+        ("S3://bucket/a", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]),
+        ("s3a://bucket/a", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]),
+        ("HTTPS://host/a", ["fetch the file by hand"]),
+        ("http://host/a", ["fetch the file by hand"]),
+        ("hf_abc", ["in the environment of the command"]),
+    ],
+)
+def test_the_remedy_for_a_secret_names_where_that_service_reads_it(address: str, names: list[str]) -> None:
+    assert all(name in remedy(address) for name in names), remedy(address)
+
+
+def test_each_service_with_a_key_has_its_secret_beside_it() -> None:
+    assert list(pairs()) == [
+        ("s3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+        ("oss", "FSSPEC_OSS_KEY", "FSSPEC_OSS_SECRET"),
+        ("alibaba cloud", "ALIBABA_CLOUD_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_SECRET"),
+    ]
+
+
+def test_a_value_is_a_secret_from_its_shortest_length_on_and_hidden_before_a_shorter_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "12345678")
+    monkeypatch.setenv("B_TOKEN", "0123456789")
+    monkeypatch.setenv("C_TOKEN", "abcdefg")
+    assert hide("x 12345678 0123456789 abcdefg") == "x *** *** abcdefg"
+    assert found_in("12345678") == ["the value of a variable that holds a secret"] and found_in("abcdefg") == []

@@ -1,6 +1,7 @@
 """One rule for failures: what is temporary, what is final, and how long anything pauses before it is tried again."""
 
 import errno
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,7 @@ from botocore.exceptions import ClientError, CredentialRetrievalError, EndpointC
 
 from nlu.config.errors import UserError
 from nlu.launching.pai.calls import Away
-from nlu.storage.answers import CredentialsAway, Denied, Unreachable, refusal
+from nlu.storage.answers import CredentialsAway, Denied, Unreachable, code_of, is_absent, refusal, status_of
 from nlu.storage.ledger import MirrorAway, TakenOver
 from nlu.storage.temporary import Pauses, is_temporary
 from nlu.sweeps.away import StorageAway
@@ -99,3 +100,63 @@ def test_pauses_double_up_to_the_longest_and_are_spread_around_that() -> None:
 def test_pauses_end_after_their_number_and_without_one_never() -> None:
     assert len(list(Pauses(1.0, 1.0, 3))) == 3 and list(Pauses(1.0, 1.0, 0)) == []
     assert len(taken(iter(Pauses(1.0, 4.0)), 1000)) == 1000
+
+
+ADVICE = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"),
+    "oss": ("FSSPEC_OSS_KEY", "FSSPEC_OSS_SECRET", "FSSPEC_OSS_TOKEN", "OSS_ENDPOINT"),
+}
+
+
+@pytest.mark.parametrize("scheme", ["s3", "oss"])
+def test_what_a_store_refuses_is_told_with_the_variable_to_correct(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FSSPEC_OSS_KEY", "known")
+    key, secret, token, endpoint = ADVICE[scheme]
+    for code in ("InvalidToken", "InvalidSecurity", "InvalidSecurityToken"):
+        told = refusal("x", "read", answer(code, 400), scheme)
+        assert type(told) is Denied and str(told) == f"x cannot be read: the token is not valid ({code}); renew {token}"
+    for code in ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "SecurityTokenExpired"):
+        told = refusal("x", "read", answer(code, 400), scheme)
+        assert type(told) is CredentialsAway
+        assert str(told) == f"x cannot be read: the token has expired ({code}); renew {token}"
+    for error, said, kind in [
+        (answer("InvalidAccessKeyId", 403), f"does not know this access key .*; correct {key}$", Denied),
+        (answer("SignatureDoesNotMatch", 403), f"wrong signature, .*; correct {secret}$", Denied),
+        (answer("Odd", 401), f"correct {key} and {secret}, or have that access key granted", Denied),
+        (answer("Odd", 403), f"correct {key} and {secret}, or have that access key granted", Denied),
+        (PermissionError("no"), f": no; correct {key} and {secret}, or have", Denied),
+        (answer("Odd", 402), f"; check {endpoint}, {key}, {secret}$", Unreachable),
+        (answer("Odd", 404), f"; check {endpoint}, {key}, {secret}$", Unreachable),
+        (RuntimeError(), f": RuntimeError; check {endpoint}", Unreachable),
+        (RuntimeError("first.\nsecond"), f": first; check {endpoint}", Unreachable),
+        (ValueError("Invalid endpoint: x"), f"the endpoint is no address; correct {endpoint}", UserError),
+        (ValueError("another Invalid endpoint"), f"; check {endpoint}", Unreachable),
+        (NoCredentialsError(), f"there are no credentials; set {key} and {secret} in", CredentialsAway),
+    ]:  # fmt: skip
+        told = refusal("x", "read", error, scheme)
+        assert type(told) is kind and re.search(f"^x cannot be read.*{said}", str(told)), str(told)
+    own = UserError("as it is")
+    assert refusal("x", "read", own, scheme) is own
+    monkeypatch.delenv("FSSPEC_OSS_KEY")
+    for status, kind in ((403, CredentialsAway if scheme == "oss" else Denied), (401, Denied)):
+        assert type(refusal("x", "read", answer("AccessDenied", status), scheme)) is kind
+
+
+def test_status_and_code_of_an_answer_are_found_behind_whatever_a_driver_raises() -> None:
+    wrapped = OSError("in other words")
+    wrapped.__cause__ = answer("NoSuchBucket", 404)
+    of_oss = OSError("oss2")
+    of_oss.__cause__ = type("ServerError", (Exception,), {"status": 409, "code": "FileAlreadyExists"})()
+    unsent = type("RequestError", (Exception,), {"status": -2, "code": None})()
+    assert [(status_of(error), code_of(error)) for error in (wrapped, of_oss, unsent, OSError())] == [
+        (404, "NoSuchBucket"), (409, "FileAlreadyExists"), (None, None), (None, None),
+    ]  # fmt: skip
+    assert status_of(FileExistsError()) == 412
+    assert [is_absent(error) for error in (wrapped, FileNotFoundError(), of_oss, OSError())] == [
+        True,
+        True,
+        False,
+        False,
+    ]
