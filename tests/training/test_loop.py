@@ -23,6 +23,7 @@ from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import OUTCOME
 from nlu.sweeps.storage import open_storage, storage_url
 from nlu.training import loop
+from nlu.training.spool import Spool
 from tests.training.in_process import (
     STANDING_STILL,
     TINY,
@@ -435,3 +436,20 @@ def test_bars_show_the_steps_from_where_a_run_begins_and_every_example_that_is_s
         *options, "trainer.max_duration=4st", f"resume={tmp_path}/run", f"hydra.run.dir={tmp_path}/longer"
     )  # fmt: skip
     assert shown == [("start", 4, 2), ("step", 3), ("step", 4), *scoring, ("dev accuracy",)]
+
+
+def test_the_records_of_every_scoring_are_let_go(
+    data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Spool] = []
+    begin = Spool.__init__
+
+    def noted(self: Spool, examples: int, folder: Path) -> None:
+        begin(self, examples, folder)
+        made.append(self)
+
+    monkeypatch.setattr(Spool, "__init__", noted)
+    dev = next(entry for entry in data if entry.startswith("data.dev=")).partition("=")[2]
+    options = ("trainer.eval_interval=1st", "trainer.max_duration=3st", f"data.test={dev}")
+    train(*TINY, *data, *options, f"hydra.run.dir={tmp_path}/run")
+    assert len(made) == 4 and all(spool._file.closed for spool in made)

@@ -1,6 +1,9 @@
 """How the processes of a run meet and leave, and what a node that does not see the run's folder is told."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,8 +11,8 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.config.placement import Placement
+from nlu.training import experiment, single
 from nlu.training import ranks as ranks_module
-from nlu.training import single
 from nlu.training.ranks import Ranks, process_group
 
 CPU = torch.device("cpu")
@@ -71,3 +74,39 @@ def test_a_folder_that_another_node_does_not_see_is_refused(
             single.require_shared(tmp_path, ranks)
     else:
         single.require_shared(tmp_path, ranks)
+
+
+@pytest.mark.parametrize(
+    ("rank", "order"),
+    [(0, ["held", "may hold a run", "barrier", "work", "closed", "barrier"]), (1, ["barrier", "work", "barrier"])],
+)
+def test_all_wait_until_the_first_has_fetched_the_mirror_and_until_it_holds_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[str], rank: int, order: list[str]
+) -> None:
+    @contextmanager
+    def noted(name: str) -> Iterator[None]:
+        events.append(name)
+        yield
+
+    @contextmanager
+    def closed(mirror: Any) -> Iterator[None]:
+        yield
+        events.append("closed")
+
+    def opened(mirror: Any, *, may_hold_a_run: bool) -> None:
+        events.append(f"may{' ' if may_hold_a_run else ' not '}hold a run")
+
+    saved = object()
+    fake = type("Mirror", (), {"__init__": lambda self, url, run_dir: None, "open": opened, "saved": saved})
+    monkeypatch.setattr(experiment, "Mirror", fake)
+    monkeypatch.setattr(experiment, "hold", lambda run_dir: noted("held"))
+    monkeypatch.setattr(experiment, "closed_at_the_end", closed)
+    config: Any = SimpleNamespace(mirror="s3://bucket/run", resume="auto")
+    with experiment.mirrored(config, tmp_path, Ranks(rank, 2, CPU)) as after_save:
+        events.append("work")
+        assert (after_save is saved) == (rank == 0)
+    assert events == order
+    events.clear()
+    with experiment.mirrored(SimpleNamespace(mirror=None), tmp_path, Ranks(rank, 2, CPU)) as after_save:  # type: ignore[arg-type]
+        assert after_save() is None  # type: ignore[func-returns-value]
+    assert events == []

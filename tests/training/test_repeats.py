@@ -72,6 +72,10 @@ def test_every_fold_is_a_whole_run_and_every_training_row_is_held_out_once(three
     for record in ("config.yaml", "provenance.json", "code.zip", "overrides"):
         assert (run_dir / record).stat().st_size > 0, "what was asked for stands above the folds"
     assert "folds.count=3" in (run_dir / "overrides").read_text() and "fold=" not in (run_dir / "overrides").read_text()
+    log = (run_dir / "log.txt").read_text()
+    for name in FOLDS:
+        best = result(run_dir / name)["best"]
+        assert f"{name}: dev accuracy {best['value']:.4f} at step {best['step']}\n" in log
     joined = rows_of(run_dir / "predictions" / "out-of-fold.jsonl")
     assert [(row["id"], row["row"]) for row in joined] == [(place, place + 1) for place in range(ROWS)]
     held_out = {

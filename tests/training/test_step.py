@@ -27,7 +27,7 @@ from nlu.tasks.classify import Classify
 from nlu.training.parallel import Single
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
-from nlu.training.step import Stepper
+from nlu.training.step import Stepper, _named
 from tests.models.parts import labels, task_model
 
 ROWS = 12
@@ -199,6 +199,16 @@ def test_where_every_row_is_at_fault_their_number_is_named(examples: Examples) -
         parts.model.head.linear.weight.fill_(torch.nan)
     with pytest.raises(UserError, match=f"at step 1, all {ROWS} rows of train; nothing was updated"):
         parts.step(examples, [np.arange(5), np.arange(5, ROWS)], 1, False).result()
+
+
+@pytest.mark.parametrize(
+    ("found", "of", "named"),
+    [([3], 9, "row 3"), ([5, 3], 9, "rows 3, 5"), ([], 8, "rows 1, 2, 3, 4, 5, 6, 7, 8"), ([], 9, "all 9 rows"),
+     ([], 1234, "all 1,234 rows"), (list(range(1, 10)), 10, "rows 1, 2, 3, 4, 5, 6, 7, 8 and 1 more"),
+     (list(range(1, 2001)), 3000, "rows 1, 2, 3, 4, 5, 6, 7, 8 and 1,992 more"), ([], 1, "row 1")],
+)  # fmt: skip
+def test_eight_rows_at_most_are_named_one_by_one(found: list[int], of: int, named: str) -> None:
+    assert _named(found, list(range(1, of + 1))) == named
 
 
 def test_the_moving_average_goes_a_known_share_of_the_way_after_each_update(examples: Examples) -> None:

@@ -117,7 +117,7 @@ class Survey:
             return "spans"
         if not self.has_labels:
             return "nothing"
-        if self.is_numeric and len(self.labels) > 1:
+        if self.is_numeric:
             is_whole = bool((self.numbers_N[np.isfinite(self.numbers_N)] % 1 == 0).all())
             if len(self.labels) > (MOST_CLASSES if is_whole else 10):
                 return "numbers"

@@ -193,6 +193,11 @@ def test_a_text_file_is_told_by_its_lines(tmp_path: Path, lines: str, file_forma
     assert guess(written(tmp_path, "rows.txt", lines), "auto", None).file_format == file_format
 
 
+def test_a_file_of_tokens_without_tags_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no line of a token and its tag; give a file with rows, or another --fo"):
+        guess(written(tmp_path, "rows.conll", "a\nb\n\nc\n"), "auto", None)
+
+
 def test_only_a_table_of_three_lines_and_more_is_refused_for_its_separators(tmp_path: Path) -> None:
     assert guess(written(tmp_path, "two.csv", "text\na; b\n"), "auto", None).fields == {"text": "text"}
     two = written(tmp_path, "pairs.csv", "words of it; kind\nwords of that; sort\n")

@@ -181,3 +181,19 @@ def test_mistakes_cost_a_sentence_and_exit_2(
     with pytest.raises(UserError, match=words):
         main(arguments)
     assert (here / "there.html").read_text() == "kept" and capsys.readouterr().out == ""
+
+
+def test_the_least_numbers_are_accepted_and_those_below_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shop.csv", "--max-len", "4", "--max-rows", "1", "--examples", "0", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["max_len"] == 4 and record["sets"]["shop"]["rows"] == 1
+    for flag, number in (("--max-len", "3"), ("--max-rows", "0"), ("--examples", "-1")):
+        with pytest.raises(UserError, match=flag):
+            main(["shop.csv", flag, number])
+
+
+def test_of_many_rows_that_cannot_be_used_the_first_five_are_told() -> None:
+    Path("blank.csv").write_text("text,label\n" + ",a\n" * 6)
+    with pytest.raises(UserError) as refused:
+        main(["blank.csv", "--fields", "text=text"])
+    assert len(refused.value.problems) == 5 and "none of its 6 rows can be used" in str(refused.value)

@@ -75,3 +75,10 @@ def test_two_texts_of_a_row_are_one_text_of_which_no_words_run_together() -> Non
     assert letters.language() == "English" and letters.scripts == {"Latin": 1}
     letters.add([["甲 a b", "c d"]] * 3)
     assert letters.scripts == {"Latin": 4}
+
+
+def test_a_language_is_told_by_the_first_texts_also_where_they_hold_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nlu.data.survey.letters.SAMPLED_TEXTS", 2)
+    assert told("!", "?", "the of and", "the of and", "the of and").language() == "in Latin letters"
+    assert told("!", "the of and", "zz zz zz").language() == "English"
+    assert told("zz", "zz", "the of and").language() == "in Latin letters"

@@ -46,6 +46,17 @@ def test_a_text_among_longer_ones_gives_what_the_formula_gives_for_it_alone(corp
     torch.testing.assert_close(pooled_of(cnn, batch), expected)
 
 
+def test_what_is_not_asked_for_is_not_given(corpus, spread):
+    cnn: Any = model(spread).backbone
+    batch = corpus("single", [2, 3]).batch()
+    for tokens in (True, False):
+        for pooled in (True, False):
+            found = cnn.encode(cnn.embed(batch), batch, tokens=tokens, pooled=pooled)
+            assert (found.tokens_TD is not None, found.pooled_SD is not None) == (tokens, pooled)
+    found = cnn.encode(cnn.embed(batch), batch)
+    assert found.tokens_TD is None and found.pooled_SD is None
+
+
 def test_a_pair_is_both_texts_their_distance_and_their_product(corpus, spread):
     cnn: Any = model(spread, "pair").backbone
     batch = corpus("pair", [2, 5, 5, 9, 30]).batch()

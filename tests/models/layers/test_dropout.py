@@ -55,12 +55,14 @@ def test_the_module_drops_only_while_training():
 
 
 def test_on_a_cpu_the_masks_are_those_of_the_fast_generator():
-    values = torch.randn(7, 5)
+    values = torch.randn(333, 999)
     torch.manual_seed(5)
     words = np.random.Generator(np.random.SFC64(int(torch.randint(2**62, (1,))))).integers(
-        0, 2**64 - 1, size=9, dtype=np.uint64, endpoint=True
+        0, 2**64 - 1, size=-(-333 * 999 // 4), dtype=np.uint64, endpoint=True
     )
-    kept = torch.from_numpy(words.view(np.uint16)[:35] >= round(0.3 * 2**16)).view(7, 5)
+    drawn = words.view(np.uint16)[: 333 * 999]
+    assert (drawn == round(0.3 * 2**16)).any(), "of so many some are the bound itself"
+    kept = torch.from_numpy(drawn >= round(0.3 * 2**16)).view(333, 999)
     for drop in (dropout, lambda input, share: input * dropout_mask(input, share)):
         torch.manual_seed(5)
         torch.testing.assert_close(drop(values, 0.3), torch.where(kept, values / 0.7, 0.0))
