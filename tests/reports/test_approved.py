@@ -88,9 +88,9 @@ def records(kind: str, shift: int) -> list[dict[str, Any]]:
             found.append({"label": label, "prediction": other if wrong else label, "probability": 0.5 + place / 100,
                           "loss": 0.25 + wrong, "text": text})  # fmt: skip
         elif kind == "sets":
-            label = ["law"] * (place % 2) + ["sport"]
+            labels = ["law"] * (place % 2) + ["sport"]
             shares = {"law": place / 50, "sport": 0.75, "war": 1 - place / 64}
-            found.append({"label": label, "prediction": ["law", "war"][: place % 3] if wrong else label,
+            found.append({"label": labels, "prediction": ["law", "war"][: place % 3] if wrong else labels,
                           "probabilities": shares, "text": text})  # fmt: skip
         elif kind == "numbers":
             away = (place % 7 - 3 + shift) / 8 if wrong else 0.0
@@ -166,7 +166,7 @@ def test_suspected_labels_of_folds(capsys: pytest.CaptureFixture[str]) -> None:
         rows = []
         for place in range(fold, 40, 2):
             own, other = place % 3, (place // 3) % 3
-            weights = [1 + 5 * (own == number) + 30 * (other == number) * (place % 4 == 0) for number in range(3)]
+            weights = [1 + place / 64 + 5 * (own == number) + 30 * (other == number) * (place % 4 == 0) for number in range(3)]
             shares = {name: weight / sum(weights) for name, weight in zip("abc", weights, strict=True)}
             best = max(shares, key=lambda name: shares[name])
             rows.append({"id": place, "file": 0, "row": place + 1, "label": "abc"[own], "prediction": best, "loss": 0.5,
