@@ -40,7 +40,6 @@ def listening(config: Serve) -> Iterator[socket.socket]:
                 f"port is {config.port}, which cannot be used at {config.host} ({error.strerror}); set port to "
                 "another, or to 0 for one that is free"
             ) from None
-        listener.setblocking(False)
         yield listener
 
 

@@ -1,6 +1,7 @@
 """python -m nlu.export: what others load computes what the run computes."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,10 @@ from safetensors.numpy import load_file, save_file
 
 import nlu
 from nlu.config.inference import Export
+from nlu.inference import exporting
 from nlu.inference.exporting import digits
+from nlu.inference.exports import checking
+from nlu.inference.exports.checking import Checked
 from nlu.inference.exports.deciding import by_rule
 from nlu.inference.exports.formats import FORMATS
 from tests.inference.runs import export, kept, predict, trained
@@ -233,6 +237,38 @@ def test_latencies_have_the_digits_that_are_worth_reading() -> None:
     assert [digits(time_ms) for time_ms in (7.7812, 65.807, 99.96, 473.6186, 2432.1)] == [
         "7.78", "65.8", "100", "474", "2,432"
     ]  # fmt: skip
+
+
+def test_a_latency_is_the_median_of_at_least_three_calls_after_one_that_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = {"s": 100.0}
+    monkeypatch.setattr(checking.time, "perf_counter", lambda: clock["s"])
+    for limit_s, taken_s, median_ms in ((0.0, [9.0, 0.25, 2.0, 0.5], 500), (4.0, [9.0, 1.0, 1.0, 2.0, 64.0], 1000)):
+        calls = iter(taken_s)
+        monkeypatch.setattr(checking, "TIMED_S", limit_s)
+        assert checking._latency_ms(lambda calls=calls: clock.update(s=clock["s"] + next(calls))) == median_ms
+        assert len(list(calls)) == (limit_s > 0), "no call more than are wanted"
+    assert checking._timed_rows([{"text": "a"}, {"text": "b"}]) == [
+        [{"text": "a"}],
+        [{"text": "a"}, {"text": "b"}] * 16,
+    ]
+
+
+def test_the_table_of_an_export_has_a_line_for_each_and_says_what_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    own = Checked("the run itself", "the run itself", 40, 0.0, 1.0, 0.75, 12.34, 7.7812, 99.96)
+    other = Checked("onnx", "the largest logit", 40, 1.234e-6, 0.975, None, 5.06, 0.5, 2432.1)
+    exporting._print([own, other, replace(other, format="sentence_transformers", same=None, accuracy=0.5)])
+    _, head, *lines, said = capsys.readouterr().out.splitlines()
+    assert re.split(r"\s{2,}", head) == [
+        "format", "rows", "largest difference", "same prediction", "accuracy", "MB", "ms for 1", "ms for 32"
+    ]  # fmt: skip
+    assert [line.split() for line in lines] == [
+        ["the", "run", "itself", "40", "0", "100.00%", "0.7500", "12.3", "7.78", "100"],
+        ["onnx", "40", "1.2e-06", "97.50%", "-", "5.1", "0.500", "2,432"],
+        ["sentence_transformers", "40", "1.2e-06", "-", "0.5000", "5.1", "0.500", "2,432"],
+    ]
+    assert said == "onnx: the largest logit; docs/exporting.md says where that differs from the run"
 
 
 def test_the_formats_that_may_be_asked_for_are_those_that_are_written() -> None:
