@@ -16,6 +16,7 @@ from nlu.runs.checkpoint import (
     SCORE,
     Checkpoints,
     arrange_best,
+    damaged,
     find_last,
     load_last,
     load_optimizer_tensors,
@@ -249,3 +250,8 @@ def test_a_state_whose_replacement_was_cut_off_has_its_name_on_the_disk_when_it_
         mark_whole(new)
         assert find_last(tmp_path) == tmp_path / "checkpoints" / "last"
     disk.require_on_disk()
+
+
+def test_of_what_is_damaged_the_first_line_is_told_or_what_kind_of_error_it_was() -> None:
+    for error, said in ((ValueError("first: \nsecond"), "(first)"), (KeyError(), "(KeyError)"), (OSError("x"), "(x)")):
+        assert f"path cannot be continued from {said}: it is damaged" in str(damaged("path", error))

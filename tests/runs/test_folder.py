@@ -243,3 +243,48 @@ def test_whoever_waits_for_a_folder_that_its_holder_takes_away_makes_it_anew(tmp
         holder.__exit__(None, None, None)
         waiting.join()
     assert found == [True] and not folder.exists()
+
+
+def test_a_folder_that_another_holds_is_seen_as_soon_as_it_shows_and_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    class Clock:
+        def monotonic(self) -> float:
+            return sum(slept)
+
+        def sleep(self, seconds: float) -> None:
+            slept.append(seconds)
+            if len(slept) == appears_after:
+                (tmp_path / LOCK).touch()
+
+    monkeypatch.setattr(run_folder, "time", Clock())
+    appears_after = 10_000
+    assert not run_folder.is_seen(tmp_path) and sum(slept) == pytest.approx(run_folder.SHARED_WAIT_S, abs=0.3)
+    appears_after, slept[:] = 5, []
+    assert run_folder.is_seen(tmp_path) and len(slept) == 5
+    assert run_folder.is_seen(tmp_path) and len(slept) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [("3", True), ("fold-0", True), ("seed-1-fold-0", True), ("run", False), ("3a", False), ("my-fold-1", False)],
+)
+def test_folds_seeds_and_jobs_are_known_by_their_folders_names(name: str, is_one: bool) -> None:
+    assert run_folder.is_repeat_or_job(Path("/runs", name)) is is_one
+
+
+def test_a_state_that_the_disk_does_not_take_is_told_and_nothing_of_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_run(tmp_path / "old")
+    (tmp_path / "new").mkdir()
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("nlu.runs.takeover.write_json", full)
+    with pytest.raises(CheckpointError, match=r"last could not be copied to .*/new/\.taken: .*No space left on device"):
+        checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": str(tmp_path / "old")})
+    assert not list((tmp_path / "new").iterdir())

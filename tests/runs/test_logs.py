@@ -69,9 +69,10 @@ def test_a_trials_words_are_in_its_file_from_the_first_on_and_what_comes_after_i
     done = run(
         tmp_path / "run",
         "logs.begin(folder, 0, standalone=False); log.info('early'); log.warning('odd'); warnings.warn('old')\n"
-        "logs.set_up(folder, 0, on_console=False); log.info('late'); logs.tear_down(); log.warning('after')",
+        "logs.set_up(folder, 0, on_console=False); log.info('late'); logs.tear_down(); log.warning('after')\n"
+        "warnings.warn('at last')",
     )
-    assert (done.stdout, done.stderr) == ("", "after\n")
+    assert done.stdout == "" and done.stderr.startswith("after\n") and "UserWarning: at last" in done.stderr
     text = (tmp_path / "run/log.txt").read_text()
     assert all(text.count(word) == 1 for word in ("INFO early", "WARNING odd", "UserWarning: old", "INFO late"))
     assert "after" not in text
@@ -80,3 +81,9 @@ def test_a_trials_words_are_in_its_file_from_the_first_on_and_what_comes_after_i
 def test_a_run_that_is_no_trial_keeps_its_words_until_its_folder_is_known(tmp_path):
     done = run(tmp_path / "run", "logs.begin(folder, 0, standalone=True); log.info('early'); print(folder.exists())")
     assert (done.stdout, done.stderr) == ("False\n", "early\n")
+    done = run(
+        tmp_path / "deep/run",
+        "logs.begin(folder, 0, standalone=True); log.info('early'); logs.set_up(folder, 0); log.info('late')",
+    )
+    assert done.stderr == "early\nlate\n"
+    assert [line.split()[-1] for line in (tmp_path / "deep/run/log.txt").read_text().splitlines()] == ["early", "late"]

@@ -714,3 +714,121 @@ def test_a_run_that_failed_waits_for_its_mirror_for_a_minute_and_one_that_ended_
         if failed:
             raise Killed
     assert waits == [60.0 if failed else 1800.0]
+
+
+def test_what_no_record_names_goes_at_the_end_of_a_run_each_time_asked_and_nothing_of_mirrors_below(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ObjectStore(url, "mirror")
+    write_state(tmp_path / "here", 3, "weights")
+    mirror = Mirror(url, tmp_path / "here")
+    mirror.open(may_hold_a_run=False)
+    kept = ("below/.ledger/0000000001.json", "below/checkpoints/last-1/model", "notes/of-checkpoints")
+    for key in ("checkpoints/last-99/model", "fold-1/checkpoints/best-step-9/model", *kept):
+        store.put(key, b"x")
+    (tmp_path / "here/result.json").write_text("{}")
+    done: list[str] = []
+    delete, held = ObjectStore.delete, Ledger.require_held
+    monkeypatch.setattr(ObjectStore, "delete", lambda self, key: done.append(key) or delete(self, key))
+    monkeypatch.setattr(Ledger, "require_held", lambda self: done.append("held") or held(self))
+    mirror.close()
+    there = {key for key in objects(url) if not key.startswith(".ledger/")}
+    state = {f"checkpoints/last/{name}" for name in ("COMPLETE", "model.safetensors", "state.json")}
+    assert {key for key in there if "checkpoints" in key.split("/")} == {kept[1], *state}
+    assert set(kept) <= there
+    gone = [place for place, key in enumerate(done) if key != "held" and not key.startswith(".ledger/")]
+    assert len(gone) == 2 and all(done[place - 1] == "held" for place in gone)
+
+
+def test_a_wait_for_the_mirror_is_told_every_minute_and_ends_when_it_is_over(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, said = [1000.0], list[str]()
+
+    class Clock:
+        def monotonic(self) -> float:
+            return now_s[0]
+
+    class Thread:
+        def is_alive(self) -> bool:
+            return True
+
+        def join(self, seconds: float) -> None:
+            now_s[0] += 10.0
+
+    mirror = Mirror(url, tmp_path, say=said.append)
+    monkeypatch.setattr(mirrors, "time", Clock())
+    mirror._thread = Thread()  # type: ignore[assignment]
+    with pytest.raises(MirrorAway, match="did not take it for 3 minutes; the same command with resume=auto sends"):
+        mirror._wait(180.0)
+    assert now_s == [1190.0] and said == [f"ended; waiting until all of it is in {url}"] * 2, "after 70 and 140 s"
+
+
+def test_a_folder_that_was_brought_back_is_not_fetched_again_before_the_run_continues(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_state(tmp_path / "here", 3, "weights")
+    (tmp_path / "here/big.txt").write_bytes(bytes(2_600_000))
+    assert not bring_back(url, tmp_path / "there")
+    mirror = Mirror(url, tmp_path / "here")
+    mirror.open(may_hold_a_run=False)
+    mirror.close()
+    said: list[str] = []
+    for _ in range(2):
+        assert bring_back(url, tmp_path / "there", said.append)
+    assert said == [f"fetching {tmp_path / 'there'} from {url}, 3 MB"]
+    note = json.loads((tmp_path / "there/.mirror.json").read_text())
+    newest = Ledger(ObjectStore(url, "mirror")).newest()
+    assert newest is not None and note == {"mirror": url, "saves": [], "brought": newest.content["id"]}
+    assert not (tmp_path / "there/checkpoints/last").exists(), "the state stays where it is"
+    assert json.loads((tmp_path / "here/.mirror.json").read_text()) == {"mirror": url, "saves": [newest.content["id"]]}
+    (tmp_path / "there/.mirror.json").unlink()
+    with pytest.raises(UserError, match="there holds a run that is not the one in s3://.*; move it away"):
+        bring_back(url, tmp_path / "there")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_file_goes_in_one_piece_up_to_a_size_read_as_it_was_at_the_save(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    sent: list[str] = []
+    for verb in ("put", "put_file"):
+        real = getattr(ObjectStore, verb)
+        noting = lambda self, key, *rest, verb=verb, real=real: sent.append(f"{verb} {key}") or real(self, key, *rest)  # noqa: E731
+        monkeypatch.setattr(ObjectStore, verb, noting)
+    monkeypatch.setattr(mirrors, "SINGLE_PUT_BYTES", 10)
+    write_state(tmp_path / "here", 3, "weights")
+    (tmp_path / "here/log.txt").write_bytes(bytes(10 + more))
+    mirror = Mirror(url, tmp_path / "here")
+    mirror.open(may_hold_a_run=False)
+    mirror.close()
+    assert [text for text in sent if text.endswith("log.txt")] == [f"put{'_file' if more else ''} log.txt"]
+
+
+def test_folders_called_like_jobs_are_left_out_of_a_search_only_at_its_top(tmp_path: Path) -> None:
+    for place in ("3/log.txt", "summary/3/x.tsv", ".lock", ".jobs/x", "a.tmp", ".a.tmp", "__pycache__/x"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "a.tmp")
+    for is_search, expected in (
+        (True, ["a.tmp", "summary/3/x.tsv"]),
+        (False, ["a.tmp", "3/log.txt", "summary/3/x.tsv"]),
+    ):
+        found = versions(tmp_path, tmp_path / ".mirror" / str(is_search), is_search=is_search)
+        assert [version.place for version in found] == expected and not any(version.is_fixed for version in found)
+
+
+def test_the_names_of_the_configurations_of_folds_are_on_the_disk_too(tmp_path: Path, url: str) -> None:
+    for fold in ("fold-0", "fold-1"):
+        write_state(tmp_path / f"here/{fold}", 3, "weights")
+    (tmp_path / "here/config.yaml").write_text("x")
+    sent = Mirror(url, tmp_path / "here")
+    sent.open(may_hold_a_run=False)
+    sent.close()
+    with followed() as disk:
+        fetched = Mirror(url, tmp_path / "there")
+        fetched.open(may_hold_a_run=True)
+    fetched.close()
+    disk.require_on_disk()
+    configs = {tmp_path / "there" / place for place in ("config.yaml", "fold-0/config.yaml", "fold-1/config.yaml")}
+    assert set(disk.named[-4:-1]) == configs, "what makes them runs comes last"

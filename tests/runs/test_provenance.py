@@ -151,6 +151,8 @@ def test_the_snapshot_holds_code_and_configuration_and_nothing_else(checkout):
         (checkout / "mine" / name).write_text("x = 1\n")
     (checkout / "mine/big.json").write_text("1" * 100_001)
     (checkout / "mine/big.py").write_text("#" * 1_000_001)
+    (checkout / "mine/full.txt").write_text("1" * 100_000)
+    (checkout / "mine/full.py").write_text("#" * 1_000_000)
     (checkout / "mine/link.py").symlink_to(checkout / "mine/__init__.py")
     (checkout / "mine/linked").symlink_to(checkout / "conf")
     for folder in (".hidden", "__pycache__", "secrets", "old_run"):
@@ -159,10 +161,12 @@ def test_the_snapshot_holds_code_and_configuration_and_nothing_else(checkout):
     (checkout / "mine/old_run/provenance.json").write_text("{}")
     (checkout / "single.py").write_text("")
     call("snapshot_code(run, ['mine', 'single', 'nlu.config'])", checkout)
-    names = zipfile.ZipFile(checkout / "run/code.zip").namelist()
+    packed = zipfile.ZipFile(checkout / "run/code.zip").infolist()
+    assert {(one.date_time, one.external_attr >> 16) for one in packed} == {((1980, 1, 1, 0, 0, 0), 0o644)}
+    names = [one.filename for one in packed]
     assert names == sorted(names)
     others = [name for name in names if not name.startswith("nlu/")]
-    mine = ["mine/__init__.py", "mine/labels.json", "mine/vocab.txt"]
+    mine = ["mine/__init__.py", "mine/full.py", "mine/full.txt", "mine/labels.json", "mine/vocab.txt"]
     assert others == ["Makefile", "README.md", "conf/config.yaml", *mine, "setup.cfg", "single.py"]
     assert "nlu/__init__.py" in names and "nlu/runs/provenance.py" in names and "nlu/config/types.py" in names
     assert not any("__pycache__" in name for name in names)

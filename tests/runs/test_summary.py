@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.runs import summary
-from nlu.runs.tallies import BOUNDS_B, EDGES_E, Histogram, Mean
+from nlu.runs.tallies import BOUNDS_B, EDGES_E, Histogram, Mean, drawn
 
 
 def test_a_mean_is_exact_in_whatever_order_its_numbers_come() -> None:
@@ -130,3 +131,63 @@ def test_a_compiled_model_records_each_call_and_is_compiled_once() -> None:
     means, histograms = collector.take()
     assert (means["y"].value, means["y"].calls) == (5.0, 4)
     assert sum(histograms["y"].counts_B) == 12
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([math.inf, -math.inf], math.nan), ([math.inf, math.nan], math.nan), ([-math.inf, 1.0], -math.inf),
+        ([1.0, 1.0], 1.0), ([1.0, -1.0], 0.0),
+    ],
+)  # fmt: skip
+def test_means_of_parts_that_are_not_finite_are_that_of_the_whole(values: list[float], mean: float) -> None:
+    parts = [Mean(), Mean(), Mean()]
+    for number, value in enumerate(values):
+        parts[1].add(value)
+        parts[number % 2 * 2].add(value)
+    parts[0].merge(parts[2])
+    for tally in parts[:2]:
+        np.testing.assert_equal(tally.value, mean)
+        assert tally.calls == len(values)
+
+
+def test_the_open_ends_of_a_histogram_are_drawn_a_decade_beyond_its_edges() -> None:
+    assert [drawn(edge) for edge in (-math.inf, -2.0, 0.0, 1e6, math.inf)] == [-1e7, -2.0, 0.0, 1e6, 1e7]
+    assert (EDGES_E[0], EDGES_E[-1], len(EDGES_E)) == (-1e6, 1e6, 242)
+    histogram = Histogram()
+    histogram.put(BOUNDS_B[0][0], 2)
+    histogram.put(math.nan, 3)
+    histogram.put(math.nan, 1)
+    assert histogram.nans == 4 and histogram.rows()[0] == (-math.inf, -1e6, 2)
+
+
+class OnDevice:
+    """A number on an accelerator, which the host does not read one by one."""
+
+    device = SimpleNamespace(type="cuda")
+
+    def __init__(self, value: float):
+        self.value = torch.tensor([value])
+
+    def numel(self) -> int:
+        return 1
+
+    def detach(self) -> torch.Tensor:
+        return self.value
+
+
+def test_numbers_of_a_device_wait_there_up_to_a_count_and_each_goes_to_its_own_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(summary, "KEPT_ON_DEVICE_MAX", 3)
+    collector = summary.Collector()
+    waiting = []
+    for number in range(5):
+        source = OnDevice(float(number))
+        collector.scalar("even" if number % 2 == 0 else "odd", source)
+        source.value += 100
+        waiting.append(len(collector._waiting))
+    assert waiting == [1, 2, 0, 1, 2]
+    means, _ = collector.take()
+    assert {name: (mean.value, mean.calls) for name, mean in means.items()} == {"even": (2.0, 3), "odd": (2.0, 2)}
+    assert collector._waiting == []
