@@ -106,3 +106,60 @@ def test_labels_that_hydra_takes_for_numbers_are_shown_in_quotes(problems_of):
     (problem,) = problems_of("data.labels=[1,5]")
     assert problem.endswith("""not 1 or null; quote what looks like a number: 'data.labels=["1", "5"]'""")
     assert problems_of('data.labels=["1", "5"]') == []
+
+
+OWN = "data=files data.train=my.csv data.fields={text:0,label:1}"
+SIDES, CRF = "task=siamese data=lcqmc head=sides", "data=cluener task=tag head=crf"
+AT_THE_LIMIT = [
+    (f"{OWN} data.dev_fraction=0.01", f"{OWN} data.dev_fraction=0", "data.dev is null and data.dev_fraction is 0,"),
+    (f"{OWN} data.dev_fraction=0.99", f"{OWN} data.dev_fraction=1", "data.dev is null and data.dev_fraction is 1,"),
+    (f"{OWN} folds.count=2 data.dev_fraction=0", f"{OWN} folds.count=1", "folds.count is 1 but must be an integer >= 2"),
+    (f"{OWN} data.dev=my.csv data.dev_fraction=0", f"{OWN} data.dev=no.csv", "data.dev is 'no.csv', which is no file"),
+    (f"{OWN} data.urls={{no.csv:https://x/y}} data.dev=no.csv", f"{OWN} data.dev=none*.csv", "which no file matches here"),
+    ("trainer.batch_size=2 trainer.devices=2", "trainer.batch_size=1 trainer.devices=2", "set it to >= 2"),
+    ("trainer.patience=null trainer.eval_interval=0", "trainer.patience=1ep trainer.eval_interval=0", "scores only at"),
+    ("trainer.patience=2ep trainer.eval_interval=1ep", "trainer.patience=1ep trainer.eval_interval='0'", "scores only"),
+    (OWN, OWN.replace("0", "-1"), "data.fields.text is -1 but columns are counted from 0; set it to a number >= 0"),
+    (OWN, OWN.replace(",", ",txt:2,"), "data.fields.txt: there is no such field; nearest: text"),
+    (OWN, OWN.replace("label:1", "text_b:1"), "needs label as well; set data.fields"),
+    ("folds.count=5 fold=4", "folds.count=5 fold=5", "set fold to <= 4"),
+    ("folds.count=5 fold=0", "fold=0", "fold is 0, but there are no folds; set folds=5"),
+    ("folds.count=5 fold=0 resume=.", "folds.count=5 resume=.", "set resume to auto or never"),
+    ("seeds=1 resume=.", "seeds=2 resume=.", "set resume to auto or never"),
+    ("seeds=2 resume=auto", "resume=no_such_folder", "resume is 'no_such_folder', which is no folder"),
+    (f"{OWN} folds.group_by=shop", f"{OWN} folds.group_by=shop data.dev=my.csv", "no training row is held out"),
+    ("model=bert_tiny model.hidden_size=24 model.heads=4", "model=bert_tiny model.hidden_size=24 model.heads=5", "divide"),
+    ("tokenizer.vocab=my.csv", "tokenizer.vocab=no.txt", "tokenizer.vocab is 'no.txt', which is no file"),
+    (f"{OWN} data.exclude_dev_from_train=true data.dev=my.csv", f"{OWN} data.exclude_dev_from_train=true", "is null"),
+    ("trainer.major_metric=f1_macro", "trainer.major_metric=f1_score", "it may mean f1 or f1_macro; all: accuracy"),
+    ("trainer.major_metric=f1", "trainer.major_metric=acuracy", "nearest: accuracy"),
+    (f"{SIDES} head.features=concat", f"{SIDES} head.features=cosine", "set head.features=concat, or head=auto"),
+    (f"{SIDES} loss=contrastive head.features=cosine", f"{SIDES} loss=contrastive head.features=concat",
+     "which reads cosine; set head.features=cosine"),
+    ("task=regress data=files data.train=my.csv data.fields={text:0,label:1}", "loss=mse", "which reads number, but"),
+    (CRF, f"{CRF} loss=focal", "loss is focal, but head=crf takes the place of the loss"),
+    (CRF, f"{CRF} loss.label_smoothing=0.1", "loss.label_smoothing is 0.1, but head=crf takes the place"),
+    (f"{CRF} task.decode=legal", f"{CRF} task.decode=greedy", "task.decode is greedy, but head=crf decodes by itself"),
+    ("task=tag data=files data.train=my.csv data.format=conll data.fields={tokens:0,tags:1}",
+     "task=tag data=files data.train=my.csv data.format=conll data.fields=null", "CoNLL columns have no names"),
+]  # fmt: skip
+"""what fits, what does not, and what is said of it"""
+
+
+@pytest.mark.parametrize(("fits", "refused", "said"), AT_THE_LIMIT)
+def test_what_is_at_a_limit_fits_and_what_is_beyond_it_is_refused_by_one_rule(
+    problems_of, tmp_path, monkeypatch, fits, refused, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.csv").write_text("a,b\n")
+    assert problems_of(*fits.split()) == []
+    (problem,) = problems_of(*refused.split())
+    assert said in problem
+
+
+def test_lines_of_a_label_have_files_by_label_in_every_set(problems_of):
+    lines = ("data=files", "data.format=lines", "data.train={a: my.csv, b: my.csv}", "data.fields=null")
+    assert problems_of(*lines, "data.dev={a: my.csv}", "data.test={b: my.csv}") == []
+    for name in ("dev", "test"):
+        (problem,) = problems_of(*lines, f"data.{name}=my.csv")
+        assert problem.startswith(f"data.{name} is 'my.csv', but with data.format=lines a file holds no labels")

@@ -17,6 +17,7 @@ from nlu.config.elsewhere import (
     value_elsewhere,
 )
 from nlu.config.signature import read_signature
+from tests.approving import assert_approved
 
 
 @pytest.mark.parametrize(
@@ -83,3 +84,15 @@ def test_a_key_is_known_by_its_last_part_and_some_only_as_a_whole():
 
 def test_configurations_of_the_project_are_where_this_test_looks():
     assert isinstance(conf_dir(), Path) and (conf_dir() / "task" / "tag.yaml").is_file()
+
+
+def test_every_answer_is_as_approved() -> None:
+    lines = [f"{key} -> {key_elsewhere(key)}" for key in [*elsewhere.KEYS, *elsewhere._WHOLE_KEYS]]
+    for group, choices in elsewhere._CHOICES.items():
+        lines += [f"{group}={choice} -> {choice_elsewhere(group, choice)}" for choice in choices]
+    lines += [f"{key}={value} -> {value_elsewhere(key, value)}" for key in elsewhere._VALUES for value in (True, False)]
+    known = [name for names in elsewhere._METRICS.values() for name in names]
+    lines += [f"{metric} -> {metrics_elsewhere(metric.upper(), known)}" for metric in elsewhere._METRICS]
+    lines += [f"{name} -> {function_elsewhere(f' {name.upper()} (1, 2)')}" for name in elsewhere._FUNCTIONS]
+    lines += [f"data=x{suffix} -> {choice_elsewhere('data', f'x{suffix}')}" for suffix in (*elsewhere._FILES, ".png")]
+    assert_approved(Path(__file__).parent / "approved/elsewhere.txt", "\n".join(lines))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nlu.config.checks.values import check_value, show
+from nlu.config.checks.values import broken_rule, check_value, show
 
 
 def check(annotation: str, value: Any) -> str | None:
@@ -92,3 +92,53 @@ def test_a_number_without_its_unit_is_refused_with_every_unit_it_could_have(anno
 def test_values_are_shown_as_in_yaml_and_shortened():
     assert [show(value) for value in (None, True, "a", 1.5)] == ["null", "true", '"a"', "1.5"]
     assert len(show("x" * 500)) == 80
+
+
+AT_THE_LIMITS: dict[str, tuple[list[Any], list[Any]]] = {
+    "PositiveInt": ([1, 2, 10**12], [0, -1, 1.0, True]),
+    "OddPositiveInt": ([1, 3, 5], [0, 2, 4, -1]),
+    "FoldCount": ([2, 3], [1, 0]),
+    "RowLength": ([8, 9], [7, 0]),
+    "NonNegativeInt": ([0, 1], [-1, 0.5]),
+    "PositiveFloat": ([1e-300, 1, 2.5], [0, 0.0, -1e-300, math.inf]),
+    "NonNegativeFloat": ([0, 0.0, 3], [-1e-9, math.nan]),
+    "Port": ([0, 1, 65535], [-1, 65536]),
+    "Probability": ([0, 0.5, 0.999999], [-0.001, 1, 1.0]),
+    "Fraction": ([0, 0.5, 1, 1.0], [-0.001, 1.001]),
+    "Path": (["a"], [1, None]),
+    "list": ([[], (1,)], ["a", {}]),
+    "dict[str, PositiveInt]": ([{}, {"a": 1}], [{"a": 0}, []]),
+    "tuple[PositiveInt, ...]": ([[], [1, 2, 3]], [[1, 0]]),
+    "Tuple[PositiveInt, str]": ([[1, "a"]], [[1], [1, "a", "a"], [0, "a"], ["a", 1]]),
+    "Annotated[PositiveInt, 'words']": ([1], [0]),
+    "Optional[PositiveInt]": ([None, 1], [0]),
+    "Weights": (["a"], [3, None]),
+}
+"""what a type takes, and what it does not"""
+
+
+@pytest.mark.parametrize("annotation", AT_THE_LIMITS)
+def test_a_type_takes_its_limits_and_nothing_beyond(annotation: str) -> None:
+    fits, refused = AT_THE_LIMITS[annotation]
+    assert [value for value in fits if check(annotation, value) is not None] == []
+    assert [value for value in refused if check(annotation, value) is None] == []
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "said"),
+    [
+        ("PositiveInt", 0, "k is 0 but must be an integer >= 1; set k to such a value"),
+        ("Interval", 3, "k is 3 but must be "),
+        ("dict[str, int]", "a:b", "quote the whole: 'k={a: b, c: d}'"),
+        ("dict[str, int]", "ab", 'k is "ab" but must be a mapping of keys to values; set k to such a value'),
+        ("list[str]", [1, 2, 3, 4], 'quote what looks like a number: \'k=["1", "2", "3", "4"]\''),
+        ("list[str]", [1, 2, 3, 4, 5], '\'k=["1", "2", "3", "4", ...]\''),
+        ("list[str]", [True], "not true; set k to such a value"),
+    ],
+)
+def test_a_broken_rule_comes_with_its_remedy(annotation: str, value: Any, said: str) -> None:
+    assert said in (broken_rule("k", ast.parse(annotation, mode="eval").body, value) or "")
+
+
+def test_a_value_of_eighty_characters_is_shown_whole() -> None:
+    assert show("x" * 78) == f'"{"x" * 78}"' and show("x" * 79).endswith("...")
