@@ -56,6 +56,7 @@ _AUTHORIZATION = re.compile(
 )
 SHORTEST_VALUE = 8
 """Shorter values of variables are words that may stand anywhere."""
+_WORD = re.compile("[A-Za-z]+")
 _FROM_ELSEWHERE = re.compile(r"\$\{[\w.:]+(,\s*(null|''|\"\")?\s*)?\}")
 """an interpolation that holds nothing of its own, such as ${oc.env:HF_TOKEN}"""
 _IN_BRACKETS = re.compile(r"\[.*\]|<.*>")
@@ -91,7 +92,10 @@ def environment_values() -> list[str]:
 
 
 def found_in(text: str) -> list[str]:
-    """Name every secret in a text that is one by itself: where it stands, never what it is."""
+    """Name every secret in a text that is one by itself: where it stands, never what it is.
+
+    The value of a variable that is a plain word, as in PGPASSWORD=postgres, names other things as well: it is none.
+    """
     found = []
     for address in ADDRESS.finditer(text):
         scheme, rest = address["scheme"].lower(), address["rest"]
@@ -100,7 +104,7 @@ def found_in(text: str) -> list[str]:
         found += [f"a secret in its query ({pair['key']}=)" for pair in QUERY_VALUE.finditer(rest) if _is_secret(pair)]
     if _FORM.search(text):
         found.append("what looks like a key or token")
-    if any(value in text for value in environment_values()):
+    if any(value in text for value in environment_values() if not _WORD.fullmatch(value)):
         found.append("the value of a variable that holds a secret")
     return found
 
@@ -115,9 +119,11 @@ def found_in_line(line: str) -> list[str]:
 def hide(text: str) -> str:
     """The text with *** for every secret in it: of addresses, by its form, by the name before it, by its value."""
     text = ADDRESS.sub(_hidden_address, text)
-    # From the end, so that places before keep their numbers.
-    for _, start, end in reversed(list(_assigned(text))):
-        text = f"{text[:start]}{HIDDEN}{text[end:]}"
+    kept, behind = [], 0
+    for _, start, end in _assigned(text):
+        kept += [text[behind:start], HIDDEN]
+        behind = end
+    text = "".join([*kept, text[behind:]])
     return hide_keys(_AUTHORIZATION.sub(rf"\g<before>{HIDDEN}", text))
 
 
@@ -126,7 +132,9 @@ def hide_keys(text: str) -> str:
     for source code, where names stand before what is no secret."""
     text = _FORM.sub(HIDDEN, text)
     for value in environment_values():
-        text = text.replace(value, HIDDEN)
+        # A plain word may be a part of another one.
+        is_word = _WORD.fullmatch(value) is not None
+        text = re.sub(rf"(?<![A-Za-z]){value}(?![A-Za-z])", HIDDEN, text) if is_word else text.replace(value, HIDDEN)
     return text
 
 

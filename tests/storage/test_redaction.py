@@ -189,6 +189,14 @@ def test_the_value_of_a_variable_that_holds_a_secret_is_hidden_wherever_it_stand
     assert hide("too short a word") == "too short a word"
 
 
+def test_a_password_that_is_a_plain_word_is_hidden_as_a_word_and_refuses_no_address(monkeypatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", "postgres")
+    assert hide("password authentication failed: postgres") == "password authentication failed: ***"
+    assert hide("postgresql://localhost/optuna") == "postgresql://localhost/optuna"
+    assert not list(credential_problems({"storage": "postgresql://postgres@localhost/postgres"}))
+    assert list(credential_problems({"storage": "postgresql://postgres:postgres@localhost/postgres"}))
+
+
 def test_a_header_of_a_request_is_hidden() -> None:
     assert hide("curl -H 'Authorization: Bearer abc123def'") == "curl -H 'Authorization: Bearer ***'"
     assert hide("bearer abc123def") == "bearer ***" and hide("the bearer of this letter") == "the bearer of this letter"
