@@ -22,6 +22,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn
@@ -102,27 +103,37 @@ class _Workers:
         self._limit_s, self._deadline_s = limit_s, None if limit_s is None else time.monotonic() + limit_s
         self._is_asked = self._is_killed = False
         context = multiprocessing.get_context("spawn")
-        self._processes = []
+        self._processes: list[BaseProcess] = []
         self._reports: list[Connection] = []
-        for worker in workers:
-            report, theirs = context.Pipe(duplex=False)
-            environment = replace(worker, meeting=worker.meeting or meeting).environment()
-            arguments = (os.getpid(), sys.argv, environment, theirs, work)
-            process = context.Process(target=_work, args=arguments, daemon=False)
-            # A worker listens once it has imported what it needs; until then its signals wait, and Python's own
-            # handlers would print a traceback.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_WORKERS)
-            try:
-                process.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
-            self._processes.append(process)
-            self._reports.append(report)
+        try:
+            for worker in workers:
+                environment = replace(worker, meeting=worker.meeting or meeting).environment()
+                self._start(context, environment, work)
+        except BaseException:
+            # Those that began would wait for the others for long, and the end of this process for them.
+            self._kill()
+            raise
+
+    def _start(self, context: Any, environment: dict[str, str], work: Work) -> None:
+        report, theirs = context.Pipe(duplex=False)
+        arguments = (os.getpid(), sys.argv, environment, theirs, work)
+        process = context.Process(target=_work, args=arguments, daemon=False)
+        # A signal that waits is told as soon as the mask is as before.
+        self._processes.append(process)
+        self._reports.append(report)
+        # A worker listens once it has imported what it needs; until then its signals wait, and Python's own handlers
+        # would print a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_WORKERS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
 
     def wait(self) -> int:
         with stopping.passed_on(self._pass_on):
-            if (number := stopping.received()) is not None:
+            # One that came just now was passed on already.
+            if (number := stopping.received()) is not None and not self._is_asked:
                 self._pass_on(number)
             return self._wait()
 
@@ -180,12 +191,15 @@ class _Workers:
             return
         self._is_asked = True
         for process in self._processes:
-            if process.pid and process.is_alive():
-                os.kill(process.pid, INTERRUPT if number == signal.SIGINT else number)
+            # The code that was interrupted may just have asked for its status, after which it is nobody's.
+            with suppress(ProcessLookupError):
+                if process.pid and process.is_alive():
+                    os.kill(process.pid, INTERRUPT if number == signal.SIGINT else number)
 
     def _kill(self) -> None:
         for process in self._processes:
-            process.kill()
+            if process.pid is not None:
+                process.kill()
 
 
 class _Report(Enum):

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,3 +132,24 @@ def test_of_the_processes_that_were_started_from_here_only_jobs_are_told_to_end(
             process.kill()
             process.wait()
             process.stdout.close()
+
+
+def test_jobs_under_way_are_asked_to_stop_also_where_ctrl_c_comes_twice(tmp_path, monkeypatch):
+    from hydra_plugins.hyperband_sweeper import _impl
+
+    def loop(search: Any) -> None:
+        search.running = {1: None}
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    ended: list[set[int]] = []
+    monkeypatch.setattr(_impl, "end_jobs", lambda slots, running, folder, board: ended.append(running))
+    monkeypatch.setattr(_impl.Search, "_announce", lambda *_: None)
+    monkeypatch.setattr(_impl.Search, "_loop", loop)
+    plan: Any = SimpleNamespace(
+        folder=tmp_path, settings={"stop_after_same_failures": 0}, n_trials=2, is_run=False, storage=SimpleNamespace(),
+        study=SimpleNamespace(get_trials=lambda deepcopy: []), slots=SimpleNamespace(count=1, is_threaded=False),
+    )  # fmt: skip
+    with pytest.raises(SystemExit) as end:
+        _impl.Search(plan, lease=SimpleNamespace()).run()
+    assert end.value.code == 130 and ended == [{1}]

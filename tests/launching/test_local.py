@@ -1,13 +1,20 @@
-"""What a command that starts several processes leaves behind."""
+"""A command that starts several processes: what it leaves behind, and signals that come at a bad moment."""
 
+import multiprocessing
 import os
 import signal
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from nlu.launching.local import meeting_folder
+from nlu.config import stopping
+from nlu.config.placement import Placement
+from nlu.launching.local import _Workers, meeting_folder
 
 
 @pytest.fixture
@@ -71,3 +78,52 @@ def test_the_folder_of_a_command_of_another_host_stays_whose_lock_is_not_seen_he
     os.waitpid(command, 0)
     with meeting_folder() as own:
         assert set(top.iterdir()) == {theirs, own}
+
+
+def nothing() -> int:
+    return 0
+
+
+class StoppedAtTheSecond(list[Placement]):
+    """Workers to be, of which a signal comes before the second."""
+
+    def __iter__(self) -> Iterator[Placement]:
+        yield self[0]
+        raise stopping.Stopped(signal.SIGTERM)
+
+
+def test_a_signal_between_two_starts_ends_the_process_that_would_wait_for_the_others(tmp_path: Path) -> None:
+    workers = StoppedAtTheSecond(Placement("workers", rank, 2, rank, 2) for rank in (0, 1))
+    with pytest.raises(stopping.Stopped):
+        _Workers(nothing, workers, None, f"file://{tmp_path}/store")
+    for process in multiprocessing.active_children():
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+
+
+def test_a_ctrl_c_that_comes_as_processes_are_waited_for_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed_on = stopping.passed_on
+
+    @contextmanager
+    def with_signal(to: Callable[[int], None]) -> Iterator[None]:
+        with passed_on(to):
+            signal.raise_signal(signal.SIGINT)
+            yield
+
+    monkeypatch.setattr(stopping, "passed_on", with_signal)
+    workers = _Workers(nothing, [], None, "")
+    assert workers.wait() == 0 and not workers._is_killed
+
+
+def test_a_process_that_has_just_ended_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(pid: int, number: int) -> None:
+        asked.append(pid)
+        raise ProcessLookupError
+
+    asked: list[int] = []
+    monkeypatch.setattr(os, "kill", kill)
+    workers = _Workers(nothing, [], None, "")
+    processes: Any = [SimpleNamespace(pid=pid, is_alive=lambda: True) for pid in (1, 2)]
+    workers._processes = processes
+    workers._pass_on(signal.SIGTERM)
+    assert asked == [1, 2]

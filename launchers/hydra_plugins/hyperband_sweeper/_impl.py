@@ -120,14 +120,12 @@ class Search:
             self._announce(len(finished))
             try:
                 self._loop()
-            except UserError:
+            except (UserError, stopping.Stopped):
+                # Once a signal has come: a storage that is away, for which nobody waits any more; a job of this process
+                # that was stopped, which a later one continues; a second Ctrl-C.
                 if stopping.received() is None:
                     self._end_jobs()
                     raise
-                # Such as a storage that is away, for which nobody waits any more.
-            except stopping.Stopped:
-                # It was raised in a job of this process, which a later one continues.
-                self.running.clear()
             if stopping.received() is not None:
                 self._end_jobs()
                 self.board.say(
