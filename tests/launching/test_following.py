@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
-from nlu.display.jobs import JobsBoard
+from nlu.display.jobs import JobRow, JobsBoard
 from nlu.launching import local_queue
-from nlu.launching.following import Ended, Follower
+from nlu.launching.following import Ended, Follower, left_sentence, progress_of
 from nlu.launching.local_queue import LocalQueue
 from nlu.launching.queue import Job, JobState, Look
 from nlu.launching.queues import Place
@@ -102,3 +102,30 @@ def job_return(status: JobStatus, value: object) -> JobReturn:
 )
 def test_a_word_tells_how_a_job_ended(state, outcome, word):
     assert Ended(Look(state), outcome).word == word
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "status"),
+    [
+        (JobState.DONE, None, 0), (JobState.FAILED, None, None), (JobState.LOST, None, None), (JobState.DONE, 7, 7),
+        (JobState.FAILED, 0, 0), (JobState.DONE, True, None), (JobState.DONE, "0", None),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, 3), 3), (JobState.DONE, job_return(JobStatus.FAILED, 3), None),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, None), None),
+    ],
+)  # fmt: skip
+def test_the_status_of_a_job_is_what_it_returned(state, outcome, status):
+    assert Ended(Look(state), outcome).status == status
+
+
+def test_of_jobs_that_are_left_it_is_said_how_to_find_them_again(tmp_path):
+    one, two = (left_sentence(count, tmp_path / "a b") for count in (1, 2))
+    assert one.startswith("1 job goes on; ") and two.startswith("2 jobs go on; ")
+    assert f"nlu.report --follow '{tmp_path}/a b' follows" in one and f"nlu.jobs '{tmp_path}/a b' --cancel" in one
+
+
+def test_what_a_job_says_of_itself_is_its_last_line(tmp_path):
+    assert progress_of(tmp_path) == JobRow()
+    (tmp_path / "log.txt").write_text("first\n2026-01-01T00:00:00+0000 INFO read 3 rows\n")
+    assert progress_of(tmp_path) == JobRow(last_line="read 3 rows")
+    (tmp_path / "log.txt").write_text("first\nas it is\n")
+    assert progress_of(tmp_path) == JobRow(last_line="as it is")

@@ -197,3 +197,70 @@ def test_a_command_that_takes_the_record_of_nothing_away_leaves_the_claim_of_the
     may_go.set()
     thread.join()
     assert stands and not claim.exists()
+
+
+def test_what_changed_since_a_record_was_read_is_told_once(tmp_path):
+    record, other = Submissions(tmp_path), Submissions(tmp_path)
+    tickets = submit(other, 0, 1)
+    assert [one.job.number for one in record.changed()] == [0, 1] and record.changed() == []
+    other.submitted(tickets[1:])
+    other.ended(tickets[1].job.token, "done")
+    (changed,) = record.changed()
+    assert (changed.ticket, changed.ended) == (tickets[1], "done") and record.changed() == []
+    other.refused([tickets[0].job])
+    assert record.changed() == [] and [one.job.number for one in record.read()] == [1]
+    # It is moved away, and another has begun: a shorter one, a longer one, and none.
+    file = tmp_path / FOLDER / FILE
+    for count in (1, 9):
+        file.rename(tmp_path / f"moved-{count}")
+        submit(other, *range(10, 10 + count))
+        assert [one.job.number for one in record.read()] == list(range(10, 10 + count))
+    file.rename(tmp_path / "moved")
+    assert record.read() == [] == record.changed()
+
+
+def test_a_line_that_is_no_json_is_named(tmp_path):
+    record = Submissions(tmp_path)
+    submit(record, 0)
+    with open(tmp_path / FOLDER / FILE, "a") as file:
+        file.write("[\n")
+    with pytest.raises(DataError, match=rf"{FILE}:2 is no JSON; move it away"):
+        record.read()
+
+
+def test_of_the_overrides_of_a_job_how_it_continues_is_left_out():
+    overrides = ["resume=auto", "+resume=x", "++resume=y", "data.resume=1", "resumed=2", "a.token=abc"]
+    assert without_resume(overrides) == ["data.resume=1", "resumed=2", "a.token=***"]
+
+
+def test_tokens_are_names_of_their_own():
+    tokens = [*new_tokens(3), *new_tokens(2)]
+    assert len(set(tokens)) == 5 and [token.rpartition("-")[2] for token in tokens] == ["0", "1", "2", "0", "1"]
+
+
+def test_two_commands_do_not_submit_into_one_folder_and_nothing_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("nlu.launching.submissions.WAIT_S", 0.05)
+    folder = tmp_path / "run"
+    with Submissions(folder).held():
+        with pytest.raises(UserError, match="another command is submitting into .*run; try again once it is done"):
+            with Submissions(folder).held():
+                pass
+        assert (folder / FOLDER).is_dir()
+    assert not folder.exists()
+    folder.mkdir()
+    with Submissions(folder).held():
+        Submissions(folder).name()
+    assert folder.is_dir() and not list(folder.iterdir()), "a folder that was there stays"
+    with Submissions(folder).held():
+        submit(Submissions(folder), 0)
+    with Submissions(folder).held():
+        pass
+    assert [one.job.number for one in Submissions(folder).read()] == [0]
+
+
+def test_a_history_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".nlu/submissions.tsv").mkdir(parents=True)
+    history.note("slurm", [Ticket(Job(0, "run", (), "0"), "9")], "train")
+    assert "submissions.tsv is not written: Is a directory" in capsys.readouterr().err and history.read() == []
+    assert history.project_folder(tmp_path / "x") == tmp_path / "x", "where there is no checkout"

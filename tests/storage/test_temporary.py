@@ -12,7 +12,7 @@ from nlu.launching.pai.calls import Away
 from nlu.storage.answers import CredentialsAway, Denied, Unreachable, code_of, is_absent, refusal, status_of
 from nlu.storage.ledger import MirrorAway, TakenOver
 from nlu.storage.temporary import Pauses, is_temporary
-from nlu.sweeps.away import StorageAway
+from nlu.sweeps.away import StorageAway, reason_of
 from nlu.sweeps.faults import machine_fault
 
 
@@ -160,3 +160,37 @@ def test_status_and_code_of_an_answer_are_found_behind_whatever_a_driver_raises(
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "/x"), "Disk quota exceeded: /x"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (RuntimeError("first\n  I/O: (os error 28) \nlast"), "I/O: (os error 28)"),
+        (RuntimeError("(os error 122)"), "(os error 122)"),
+        (RuntimeError("(os error 5)"), "(os error 5)"),
+        (RuntimeError("CUDA error: uncorrectable ECC error"), "CUDA error: uncorrectable ECC error"),
+        (RuntimeError("GPU has fallen off the bus"), "GPU has fallen off the bus"),
+        (RuntimeError("(os error 2)"), None),
+        (OSError(errno.ENOENT, "No such file", "/x"), None),
+        (RuntimeError("CUDA out of memory"), None),
+    ],
+)
+def test_what_the_machine_lacks_is_told_on_one_line(error: Exception, said: str | None) -> None:
+    assert machine_fault(error) == said
+
+
+def test_what_a_storage_said_is_its_first_line_from_whoever_knows_best() -> None:
+    of_database = RuntimeError("a call failed")
+    of_database.__cause__ = type("DBAPIError", (Exception,), {"orig": ValueError("connection refused\nLINE 1")})("sql")
+    caused = RuntimeError("a call failed")
+    caused.__cause__ = KeyError()
+    for error, said in [
+        (UserError("own words", "more"), "own words"), (of_database, "connection refused"), (caused, "KeyError"),
+        (OSError("first\nsecond"), "first"), (OSError(), "OSError"),
+    ]:  # fmt: skip
+        assert reason_of(error) == said
+    after = StorageAway.after("journal:///x", OSError("gone"), 899.7)
+    assert "storage is journal:///x, which has not answered for 900 s: gone; nothing is lost" in str(after)

@@ -1,5 +1,7 @@
 """Two hosts that share a database and no folder do not run one study, and a dead host's study is taken over."""
 
+import os
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.sweeps.away import StorageAway
-from nlu.sweeps.lease import Lease, held
+from nlu.sweeps.lease import Lease, _sign_key, held
 from nlu.sweeps.storage import open_storage
 from tests.sweeps import outages
 
@@ -92,3 +94,30 @@ def test_a_search_whose_storage_is_away_ends_without_waiting_for_it_again(tmp_pa
     with storage.away():
         holder.__exit__(StorageAway, StorageAway("it has not answered for 300 s"), None)
     die(holder)
+
+
+def test_a_holder_asks_whose_the_lease_is_where_no_beat_has_done_so_in_time(lease, monkeypatch):
+    now_s, asked = [1000.0], []
+    monkeypatch.setattr("nlu.sweeps.lease.elapsed_s", lambda: now_s[0])
+    holder = lease("a")
+    require_own = holder._require_own
+    with holder:
+        die(holder)
+        monkeypatch.setattr(holder, "_require_own", lambda: asked.append(now_s[0]) or require_own())
+        # Twice the pause between two beats, each of 0.05 s, is still in time.
+        for passed_s, count in ((0.0, 0), (0.09, 0), (0.02, 1), (0.05, 1), (0.1, 2)):
+            now_s[0] += passed_s
+            holder.require()
+            assert len(asked) == count
+
+
+def test_a_lease_is_known_by_its_holder_place_and_host(lease, monkeypatch):
+    with lease("a") as first:
+        assert lease.held()["process"] == os.getpid() and lease.held()["host"] == socket.gethostname()
+    with monkeypatch.context() as there:
+        there.setattr(socket, "gethostname", lambda: "far")
+        elsewhere = lease("a")
+    assert _sign_key(elsewhere._own) != _sign_key(first._own) != _sign_key({**first._own, "place": "b"})
+    die(elsewhere.__enter__())
+    with lease("a"):
+        assert len(lease.said) == 1 and "belongs to a search on far (process" in lease.said[0]

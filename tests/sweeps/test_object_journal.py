@@ -1,0 +1,172 @@
+"""The journal of objects over a store in memory: numbers, merged objects, lost replies."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.storage.answers import Denied, Unreachable
+from nlu.sweeps import object_journal
+from nlu.sweeps.away import StorageAway
+from nlu.sweeps.object_journal import JournalObjects, ObjectJournalBackend
+
+FAN = 3
+
+
+class Memory:
+    """As much of an object store as a journal uses; all that open one address share it."""
+
+    objects: dict[str, bytes]
+    asked: list[str]
+    failures: list[Exception | str]
+    """what happens to the next puts of batches: raised after it was carried out ("lost"), before it, or refused"""
+    shown = "s3://bucket/journal"
+
+    def __init__(self, url: str, what: str, delays_s: Iterable[float]):
+        assert (url, what) == (self.shown, "storage")
+
+    def prove_conditional_put(self, key: str) -> None:
+        assert key == "conditional-put"
+
+    def put_new(self, key: str, content: bytes) -> bool:
+        failure = self.failures.pop(0) if self.failures and key.startswith("batches/") else None
+        if isinstance(failure, Exception):
+            raise failure
+        if failure == "refused" or key in self.objects:
+            return False
+        self.objects[key] = content
+        if failure == "lost":
+            raise Unreachable("no answer")
+        return True
+
+    def get_several(self, keys: Sequence[str]) -> list[bytes | Exception]:
+        self.asked.extend(keys)
+        return [self.objects.get(key) or FileNotFoundError(key) for key in keys]
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> type[Memory]:
+    monkeypatch.setattr(object_journal, "ObjectStore", Memory)
+    monkeypatch.setattr(object_journal, "FAN", FAN)
+    monkeypatch.setattr(object_journal, "RETRY_DELAYS_S", (0.0, 0.0))
+    Memory.objects, Memory.asked, Memory.failures = {}, [], []
+    return Memory
+
+
+def opened() -> ObjectJournalBackend:
+    return ObjectJournalBackend(Memory.shown)
+
+
+def logs(first: int, stop: int) -> list[dict[str, Any]]:
+    return [{"number": number} for number in range(first, stop)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 8, 9, 10, 18, 26, 27, 28, 40])
+def test_whoever_reads_finds_every_entry_once_in_order_with_few_requests(count: int) -> None:
+    writer, follower = opened(), opened()
+    followed: list[dict[str, Any]] = []
+    for number in range(count):
+        writer.append_logs(logs(2 * number, 2 * number + 2))
+        if number % 4 == 1:
+            followed += follower.read_logs(len(followed))
+    everything = logs(0, 2 * count)
+    Memory.asked.clear()
+    late = opened()
+    assert late.read_logs(0) == everything
+    assert len(Memory.asked) <= count // FAN**2 + 4 * FAN, "not one for each batch"
+    assert followed + follower.read_logs(len(followed)) == everything
+    assert late.read_logs(2 * count) == [] and late.read_logs(max(0, 2 * count - 3)) == everything[-3:]
+    assert writer.read_logs(0) == everything and late.read_logs(0) == everything
+
+
+def test_every_few_batches_are_written_again_as_one_object_of_their_lines() -> None:
+    writer = opened()
+    for number in range(2 * FAN**2 + FAN + 1):
+        writer.append_logs(logs(number, number + 1))
+    lines = [Memory.objects[f"batches/{number:010d}.jsonl"] for number in range(22)]
+    merged = {
+        **{f"merged-3/{place:010d}.jsonl": b"".join(lines[3 * place :][:3]) for place in range(7)},
+        **{f"merged-9/{place:010d}.jsonl": b"".join(lines[9 * place :][:9]) for place in range(2)},
+    }
+    assert {key: body for key, body in Memory.objects.items() if not key.startswith("batches/")} == merged
+    # From these alone all is read, whatever batches they cover.
+    for number in range(22):
+        if number % FAN and number < 21:
+            del Memory.objects[f"batches/{number:010d}.jsonl"]
+    assert opened().read_logs(0) == logs(0, 22)
+
+
+def test_without_merged_objects_all_is_read_too() -> None:
+    writer = opened()
+    for number in range(20):
+        writer.append_logs(logs(number, number + 1))
+    for key in [key for key in Memory.objects if key.startswith("merged")]:
+        del Memory.objects[key]
+    assert opened().read_logs(0) == logs(0, 20)
+    assert [len(JournalObjects(Memory.shown).batches(first, 7)) for first in (0, 2, 6, 7)] == [7, 5, 1, 0]
+
+
+@pytest.mark.parametrize("failure", ["lost", Unreachable("no answer"), "refused"])
+def test_an_entry_is_there_once_whatever_became_of_the_first_tries(failure: Exception | str) -> None:
+    writer, other = opened(), opened()
+    other.append_logs(logs(0, 1))
+    Memory.failures = [failure, failure]
+    writer.append_logs(logs(1, 2))
+    other.append_logs(logs(2, 3))
+    assert opened().read_logs(0) == logs(0, 3)
+
+
+def test_a_store_that_takes_nothing_is_away_and_a_mistake_of_the_users_stays_one() -> None:
+    for failure, kind, said in [
+        (Unreachable("no answer"), StorageAway, "^no answer$"),
+        (Denied("no right"), StorageAway, "^no right$"),
+        (RuntimeError("odd"), StorageAway, "storage s3://bucket/journal cannot be written: odd"),
+        ("refused", StorageAway, "cannot be written: it refuses a number that is free"),
+        (UserError("a mistake"), UserError, "^a mistake$"),
+    ]:
+        Memory.failures = [failure] * 9
+        with pytest.raises(kind, match=said) as raised:
+            opened().append_logs(logs(0, 1))
+        assert type(raised.value) is kind and len(Memory.failures) == 6, "tried three times"
+    assert Memory.objects == {}
+
+
+@pytest.mark.parametrize("body", [b"{}\n", b"[]\n", b"no json\n", b'{"id": "x", "logs": []}', b"{}\n{}\n"])
+def test_what_is_no_part_of_a_journal_is_told(body: bytes) -> None:
+    Memory.objects["batches/0000000000.jsonl"] = body
+    with pytest.raises(UserError, match="which is no part of a journal; give each sweep's storage a prefix of its own"):
+        opened().read_logs(0)
+
+
+def test_what_cannot_be_read_or_opened_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Memory, *arguments: Any) -> Any:
+        raise Denied("no right")
+
+    with monkeypatch.context() as patched, pytest.raises(StorageAway, match="^no right$"):
+        patched.setattr(Memory, "prove_conditional_put", fails)
+        opened()
+    monkeypatch.setattr(Memory, "get_several", lambda self, keys: [Unreachable("no answer") for _ in keys])
+    with pytest.raises(StorageAway, match="^no answer$"):
+        opened().read_logs(0)
+
+
+def test_an_entry_that_was_written_stands_also_where_it_cannot_be_merged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_new = Memory.put_new
+
+    def no_merging(self: Memory, key: str, content: bytes) -> bool:
+        if key.startswith("merged"):
+            raise Unreachable("no answer")
+        return put_new(self, key, content)
+
+    monkeypatch.setattr(Memory, "put_new", no_merging)
+    writer = opened()
+    for number in range(4):
+        writer.append_logs(logs(number, number + 1))
+    assert opened().read_logs(0) == logs(0, 4) and json.loads(Memory.objects["batches/0000000003.jsonl"])["logs"]
+    assert [record.getMessage() for record in caplog.records if "unmerged" in record.getMessage()] == [
+        "s3://bucket/journal: batches up to 3 stay unmerged: no answer"
+    ]
