@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import DistError
 
 from nlu.config.errors import UserError
 from nlu.config.placement import Placement
@@ -110,3 +111,28 @@ def test_all_wait_until_the_first_has_fetched_the_mirror_and_until_it_holds_all(
     with experiment.mirrored(SimpleNamespace(mirror=None), tmp_path, Ranks(rank, 2, CPU)) as after_save:  # type: ignore[arg-type]
         assert after_save() is None  # type: ignore[func-returns-value]
     assert events == []
+
+
+@pytest.mark.parametrize(
+    ("error", "was_asked", "status"),
+    [
+        (DistError("connection closed"), True, 75), (DistError("connection closed"), False, None),
+        (RuntimeError("a matrix of another shape"), True, None),
+        (RuntimeError("a matrix of another shape"), False, None),
+    ],
+)  # fmt: skip
+def test_a_process_that_another_one_left_because_both_were_asked_to_stop_was_stopped_and_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError, was_asked: bool, status: int | None
+) -> None:
+    def fail(*of: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(experiment, "_run", fail)
+    for name, answer in (("received", was_asked), ("exit_code", 75), ("sentence", "asked to stop")):
+        monkeypatch.setattr(experiment.stopping, name, lambda *of, answer=answer: answer)
+    config: Any = SimpleNamespace(is_standalone=True)
+    if status is None:
+        with pytest.raises(RuntimeError, match=str(error)):
+            experiment.run_experiment(config, tmp_path, [])
+    else:
+        assert experiment.run_experiment(config, tmp_path, []) == status

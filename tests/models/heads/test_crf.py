@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nlu.config.errors import UserError
 from nlu.metrics.spans import legal_tags
 from nlu.models.encoder import Encoded
-from nlu.models.heads.crf import CrfHead
+from nlu.models.heads.crf import CrfHead, _log_sum_exp
 from tests.models.parts import Target
 
 TAGS = ["O", "B-x", "I-x", "B-y"]
@@ -156,3 +156,14 @@ def test_the_state_holds_what_is_learned_and_nothing_else():
 def test_a_target_without_tags_is_refused():
     with pytest.raises(UserError, match="head=crf needs a tag for each unit.* set head=linear"):
         CrfHead(8, Target(["a", "b"]))
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_exponents_of_any_number_of_tags_are_all_added_up(size: int, dim: int) -> None:
+    shape = [3, 4]
+    shape[dim] = size
+    scores = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(size))
+    scores[1:, 0] = -torch.inf
+    torch.testing.assert_close(_log_sum_exp(scores, dim), scores.logsumexp(dim))
+    assert _log_sum_exp(torch.full(shape, -torch.inf), dim).eq(-torch.inf).all()
