@@ -14,9 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from rich.console import Console
+from rich.console import Console, Group
 
-from nlu.display import canvas, comparison, jobs, page, results, scores, search, survey_page, survey_tables, trials
+from nlu.display import (
+    canvas,
+    comparison,
+    jobs,
+    page,
+    progress,
+    results,
+    scores,
+    search,
+    survey_page,
+    survey_tables,
+    trials,
+)
 from nlu.display import figures as of_runs
 from nlu.display import survey_figures as surveys
 from nlu.display.curves import Curve, Drawing, KeptScores
@@ -292,9 +304,32 @@ def print_jobs(folder: Path) -> None:
     print(capture.get())
 
 
+def print_progress(folder: Path) -> None:
+    """Bars on terminals of several widths, 90 s after they began."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(progress.time, "monotonic", lambda: 1000.0)
+        shown = progress.Progress(enabled=False)
+        shown.start(2000, 500)
+        training = shown._training
+        assert training is not None
+        bars = [shown.task("scoring dev", 64), shown.task("reading"), training]
+        patched.setattr(progress.time, "monotonic", lambda: 1090.0)
+        bars[0].advance(16)
+        bars[1].advance(1234)
+        for number in range(3):
+            shown.advance(800 + number, loss=2.0 - number, examples_per_s=1234.5)
+        shown.metric("dev f1", 0.87654)
+        for width in (200, 100, 80, 60, 40, 20):
+            console = Console(width=width, color_system=None, legacy_windows=False)
+            with console.capture() as capture:
+                console.print(Group(*(progress._render_bar(bar, width) for bar in bars)))
+            print(capture.get())
+    print([progress.format_time(duration_s) for duration_s in (0, 59.9, 60, 3599.9, 3600, 90061)])
+
+
 PRINTED: dict[str, Callable[[Path], None]] = {
     "results": print_results, "scores": print_scores, "search": print_search, "surveys": print_surveys,
-    "jobs": print_jobs,
+    "jobs": print_jobs, "progress": print_progress,
 }  # fmt: skip
 
 
