@@ -24,7 +24,7 @@ from nlu.launching.queue import Job, Ticket
 from nlu.storage.claims import Claimed, hold_claim
 from nlu.storage.files import sync_folder, write_text
 from nlu.storage.locks import Locked, NoLocks, hold_folder
-from nlu.storage.redaction import LAUNCHER_LINES, hide_setting, without_secrets
+from nlu.storage.redaction import LAUNCHER, LAUNCHER_LINES, hide_setting, without_secrets
 
 FOLDER, FILE, LOCK, NAME = ".submitted", "jobs.jsonl", "lock", "name"
 CLAIM = "claim"
@@ -65,7 +65,7 @@ def without_resume(overrides: Sequence[str]) -> list[str]:
 
 def kept_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return of the keys of hydra.launcher what is written down, and with what a queue is opened again."""
-    return without_secrets({key: value for key, value in settings.items() if key not in LAUNCHER_LINES})
+    return without_secrets({key: value for key, value in settings.items() if key not in LAUNCHER_LINES}, LAUNCHER)
 
 
 class Submissions:

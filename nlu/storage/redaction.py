@@ -56,7 +56,8 @@ _AUTHORIZATION = re.compile(
 )
 SHORTEST_VALUE = 8
 """Shorter values of variables are words that may stand anywhere."""
-_WORD = re.compile("[A-Za-z]+")
+_WORD = re.compile("[a-z]{1,15}")
+"""So are these, as in PGPASSWORD=postgres; where a secret is expected they are hidden all the same."""
 _FROM_ELSEWHERE = re.compile(r"\$\{[\w.:]+(,\s*(null|''|\"\")?\s*)?\}")
 """an interpolation that holds nothing of its own, such as ${oc.env:HF_TOKEN}"""
 _IN_BRACKETS = re.compile(r"\[.*\]|<.*>")
@@ -86,16 +87,16 @@ def is_secret_name(name: str) -> bool:
 
 
 def environment_values() -> list[str]:
-    """Return the values of the variables of this process that hold secrets, longest first."""
-    found = {value for name, value in os.environ.items() if len(value) >= SHORTEST_VALUE and is_secret_name(name)}
-    return sorted(found, key=len, reverse=True)
+    """Return the values of the variables of this process that hold secrets, longest first; those that are words, which
+    stand for other things as well, are left out."""
+    found = {value for name, value in os.environ.items() if is_secret_name(name)}
+    return sorted(
+        (one for one in found if len(one) >= SHORTEST_VALUE and not _WORD.fullmatch(one)), key=len, reverse=True
+    )
 
 
 def found_in(text: str) -> list[str]:
-    """Name every secret in a text that is one by itself: where it stands, never what it is.
-
-    The value of a variable that is a plain word, as in PGPASSWORD=postgres, names other things as well: it is none.
-    """
+    """Name every secret in a text that is one by itself: where it stands, never what it is."""
     found = []
     for address in ADDRESS.finditer(text):
         scheme, rest = address["scheme"].lower(), address["rest"]
@@ -104,7 +105,7 @@ def found_in(text: str) -> list[str]:
         found += [f"a secret in its query ({pair['key']}=)" for pair in QUERY_VALUE.finditer(rest) if _is_secret(pair)]
     if _FORM.search(text):
         found.append("what looks like a key or token")
-    if any(value in text for value in environment_values() if not _WORD.fullmatch(value)):
+    if any(value in text for value in environment_values()):
         found.append("the value of a variable that holds a secret")
     return found
 
@@ -132,9 +133,7 @@ def hide_keys(text: str) -> str:
     for source code, where names stand before what is no secret."""
     text = _FORM.sub(HIDDEN, text)
     for value in environment_values():
-        # A plain word may be a part of another one.
-        is_word = _WORD.fullmatch(value) is not None
-        text = re.sub(rf"(?<![A-Za-z]){value}(?![A-Za-z])", HIDDEN, text) if is_word else text.replace(value, HIDDEN)
+        text = text.replace(value, HIDDEN)
     return text
 
 
@@ -155,7 +154,10 @@ def hide_setting(argument: str) -> str:
 
 
 def without_secrets(config: Any, key: str = "") -> Any:
-    """A configuration as plain containers with *** for every secret in it; its overrides as in `hide_setting`."""
+    """A configuration as plain containers with *** for every secret in it; its overrides as in `hide_setting`.
+
+    What `credential_problems` accepts outside of Hydra's own keys stays as it is: a run reads its config.yaml back.
+    """
     if isinstance(config, Mapping):
         hidden = {name: without_secrets(value, f"{key}.{name}" if key else str(name)) for name, value in config.items()}
         return {
@@ -165,6 +167,8 @@ def without_secrets(config: Any, key: str = "") -> Any:
     if isinstance(config, list | tuple):
         return [without_secrets(value, f"{key}[{number}]") for number, value in enumerate(config)]
     if isinstance(config, str):
+        if not key.startswith("hydra."):
+            return hide_keys(ADDRESS.sub(_hidden_address, config))
         return hide_setting(config) if key.startswith("hydra.overrides.") else hide(config)
     return config
 

@@ -189,12 +189,27 @@ def test_the_value_of_a_variable_that_holds_a_secret_is_hidden_wherever_it_stand
     assert hide("too short a word") == "too short a word"
 
 
-def test_a_password_that_is_a_plain_word_is_hidden_as_a_word_and_refuses_no_address(monkeypatch) -> None:
+def test_a_password_that_is_a_plain_word_is_hidden_only_where_a_secret_is_expected(monkeypatch) -> None:
     monkeypatch.setenv("PGPASSWORD", "postgres")
-    assert hide("password authentication failed: postgres") == "password authentication failed: ***"
-    assert hide("postgresql://localhost/optuna") == "postgresql://localhost/optuna"
-    assert not list(credential_problems({"storage": "postgresql://postgres@localhost/postgres"}))
+    config = {"storage": "postgresql://postgres@localhost/postgres", "train": "/data/postgres/train.csv"}
+    # config.yaml is read back, so nothing that was accepted may be written otherwise.
+    assert not list(credential_problems(config)) and without_secrets(config) == config
     assert list(credential_problems({"storage": "postgresql://postgres:postgres@localhost/postgres"}))
+    assert hide("PGPASSWORD=postgres nlu") == "PGPASSWORD=*** nlu"
+    monkeypatch.setenv("PGPASSWORD", "abcdefghijklmnopqrst")
+    assert hide("failed: abcdefghijklmnopqrst") == "failed: ***"
+
+
+@pytest.mark.parametrize(
+    "value", ["/data/split_token=bpe/train.csv", "/data/app_key: 7", "labels/reset_password=1.txt"]
+)
+def test_a_value_that_is_accepted_is_written_as_it_is_since_a_run_reads_its_configuration_back(value: str) -> None:
+    config = {"data": {"train": [value], "fields": {"tokens": "token"}}}
+    assert not list(credential_problems(config)) and without_secrets(config) == config
+    hydra = {"hydra": {"launcher": {"comment": value}}}
+    assert list(credential_problems(hydra)) and without_secrets(hydra) != hydra, (
+        "where lines of a shell stand it is one"
+    )
 
 
 def test_a_header_of_a_request_is_hidden() -> None:
