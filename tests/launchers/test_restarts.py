@@ -1,5 +1,7 @@
 """A trial whose job ends before its end: it starts again, after a pause where it got no further, and not for ever."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.launchers import searches
@@ -74,3 +76,24 @@ def test_a_trial_that_pauses_lets_others_go_first_and_is_started_when_it_is_due(
     assert restarts.next_due(waiting) == 4 and restarts.next_due(waiting) is None and waiting == [3]
     now_s += pause_s
     assert restarts.next_due(waiting) == 3 and waiting == []
+
+
+def test_a_trial_that_stopped_pauses_longer_and_longer_and_others_need_not_wait(monkeypatch):
+    from hydra_plugins.hyperband_sweeper import _failures
+
+    clock = SimpleNamespace(now_s=1000.0, monotonic=lambda: clock.now_s)
+    monkeypatch.setattr(_failures, "time", clock)
+    monkeypatch.setattr(_failures, "RESTARTS", (5.0, 20.0))
+    restarts, waiting = _failures.Restarts(), [1, 2, 1]
+    assert restarts.stopped(1, got_further=False) == 5.0
+    assert restarts.next_due(waiting) == 2 and waiting == [1, 1] and restarts.next_due(waiting) is None
+    clock.now_s += 4.9
+    assert restarts.next_due(waiting) is None
+    clock.now_s += 0.1
+    assert restarts.next_due(waiting) == 1 and waiting == [1]
+    assert restarts.stopped(1, got_further=False) == 20.0 and restarts.stopped(1, got_further=False) is None
+    assert restarts.stops[1] == 3
+    restarts.progressed(1)
+    assert restarts.stops[1] == 0 and restarts.next_due(waiting) == 1 and restarts.next_due([]) is None
+    assert restarts.stopped(1, got_further=False) == 5.0 and restarts.vanished(1, got_further=True) == 0.0
+    assert restarts.stopped(1, got_further=False) == 5.0

@@ -1,0 +1,108 @@
+"""The objects of a folder that runs write to: read again where they change, listed and refused within the folder."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.storage import objects
+from nlu.storage.answers import Changed
+from nlu.storage.bucket import Bucket
+from nlu.storage.buckets import open_bucket
+from nlu.storage.objects import READ_TRIES, ObjectStore
+from tests.buckets import Server
+
+
+@pytest.fixture
+def url(s3: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    return s3.bucket(monkeypatch)
+
+
+@pytest.fixture
+def bucket(url: str) -> Bucket:
+    return open_bucket("s3", url.removeprefix("s3://"))
+
+
+def test_objects_are_those_below_the_folder_by_their_keys_in_it(url: str, bucket: Bucket) -> None:
+    store = ObjectStore(f"{url}/run/a/", "mirror")
+    assert store.list() == {} == store.list("deep/") and store.shown == f"{url}/run/a"
+    for key in ("run/a/z", "run/a/deep/x", "run/a/deep/mark/", "run/a-2/y", "run/a/deeper/y"):
+        bucket.put(key, key.encode())
+    assert list(store.list()) == ["deep/x", "deeper/y", "z"] and list(store.list("deep")) == ["deep/x"]
+    assert store.list("deep/") == {"deep/x": bucket.head("run/a/deep/x")} and store.look("z") == bucket.head("run/a/z")
+    absent, *found = store.get_several(["none", "z", "deep/x"])
+    assert isinstance(absent, FileNotFoundError) and found == [b"run/a/z", b"run/a/deep/x"]
+    assert store.get_several(["z"]) == [b"run/a/z"] and store.get_several([]) == []
+    store.copy("z", "copy")
+    assert store.get("copy") == b"run/a/z"
+    with pytest.raises(FileNotFoundError):
+        store.copy("none", "copy")
+
+
+def test_uploads_of_others_are_told_by_their_keys_and_own_ones_are_not(url: str, bucket: Bucket) -> None:
+    store = ObjectStore(f"{url}/run", "mirror")
+    others = {key: bucket.begin(f"run/{key}") for key in ("a", "deep/b")}
+    store._uploads.add(bucket.begin("run/own"))
+    bucket.begin("runs/c")
+    assert {key: upload.name for key, upload in store.others_uploads()} == others
+
+
+@pytest.mark.parametrize("changes", [0, 1, READ_TRIES - 1, READ_TRIES])
+def test_an_object_that_changes_while_it_is_read_is_read_again_so_often(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int
+) -> None:
+    store = ObjectStore(f"{url}/run", "mirror")
+    store.put("a", b"content")
+    fetch_into, tries = objects.fetch_into, list[int]()
+
+    def changing(*arguments: Any, **named: Any) -> Any:
+        tries.append(1)
+        if len(tries) <= changes:
+            raise Changed("a changed while it was read; try again")
+        return fetch_into(*arguments, **named)
+
+    monkeypatch.setattr(objects, "fetch_into", changing)
+    if changes == READ_TRIES:
+        with pytest.raises(Changed, match="a changed while it was read"):
+            store.get_file("a", tmp_path / "a")
+        assert len(tries) == READ_TRIES and not (tmp_path / "a").exists()
+    else:
+        assert store.get_file("a", tmp_path / "a") is None and (tmp_path / "a").read_bytes() == b"content"
+        assert len(tries) == changes + 1
+    with pytest.raises(FileNotFoundError, match=f"^{url}/run/none$"):
+        store.get_file("none", tmp_path / "none")
+
+
+@pytest.mark.parametrize("there", [[], [b"first\n"], [b"second\n"]])
+def test_a_store_is_proved_to_refuse_to_overwrite(url: str, there: list[bytes]) -> None:
+    store = ObjectStore(f"{url}/run", "mirror")
+    for content in there:
+        store.put("proof", content)
+    if there == [b"second\n"]:
+        with pytest.raises(UserError, match=r"cannot be shared: the store overwrites .* of If-None-Match: \*, so that"):
+            store.prove_conditional_put("proof")
+    else:
+        store.prove_conditional_put("proof")
+        assert store.get("proof") == b"first\n"
+
+
+def test_a_store_that_overwrites_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lax(self: ObjectStore, key: str, content: bytes) -> bool:
+        self.put(key, content)
+        return True
+
+    monkeypatch.setattr(ObjectStore, "put_new", lax)
+    with pytest.raises(UserError, match="mirror s3://.*/run cannot be shared"):
+        ObjectStore(f"{url}/run", "mirror").prove_conditional_put("proof")
+
+
+def test_what_is_written_to_a_bucket_that_is_not_there_says_so(url: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store = ObjectStore(f"{url}-none/run", "mirror")
+    for write in (
+        lambda: store.put("a", b""), lambda: store.put_new("a", b""), lambda: store.put_file("a", tmp_path / "file"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match="mirror s3://.*-none/run cannot be written: its bucket does not exist"):
+            write()
+    assert store.list() == {} and store.look("a") is None
