@@ -150,7 +150,7 @@ class Marks:
             return
         self._ended_s[mark] = now_s
         with suppress(OSError):
-            mark.unlink(missing_ok=True)
+            mark.unlink()
 
 
 def _age_s(mark: Path, sign: str) -> float:

@@ -326,6 +326,10 @@ def test_an_output_in_a_store_begins_with_its_mark_and_ends_with_the_file_that_m
             require_free(out, "out")
     with pytest.raises(UserError, match="a whole bucket"), output_file(url, "out"):
         pass
+    monkeypatch.delenv("OSS_ENDPOINT", raising=False)
+    for asked in (lambda: require_free("oss://b", "out"), lambda: output_file("oss://b", "out").__enter__()):
+        with pytest.raises(UserError, match="oss://b, a whole bucket"):
+            asked()
     before = objects(url)
     with pytest.raises(KeyError), output_folder(f"{url}/failed", "out", last="x"):
         raise KeyError
