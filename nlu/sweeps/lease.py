@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import socket
 import uuid
@@ -73,7 +74,7 @@ class Lease:
         self._study_id = storage.get_study_id_from_name(study)
         self._say, self._beat_s, self._silence_s = say, beat_s, silence_s
         self._own = {"holder": uuid.uuid4().hex, "host": socket.gethostname(), "process": os.getpid(), "place": place}
-        self._asked_s = 0.0
+        self._asked_s = -math.inf
         """when the lease was last known to be this one's"""
         self._heartbeat = Heartbeat(self._beat, name="lease", interval_s=beat_s)
 
@@ -110,7 +111,7 @@ class Lease:
         asked_s = elapsed_s()
         there = self._storage.get_study_user_attrs(self._study_id).get(LEASE) or {}
         if there.get("holder") != self._own["holder"]:
-            self._asked_s = 0.0
+            self._asked_s = -math.inf
             raise self._refusal(there)
         self._asked_s = asked_s
 

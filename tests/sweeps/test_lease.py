@@ -69,6 +69,16 @@ def test_a_dead_searchs_study_is_taken_over_once_it_was_silent_for_long(lease):
         assert lease.held()["place"] == "b"
 
 
+def test_a_holder_whose_beat_has_found_another_ends_also_where_its_machine_has_just_started(lease, monkeypatch):
+    monkeypatch.setattr("nlu.sweeps.lease.elapsed_s", lambda: 0.01)
+    first = lease("a").__enter__()
+    die(first)
+    with lease("b"):
+        assert not first._beat(1)
+        with pytest.raises(UserError, match="the study s is run by process"):
+            first.require()
+
+
 def test_in_its_own_folder_on_its_own_host_a_search_goes_on_at_once(lease):
     die(lease("a").__enter__())
     with lease("a"):
