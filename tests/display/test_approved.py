@@ -188,7 +188,7 @@ def a_survey() -> dict[str, Any]:
     return {
         "sets": {"train": train, "dev": dev}, "train": "train", "unit": "tokens", "max_len": 16,
         "suggested_max_len": 32,
-        "tokenizer": "bert#3", "overlap": [overlap], "remarks": ["<look> here"], "command": "python -m nlu.train 'a&b'",
+        "tokenizer": "bert#3", "overlap": [overlap], "remarks": ["<look> here, [b]boldly[/b] :smile:"], "command": "python -m nlu.train 'a&b'",
     }  # fmt: skip
 
 
