@@ -9,7 +9,7 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from nlu.display.jobs import JobRow, JobsBoard
 from nlu.launching import local_queue
-from nlu.launching.following import Ended, Follower, left_sentence, progress_of
+from nlu.launching.following import Ended, Follower, Left, left_sentence, progress_of
 from nlu.launching.local_queue import LocalQueue
 from nlu.launching.queue import Job, JobState, Look
 from nlu.launching.queues import Place
@@ -56,7 +56,12 @@ def follow(tmp_path, monkeypatch):
         queue.failures, queue.ctrl_c = failures, ctrl_c
         (token,) = new_tokens(1)
         tickets = queue.submit([Job(1, str(tmp_path / "1"), (), token)])
-        return Follower(queue, tickets, {token: "job 1"}, tmp_path).run()[token]
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            return Follower(queue, tickets, {token: "job 1"}, tmp_path).run()[token]
+        finally:
+            assert signal.getsignal(signal.SIGINT) is before
+            LocalQueue.cancel(queue, [ticket.id for ticket in tickets])
 
     return ended
 
@@ -74,6 +79,17 @@ def test_a_queue_that_is_away_when_jobs_are_to_be_cancelled_is_told_and_asked_by
     monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: "c")
     assert follow(sleep, failures=1, ctrl_c=2).word == "cancelled"
     assert "local does not answer (connection refused), so jobs may go on; Ctrl-C asks" in capfd.readouterr().err
+
+
+def test_who_presses_ctrl_c_is_asked_each_time_and_may_leave_the_jobs(follow, capfd, monkeypatch):
+    monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
+    asked, given = [], iter(["g", "c", "l"])
+    monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: asked.append(question) or next(given))
+    assert follow(sleep, failures=0, ctrl_c=2).word == "cancelled"
+    with pytest.raises(Left):
+        follow(sleep, failures=0, ctrl_c=1)
+    said = capfd.readouterr().err
+    assert asked == ["1 job has not ended"] * 3 and "cancelling 1 job" in said and "1 job goes on; " in said
 
 
 def job_return(status: JobStatus, value: object) -> JobReturn:
