@@ -159,7 +159,7 @@ def duration_text(duration_s: float | None) -> str:
     """Return `4:07`, `1:04:07`, or tenths of a second below a minute."""
     if duration_s is None:
         return "-"
-    if duration_s < 60:
+    if round(duration_s, 1) < 60:
         return f"{duration_s:.1f} s"
     minutes, seconds = divmod(round(duration_s), 60)
     hours, minutes = divmod(minutes, 60)

@@ -34,7 +34,7 @@ class Ensemble(Predictor):
     Thresholds are averaged as well. Of a tagger the probabilities of the tags of each unit are averaged.
     """
 
-    def __init__(self, runs: Sequence[Trained], device: torch.device, *, batch_size: int = 64):
+    def __init__(self, runs: Sequence[Trained], device: torch.device, *, batch_size: int):
         """Raises UserError for runs whose predictions have no mean."""
         super().__init__(runs[0], device, batch_size=batch_size)
         self._members = [self, *(Predictor(one, device, batch_size=batch_size) for one in runs[1:])]

@@ -188,7 +188,8 @@ def a_survey() -> dict[str, Any]:
     return {
         "sets": {"train": train, "dev": dev}, "train": "train", "unit": "tokens", "max_len": 16,
         "suggested_max_len": 32,
-        "tokenizer": "bert#3", "overlap": [overlap], "remarks": ["<look> here, [b]boldly[/b] :smile:"], "command": "python -m nlu.train 'a&b'",
+        "tokenizer": "bert#3", "overlap": [overlap], "remarks": ["<look>, [b]boldly[/b] :smile:"],
+        "command": "python -m nlu.train 'a&b'",
     }  # fmt: skip
 
 
@@ -286,6 +287,8 @@ def print_search(folder: Path) -> None:
     for kept_file in ("search", "elsewhere"):
         trials.write_trials(folder / f"{kept_file}.tsv", whole, Path("/search" if kept_file == "search" else "/else"))
         print((folder / f"{kept_file}.tsv").read_text())
+
+    print([trials.duration_text(duration_s) for duration_s in (None, 0.04, 59.94, 59.96, 60, 3599.4, 3599.6, 90061)])
 
 
 def print_surveys(folder: Path) -> None:
