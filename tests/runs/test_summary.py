@@ -13,6 +13,7 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.runs import summary
+from nlu.runs.state import Window
 from nlu.runs.tallies import BOUNDS_B, EDGES_E, Histogram, Mean, drawn
 
 
@@ -191,3 +192,18 @@ def test_numbers_of_a_device_wait_there_up_to_a_count_and_each_goes_to_its_own_m
     means, _ = collector.take()
     assert {name: (mean.value, mean.calls) for name, mean in means.items()} == {"even": (2.0, 3), "odd": (2.0, 2)}
     assert collector._waiting == []
+
+
+def test_a_window_adds_up_what_steps_and_ranks_give_it() -> None:
+    window = Window(examples=30, real_tokens=90, steps_s=1.5)
+    for count in (1, 2):
+        mean, histogram = Mean(), Histogram()
+        mean.add(float(count))
+        histogram.put(BOUNDS_B[3][0], count)
+        window.add_recorded({"gate": mean}, {"gate": histogram})
+        window.add_terms({"loss": 6.0 * count, "none": 0.0}, {"loss": count, "none": 0})
+    assert (window.recorded["gate"].value, window.recorded["gate"].calls) == (1.5, 2)
+    assert window.histograms["gate"].rows() == [(*BOUNDS_B[3], 3)]
+    assert (window.sums, window.counts) == ({"loss": 18.0, "none": 0.0}, {"loss": 3, "none": 0})
+    assert window.means() == {"loss": 6.0, "none": 0.0}
+    assert (window.examples_per_s, window.real_tokens_per_s) == (20.0, 60.0)

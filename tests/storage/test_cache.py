@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import time
 
 import pytest
@@ -115,3 +116,16 @@ def test_a_cache_that_cannot_be_made_is_named_with_its_variable(tmp_path, monkey
     monkeypatch.setenv("NLU_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(UserError, match="set NLU_CACHE to a folder"), staging_folder():
         pass
+
+
+def test_the_lock_of_a_staging_folder_goes_after_what_is_in_it(cache, monkeypatch):
+    old, rmtree, locked = leave(cache, "old", 25 * 3600), shutil.rmtree, []
+
+    def removing(folder, **options):
+        rmtree(folder, **options)
+        locked.append((folder.name, folder.with_name(f"{folder.name}.lock").exists()))
+
+    monkeypatch.setattr("nlu.storage.cache.shutil.rmtree", removing)
+    with staging_folder() as folder:
+        assert folder.with_name(f"{folder.name}.lock").exists()
+    assert locked == [(old.name, True), (folder.name, True)] and not list((cache / "staging").iterdir())

@@ -106,6 +106,7 @@ def test_what_a_run_raises_is_its_outcome_and_in_its_log(handed, tmp_path, error
     outcome = frozen(handed, 0).user_attrs[OUTCOME]
     assert outcome["state"] == FAILED and outcome["error"] == told
     assert logged in (tmp_path / "0/log.txt").read_text() and outcome["log"] == str(tmp_path / "0/log.txt")
+    assert (outcome["folder"], outcome["attempt"]) == (str(tmp_path / "0"), 0)
 
 
 @pytest.mark.parametrize(("status", "state"), [(75, None), (130, None), (1, FAILED)])
