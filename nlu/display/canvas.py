@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
@@ -73,7 +72,6 @@ def new_figure(
     """Return a figure, of the usual size and style unless others are given, with one pair of axes."""
     with rc_context({**style, "font.family": families()}):
         figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH, layout=layout)
-        FigureCanvasAgg(figure)
         return figure, figure.subplots()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -87,7 +86,6 @@ def svg_of(name: str, figure: Figure) -> str:
 
 def _figure(size_inches: tuple[float, float] = SIZE_INCHES) -> tuple[Figure, Axes]:
     figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(figure)
     return figure, figure.subplots()
 
 
