@@ -34,9 +34,10 @@ _SECRET_NAME = re.compile(
     r"|(.+_)?(token|pwd|jwt)|fsspec_.+_(key|pass)|pass|auth|authorization|cookie|credentials?"
 )
 _SPECIAL_TOKEN = re.compile(
-    r"(.+_)?(pad|mask|unk|unknown|cls|sep|bos|eos|special|start|end|begin|first|last|next)_token"
+    r"(.+_)?(pad|mask|unk|unknown|cls|sep|bos|eos|special|start|end|begin|first|last|next|previous|current|new|extra"
+    r"|prompt|query|document|user|system|assistant|image|audio|video|word|per|each|max|min|n|num|split)_token"
 )
-"""names of what a tokenizer puts between words"""
+"""names of what a tokenizer puts between words, and of numbers of tokens"""
 _SHELL_FOLDERS = ("PWD", "OLDPWD")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # Each service gives its keys a form of its own, by which they are known wherever they stand.

@@ -137,7 +137,8 @@ NAMES = (
     "password", "token", "authorization",
 )  # fmt: skip
 NO_SECRETS = (
-    "PWD", "OLDPWD", "tokens", "max_tokens", "pad_token", "mask_token", "tokenizer", "keys", "key", "monkey", "author",
+    "PWD", "OLDPWD", "tokens", "max_tokens", "max_token", "loss_per_token", "n_token", "image_token", "pad_token",
+    "mask_token", "tokenizer", "keys", "key", "monkey", "author",
     "AWS_ENDPOINT_URL", "OSS_ENDPOINT", "ODPS_ENDPOINT", "MLFLOW_TRACKING_URI", "TOKENIZERS_PARALLELISM", "passes",
 )  # fmt: skip
 
