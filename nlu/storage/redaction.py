@@ -35,7 +35,7 @@ _SECRET_NAME = re.compile(
 )
 _SPECIAL_TOKEN = re.compile(
     r"(.+_)?(pad|mask|unk|unknown|cls|sep|bos|eos|special|start|end|begin|first|last|next|previous|current|new|extra"
-    r"|prompt|query|document|user|system|assistant|image|audio|video|word|per|each|max|min|n|num|split)_token"
+    r"|prompt|query|document|user|system|assistant|image|audio|video|word|per|each|max|min|n|num)_token"
 )
 """names of what a tokenizer puts between words, and of numbers of tokens"""
 _SHELL_FOLDERS = ("PWD", "OLDPWD")
