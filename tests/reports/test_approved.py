@@ -113,7 +113,7 @@ def keep(folder: str, kind: str, shift: int, **changes: Any) -> Path:
              "devices": ["cpu"] * (shift + 1), "world_size": shift + 1}  # fmt: skip
     (run / "provenance.json").write_text(json.dumps({"starts": [{}, start]}))
     rows = [{"id": place, "file": 0, "row": place + 1, **one} for place, one in enumerate(records(kind, shift))]
-    header = {"step": 1, "by_label": [{"label": name} for name in "abc"], "metrics": {"threshold": 0.625}}
+    header = {"step": 1, "by_label": [{"label": name} for name in "abc"], "metrics": {"threshold": 0.75}}
     write_predictions(run / "predictions" / "dev.jsonl", header, rows)
     return run
 
