@@ -3,9 +3,10 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import STANDARD, Input
@@ -57,14 +58,22 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
     if file_format == "auto" and isinstance(own, str) and Path(own).suffix == path.suffix:
         file_format = data["format"]
     file_format = format_of(path, file_format)
-    # What separates the run's own cells, in files of the same format.
-    own_format = format_of(Path(own), data["format"]) if isinstance(own, str) else data["format"]
-    dialect = Dialect(data.get("separator") if file_format == own_format else None)
+    dialect = _dialect(data, file_format)
     fields = _fields(trained, asked, path, file_format, dialect)
     header = asked.header
     if header is None and not asked.fields and all(isinstance(column, int) for column in fields.values()):
         header = data["header"]
     return Originals(path, file_format, fields, header, dialect)
+
+
+def _dialect(data: Mapping[str, Any], file_format: str) -> Dialect:
+    """Return what separates the cells of a file: in the format of the run's own files, what separates theirs."""
+    separator, own = data.get("separator"), data.get("train")
+    if separator is None:
+        # The run's own rows may come from a table of a database, which has no format of a file.
+        return Dialect()
+    own_format = format_of(Path(own), data["format"]) if isinstance(own, str) else data["format"]
+    return Dialect(separator if file_format == own_format else None)
 
 
 def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialect: Dialect) -> Fields:

@@ -127,16 +127,16 @@ def _unquoted(text: str, place: str) -> str:
 
 
 def _require_one_choice(arguments: Sequence[str]) -> None:
-    """Raise UserError where the command line chooses twice from a group: Hydra would take the last choice silently.
+    """Raise UserError where the command line makes two choices of a group: Hydra would take the last one silently.
 
     What stands in a file (`@FILE`, `--rerun`) may be chosen again on the command line.
     """
-    chosen: dict[str, list[str]] = {}
+    chosen: dict[str, dict[str, None]] = {}
     for text in arguments:
         key, equals, _ = text.partition("=")
         if equals and key and not key.startswith("-") and (conf_dir() / key).is_dir():
-            chosen.setdefault(key, []).append(text)
-    twice = [(key, texts) for key, texts in chosen.items() if len(texts) > 1]
+            chosen.setdefault(key, {})[text] = None
+    twice = [(key, list(texts)) for key, texts in chosen.items() if len(texts) > 1]
     if twice:
         raise UserError(
             *(f"{key} is chosen {len(texts)} times, {' and '.join(texts)}; keep one" for key, texts in twice)

@@ -62,6 +62,7 @@ def test_a_flag_that_makes_no_sense_is_refused(tmp_path: Path, monkeypatch, argu
 def test_a_group_that_is_chosen_twice_is_refused_unless_a_file_chose_first(tmp_path: Path):
     with pytest.raises(UserError, match="^model is chosen 2 times, model=bert and model=textcnn; keep one$"):
         read_command_line(["model=bert", "seed=1", "model=textcnn", "seed=2"])
+    assert read_command_line(["model=bert", "model=bert"]).overrides == ["model=bert", "model=bert"]
     path = tmp_path / "former"
     path.write_text("model=bert\n")
     assert read_command_line([f"@{path}", "model=textcnn"]).overrides == ["model=bert", "model=textcnn"]
