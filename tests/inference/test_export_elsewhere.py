@@ -57,13 +57,13 @@ def tensorflow_is(spec: object, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def held(run: Path, written: str, folder: Path, *, difference: float = 2e-5) -> None:
-    """Export, and assert that what was read back computes the run's logits."""
+def held(run: Path, written: str, folder: Path, *, difference: float = 2e-5, decides: bool = True) -> None:
+    """Export, and assert that what was read back computes the run's logits and, where it decides, decides alike."""
     export(f"run={run}", f"format={written}", f"out={folder / written}")
     own, found = json.loads((folder / written / "export.json").read_text())["checked"]
     assert found["format"] == written and found["rows"] == len(kept(run))
-    assert found["largest_difference"] < difference and found["same"] == 1.0, found
-    assert found["accuracy"] == own["accuracy"]
+    assert found["largest_difference"] < difference and found["same"] == (1.0 if decides else None), found
+    assert found["accuracy"] == (own["accuracy"] if decides else None)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,8 @@ def test_an_encoder_of_transformers_is_exported(name: str, architecture: str, wr
 @pytest.mark.parametrize("architecture", ["Bert", "Roberta"])
 def test_a_siamese_encoder_of_transformers_gives_its_similarities(architecture: str, tmp_path: Path) -> None:
     kind = of_transformers(TASKS["siamese"], saved(tmp_path / "hub", architecture))
-    held(trained(kind, tmp_path), "sentence_transformers", tmp_path)
+    # The head of the run stays behind: what is exported gives vectors.
+    held(trained(kind, tmp_path), "sentence_transformers", tmp_path, decides=False)
 
 
 @pytest.mark.thorough

@@ -68,7 +68,7 @@ def require_safe(config_name: str, search_path: Sequence[str], overrides: Sequen
         if is_handed_over and (problem := unnamed_folder_problem(resume, mirror, config.hydra)):
             # Its job may wait for hours before it could say so.
             found.append(problem)
-        found += _scored(config) if is_multirun else _searches_nothing(config)
+        found += _scored(config) if is_multirun else _searches_nothing(config, parsed, is_handed_over)
         if found:
             raise UserError(*found)
         return Known(trusted, str(config.hydra.run.dir) if is_handed_over else None)
@@ -180,9 +180,15 @@ def _is_dry_run(config: DictConfig) -> bool:
     return False
 
 
-def _searches_nothing(config: DictConfig) -> Iterator[str]:
-    """Yield a problem where a search is configured, but the command is one run."""
-    if (sweeper := config.hydra.runtime.choices.get("hydra/sweeper")) not in ("basic", None):
+def _searches_nothing(config: DictConfig, overrides: Sequence[Override], is_handed_over: bool) -> Iterator[str]:
+    """Yield a problem where the command line asks for a search, but the command is one run.
+
+    An experiment may choose a sweeper too: what prepares the data of its search is one run. One that a launcher takes
+    would become a search.
+    """
+    sweeper = config.hydra.runtime.choices.get("hydra/sweeper")
+    is_asked_for = is_handed_over or any(override.key_or_group == "hydra/sweeper" for override in overrides)
+    if sweeper not in ("basic", None) and is_asked_for:
         yield (
             f"hydra/sweeper is {sweeper}, but without --multirun the command is one run and searches nothing; add "
             "--multirun, or set hydra/sweeper=basic"
