@@ -10,6 +10,7 @@ import pytest
 
 from nlu.launching import slurm
 from nlu.launching.queue import JobRefused, JobState
+from nlu.launching.slurm_folders import SUBMITTED
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.works import (
     ask,
@@ -258,7 +259,7 @@ def test_without_accounting_commands_that_do_not_wait_collect_a_job_that_slurm_h
     assert subprocess.run(["squeue", f"--jobs={id}"], capture_output=True).returncode != 0
     folder = tmp_path / ".submitit/token"
     folder.mkdir(parents=True)
-    (folder / f"{id}{slurm.SUBMITTED}").touch()
+    (folder / f"{id}{SUBMITTED}").touch()
     assert queue(tmp_path).look([id])[id].state is JobState.RUNNING
     time.sleep(1.1)
     assert queue(tmp_path).look([id])[id].state is JobState.LOST
