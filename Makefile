@@ -1,13 +1,13 @@
-# Everything below sets up .venv by itself. PYTHON chooses the interpreter (3.11 or newer).
+# Every target sets up .venv. PYTHON chooses the interpreter (3.11 or newer).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# A file of tests stays together, since its tests share what they set up.
+# The tests of a file share fixtures, so they run in one worker.
 PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile
-# Every page is read anew: what is wrong with one is said only when it is read.
+# --fresh-env reads every page again, because Sphinx warns about a page only when it reads it.
 SPHINX = $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env -c docs
 export NLU_DATA ?= ../shared/data
-# Tests start hundreds of processes, and each would compile every module anew.
+# Tests start hundreds of processes; without bytecode each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -19,11 +19,11 @@ help: ## list the targets
 train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
 	$(BIN)/python -m nlu.train
 
-test: $(VENV)/.dev ## run the tests, some kills and multi-process runs left out, on all cores (4 to 6 minutes on 2)
+test: $(VENV)/.dev ## run the tests on all cores, except some kills and multi-process runs (4 to 6 minutes on 2)
 	$(PYTEST)
 
-# Tests with servers wait most of the time, so they run beside the others; what they say is shown when they are done.
-test-all: $(VENV)/.services $(VENV)/.dev ## run every test, also those that need servers
+# Tests with servers mostly wait, so they run at the same time as the others; their output is shown at the end.
+test-all: $(VENV)/.services $(VENV)/.dev ## run every test, including those that need servers
 	$(MAKE) --jobs=2 test-without-servers test-servers
 
 test-without-servers: $(VENV)/.services
@@ -38,20 +38,20 @@ test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3
 test-slurm: $(VENV)/.dev ## test jobs on a real Slurm of two virtual nodes, which it installs (as root), starts and stops
 	$(BIN)/python tests/slurm/run.py
 
-bench: $(VENV)/.bench ## measure speed against peers, in full (three quarters of an hour), and write benchmarks/RESULTS.md
+bench: $(VENV)/.bench ## measure speed against peers in full (45 minutes), and write benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py --write benchmarks/RESULTS.md
 
 bench-quick: $(VENV)/.bench ## print the main ratios (3 to 6 minutes on 2 cores)
 	$(BIN)/python benchmarks/all.py --quick
 
-bench-cuda: $(VENV)/.cuda ## test and measure on a CUDA device, at most 10 minutes; says so where there is none
+bench-cuda: $(VENV)/.cuda ## test and measure on a CUDA device, at most 10 minutes; says so if there is none
 	$(BIN)/python benchmarks/cuda.py $(if $(WRITE),--write)
 
 lint: $(VENV)/.dev ## check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check nlu tests launchers
 
-format: $(VENV)/.dev ## put the code in form
+format: $(VENV)/.dev ## format the code
 	$(BIN)/ruff format nlu tests launchers
 	$(BIN)/ruff check --fix .
 
@@ -59,29 +59,29 @@ typecheck: $(VENV)/.dev ## check types
 	$(BIN)/mypy
 	cd launchers && ../$(BIN)/mypy --config-file ../setup.cfg --explicit-package-bases --namespace-packages hydra_plugins/grid_sweeper hydra_plugins/hyperband_sweeper hydra_plugins/queue_launcher
 
-check: lint typecheck test ## all of it
+check: lint typecheck test ## lint, typecheck and test
 
-dist: $(VENV)/.dist ## build sdist and wheel into dist/, and try the wheel in an environment of its own (7 minutes)
+dist: $(VENV)/.dist ## build sdist and wheel into dist/, and test the wheel in a separate environment (7 minutes)
 	$(BIN)/python tests/distribution.py
 
-docs: $(VENV)/.docs ## build the site of the docs into docs/_build/html (a minute); what is wrong with a page or a link fails
+docs: $(VENV)/.docs ## build the site of the docs into docs/_build/html (a minute); fails on any wrong page or link
 	rm -rf docs/_build
 	$(SPHINX) -b html . docs/_build/html
 
-docs-links: $(VENV)/.docs ## ask for every link of the docs that leads elsewhere; takes the network
+docs-links: $(VENV)/.docs ## check every external link of the docs; needs the network
 	$(SPHINX) -b linkcheck . docs/_build/links
 
-clean: ## remove the environment, caches and what was built, never outputs
+clean: ## remove the environment, caches and build results, but not outputs
 	rm -rf $(VENV) build dist docs/_build docs/api *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
-# Without an NVIDIA device the build of torch for CPUs is meant; a bare "torch" would bring gigabytes of CUDA.
+# Without an NVIDIA device, install the CPU build of torch; a plain "torch" would download gigabytes of CUDA.
 $(VENV)/.run: setup.cfg pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	command -v nvidia-smi >/dev/null 2>&1 || $(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
-# What each marker stands for: the extras of setup.cfg that its targets need.
+# The extras of setup.cfg that each marker installs for its targets.
 EXTRAS_dev := dev,excel,hf,onnx,pai,serve
 EXTRAS_bench := bench,serve
 EXTRAS_cuda := dev,excel,hf,onnx,pai,serve,bench
