@@ -59,7 +59,7 @@ class Builder:
         counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
         for number, chunk in enumerate(self._reading.chunks(sources, with_group=with_group)):
             good = self._usable(chunk, sources, bad, counts)
-            # Once a row has to be mended, the rest is only looked at for others.
+            # Once one row has to be corrected, the rest is only checked for others.
             if good and (self._skips_bad_rows or not counts["bad_rows"]):
                 rows = [row.values for _, row, _ in good]
                 encoded = self._chunks.encoded(name, number, len(rows), partial(self._encode, rows))
@@ -97,7 +97,7 @@ class Builder:
         return good
 
     def _read(self, row: Row) -> tuple[Any, BadRow | None]:
-        """The row's target, or what is wrong with the row."""
+        """Return the row's target, or what is wrong with the row."""
         values = row.values
         target: Any = None
         problem = self._layout.problem(values)
@@ -115,7 +115,7 @@ class Builder:
         with_group: bool,
     ) -> set[int]:  # fmt: skip
         """Encode every chunk of a set whose number is `part` modulo `parts`, and keep it; returns the numbers of all
-        chunks that hold rows. Rows that cannot be used are for the job that joins to tell."""
+        chunks that hold rows. The job that joins the parts reports rows that cannot be used."""
         numbers: set[int] = set()
         for number, chunk in enumerate(self._reading.chunks(sources, with_group=with_group)):
             counts = {"read": 0, "bad_rows": 0, "document_marks": 0}
@@ -147,11 +147,7 @@ class Builder:
             writer.add(encoded, [target for _, _, target in good], origin)
         except Misfit as error:
             source, row, _ = good[error.row]
-            raise DataError(
-                f"{called(sources[source].path)}:{row.number}: {type(self._target).__name__} reads {error.value!r} as "
-                f"the target, but its column() is of type {error.kind}, which cannot hold that; let column() return a "
-                "type that does, such as pa.float32(), or pa.list_(pa.float32()) for lists"
-            ) from None
+            raise error.described(f"{called(sources[source].path)}:{row.number}", self._target) from None
 
     def _group(self, value: Any) -> int:
         """A number that identifies a group, 0 where there are none."""

@@ -25,20 +25,28 @@ CHUNK_ROWS = 8_192
 
 
 class Misfit(ValueError):
-    """A target that the type of its column cannot hold: `row` counts those that were given."""
+    """A target that the type of its column cannot hold; `row` is its place among those that were given."""
 
     def __init__(self, row: int, value: Any, kind: pa.DataType):
         super().__init__(f"{value!r} does not fit a column of type {kind}")
         self.row, self.value, self.kind = row, value, kind
 
+    def described(self, place: str, target: object) -> DataError:
+        """Return the error for the row at `place`, whose target this object read."""
+        return DataError(
+            f"{place}: {type(target).__name__} reads {self.value!r} as the target, but its column() is of type "
+            f"{self.kind}, which cannot hold that; let column() return a type that does, such as pa.float32(), or "
+            "pa.list_(pa.float32()) for lists"
+        )
+
 
 class StoreDamaged(DataError):
-    """A set of the store that has not the rows that were written; build the store again."""
+    """A set of the store that does not have the rows that were written; build the store again."""
 
 
 @dataclass
 class Origin:
-    """Beside the tokens of some rows, what else is stored of them."""
+    """What is stored of some rows beside their tokens."""
 
     text_hash_N: np.ndarray
     """int64, the same for equal texts"""
@@ -217,7 +225,7 @@ class StoredSet:
         return cls(batches, remap)
 
     def renumber(self, column: str, final: np.ndarray) -> None:
-        """Give the values of a column from now on as the final number for each that it was written with."""
+        """From now on return the values of a column as the final number for each that it was written with."""
         self._final[column] = final
 
     @cached_property

@@ -13,7 +13,7 @@ from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS, Values
 from nlu.data.seeds import text_hash
-from nlu.data.store import Origin, StoredSet, record_batch
+from nlu.data.store import Misfit, Origin, StoredSet, record_batch
 from nlu.data.targets import Target
 from nlu.inference.columns import Cell, columns_of
 from nlu.inference.locate import locate
@@ -27,8 +27,8 @@ from nlu.training.ranks import Ranks, choose_device
 class Loaded:
     """A trained run that predicts, scores and encodes what it is given, on one device.
 
-    What it says of a row hangs on nothing but that row: not on its neighbours, their number or their order. It is for
-    one thread at a time.
+    The result for a row depends only on that row, not on its neighbors, their number or their order. Use it from one
+    thread at a time.
     """
 
     def __init__(self, predictor: Predictor):
@@ -121,8 +121,11 @@ class Loaded:
             np.zeros(count, np.int64), np.arange(1, count + 1),
         )  # fmt: skip
         encoded = self.predictor.encode([dict(row) for row in values])
-        rows = StoredSet([record_batch(encoded, stored, target.column(), origin)])
-        return Examples("rows", rows, np.arange(count), target, layout)
+        try:
+            batch = record_batch(encoded, stored, target.column(), origin)
+        except Misfit as error:
+            raise error.described(f"row {error.row + 1}", target) from None
+        return Examples("rows", StoredSet([batch]), np.arange(count), target, layout)
 
 
 def _require_several(given: object, name: str) -> None:
