@@ -1,8 +1,8 @@
 """Rows of the store to one packed batch: tokens side by side, no padding.
 
 Axes: B examples of the batch, S sequences, each of tokens that attend to one another, K sequences of an example (1, or
-2 where the texts of a pair are encoded apart), T tokens of all sequences together, U units of all of them (tagging
-only).
+2 where the texts of a pair are encoded apart), T tokens of all sequences together, U units of all of them: the tokens
+that are labelled, in tagging and in predicting masked words.
 """
 
 from dataclasses import dataclass, field, fields
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from nlu.data.examples import Examples
+from nlu.data.targets import SCORING, Gathered
+from nlu.data.targets.base import Key
 
 
 @dataclass
@@ -33,13 +35,13 @@ class Batch:
     sequences_KB: Tensor
     """place in S of each sequence of each example"""
     targets: dict[str, Tensor] = field(default_factory=dict)
-    """what the examples are to give, by name; axes as the target says"""
+    """the targets of the examples by name; their axes are those of the target's class"""
     units_U: Tensor | None = None
-    """place in T of each unit's first token"""
+    """place in T of each unit that is labelled: the first token of a tagged word, or a token that the target chose"""
     unit_counts_B: np.ndarray | None = None
     """units of each example that fit; stays on the host"""
-    key: tuple[int, int] | None = None
-    """(seed, epoch) of a training batch: with `examples_B`, what its random numbers hang on"""
+    key: Key = SCORING
+    """(seed, epoch) of a training batch, else SCORING; with `examples_B` it decides the batch's random numbers"""
     unit_ends_U: np.ndarray | None = None
     """(U, 2): the first and the last character of each unit of a text; null where rows are lists of units; stays on the
     host"""
@@ -72,20 +74,30 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
-def collate(part: Examples, examples_B: np.ndarray, key: tuple[int, int] | None = None) -> Batch:
-    """Gather examples of a set into a packed batch, which holds them in order of length; `key` is what it says."""
+def gather(part: Examples, examples_B: np.ndarray, key: Key = SCORING) -> Gathered:
+    """Return the stored rows of examples, in order of length, with their sequences."""
     examples_B = examples_B[np.argsort(part.lengths_N[examples_B], kind="stable")]
     rows_B = part.rows_N[examples_B]
-    packed = part.layout.pack(part.stored, rows_B)
+    return Gathered(part.stored, rows_B, examples_B, key, part.layout.pack(part.stored, rows_B))
+
+
+def collate(part: Examples, examples_B: np.ndarray, key: Key = SCORING) -> Batch:
+    """Gather examples of a set into a packed batch, in order of length.
+
+    `key` is (seed, epoch) in training. Without it the batch is one to be scored.
+    """
+    rows = gather(part, examples_B, key)
+    # The target comes first: it may put other tokens in the place of those that were stored.
+    targets, packed = part.target.collate(rows), rows.packed
     return Batch(
-        examples_B,
+        rows.examples_B,
         packed.lengths_S.tolist(),
         torch.from_numpy(packed.tokens_T.astype(np.int64)),
         torch.from_numpy(packed.segments_T.astype(np.int64)),
         torch.from_numpy(packed.positions_T),
         torch.from_numpy(packed.starts_S),
         torch.from_numpy(packed.sequences_KB),
-        part.target.collate(part.stored, rows_B),
+        targets,
         None if packed.units_U is None else torch.from_numpy(packed.units_U),
         packed.unit_counts_B,
         key,

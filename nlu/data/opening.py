@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Store:
-    """An opened data store: examples of each set, what they are to give and the tokenizer that made it."""
+    """An opened data store: the examples of each set, their target, and the tokenizer that made it."""
 
     folder: Path
     sets: dict[str, Examples]
@@ -99,8 +99,8 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
             f"the set {empty[0]} is empty after splitting {counted(len(train_rows_N), 'row')} with data.dev_fraction="
             f"{files.dev_fraction}{by_group}; set data.dev to a file or change data.dev_fraction"
         )
-    target.fit(stored["train"], rows["train"])
     tokenizer = plan.tokenizer or _vocabulary_of(sets["train"], folder, plan.tokenizing, stored.values())
+    target.fit(stored["train"], rows["train"], tokenizer)
     return Store(folder, sets, target, plan.layout, tokenizer, meta)
 
 
@@ -146,7 +146,7 @@ def _held_out(
 ) -> np.ndarray:  # fmt: skip
     """Return which of the training rows the fold holds out. Raises UserError where there are more folds than clusters.
 
-    Rows are stratified as their target says; of tagged rows nothing is known, they are spread by number alone.
+    Rows are stratified as their target says; tagged rows have no strata and are spread only by their number.
     """
     cluster_N = clusters_of(stored.query_N[rows_N], None if group_by is None else stored.group_N[rows_N])
     if (available := int(cluster_N.max()) + 1) < fold.count:

@@ -1,5 +1,7 @@
 """Where every random number comes from: (seed, purpose, ...) through a stable hash, never a running generator.
 
+Axes: T places of examples.
+
 | purpose | further keys | same on all ranks |
 |---|---|---|
 | init | | yes |
@@ -23,6 +25,28 @@ def stable_seed(seed: int, purpose: str, *keys: int | str) -> int:
 def generator(seed: int, purpose: str, *keys: int | str) -> np.random.Generator:
     """Return a generator seeded by `stable_seed` of the arguments."""
     return np.random.Generator(np.random.Philox(stable_seed(seed, purpose, *keys)))
+
+
+def uniforms(seed: int, purpose: str, *keys: int | str, example_T: np.ndarray, place_T: np.ndarray) -> np.ndarray:
+    """Return a number in [0, 1) for each place of each example; (T,), float64.
+
+    Each is a function of the seed, purpose, keys, the number of its example and its place there, so it is the same in
+    any batch. It is output number `place` of the generator SplitMix64 (Steele et al. 2014,
+    https://doi.org/10.1145/2660193.2660195), seeded by a hash of all else.
+    """
+    begin = np.array([stable_seed(seed, purpose, *keys)], np.uint64)
+    state_T = _mixed(_mixed(begin) ^ example_T.astype(np.uint64)) + (place_T.astype(np.uint64) + _ONE) * _GOLDEN
+    return (_mixed(state_T) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+_ONE, _GOLDEN = np.uint64(1), np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mixed(bits: np.ndarray) -> np.ndarray:
+    """Return what SplitMix64 makes of its state; arrays of uint64 wrap around."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
 
 
 def text_hash(text: str) -> int:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.config.errors import DataError, UserError
+from nlu.data.collate import collate
 from nlu.data.dataset import Files
 from nlu.data.facts import describe
 from nlu.data.folds import Fold
@@ -368,7 +369,9 @@ def test_the_targets_of_a_batch_are_those_of_its_rows(write, open_files):
     )))  # fmt: skip
     fields = {"text": "text", "label": "label"}
     part = open_files(target="nlu.data.targets.LabelSet", train=path, dev=path, fields=fields).sets["train"]
-    labels_BC = part.target.collate(part.stored, np.array([3, 0, 1, 2]))["labels"]
+    batch = collate(part, np.array([3, 0, 1, 2]))
+    assert batch.examples_B.tolist() == [3, 0, 1, 2]
+    labels_BC = batch.targets["labels"]
     assert labels_BC.tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 1]]
     assert part.target.facts(part.stored, part.rows_N) == {"labels": {"a": 2, "b": 1, "c": 1}, "without": 1}
 
@@ -382,7 +385,9 @@ def test_numbers_come_on_the_scale_of_the_rows_that_are_trained_on(write, open_f
     mean = sum(values[:4]) / 4
     sd = math.sqrt(sum((value - mean) ** 2 for value in values[:4]) / 4)
     assert (target.mean, target.sd) == (pytest.approx(mean), pytest.approx(sd))
-    scaled_B = target.collate(part.stored, np.arange(5))["numbers"]
+    batch = collate(part, np.arange(5))
+    scaled_B = batch.targets["numbers"]
+    assert batch.examples_B.tolist() == list(range(5))
     assert scaled_B.tolist() == pytest.approx([(value - mean) / sd for value in values], rel=1e-6)
     assert target.unscaled(scaled_B.double().numpy()) == pytest.approx(values, rel=1e-6)
 
@@ -413,8 +418,8 @@ def test_a_target_of_a_users_own_is_used_by_its_name(write, open_files, tmp_path
         "    @property\n"
         "    def num_outputs(self):\n"
         "        return 1\n"
-        "    def collate(self, stored, rows_B):\n"
-        "        return {'lengths': torch.from_numpy(stored.scalars('target', rows_B))}\n"
+        "    def collate(self, rows):\n"
+        "        return {'lengths': torch.from_numpy(rows.stored.scalars('target', rows.rows_B))}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     path = write("t.tsv", "text\tword\na\txx\nb\txxxx\n")
@@ -422,7 +427,7 @@ def test_a_target_of_a_users_own_is_used_by_its_name(write, open_files, tmp_path
     with pytest.raises(UserError, match="outside nlu"):
         open_files(**settings)
     part = open_files(**settings, trusted=["mine_target"]).sets["dev"]
-    assert part.target.collate(part.stored, np.array([1, 0]))["lengths"].tolist() == [4, 2]
+    assert collate(part, np.array([1, 0])).targets["lengths"].tolist() == [4, 2]
 
 
 def test_a_target_of_a_users_own_that_was_changed_makes_another_store(write, open_files, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Targets of a whole example: one class, several labels, none. Axes: N rows of a set, B rows asked for, C names."""
+"""Targets of a whole example: one class, several labels, none. Axes: N rows of a set, B rows of a batch, C names."""
 
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from nlu.data.encoding import unusable
 from nlu.data.ragged import starts_of
 from nlu.data.seeds import bytes_hash
 from nlu.data.store import StoredSet, chunks_of
-from nlu.data.targets.base import Problem, Target, Values, named_counts
+from nlu.data.targets.base import Gathered, Problem, Target, Values, named_counts
 from nlu.data.targets.names import Names, no_label
 
 
@@ -54,9 +54,9 @@ class Classes(Target):
         """Return the number of each row's class; (B,), int64."""
         return stored.scalars("target", rows_B).astype(np.int64)
 
-    def collate(self, stored: StoredSet, rows_B: np.ndarray) -> dict[str, Tensor]:
+    def collate(self, rows: Gathered) -> dict[str, Tensor]:
         """Return `labels`, (B,), int64."""
-        return {"labels": torch.from_numpy(self.numbers(stored, rows_B))}
+        return {"labels": torch.from_numpy(self.numbers(rows.stored, rows.rows_B))}
 
     def identities(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
         return self.numbers(stored, rows_B)
@@ -70,7 +70,7 @@ class Classes(Target):
 
 
 class Relevance(Classes):
-    """Whether the second text of a row answers the first; rows that do not say so do."""
+    """Whether the second text of a row answers the first; it does where the row does not say."""
 
     kind = "classes"
     roles = ()
@@ -89,10 +89,10 @@ class Relevance(Classes):
         return number, None if number is not None else ("label", f"is none of {', '.join(self.WRITTEN)}")
 
     def close(self) -> None:
-        """The names stand from the beginning."""
+        """The names are fixed from the start."""
 
     def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
-        """A set may do without irrelevant pairs, so they are told of where there are any."""
+        """Leave out irrelevant pairs if a set has none, since it need not have any."""
         counts = super().facts(stored, rows_N)["labels"]
         return {"labels": {name: count for name, count in counts.items() if count or name == "relevant"}}
 
@@ -137,11 +137,11 @@ class LabelSet(Classes):
         row_of = np.repeat(np.arange(len(rows_B)), counts_B)
         return flat[np.lexsort((flat, row_of))].astype(np.int64), counts_B
 
-    def collate(self, stored: StoredSet, rows_B: np.ndarray) -> dict[str, Tensor]:
+    def collate(self, rows: Gathered) -> dict[str, Tensor]:
         """Return `labels`, (B, C), float32: 1 where a label applies, else 0."""
-        flat, counts_B = stored.lists("target", rows_B)
-        labels_BC = np.zeros((len(rows_B), len(self.names)), np.float32)
-        labels_BC[np.repeat(np.arange(len(rows_B)), counts_B), flat] = 1
+        flat, counts_B = rows.stored.lists("target", rows.rows_B)
+        labels_BC = np.zeros((len(counts_B), len(self.names)), np.float32)
+        labels_BC[np.repeat(np.arange(len(counts_B)), counts_B), flat] = 1
         return {"labels": torch.from_numpy(labels_BC)}
 
     def identities(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
@@ -161,7 +161,7 @@ class LabelSet(Classes):
 
 
 class NoTarget(Target):
-    """Rows that hold texts alone, to be predicted or embedded."""
+    """Rows that hold only texts, to be predicted or embedded."""
 
     kind = "none"
     roles = ()
@@ -172,7 +172,7 @@ class NoTarget(Target):
     def column(self) -> pa.DataType | None:
         return None
 
-    def collate(self, stored: StoredSet, rows_B: np.ndarray) -> dict[str, Tensor]:
+    def collate(self, rows: Gathered) -> dict[str, Tensor]:
         return {}
 
 

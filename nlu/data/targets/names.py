@@ -1,6 +1,6 @@
 """The names that targets are learned by, in the order of their numbers: open while the training set is read.
 
-What the training set cannot mean is refused when it has been read: one label alone, numbers that were taken for labels,
+What the training set cannot mean is refused when it has been read: a single label, numbers that were taken for labels,
 texts that were.
 """
 
@@ -26,7 +26,7 @@ class Names:
     """Labels and their numbers."""
 
     def __init__(self, given: Sequence[str] | None, max_rows: int | None, *, is_trained: bool = False):
-        """`given` null: those of the training set, of which `data.max_rows` may have kept the first rows alone.
+        """`given` null: those of the training set, of which `data.max_rows` may have kept only the first rows.
 
         `is_trained`: weights were trained for them, so that there can be no others.
         """
@@ -115,7 +115,7 @@ def no_label(value: Any) -> bool:
 def require_names(names: Sequence[str], fewest: int, cut_to: int | None) -> None:
     """Raise DataError where the training set has fewer labels than a task can be learned from.
 
-    `cut_to`: the rows of each file that data.max_rows kept, null where that is not what the labels hang on.
+    `cut_to`: the rows of each file that data.max_rows kept, null where the labels do not depend on it.
     """
     if len(names) >= fewest:
         return

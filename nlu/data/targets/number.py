@@ -1,4 +1,4 @@
-"""A number as target. Axes: N rows of a set, B rows asked for."""
+"""A number as target. Axes: N rows of a set, B rows of a batch."""
 
 import math
 from typing import Any, Self
@@ -11,13 +11,14 @@ from torch import Tensor
 from nlu.config.errors import DataError
 from nlu.data.dataset import Files
 from nlu.data.store import StoredSet
-from nlu.data.targets.base import Problem, Target, Values
+from nlu.data.targets.base import Gathered, Problem, Target, Values
+from nlu.data.tokenizing import Tokenizer
 
 MOST_STRATA = 10
 
 
 class Number(Target):
-    """A number, learned on the scale of the training rows: less their mean, over their standard deviation."""
+    """A number, learned on the scale of the training rows: minus their mean, divided by their standard deviation."""
 
     kind = "number"
     roles = ("label",)
@@ -34,7 +35,7 @@ class Number(Target):
             return None, ("label", "is not a finite number")
         except (TypeError, ValueError):
             return None, ("label", "is not a number")
-        # What Python reads beyond decimals (1_000) is no number of a table.
+        # Python also reads 1_000, which is not how tables write numbers.
         if "_" in str(written):
             return None, ("label", "is not a number")
         return (number, None) if math.isfinite(number) else (None, ("label", "is not a finite number"))
@@ -55,7 +56,7 @@ class Number(Target):
     def num_outputs(self) -> int:
         return 1
 
-    def fit(self, stored: StoredSet, rows_N: np.ndarray) -> None:
+    def fit(self, stored: StoredSet, rows_N: np.ndarray, tokenizer: Tokenizer) -> None:
         """Take mean and standard deviation (of the rows, divided by their number) as the scale.
 
         Raises DataError where all rows have the same number.
@@ -81,9 +82,10 @@ class Number(Target):
         """Return numbers as they are written from those on the scale of the training rows."""
         return values_B * self.sd + self.mean
 
-    def collate(self, stored: StoredSet, rows_B: np.ndarray) -> dict[str, Tensor]:
+    def collate(self, rows: Gathered) -> dict[str, Tensor]:
         """Return `numbers`, (B,), float32, on the scale of the training rows."""
-        return {"numbers": torch.from_numpy(self.scaled(self.values(stored, rows_B)).astype(np.float32))}
+        values_B = self.values(rows.stored, rows.rows_B)
+        return {"numbers": torch.from_numpy(self.scaled(values_B).astype(np.float32))}
 
     def identities(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
         # Adding 0 makes -0 and 0 the same bits.

@@ -1,4 +1,4 @@
-"""A tag for each unit of an example. Axes: N rows of a set, B rows asked for, U units, C tags."""
+"""A tag for each unit of an example. Axes: N rows of a set, B rows of a batch, U units, C tags."""
 
 from collections.abc import Iterable
 from typing import Any, Self
@@ -14,7 +14,7 @@ from nlu.data.encoding import unusable
 from nlu.data.layouts import tagged_of
 from nlu.data.ragged import ranges, starts_of
 from nlu.data.store import StoredSet, chunks_of
-from nlu.data.targets.base import Problem, Target, Values, named_counts
+from nlu.data.targets.base import Gathered, Problem, Target, Values, named_counts
 from nlu.data.targets.classes import hashes_of_lists
 from nlu.data.targets.names import numbered, outside, require_names
 from nlu.data.targets.schemes import KNOWN, scheme_of, split_tag, tags_of_spans, to_bio
@@ -107,8 +107,8 @@ class Tags(Target):
         require_names(self.names, 2, self._cut_to)
 
     def about(self) -> dict[str, Any]:
-        """`scheme` is what the rows are written in; `begun_without_B` counts the spans that began with a letter that
-        goes on or ends, where BIO now has a B-."""
+        """`scheme` is the scheme of the rows; `begun_without_B` counts spans that began with the letter of a middle or
+        an end, where BIO now has a B-."""
         scheme = "spans" if self._from_spans else scheme_of(self._letters)
         return {"scheme": scheme, "begun_without_B": self._strays}
 
@@ -132,8 +132,10 @@ class Tags(Target):
         return tag_names(self._types)
 
     def tags(self, stored: StoredSet, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tags that the rows were written with, flat, and counts (B,): of a list of units one for each, also
-        of those that max_len cut off, of a text one for each character."""
+        """Return the tags of the rows as they were written, flat, and their counts (B,).
+
+        A list of units has one for each unit, also for those that max_len cut off; a text has one for each character.
+        """
         return stored.lists("target", rows_B)
 
     def unit_tags(self, stored: StoredSet, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -149,10 +151,10 @@ class Tags(Target):
         ends_U = ends.reshape(-1, 2) + starts_of(counts_B)[row_U][:, None]
         return _tags_of_words(tags, ends_U), end_counts_B // 2
 
-    def collate(self, stored: StoredSet, rows_B: np.ndarray) -> dict[str, Tensor]:
+    def collate(self, rows: Gathered) -> dict[str, Tensor]:
         """Return `labels`, (U,), int64: the tags of the units that fit."""
-        tags, counts_B = self.unit_tags(stored, rows_B)
-        fitting_B = stored.counts("words", rows_B)
+        tags, counts_B = self.unit_tags(rows.stored, rows.rows_B)
+        fitting_B = rows.stored.counts("words", rows.rows_B)
         return {"labels": torch.from_numpy(tags[ranges(starts_of(counts_B), fitting_B)].astype(np.int64))}
 
     def identities(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
