@@ -7,8 +7,8 @@ What a signal does depends on the part of the command that it meets:
   at `asked` again and again, saves, and leaves.
 - Inside `passed_on` it is noted and handed to the processes that do the work.
 
-The first signal decides the exit status. A Ctrl-C after it raises `Stopped` at once; other signals after it are
-ignored, because a queue that ends a job may send several.
+The first signal decides the exit status and the sentence. A Ctrl-C after it raises `Stopped` at once, which carries
+the first signal; other signals after it are ignored, because a queue that ends a job may send several.
 """
 
 import logging
@@ -55,13 +55,13 @@ class _Signals:
     def receive(self, number: int, frame: FrameType | None = None) -> None:
         # The code that was interrupted may hold the lock of a log or of a stream, so nothing is said here.
         is_first = self.received is None
-        if is_first:
+        if self.received is None:
             self.received = signal.Signals(number)
         heard = self.modes[-1] if self.modes else None
         if heard is not None and (is_first or heard is not _note):
             heard(number)
         elif is_first or number == signal.SIGINT:
-            raise Stopped(number)
+            raise Stopped(self.received)
 
 
 def _note(number: int) -> None:

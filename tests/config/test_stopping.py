@@ -46,7 +46,8 @@ def test_a_queue_may_send_several_signals_and_the_first_counts(number: signal.Si
         assert asked() and exit_code() == 75
         with pytest.raises(Stopped) as raised:
             signal.raise_signal(signal.SIGINT)
-        assert exit_code(raised.value) == 130 and exit_code() == 75
+        assert exit_code(raised.value) == exit_code() == 75
+        assert stopping.sentence(raised.value) == stopping.sentence() == f"stopped by {number.name}"
 
 
 def test_after_the_polling_block_a_signal_that_it_noted_ends_what_must_not_wait() -> None:
