@@ -11,11 +11,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.runs.mirrored import (
     BEGUN,
@@ -47,7 +48,8 @@ KEY = "mirror"
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 TOLD_EVERY_S = 60.0
 EXIT_WAIT_S = 1800.0
-"""how long the end of a run waits for a store that does not answer; a run that failed waits `FAILED_WAIT_S`"""
+"""how long the end of a run, also of one that a signal ends, waits for a store that does not answer; a run that failed
+waits `FAILED_WAIT_S`"""
 FAILED_WAIT_S = 60.0
 GIVE_UP_S = 5.0
 BRING_TRIES = 5
@@ -339,12 +341,19 @@ class Mirror:
 
 @contextmanager
 def closed_at_the_end(mirror: Mirror) -> Iterator[None]:
-    """Close the mirror after the block; where the block raised, that is what is told."""
+    """Close the mirror after the block; where the block raised, that is what is told.
+
+    A signal is no failure: the mirror gets what was saved as after any other end.
+    """
     try:
         yield
-    except BaseException:
-        with suppress(UserError):
-            mirror.close(failed=True)
+    except BaseException as error:
+        was_stopped = stopping.received() is not None and isinstance(error, KeyboardInterrupt | SystemExit)
+        try:
+            mirror.close(failed=not was_stopped)
+        except UserError as left:
+            if was_stopped:
+                log.warning("%s", left)
         raise
     mirror.close()
 

@@ -338,6 +338,45 @@ def test_a_signal_while_the_rest_is_sent_ends_the_command_and_the_same_one_sends
     assert objects(url)["result.json"] == (tmp_path / "here/result.json").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("number", "sends", "limit_s"),
+    [(signal.SIGTERM, True, mirrors.EXIT_WAIT_S), (signal.SIGINT, False, 0.5), (None, True, mirrors.FAILED_WAIT_S)],
+)
+def test_a_signal_at_the_end_of_a_run_gives_its_mirror_the_time_of_any_end_and_a_failure_less(
+    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, number: signal.Signals | None, sends: bool,
+    limit_s: float,
+) -> None:  # fmt: skip
+    limits: list[float] = []
+    wait = Mirror._wait
+
+    def noted(self: Mirror, limit_s: float) -> None:
+        limits.append(limit_s)
+        wait(self, limit_s)
+
+    def at_the_end(*_: Any) -> dict[str, Any]:
+        if number is None:
+            raise RuntimeError("a bug")
+        signal.raise_signal(number)
+        raise AssertionError("the signal was left unheard")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("nlu.training.finish.result_of", at_the_end)
+        patched.setattr(Mirror, "_wait", noted)
+        if not sends:
+            patched.setattr(mirrors, "EXIT_WAIT_S", limit_s)
+            patched.setattr(mirrors, "GIVE_UP_S", 0.1)
+            patched.setattr(Mirror, "_send", _never)
+        if number is None:
+            with pytest.raises(RuntimeError, match="a bug"):
+                run(tmp_path / "here")
+        else:
+            run(tmp_path / "here", status=130 if number == signal.SIGINT else 75)
+    assert limits == [limit_s]
+    # What is not there is told, also where a signal decides the status.
+    said = (tmp_path / "here/log.txt").read_text()
+    assert ("the same command with resume=auto sends the rest" in said) != sends
+
+
 def test_a_moment_without_credentials_is_temporary_also_at_the_start(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
