@@ -306,7 +306,7 @@ def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_ag
     # All have ended: there is nothing to leave, and they are collected.
     said = grid(project, *long, LEFT, status=75)
     assert "job 1 (trainer.max_duration=100000st): cancelled" in said and "go on" not in said
-    assert "1 of 2 jobs were stopped, their state saved: 1" in said
+    assert "1 of 2 jobs were stopped, to be continued: 1" in said
 
 
 @pytest.mark.thorough

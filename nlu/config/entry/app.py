@@ -1,8 +1,8 @@
 """The entry that every command shares: Hydra composes, users get messages, programs get exit codes.
 
-0 is success, 1 a bug of ours with its traceback, 2 something the user can correct, 75 that SIGTERM or SIGUSR1 stopped
-it, 130 that Ctrl-C did. What only checks need is imported where they begin, so that showing a configuration costs
-little more than Hydra.
+0 is success, 1 a bug of ours with its traceback, 2 something the user can correct, 75 that the same command may succeed
+another time, since SIGTERM or SIGUSR1 stopped it or something that it needs did not answer, 130 that Ctrl-C stopped it.
+What only checks need is imported where they begin, so that showing a configuration costs little more than Hydra.
 """
 
 import errno
@@ -41,6 +41,7 @@ from nlu.config.pipes import leave_output
 from nlu.config.schemas import RUN, SCHEMAS
 from nlu.config.submitted import grid_problems, is_submitted
 from nlu.config.words import counted
+from nlu.storage.temporary import is_temporary
 
 _PERMISSION = "permission denied; change its permissions, or give a place where you may read and write"
 _NOT_A_FOLDER = "a file is where a folder is wanted; choose another hydra.run.dir"
@@ -88,9 +89,9 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
     """Compose `config_name` with the command line, run `task` on it and exit.
 
     An integer that `task` returns is the exit code; of the jobs of a --multirun, the largest. A UserError is printed
-    without a traceback and exits with 2, in a --multirun after the other jobs have run; which these were, and where all
-    of them lie, is said at the end. `schema` is the dotted name of the dataclass of the top-level keys, by
-    default that of the command; `config_dir` replaces `conf_dir()`.
+    without a traceback and exits with 2, a temporary one with 75, in a --multirun after the other jobs have run; which
+    these were, and where all of them lie, is said at the end. `schema` is the dotted name of the dataclass of the
+    top-level keys, by default that of the command; `config_dir` replaces `conf_dir()`.
     """
     hide_tracebacks()
     job = _Job(task)
@@ -123,8 +124,11 @@ def _run_app(job: "_Job", config_name: str, schema: str, config_dir: Path | None
         sys.exit(EXIT_USER_ERROR)
     with current_grid(partial(prepare, schema=schema), command=list(sys.argv)) as grid:
         job.swept = grid.swept
-        with composing_once(), _collecting_later():
-            _run(job, line, line.config_name or config_name, directory, schema)
+        try:
+            with composing_once(), _collecting_later():
+                _run(job, line, line.config_name or config_name, directory, schema)
+        finally:
+            job.is_handed_over = grid.is_handed_over
     print_end(grid)
     sys.exit(max([*job.exit_codes, *map(status_of, grid.returned)], default=0))
 
@@ -162,7 +166,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
     except UserError as error:
         # A sweeper's, before or between its jobs.
         print_error(error)
-        sys.exit(EXIT_USER_ERROR)
+        sys.exit(_status_after(error))
     except BrokenPipeError:
         if job.has_started:
             raise
@@ -215,7 +219,7 @@ class _Job:
     def __init__(self, task: Task):
         self.task = task
         self.swept: Sequence[str] = ()
-        self.has_started = False
+        self.has_started = self.is_handed_over = False
         self.grid_folder: str | None = None
         """of a grid that runs in this process"""
         self.exit_codes: list[int] = []
@@ -249,7 +253,7 @@ class _Job:
                     raise
                 error = UserError(*found)
             print_error(error, of_job=self.label())
-            result = EXIT_USER_ERROR
+            result = _status_after(error)
         if is_trial:
             # What becomes of a search's trials is the search's business.
             return result
@@ -267,6 +271,8 @@ class _Job:
 
     def continuing(self) -> list[str]:
         """Return what to say of the rest where a signal ended the command; a run says it itself."""
+        if self.is_handed_over:
+            return ["jobs that were submitted continue; the same command finds them"]
         if not self.has_started:
             return ["nothing had begun; the same command begins it"]
         if self.grid_folder is None:
@@ -282,6 +288,11 @@ class _Job:
         if hydra_config.mode != RunMode.MULTIRUN:
             return ""
         return f"{job_name(hydra_config.job.num, hydra_config.overrides.task, self.swept)}: "
+
+
+def _status_after(error: UserError) -> int:
+    """Return the exit status of a command that an error ended; that of a temporary one asks for another start."""
+    return stopping.EXIT_REQUEUE if is_temporary(error) else EXIT_USER_ERROR
 
 
 def _composition_problems(

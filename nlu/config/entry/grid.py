@@ -51,6 +51,8 @@ class Grid:
     """the command line as it was given"""
     is_single: bool = False
     """it is one run that a launcher takes, in the folder that hydra.run.dir names"""
+    is_handed_over: bool = False
+    """a queue has its jobs, or may have them, whatever becomes of this command"""
 
 
 _CURRENT: ContextVar[Grid | None] = ContextVar("grid", default=None)
@@ -256,10 +258,10 @@ def print_end(grid: Grid) -> None:
     failed = [number for number, status in statuses.items() if status not in (0, *STOPPED) and number not in lost]
     stopped = [number for number, status in statuses.items() if status in STOPPED]
     with printing(sys.stderr):
-        for numbers, what in ((failed, "refused or failed"), (stopped, "stopped, their state saved")):
+        for numbers, what in ((failed, "refused or failed"), (stopped, "stopped, to be continued")):
             if numbers:
                 listed = ", ".join(map(str, numbers))
-                told = f"the job was {what.replace('their', 'its')}" if grid.is_single else (
+                told = f"the job was {what}" if grid.is_single else (
                     f"{len(numbers)} of {len(jobs)} jobs were {what}: {listed}")  # fmt: skip
                 print(f"nlu: {told}", file=sys.stderr)
         for number, error in lost.items():

@@ -14,6 +14,7 @@ import nlu
 from nlu.config.choices import conf_dir
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
+from nlu.storage.ledger import MirrorAway
 
 SCHEMA = "shop.schema.Job"
 VALID = ["task=classify", "name=fine"]
@@ -33,6 +34,7 @@ def task(config: DictConfig) -> Any:
         "full": OSError(errno.ENOSPC, "No space left on device", "runs/weights.bin"),
         "unreadable": OSError(errno.EIO, "I/O error"),
         "interrupt": KeyboardInterrupt(),
+        "away": MirrorAway("the store does not answer"),
     }
     name = prepare(config, SCHEMA)["name"]
     print("ran", name)
@@ -141,6 +143,12 @@ def test_an_invalid_value_is_refused_before_the_task_does_anything(run):
     code, out, err = run(*VALID, "trainer.batch_size=0", "model.hidden_size=x")
     assert (code, out) == (2, "")
     assert "trainer.batch_size is 0 but" in err and 'model.hidden_size is "x" but' in err
+
+
+def test_what_is_temporary_exits_with_75_so_that_a_queue_starts_the_command_again(run):
+    assert run("task=tag", "name=away")[::2] == (75, "nlu: error: the store does not answer\n")
+    code, _, told = run("--multirun", "task=tag", "name=one,away,fine")
+    assert code == 75 and "job 0 (name=one): one problem" in told and "job 1 (name=away): the store does not" in told
 
 
 def test_an_interrupt_exits_with_130(run):

@@ -112,7 +112,7 @@ def returned(folder: Path, statuses: Sequence[int]) -> Grid:
 def test_jobs_that_stopped_with_their_state_saved_are_not_told_as_failed(tmp_path, capsys):
     print_end(returned(tmp_path, (0, 75, 2, 130)))
     assert capsys.readouterr().err.splitlines() == [
-        "nlu: 1 of 4 jobs were refused or failed: 2", "nlu: 2 of 4 jobs were stopped, their state saved: 1, 3",
+        "nlu: 1 of 4 jobs were refused or failed: 2", "nlu: 2 of 4 jobs were stopped, to be continued: 1, 3",
     ]  # fmt: skip
 
 
