@@ -360,3 +360,26 @@ def test_on_a_terminal_a_table_is_drawn_and_ctrl_c_asks_what_is_to_become_of_the
     assert not answers, shown[-2000:]
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 75
     assert "1 job has not ended: c = cancel" in shown and "cancelling 1 job" in shown and "run: cancelled" in shown
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 75), ("SIGUSR1", 75), ("SIGINT", 130)])
+def test_a_job_that_a_signal_meets_before_its_run_begins_returns_its_status(monkeypatch, capfd, name, status):
+    """submitit would ignore the first, and the others would end its process without a word."""
+    from hydra.core.singleton import Singleton
+    from hydra_plugins.queue_launcher import _impl
+
+    from nlu.launching.submitit_jobs import told
+
+    def composed(*_, **__):
+        signal.raise_signal(signal.Signals[name])
+        raise AssertionError("the signal was left unheard")
+
+    monkeypatch.setattr(_impl, "composed", composed)
+    job = _impl.SubmittedJob.__new__(_impl.SubmittedJob)
+    job.config = job.context = job.task = None
+    job.is_single, job.command, job.singletons = True, ["nlu.train"], Singleton.get_state()
+    before = signal.getsignal(signal.Signals[name])
+    assert told(job(Job(0, "run", ()))) == {"status": "COMPLETED", "returned": status}
+    said = "interrupted" if name == "SIGINT" else f"stopped by {name}"
+    assert capfd.readouterr().err == f"nlu: {said}; the same command continues\n"
+    assert signal.getsignal(signal.Signals[name]) is before

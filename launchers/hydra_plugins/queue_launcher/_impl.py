@@ -15,6 +15,7 @@ from hydra.core.utils import JobReturn, JobStatus, filter_overrides, run_job, se
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from nlu.config import stopping
 from nlu.config.checks.resolve import resolve, without_hydra
 from nlu.config.entry.app import find_plugins
 from nlu.config.entry.grid import RECORD, current, job_name
@@ -61,16 +62,24 @@ class SubmittedJob:
         hide_saved_configs()
         # What a run writes down is the command that was given, not the one by which a queue starts Python.
         sys.argv = list(self.command)
-        config = composed(self.config, self.context, job.number, job.overrides, is_single=self.is_single)
-        with read_write(config.hydra), open_dict(config.hydra.job):
-            config.hydra.job.id = submitit.JobEnvironment().job_id
-        return run_job(
-            hydra_context=self.context,
-            task_function=self.task,
-            config=config,
-            job_dir_key="hydra.run.dir" if self.is_single else "hydra.sweep.dir",
-            job_subdir_key=None if self.is_single else "hydra.sweep.subdir",
-        )
+        # submitit's own handlers ignore SIGTERM, and a job that dies of another signal leaves no word.
+        with stopping.listening():
+            try:
+                config = composed(self.config, self.context, job.number, job.overrides, is_single=self.is_single)
+                with read_write(config.hydra), open_dict(config.hydra.job):
+                    config.hydra.job.id = submitit.JobEnvironment().job_id
+                return run_job(
+                    hydra_context=self.context,
+                    task_function=self.task,
+                    config=config,
+                    job_dir_key="hydra.run.dir" if self.is_single else "hydra.sweep.dir",
+                    job_subdir_key=None if self.is_single else "hydra.sweep.subdir",
+                )
+            except stopping.Stopped as stopped:
+                print(f"nlu: {stopping.sentence(stopped)}; the same command continues", file=sys.stderr)
+                returned = JobReturn(status=JobStatus.COMPLETED)
+                returned.return_value = stopping.exit_code(stopped)
+                return returned
 
     def checkpoint(self, job: Job) -> Any:
         """Have submitit start the same job again: what it goes on with lies in its folder."""
@@ -188,6 +197,7 @@ class _Launch:
         else:
             with self.submissions.held():
                 tickets = self._attach_or_submit()
+        self._note_handed_over()
         if not self.params.get("wait", True) and (count := self._count_open(tickets)):
             print(f"nlu: {left_sentence(count, self.folder)}", file=sys.stderr)
             return []
@@ -330,7 +340,13 @@ class _Launch:
             self.submissions.refused([one.job for one, ticket in zip(own, tickets, strict=True) if ticket is None])
         return self.submissions.read()
 
+    @staticmethod
+    def _note_handed_over() -> None:
+        if (grid := current()) is not None:
+            grid.is_handed_over = True
+
     def _submit(self, jobs: list[Job]) -> list[Ticket]:
+        self._note_handed_over()
         self.submissions.begin(jobs, self.name, self.params, self.command)
         found: dict[str, Ticket] = {}
         for wait_s in (*AGAIN_S, None):
