@@ -20,7 +20,8 @@ def is_trusted(target: str, trusted: Sequence[str] = ()) -> bool:
 def build(node: Mapping[str, Any] | DictConfig, *runtime_args: Any, trusted: Sequence[str] = ()) -> Any:
     """Import the node's `_target_` and call it with `runtime_args` and the node's other keys as keyword arguments.
 
-    The keyword arguments are plain containers of their own. Raises UserError for a target that is missing, outside
+    The keyword arguments are plain containers of their own; where one is a node itself, it is built first, from its own
+    keys and without `runtime_args`. Raises UserError for a target that is missing, outside
     nlu and `trusted`, or not importable.
     """
     plain: Any = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node
@@ -28,6 +29,9 @@ def build(node: Mapping[str, Any] | DictConfig, *runtime_args: Any, trusted: Seq
     target = keywords.pop(TARGET, None)
     if not isinstance(target, str):
         raise UserError(f"{TARGET} is {target} but must name a class; set it to package.module.Class")
+    for key, value in keywords.items():
+        if isinstance(value, dict) and TARGET in value:
+            keywords[key] = build(value, trusted=trusted)
     return import_target(target, trusted)(*runtime_args, **keywords)
 
 

@@ -5,7 +5,7 @@ A signature such as `hidden_size: PositiveInt = 768` is read from source by `nlu
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,13 @@ class Naming:
     what: str
 
 
+@dataclass(frozen=True)
+class Nested:
+    """A mapping whose `_target_` names a class; the constructor gets what that builds. `what` says what it may be."""
+
+    what: str
+
+
 PositiveInt = Annotated[int, Range(min=1)]
 OddPositiveInt = Annotated[int, Range(min=1, odd=True)]
 FoldCount = Annotated[int, Range(min=2)]
@@ -59,3 +66,5 @@ TrainedRun = Annotated[str, Naming("a run, RUN/best-2, RUN/last, a checkpoint's 
 InputFile = Annotated[str, Naming("a file, a URL or - for standard input")]
 OutputFile = Annotated[str, Naming("a file, an address of a store or - for standard output")]
 NewFolder = Annotated[str, Naming("a new folder")]
+MethodNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.methods.rdrop.RDrop, alpha: 1}")]
+"""A method within a method."""

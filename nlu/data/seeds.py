@@ -5,6 +5,7 @@ Axes: T places of examples.
 | purpose | further keys | same on all ranks |
 |---|---|---|
 | init | | yes |
+| method | | yes |
 | folds | | yes |
 | order | epoch; with windows also the window | yes |
 | windows | epoch | yes |

@@ -1,16 +1,43 @@
-"""What adversarial methods share: gradients of word vectors, and norms over sequences.
+"""What adversarial methods share: whose loss they climb, gradients of word vectors, and norms over sequences.
 
 Axes: S sequences, T tokens of all of them, E width of a word vector.
 """
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from nlu.config.errors import UserError
 from nlu.data.collate import Batch, to_device
+from nlu.methods.method import Context
+from nlu.methods.plain import Plain
+from nlu.models.task_model import TaskModel
+from nlu.tasks.task import Task
 
 TINY = 1e-12
 """keeps a sequence whose gradient vanishes in place"""
+
+
+class Climbing:
+    """A method that climbs the loss of another one, `of`: of plain training where it is null."""
+
+    def __init__(self, of: Plain | None):
+        if of is not None and not isinstance(of, Plain):
+            raise UserError(
+                f"method.of is {type(of).__name__}, which takes its gradient in a way of its own, so that no other "
+                "method can climb its loss; name a method that derives from nlu.methods.plain.Plain, such as "
+                "{_target_: nlu.methods.rdrop.RDrop}"
+            )
+        self.of = of or Plain()
+
+    def prepare(self, model: TaskModel, context: Context) -> nn.Module | None:
+        return self.of.prepare(model, context)
+
+    def weights(self, task: Task) -> dict[str, float]:
+        return self.of.weights(task)
+
+    def counts(self, task: Task, batch: Batch) -> dict[str, int]:
+        return self.of.counts(task, batch)
 
 
 class SequenceNorms:

@@ -3,58 +3,56 @@
 Miyato et al. 2017 (https://arxiv.org/abs/1605.07725), equation 5, with the gradient's norm over a sequence.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
-from nlu.config.types import PositiveFloat
+from nlu.config.types import MethodNode, PositiveFloat
 from nlu.data.collate import Batch
-from nlu.methods.adversarial import TINY, SequenceNorms
-from nlu.methods.method import Autocast, detached, forward_terms, same_noise, weighted
+from nlu.methods.adversarial import TINY, Climbing, SequenceNorms
+from nlu.methods.method import Autocast, Scale, detached, same_noise, weighted
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
 ADVERSARIAL = "adversarial_"
 
 
-class Fgm:
-    """The task's loss plus `weight` times the loss at word vectors moved by epsilon along its gradient."""
+class Fgm(Climbing):
+    """The loss plus `weight` times the loss at word vectors moved by epsilon along its gradient."""
 
-    def __init__(self, *, epsilon: PositiveFloat = 0.1, weight: PositiveFloat = 1.0):
+    def __init__(self, *, epsilon: PositiveFloat = 0.1, weight: PositiveFloat = 1.0, of: MethodNode | None = None):
         """`epsilon`: Euclidean length of the move of a sequence. `weight` of the adversarial loss, 1 in the paper.
+        `of`: the method whose loss it is; null = plain.
 
         The paper normalises word vectors first; pretrained ones stay as they are here, so epsilon is in their unit.
         A word vector of BERT has a length of about 1.4, one of SimBERT-tiny of 1.1. Both passes have the same dropout
         masks.
         """
+        super().__init__(of)
         self.epsilon, self.weight = epsilon, weight
 
-    def terms(self, task: Task) -> list[str]:
-        return [*task.term_names, *(ADVERSARIAL + name for name in task.term_names)]
-
-    def weight_of(self, term: str) -> float:
-        return self.weight if term.startswith(ADVERSARIAL) else 1.0
+    def weights(self, task: Task) -> dict[str, float]:
+        weights = self.of.weights(task)
+        return weights | {ADVERSARIAL + name: self.weight * weight for name, weight in weights.items()}
 
     def counts(self, task: Task, batch: Batch) -> dict[str, int]:
-        counts = task.counts(batch)
+        counts = self.of.counts(task, batch)
         return counts | {ADVERSARIAL + name: count for name, count in counts.items()}
 
     def backward(
-        self, task: Task, model: TaskModel, batch: Batch, scale: Mapping[str, float], autocast: Autocast
+        self, task: Task, model: TaskModel, batch: Batch, scale: Scale, autocast: Autocast
     ) -> dict[str, Tensor]:
         device = batch.tokens_T.device
         with autocast():
             embedded_TE = model.backbone.embed(batch)
         moved_TE = torch.zeros_like(embedded_TE, requires_grad=True)
         with same_noise(device):
-            terms = forward_terms(task, model, batch, autocast, embedded_TE + moved_TE)
+            terms = self.of.terms(task, model, batch, autocast, embedded_TE + moved_TE)
         weighted(terms, scale).backward()
         found = detached(terms)
         assert moved_TE.grad is not None, "every encoder starts from its word vectors"
         norm_T1 = SequenceNorms(batch, device).l2(moved_TE.grad).clamp(min=TINY)
         with autocast():
             embedded_TE = model.backbone.embed(batch)
-        terms = forward_terms(task, model, batch, autocast, embedded_TE + self.epsilon * moved_TE.grad / norm_T1)
+        terms = self.of.terms(task, model, batch, autocast, embedded_TE + self.epsilon * moved_TE.grad / norm_T1)
         weighted(terms, {name: scale[ADVERSARIAL + name] for name in terms}).backward()
         return found | {ADVERSARIAL + name: value for name, value in detached(terms).items()}

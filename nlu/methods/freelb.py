@@ -3,22 +3,20 @@
 Zhu et al. 2020 (https://arxiv.org/abs/1909.11764), algorithm 1.
 """
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from nlu.config.types import NonNegativeFloat, PositiveFloat, PositiveInt
+from nlu.config.types import MethodNode, NonNegativeFloat, PositiveFloat, PositiveInt
 from nlu.data.collate import Batch, to_device
-from nlu.methods.adversarial import TINY, SequenceNorms
-from nlu.methods.method import Autocast, detached, forward_terms, same_noise, weighted
-from nlu.methods.plain import Plain
+from nlu.methods.adversarial import TINY, Climbing, SequenceNorms
+from nlu.methods.method import Autocast, Scale, detached, same_noise, weighted
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
 
-class FreeLb(Plain):
+class FreeLb(Climbing):
     """The mean gradient over K passes, at word vectors that climb the loss inside a ball around their own."""
 
     def __init__(
@@ -29,17 +27,19 @@ class FreeLb(Plain):
         init_magnitude: NonNegativeFloat = 0.2,
         max_norm: NonNegativeFloat = 0.6,
         norm: Literal["l2", "linf"] = "l2",
+        of: MethodNode | None = None,
     ):
         """`steps`: the paper's K, passes in all. `lr`: alpha, the length of a move, over a sequence's vectors in the
         norm. `init_magnitude`: with l2 the start is uniform in +-init_magnitude / sqrt(tokens * width), so that its
-        norm does not hang on the length; with linf uniform in +-init_magnitude; 0 = start at the vectors themselves.
+        norm does not depend on the length; with linf uniform in +-init_magnitude; 0 = start at the vectors themselves.
         `max_norm`: epsilon, radius of the ball; 0 = no bound. The dropout masks are the same in all passes (section
-        3.3 of the paper).
+        3.3 of the paper). `of`: the method whose loss is climbed; null = plain.
         """
+        super().__init__(of)
         self.steps, self.lr, self.init_magnitude, self.max_norm, self.norm = steps, lr, init_magnitude, max_norm, norm
 
     def backward(
-        self, task: Task, model: TaskModel, batch: Batch, scale: Mapping[str, float], autocast: Autocast
+        self, task: Task, model: TaskModel, batch: Batch, scale: Scale, autocast: Autocast
     ) -> dict[str, Tensor]:
         device = batch.tokens_T.device
         norms = SequenceNorms(batch, device)
@@ -53,7 +53,7 @@ class FreeLb(Plain):
                 delta_TE = self._start(embedded_TE, norms)
             delta_TE = delta_TE.detach().requires_grad_()
             with same_noise(device):
-                terms = forward_terms(task, model, batch, autocast, embedded_TE + delta_TE)
+                terms = self.of.terms(task, model, batch, autocast, embedded_TE + delta_TE)
             weighted(terms, share).backward()
             for name, value in detached(terms, 1 / self.steps).items():
                 sums[name] = sums[name] + value if name in sums else value

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nlu.data.collate import Batch
+from nlu.data.opening import Store
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
@@ -15,24 +17,55 @@ Autocast = Callable[[], AbstractContextManager[None]]
 """the context in which forward passes run, for the run's precision"""
 
 
+Scale = Mapping[str, float | Tensor]
+"""what each term is multiplied by; a number on the device where the precision scales the loss"""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a method may build its own parts from, beside the model."""
+
+    task: Task
+    store: Store
+    """the sets of the run, its labels and its tokenizer"""
+    seed: int
+    device: torch.device
+    """where the model will be; a teacher must go there by itself"""
+
+
 class Method(Protocol):
     """Owns forward and backward of a micro-batch."""
 
-    def terms(self, task: Task) -> list[str]:
-        """Return the names of all terms, in their order; the same on every rank."""
+    def prepare(self, model: TaskModel, context: Context) -> nn.Module | None:
+        """Build what the method needs of its own. Called once, before the first step.
 
-    def weight_of(self, term: str) -> float:
-        """Return what multiplies the mean of a term in the loss."""
+        The model then has the weights that the run starts from, also when the run continues: the saved state is loaded
+        afterwards. torch's generator is seeded with the run's seed, so that all ranks build the same.
+
+        The module that is returned is trained with the model: the optimizer updates its parameters, `last` holds its
+        parameters and buffers, and a continued run loads them. It is no part of the model: best checkpoints, exports
+        and predictions do not contain it. It is moved to the device in place. Whatever else the method keeps as
+        attributes, such as a frozen teacher, is neither trained nor saved, and must be built again by this call.
+        """
+
+    def weights(self, task: Task) -> dict[str, float]:
+        """Return the names of all terms, in their order, and what multiplies the mean of each in the loss.
+
+        The terms of the task have the task's weights, times what the method says. The same on every rank and at every
+        step.
+        """
 
     def counts(self, task: Task, batch: Batch) -> dict[str, int]:
         """Return how many rows each term sums over, known before the forward pass; the batch is on the host."""
 
     def backward(
-        self, task: Task, model: TaskModel, batch: Batch, scale: Mapping[str, float], autocast: Autocast
+        self, task: Task, model: TaskModel, batch: Batch, scale: Scale, autocast: Autocast
     ) -> dict[str, Tensor]:
         """Add the gradient of `sum of scale[term] * term` to the parameters' and return the sums of the terms.
 
-        `scale` is the weight of a term over its count in the whole step, so nothing is divided afterwards.
+        `scale` is the weight of a term over its count in the whole step, so nothing is divided afterwards. A scale of 0
+        must add zeros: a rank without rows of its own runs a pass in that way, to keep up with the others.
+        The call may be repeated for the same rows, so it must change nothing but gradients.
         """
 
 
@@ -45,7 +78,7 @@ def forward_terms(
     return task.terms(model, batch, outputs)
 
 
-def weighted(terms: Mapping[str, Tensor], scale: Mapping[str, float]) -> Tensor:
+def weighted(terms: Mapping[str, Tensor], scale: Scale) -> Tensor:
     """Return the sum of the terms by their scale."""
     return torch.stack([value * scale[name] for name, value in terms.items()]).sum()
 

@@ -1,33 +1,41 @@
-"""One forward and one backward pass."""
+"""One forward and one backward pass: plain training, and the base of methods that only change the loss."""
 
-from collections.abc import Mapping
-
-from torch import Tensor
+from torch import Tensor, nn
 
 from nlu.data.collate import Batch
-from nlu.methods.method import Autocast, detached, forward_terms, weighted
+from nlu.methods.method import Autocast, Context, Scale, detached, forward_terms, weighted
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
 
 class Plain:
-    """The gradient of the task's own loss."""
+    """The gradient of the task's own loss.
+
+    A method that changes the loss, and not how its gradient is taken, overrides `weights`, `counts` and `terms`. Then
+    adversarial methods can climb its loss as well (`method.of`).
+    """
 
     def __init__(self) -> None:
         """No options."""
 
-    def terms(self, task: Task) -> list[str]:
-        return list(task.term_names)
+    def prepare(self, model: TaskModel, context: Context) -> nn.Module | None:
+        return None
 
-    def weight_of(self, term: str) -> float:
-        return 1.0
+    def weights(self, task: Task) -> dict[str, float]:
+        return dict(task.term_weights)
 
     def counts(self, task: Task, batch: Batch) -> dict[str, int]:
         return task.counts(batch)
 
-    def backward(
-        self, task: Task, model: TaskModel, batch: Batch, scale: Mapping[str, float], autocast: Autocast
+    def terms(
+        self, task: Task, model: TaskModel, batch: Batch, autocast: Autocast, x_TD: Tensor | None = None
     ) -> dict[str, Tensor]:
-        terms = forward_terms(task, model, batch, autocast)
+        """Return the sum of each term with its graph; `x_TD` stands in for the vectors that words are looked up as."""
+        return forward_terms(task, model, batch, autocast, x_TD)
+
+    def backward(
+        self, task: Task, model: TaskModel, batch: Batch, scale: Scale, autocast: Autocast
+    ) -> dict[str, Tensor]:
+        terms = self.terms(task, model, batch, autocast)
         weighted(terms, scale).backward()
         return detached(terms)

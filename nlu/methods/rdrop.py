@@ -3,21 +3,20 @@
 Liang et al. 2021 (https://arxiv.org/abs/2106.14448), equations 2-4.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from nlu.config.types import NonNegativeFloat
 from nlu.data.collate import Batch
-from nlu.methods.method import Autocast, detached, weighted
+from nlu.methods.method import Autocast
+from nlu.methods.plain import Plain
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
 CONSISTENCY = "consistency"
 
 
-class RDrop:
+class RDrop(Plain):
     """The mean loss of two passes, plus how much their predictions differ."""
 
     def __init__(self, *, alpha: NonNegativeFloat = 1.0):
@@ -28,22 +27,18 @@ class RDrop:
         """
         self.alpha = alpha
 
-    def terms(self, task: Task) -> list[str]:
-        return [*task.term_names, CONSISTENCY]
-
-    def weight_of(self, term: str) -> float:
-        return self.alpha / 2 if term == CONSISTENCY else 1.0
+    def weights(self, task: Task) -> dict[str, float]:
+        return {**task.term_weights, CONSISTENCY: self.alpha / 2}
 
     def counts(self, task: Task, batch: Batch) -> dict[str, int]:
         return {**task.counts(batch), CONSISTENCY: task.rows(batch)}
 
-    def backward(
-        self, task: Task, model: TaskModel, batch: Batch, scale: Mapping[str, float], autocast: Autocast
+    def terms(
+        self, task: Task, model: TaskModel, batch: Batch, autocast: Autocast, x_TD: Tensor | None = None
     ) -> dict[str, Tensor]:
         with autocast():
-            passes = [task.forward(model, batch) for _ in range(2)]
+            passes = [task.forward(model, batch, x_TD) for _ in range(2)]
         first, second = (task.terms(model, batch, outputs) for outputs in passes)
         terms = {name: torch.stack([first[name], second[name]]).mean() for name in first}
         terms[CONSISTENCY] = task.divergence(batch, *passes)
-        weighted(terms, scale).backward()
-        return detached(terms)
+        return terms

@@ -12,6 +12,7 @@ from nlu.config.errors import UserError
 from nlu.config.types import Fraction, NonNegativeFloat, PositiveFloat
 from nlu.models.head import HasLearningRates
 from nlu.models.task_model import TaskModel
+from nlu.optim.optimizer import named_parameters
 
 log = logging.getLogger(__name__)
 
@@ -70,17 +71,19 @@ class AdamW:
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
         self.layer_lr_decay, self.top_lr_ratio, self.freeze = layer_lr_decay, top_lr_ratio, list(freeze)
 
-    def build(self, model: TaskModel) -> torch.optim.Optimizer:
-        """Freeze what is to be frozen and return the optimizer; each group keeps its own `base_lr`.
+    def build(self, model: TaskModel, own: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Freeze what is to be frozen and return the optimizer. What a method trains has the rate of the head.
 
         Raises UserError where a pattern matches no parameter or nothing is left to train.
         """
-        self._freeze(model)
+        named = list(named_parameters(model, own))
+        self._freeze(named)
         of_head = model.head.learning_rates if isinstance(model.head, HasLearningRates) else {}
         own_rates = {f"head.{name}": rate for name, rate in of_head.items()}
-        norms = {id(p) for m in model.modules() if _is_norm(m) for p in m.parameters(recurse=False)}
+        modules = [*model.modules(), *(own.modules() if own is not None else ())]
+        norms = {id(p) for m in modules if _is_norm(m) for p in m.parameters(recurse=False)}
         groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
-        for name, parameter in model.named_parameters():
+        for name, parameter in named:
             if parameter.requires_grad:
                 is_shape = parameter.dim() < 2 or name.endswith("bias") or id(parameter) in norms
                 lr, decay = self.lr * self._ratio(model, name), 0.0 if is_shape else self.weight_decay
@@ -89,7 +92,7 @@ class AdamW:
             raise UserError(f"optimizer.freeze is {self.freeze}, which leaves nothing to train; drop a pattern")
         return FusedAdamW(
             [
-                {"params": parameters, "lr": lr, "base_lr": lr, "weight_decay": decay, "has_own_lr": has_own_lr}
+                {"params": parameters, "lr": lr, "weight_decay": decay, "has_own_lr": has_own_lr}
                 for (lr, decay, has_own_lr), parameters in groups.items()
             ],
             betas=self.betas,
@@ -97,19 +100,19 @@ class AdamW:
             fused=True,
         )
 
-    def _freeze(self, model: nn.Module) -> None:
-        names = [name for name, _ in model.named_parameters()]
+    def _freeze(self, named: list[tuple[str, nn.Parameter]]) -> None:
+        names = [name for name, _ in named]
         for pattern in self.freeze:
             if not fnmatch.filter(names, pattern):
                 raise UserError(
                     f"optimizer.freeze has the pattern {pattern!r}, which matches no parameter; names look like "
                     f"{names[0]}, {names[-1]}"
                 )
-        for name, parameter in model.named_parameters():
+        for name, parameter in named:
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.freeze):
                 parameter.requires_grad_(False)
         if self.freeze:
-            frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+            frozen = [name for name, parameter in named if not parameter.requires_grad]
             log.info("frozen: %d of %d parameters, e.g. %s", len(frozen), len(names), ", ".join(frozen[:3]))
 
     def _ratio(self, model: TaskModel, name: str) -> float:
@@ -133,6 +136,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> float:
     Returns the highest, but for rates that a head brought, which optimizer.lr does not change.
     """
     for group in optimizer.param_groups:
-        group["lr"] = group["base_lr"] * factor
+        # A group has its peak rate until the first step sets another.
+        group["lr"] = group.setdefault("base_lr", group["lr"]) * factor
     groups = [group for group in optimizer.param_groups if not group.get("has_own_lr")] or optimizer.param_groups
     return max(group["lr"] for group in groups)

@@ -1,8 +1,8 @@
 """Freeing disk space in run folders without losing what a run is kept for.
 
 Of a run that has ended, complete or pruned, the best checkpoint stays, and all that `RUN/last` predicts with: its
-weights, their moving average and its state. Removed are further best checkpoints, the optimizer's state in `last`,
-which only a longer training from there needs, and what interrupted saves left behind. A run that has not ended, one
+weights, their moving average and its state. Removed are further best checkpoints, the optimizer's state and the
+method's parameters in `last`, which only a longer training from there needs, and what interrupted saves left behind. A run that has not ended, one
 that a process holds, and the parts of a command that has not ended stay as they are: a resume needs them.
 """
 
@@ -20,7 +20,7 @@ from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.settle import is_whole, remove
 
 ENDED = ("complete", "pruned")
-OPTIMIZER = "optimizer.safetensors"
+OPTIMIZER, METHOD = "optimizer.safetensors", "method.safetensors"
 BEST = re.compile(r"best-(\d+)")
 
 
@@ -66,8 +66,9 @@ def _removable(folder: Path, keep_best: int, keep_optimizer: bool) -> Iterator[P
         best = BEST.fullmatch(path.name)
         if (best and int(best[1]) > keep_best) or (path.name.startswith(".") and path.is_dir()):
             yield path
-    if not keep_optimizer and (path := checkpoints / "last" / OPTIMIZER).is_file():
-        yield path
+    for name in () if keep_optimizer else (OPTIMIZER, METHOD):
+        if (path := checkpoints / "last" / name).is_file():
+            yield path
 
 
 def _size(path: Path) -> int:

@@ -7,15 +7,16 @@ stands in for the other.
 import json
 import logging
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from nlu.config.errors import CheckpointError
 from nlu.runs.state import Best, State
@@ -54,17 +55,12 @@ class Checkpoints:
         self._labels = labels
         self._tokenizer = tokenizer
 
-    def save_last(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None,
-        state: State, order: OrderKey,
-    ) -> None:  # fmt: skip
-        """Replace `last`: weights, optimizer, moving average, state, and `order`, what the order of examples hangs on.
+    def save_last(self, tensors: Mapping[str, dict[str, Tensor]], state: State, order: OrderKey) -> None:
+        """Replace `last`: tensors by part (model, optimizer, ...), state, and `order`, what the order of examples
+        depends on.
 
         Raises CheckpointError where the disk is full or does not take it; the older checkpoint then stands.
         """
-        tensors = {"model": model.state_dict(), "optimizer": optimizer_tensors(model, optimizer)}
-        if average is not None:
-            tensors["average"] = average
         document = {"state": state.to_json(), "order": order, "parts": sorted(tensors)}
         self._write("last", tensors, {"state.json": document}, step=state.step)
 
@@ -96,7 +92,7 @@ class Checkpoints:
         arrange_best(self.folder, [entry.step for entry in best])
 
     def _write(
-        self, name: str, tensors: dict[str, dict[str, Tensor]], documents: dict[str, Any], step: int | None = None
+        self, name: str, tensors: Mapping[str, dict[str, Tensor]], documents: dict[str, Any], step: int | None = None
     ) -> None:
         final = self.folder / name
         new = None
@@ -199,37 +195,49 @@ def read_order(path: Path) -> tuple[int, OrderKey]:
     except (KeyError, TypeError) as error:
         shown = source_of(path)
         raise CheckpointError(
-            f"{shown} was saved by an earlier version, whose state has other parts ({error}); go on with that version, "
-            f"or take its weights alone with model.pretrained={shown.parent.parent}/last in another hydra.run.dir"
+            f"{shown} was saved by an earlier version, whose state has other parts ({error}); continue with that version, "
+            f"or take only its weights with model.pretrained={shown.parent.parent}/last in another hydra.run.dir"
         ) from error
     return step, order
 
 
-def load_last(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None
-) -> tuple[State, OrderKey]:
-    """Put a saved state back in place; returns the state and the `order` it was saved with.
+@dataclass(frozen=True)
+class Saved:
+    """A saved state, opened; its tensors are read part by part."""
 
-    Raises CheckpointError where a file is damaged or belongs to another model.
+    folder: Path
+    state: State
+    order: OrderKey
+    parts: frozenset[str]
+
+    def tensors(self, part: str) -> dict[str, Tensor]:
+        """Read the tensors of a part. Raises ValueError where they were saved at another step than the state."""
+        file = self.folder / f"{part}.safetensors"
+        with safe_open(file, "pt") as opened:
+            step = (opened.metadata() or {}).get(STEP)
+        # Older ones do not say.
+        if step is not None and step != str(self.state.step):
+            raise ValueError(f"{file.name} is of step {step}, state.json of step {self.state.step}")
+        return load_file(file)
+
+
+@contextmanager
+def opened_last(path: Path) -> Iterator[Saved]:
+    """Open a saved state for the block, which puts it in place.
+
+    Raises CheckpointError where a file is damaged, or where the block fails because the state is of another model.
     """
     shown = source_of(path)
     if not (path / "optimizer.safetensors").is_file():
         raise CheckpointError(
             f"{shown} holds no state of the optimizer, which nlu.report clean removes from runs that have ended; start "
-            f"anew from its weights with model.pretrained={shown.parent.parent}/best"
+            f"a new run from its weights with model.pretrained={shown.parent.parent}/best"
         )
     try:
         saved = json.loads((path / "state.json").read_text())
-        state = State.from_json(saved["state"])
-        model.load_state_dict(_load(path, "model", state))
-        load_optimizer_tensors(model, optimizer, _load(path, "optimizer", state))
-        if average is not None and _has_average(path, saved):
-            for name, value in _load(path, "average", state).items():
-                average[name].copy_(value)
-        elif average is not None:
-            begin_average(model, average)
-            log.info("%s was saved without a moving average of the weights; it begins with them", shown)
-        return state, saved["order"]
+        # Older states do not say what they consist of.
+        parts = saved.get("parts") or [file.stem for file in path.glob("*.safetensors")]
+        yield Saved(path, State.from_json(saved["state"]), saved["order"], frozenset(parts))
     except (OSError, KeyError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
         raise damaged(shown, error) from error
 
@@ -241,49 +249,6 @@ def damaged(path: object, error: Exception) -> CheckpointError:
         f"{path} cannot be continued from ({reason}): it is damaged, or of another model or labels; give another "
         "with resume=PATH, or start anew in another hydra.run.dir"
     )
-
-
-def _load(path: Path, part: str, state: State) -> dict[str, Tensor]:
-    """Read the tensors of a part. Raises ValueError where they were saved at another step than the state."""
-    file = path / f"{part}.safetensors"
-    with safe_open(file, "pt") as opened:
-        step = (opened.metadata() or {}).get(STEP)
-    # Older ones do not say.
-    if step is not None and step != str(state.step):
-        raise ValueError(f"{file.name} is of step {step}, state.json of step {state.step}")
-    return load_file(file)
-
-
-def _has_average(path: Path, saved: dict[str, Any]) -> bool:
-    # Older states do not say what they consist of.
-    return "average" in saved["parts"] if "parts" in saved else (path / "average.safetensors").is_file()
-
-
-def begin_average(model: nn.Module, average: dict[str, Tensor]) -> None:
-    """Set a moving average to the weights as they are."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name in average:
-                average[name].copy_(parameter)
-
-
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's state as `<field>:<parameter name>`."""
-    tensors = {}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{key}:{name}"] = torch.as_tensor(value)
-    return tensors
-
-
-def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Set the optimizer's state from what `optimizer_tensors` gave."""
-    parameters = dict(model.named_parameters())
-    for full_name, value in tensors.items():
-        key, _, name = full_name.partition(":")
-        parameter = parameters[name]
-        # The step counter of a fused optimizer lives with the parameter, and so do its moments.
-        optimizer.state[parameter][key] = value.to(parameter.device)
 
 
 def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ C labels, T tokens, D width.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -46,8 +47,8 @@ class Task(Protocol):
         """Return the choice that head=auto stands for."""
 
     @property
-    def term_names(self) -> tuple[str, ...]:
-        """The terms of the loss."""
+    def term_weights(self) -> Mapping[str, float]:
+        """The terms of the loss, in their order, and what multiplies the mean of each in it."""
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Return how many rows each term of the loss sums over; the batch is on the host."""
@@ -87,7 +88,7 @@ class RowsOfLogits:
 
     heads: ClassVar[tuple[str, ...]]
     reads: ClassVar[tuple[str, ...]] = ("logits",)
-    term_names = ("labels",)
+    term_weights: Mapping[str, float] = MappingProxyType({"labels": 1.0})
 
     def __init__(self, loss: Loss, target: Target):
         self.loss, self.known = loss, target

@@ -21,14 +21,16 @@ from nlu.data.prepare import Part, prepare, prepare_part
 from nlu.data.seeds import stable_seed
 from nlu.data.targets import Target
 from nlu.display.progress import Progress
+from nlu.methods.method import Context, Method
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
+from nlu.optim.optimizer import Optimizer
 from nlu.runs.checkpoint import Checkpoints
 from nlu.runs.state import State
 from nlu.storage.resources import fetch
 from nlu.tasks.task import Task
 from nlu.training.journal import Journal
-from nlu.training.loop import Training
+from nlu.training.loop import Training, Trial
 from nlu.training.parallel import strategy
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import order_key_of, resume
@@ -46,15 +48,19 @@ class Data:
     source: Pretrained | None
 
 
-def build_run(config: Run, run_dir: Path, ranks: Ranks, progress: Progress, checkpoint: Path | None) -> Training:
-    """Build every part of the run and, from a checkpoint, put its state in place."""
+def build_run(
+    config: Run, run_dir: Path, ranks: Ranks, progress: Progress, checkpoint: Path | None, trial: Trial | None = None,
+    after_save: Callable[[], None] = lambda: None,
+) -> Training:  # fmt: skip
+    """Build every part of the run and, from a checkpoint, put its state in place. `trial` and `after_save` are those of
+    Training."""
     trainer, trusted = config.trainer, config.trusted_packages
     data = build_data(config, ranks, progress)
     store = data.store
     task = build_task(config, store)
     require_metric(config, task, store)
     model = build_model(config, data, task)
-    stepper = build_stepper(config, model, task, ranks)
+    stepper = build_stepper(config, model, task, store, ranks)
     order_key = order_key_of(config, store, ranks, model)
     checkpoints = Checkpoints(
         run_dir, config=model.backbone.settings(), labels=labels_of(data), tokenizer=store.tokenizer,
@@ -64,7 +70,7 @@ def build_run(config: Run, run_dir: Path, ranks: Ranks, progress: Progress, chec
     state = resume(checkpoint, stepper, order_key) if checkpoint else State()
     return Training(
         trainer, config.seed, task, scheduler, stepper, store, state, clock, order_key, checkpoints, run_dir, progress,
-        Journal(ranks, build(config.tracker, trusted=trusted)),
+        Journal(ranks, build(config.tracker, trusted=trusted)), trial, after_save,
     )  # fmt: skip
 
 
@@ -110,17 +116,24 @@ def assemble(
     return TaskModel(backbone, head, layout)
 
 
-def build_stepper(config: Run, model: TaskModel, task: Task, ranks: Ranks) -> Stepper:
+def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks: Ranks) -> Stepper:
     """Build what does one step: optimizer, method, precision and, if asked for, the moving average of the weights."""
     trainer, trusted = config.trainer, config.trusted_packages
+    method: Method = build(config.method, trusted=trusted)
+    # Ranks that differ in what the weights' random start took from the generator still build the same.
+    torch.manual_seed(stable_seed(config.seed, "method"))
+    own = method.prepare(model, Context(task, store, config.seed, ranks.device))
     parallel = strategy(ranks)
     model = parallel.prepare(model)
-    optimizer = build(config.optimizer, trusted=trusted).build(model)
+    own = None if own is None else parallel.prepare(own)
+    # The optimizer comes after the strategy, which may put other parameters in the place of those that were built.
+    chosen: Optimizer = build(config.optimizer, trusted=trusted)
+    optimizer = chosen.build(model, own)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     average = {name: parameter.detach().clone() for name, parameter in trained.items()} if trainer.ema_decay else None
     return Stepper(
-        model, optimizer, task, build(config.method, trusted=trusted), build(config.precision, trusted=trusted),
-        parallel, config.seed, trainer.clip_norm, average, trainer.ema_decay,
+        model, optimizer, task, method, build(config.precision, trusted=trusted), parallel, config.seed,
+        trainer.clip_norm, average, trainer.ema_decay, own,
     )  # fmt: skip
 
 

@@ -64,18 +64,18 @@ class Training:
     state: State
     clock: Clock
     order_key: OrderKey
-    """what the order of examples hangs on; stored beside the state"""
+    """what the order of examples depends on; stored beside the state"""
     checkpoints: Checkpoints
     run_dir: Path
     progress: Progress
     journal: Journal
-    """told of every row of the tables, on all ranks"""
-    tables: dict[str, Table] = field(default_factory=dict)
-    """train.tsv and valid.tsv on rank 0, none elsewhere"""
+    """gets every row of the tables, on all ranks"""
     trial: Trial | None = None
     """on all ranks or on none"""
     after_save: Callable[[], None] = lambda: None
     """called on rank 0 whenever the last state was saved"""
+    tables: dict[str, Table] = field(default_factory=dict)
+    """train.tsv and valid.tsv on rank 0, none elsewhere; opened when the run begins to write"""
     unsaved: dict[str, Scored] = field(default_factory=dict)
     """by set: the records of the best evaluation, if it is newer than the saved state; they are kept with the next"""
 
@@ -232,7 +232,7 @@ def log_window(run: Training, lr: float) -> None:
             "step": state.step,
             "epoch": run.clock.epoch(state.step),
             "examples": run.clock.examples(state.step),
-            "loss": sum(run.stepper.method.weight_of(name) * mean for name, mean in means.items()),
+            "loss": sum(run.stepper.weights[name] * mean for name, mean in means.items()),
             "gnorm": window.gnorm_sum / window.steps,
             "clipped": window.clipped / window.steps,
             "lr": lr,
@@ -261,9 +261,13 @@ def evaluate(run: Training) -> None:
         state.last_metrics = metrics
         run.progress.metric(f"{run.eval_sets[0]} {run.metric}", entry.value)
         log_evaluation(run, entry)
-        if enters_best(run, entry) and ranks.is_first:
-            require_newest(run)
-            run.checkpoints.save_best(run.stepper.parallel.state_dict(run.stepper.model), state.best)
+        if enters_best(run, entry):
+            if ranks.is_first:
+                require_newest(run)
+            # All ranks take part: each may hold only a part of every tensor.
+            weights = run.stepper.parallel.state_dict(run.stepper.model)
+            if ranks.is_first:
+                run.checkpoints.save_best(weights, state.best)
     replaced = scored
     if state.best and state.best[0] is entry:
         replaced, run.unsaved = run.unsaved, scored
@@ -324,7 +328,8 @@ def out_of_patience(run: Training) -> bool:
 
 
 def save_last(run: Training) -> None:
-    """Replace checkpoints/last, on rank 0; the others wait, so that no rank runs ahead of a saved state.
+    """Replace checkpoints/last. All ranks take part: each may hold only a part of every tensor. Rank 0 writes, and the
+    others wait for it, so that no rank runs ahead of a saved state.
 
     The predictions of the best evaluation are replaced here, so that they are of the best evaluation that the state
     names. Only after that do best checkpoints go that it no longer names: a run killed before continues from a state
@@ -337,14 +342,13 @@ def save_last(run: Training) -> None:
         keep_predictions(run.run_dir, name, one, run.task, run.stepper.ranks, step=run.state.best[0].step)
         one.spool.close()
     run.unsaved = {}
+    tensors = run.stepper.saved.gather()
     if run.stepper.ranks.is_first:
-        # A run that goes on from this state writes the rows before it no more.
+        # A run that continues from this state does not write the rows before it again.
         for table in run.tables.values():
             table.sync()
         run.journal.sync()
-        run.checkpoints.save_last(
-            run.stepper.model, run.stepper.optimizer, run.stepper.average, run.state, run.order_key
-        )
+        run.checkpoints.save_last(tensors, run.state, run.order_key)
         run.checkpoints.arrange(run.state.best)
         run.after_save()
     run.stepper.ranks.barrier()

@@ -3,6 +3,7 @@
 A strategy holds no collective inside a micro-batch, so that a rank may run one again, or have fewer than the others.
 """
 
+from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from nlu.training.ranks import Ranks
 
-Model = TypeVar("Model", bound=nn.Module)
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Parallel(Protocol):
@@ -19,8 +20,8 @@ class Parallel(Protocol):
 
     ranks: Ranks
 
-    def prepare(self, model: Model) -> Model:
-        """Return the model as this rank holds it."""
+    def prepare(self, module: Module) -> Module:
+        """Move a module to the device, in place, and return it as this rank holds it."""
 
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
         """Add up the gradients over all ranks, in place, and return the sum of `totals`, a small vector.
@@ -31,11 +32,19 @@ class Parallel(Protocol):
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """Return the Euclidean norm of the whole gradient, on the device."""
 
-    def state_dict(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the whole weights on rank 0."""
+    def state_dict(self, module: nn.Module) -> dict[str, Tensor]:
+        """Return the whole weights and buffers of a module on rank 0. Every rank calls it."""
 
-    def load(self, model: nn.Module, weights: dict[str, Tensor]) -> None:
-        """Put whole weights, which every rank has read, in place."""
+    def load(self, module: nn.Module, weights: dict[str, Tensor]) -> None:
+        """Put whole weights, which every rank has read, in place. Every rank calls it."""
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors that lie as the parameters do, such as moments and averages, whole on rank 0. Every rank
+        calls it with the same names in the same order; what the others get is not used."""
+
+    def place(self, whole: Tensor, like: Tensor) -> Tensor:
+        """Return this rank's part of a tensor that every rank has read, on the device; `like` is the parameter that it
+        belongs to."""
 
 
 class Single:
@@ -44,8 +53,8 @@ class Single:
     def __init__(self, ranks: Ranks):
         self.ranks = ranks
 
-    def prepare(self, model: Model) -> Model:
-        return model.to(self.ranks.device)
+    def prepare(self, module: Module) -> Module:
+        return module.to(self.ranks.device)
 
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
         return totals
@@ -53,11 +62,17 @@ class Single:
     def norm(self, gradients: list[Tensor]) -> Tensor:
         return torch.nn.utils.get_total_norm(gradients)
 
-    def state_dict(self, model: nn.Module) -> dict[str, Tensor]:
-        return model.state_dict()
+    def state_dict(self, module: nn.Module) -> dict[str, Tensor]:
+        return module.state_dict()
 
-    def load(self, model: nn.Module, weights: dict[str, Tensor]) -> None:
-        model.load_state_dict(weights)
+    def load(self, module: nn.Module, weights: dict[str, Tensor]) -> None:
+        module.load_state_dict(weights)
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(tensors)
+
+    def place(self, whole: Tensor, like: Tensor) -> Tensor:
+        return whole.to(like.device)
 
 
 class Replicated(Single):

@@ -14,7 +14,7 @@ from torch import nn
 from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
 from nlu.data.opening import Store
-from nlu.runs.checkpoint import OrderKey, load_last, read_order, source_of
+from nlu.runs.checkpoint import OrderKey, read_order, source_of
 from nlu.runs.state import State
 from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper
@@ -77,7 +77,7 @@ PASSED_OVER = {"world_size", "store", "machine"}
 
 def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey) -> State:
     """Load a saved state. Raises CheckpointError where its position means another order of examples, or its best
-    evaluations are of other sets. The rows are compared before weights are read, since a vocabulary may hang on them.
+    evaluations are of other sets. The rows are compared before weights are read, since a vocabulary may depend on them.
     """
     step, saved = read_order(checkpoint)
     if "machine" not in saved:
@@ -93,7 +93,7 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey) -> State:
             remedy="write the values of its config.yaml, with the same files, to go on, or take only its weights with "
             "model.pretrained=RUN/last",
         )
-    state, _ = load_last(checkpoint, stepper.model, stepper.optimizer, stepper.average)
+    state, _ = stepper.saved.load(checkpoint)
     for change in changes(saved, order_key):
         log.warning("%s, so the bytes will differ from an unbroken run", change)
     for change in changed_versions(saved, order_key):

@@ -47,8 +47,7 @@ def run_single(
         if checkpoint is not None and (run_dir / "result.json").is_file():
             say_finished(run_dir, f"run in {run_dir} is", config.data)
             return 0
-        run = build_run(config, run_dir, ranks, progress, checkpoint)
-        run.trial, run.after_save = trial, after_save
+        run = build_run(config, run_dir, ranks, progress, checkpoint, trial, after_save)
         # Until here there is nothing to save.
         with run.journal.closed_on_errors(), stopping.polled():
             before_training()
@@ -96,11 +95,12 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
     state.best = [entry for entry in state.best if entry.step in held]
     # Patience counts from what is known as the best, or from here where nothing is.
     state.improved_at = state.best[0].step if state.best else state.step
+    tensors = run.stepper.saved.gather()
     # The others may still be reading what is changed now.
     ranks.barrier()
     if ranks.is_first:
         taken.judge_anew(state.best)
-        taken.save_last(run.stepper.model, run.stepper.optimizer, run.stepper.average, state, run.order_key)
+        taken.save_last(tensors, state, run.order_key)
         keep_predictions_of(taken.folder, run.eval_sets, state.best[0].step if state.best else None)
         mark_whole(taken.folder)
         write_config(run.run_dir, config.to_config())
@@ -128,7 +128,7 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     ranks, run_dir = run.stepper.ranks, run.run_dir
     write_command(run_dir, config, overrides, ranks)
     write_json(run_dir / "data.json", facts)
-    terms = run.stepper.terms
+    terms = run.stepper.weights
     columns = (*TRAIN_COLUMNS, *(f"loss_{name}" for name in terms if len(terms) > 1))
     run.tables = {
         "train": Table(run_dir / TRAIN, columns), "valid": Table(run_dir / VALID, VALID_COLUMNS),
@@ -142,12 +142,15 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     log.info("run folder %s", run_dir)
     for line in lines(facts):
         log.info("%s", line)
-    model = run.stepper.model
+    stepper = run.stepper
+    everything, trained, beside = (
+        f"{sum(parameter.numel() for parameter in part):,}"
+        for part in (stepper.model.parameters(), stepper.trained_weights, stepper.own.parameters() if stepper.own else ())
+    )
     log.info(
-        "model: %s parameters, %s of them trained; %s steps of %s examples on %s",
-        *(f"{sum(p.numel() for p in part):,}" for part in (list(model.parameters()), run.stepper.trained)),
-        f"{run.total_steps:,}", run.trainer.batch_size * run.trainer.accumulation,
-        f"{ranks.world_size} x {ranks.device.type}",
+        "model: %s parameters, %s of them trained%s; %s steps of %s examples on %s", everything, trained,
+        f", and {beside} of the method" if stepper.own else "", f"{run.total_steps:,}",
+        run.trainer.batch_size * run.trainer.accumulation, f"{ranks.world_size} x {ranks.device.type}",
     )  # fmt: skip
     for warning in _warnings(run):
         log.warning("%s", warning)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.data.collate import Batch, collate
@@ -20,9 +20,11 @@ from nlu.data.seeds import stable_seed
 from nlu.methods.method import Method
 from nlu.models.task_model import TaskModel
 from nlu.optim.adamw import update
+from nlu.optim.optimizer import named_parameters
 from nlu.tasks.task import Task
 from nlu.training.parallel import Parallel
 from nlu.training.precision import Precision
+from nlu.training.saving import TrainedParts
 
 SHOWN_ROWS = 8
 
@@ -94,12 +96,17 @@ class Stepper:
     average: dict[str, Tensor] | None
     """moving average of the weights, by parameter"""
     ema_decay: float
+    own: nn.Module | None = None
+    """what the method trains beside the model"""
 
     def __post_init__(self) -> None:
         self.ranks = self.parallel.ranks
         self.device = self.ranks.device
-        self.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self._names = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        self.weights = self.method.weights(self.task)
+        """of all terms of the loss; the same on a rank that has no rows"""
+        named = named_parameters(self.model, self.own)
+        self.trained = [parameter for _, parameter in named if parameter.requires_grad]
+        self._of_model = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
         self.is_asynchronous = self.device.type == "cuda"
         self._failed = torch.zeros((), device=self.device) if self.is_asynchronous else None
 
@@ -116,7 +123,7 @@ class Stepper:
             collate(part, examples_B, (self.seed, epoch)) if len(examples_B) else None for examples_B in micro_batches
         ]
         counts, stop = self._count(batches, stop)
-        scale = {name: self.method.weight_of(name) / max(1, count) for name, count in counts.items()}
+        scale = {name: self.weights[name] / max(1, count) for name, count in counts.items()}
         totals = torch.zeros(len(counts), dtype=torch.float64, device=self.device)
         for micro, batch in enumerate(batches):
             if batch is not None:
@@ -143,14 +150,18 @@ class Stepper:
             if batch is not None:
                 for name, count in self.method.counts(self.task, batch).items():
                     own[name] = own.get(name, 0) + count
-        names = self.terms
-        *totals, stops = self.ranks.sum_on_host([*(float(own.get(name, 0)) for name in names), float(stop)])
-        return {name: int(total) for name, total in zip(names, totals, strict=True)}, stops > 0
+        *totals, stops = self.ranks.sum_on_host([*(float(own.get(name, 0)) for name in self.weights), float(stop)])
+        return {name: int(total) for name, total in zip(self.weights, totals, strict=True)}, stops > 0
 
     @property
-    def terms(self) -> list[str]:
-        """The names of all terms of the loss; the same on a rank that has no rows."""
-        return self.method.terms(self.task)
+    def trained_weights(self) -> list[nn.Parameter]:
+        """The parameters of the model that are trained."""
+        return list(self._of_model.values())
+
+    @property
+    def saved(self) -> TrainedParts:
+        """What of this step's parts a checkpoint holds."""
+        return TrainedParts(self.parallel, self.model, self.optimizer, self.average, self.own)
 
     def _backward(self, batch: Batch, scale: dict[str, float], number: int, micro: int) -> Tensor:
         device = self.device
@@ -216,10 +227,10 @@ class Stepper:
     @torch.no_grad()
     def _update_average(self, number: int) -> None:
         if self.average is not None:
-            shadow = [self.average[name] for name in self._names]
+            shadow = [self.average[name] for name in self._of_model]
             # A young average would be mostly initial weights; the decay grows to its value over the first steps.
             decay = min(self.ema_decay, (1 + number) / (10 + number))
-            torch._foreach_lerp_(shadow, [parameter.data for parameter in self.trained], 1 - decay)
+            torch._foreach_lerp_(shadow, [parameter.data for parameter in self._of_model.values()], 1 - decay)
 
 
 def _named(found: list[int], all_rows: list[int]) -> str:

@@ -29,7 +29,7 @@ def test_the_loss_is_half_of_equation_4(parts_of: Any) -> None:
     paper = (nll + alpha * kl).mean()
     method = RDrop(alpha=alpha)
     counts = method.counts(parts.task, parts.batch)
-    scale = {name: method.weight_of(name) / count for name, count in counts.items()}
+    scale = {name: weight / counts[name] for name, weight in method.weights(parts.task).items()}
     torch.manual_seed(5)
     sums = method.backward(parts.task, parts.model, parts.batch, scale, nullcontext)
     loss = sum(scale[name] * value.item() for name, value in sums.items())
@@ -46,7 +46,7 @@ def test_the_gradient_is_that_of_half_of_equation_4(parts_of: Any) -> None:
     kl_N = ((p.exp() - q.exp()) * (p - q)).sum(1) / 2
     ((-p[rows, labels] - q[rows, labels] + alpha * kl_N) / 2).mean().backward()
     expected = parts.gradients()
-    scale = {name: method.weight_of(name) / len(labels) for name in ("labels", "consistency")}
+    scale = {name: weight / len(labels) for name, weight in method.weights(parts.task).items()}
     torch.manual_seed(5)
     method.backward(parts.task, parts.model, parts.batch, scale, nullcontext)
     for name, gradient in parts.gradients().items():

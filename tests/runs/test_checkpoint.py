@@ -18,12 +18,12 @@ from nlu.runs.checkpoint import (
     arrange_best,
     damaged,
     find_last,
-    load_last,
-    load_optimizer_tensors,
-    optimizer_tensors,
 )
 from nlu.runs.state import Best, State, Throughput, Window
 from nlu.runs.tallies import Histogram, Mean
+from nlu.training.parallel import Single
+from nlu.training.ranks import Ranks
+from nlu.training.saving import TrainedParts, load_optimizer_tensors, optimizer_tensors
 from nlu.storage.settle import MARKER, aside, mark_whole, replace
 from tests.disk import followed
 
@@ -49,6 +49,10 @@ def trained_model() -> tuple[nn.Module, torch.optim.Optimizer]:
         model(torch.randn(5, 4)).square().sum().backward()
         optimizer.step()
     return model, optimizer
+
+
+def parts(model: nn.Module, optimizer: torch.optim.Optimizer, average: Any = None, own: Any = None) -> TrainedParts:
+    return TrainedParts(Single(Ranks(0, 1, torch.device("cpu"))), model, optimizer, average, own)
 
 
 def checkpoints(run_dir: Path) -> Checkpoints:
@@ -125,11 +129,11 @@ def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
     model, optimizer = trained_model()
     state = in_which_no_field_has_its_default()
     average = {name: parameter.detach() * 2 for name, parameter in model.named_parameters()}
-    checkpoints(tmp_path).save_last(model, optimizer, average, state, {"seed": 1})
+    checkpoints(tmp_path).save_last(parts(model, optimizer, average).gather(), state, {"seed": 1})
     other = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     fresh = torch.optim.AdamW(other.parameters(), lr=0.1, fused=True)
     empty = {name: torch.zeros_like(parameter) for name, parameter in other.named_parameters()}
-    loaded, order = load_last(tmp_path / "checkpoints" / "last", other, fresh, empty)
+    loaded, order = parts(other, fresh, empty).load(tmp_path / "checkpoints" / "last")
     assert (loaded, order) == (state, {"seed": 1})
     assert all(torch.equal(empty[name], average[name]) for name in average)
     for one, its_optimizer in ((model, optimizer), (other, fresh)):
@@ -143,11 +147,12 @@ def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
 def test_the_optimizer_state_of_another_model_is_refused(tmp_path: Path) -> None:
     model, optimizer = trained_model()
     with pytest.raises(KeyError):
-        load_optimizer_tensors(nn.Linear(4, 8), optimizer, optimizer_tensors(model, optimizer))
-    checkpoints(tmp_path).save_last(model, optimizer, None, State(), {})
+        other: Any = nn.Linear(4, 8)
+        load_optimizer_tensors(other, None, optimizer, optimizer_tensors(model, None, optimizer), lambda value, _: value)
+    checkpoints(tmp_path).save_last(parts(model, optimizer).gather(), State(), {})
     other = nn.Sequential(nn.Linear(4, 9))
     with pytest.raises(CheckpointError, match="cannot be continued from"):
-        load_last(tmp_path / "checkpoints" / "last", other, torch.optim.AdamW(other.parameters()), None)
+        parts(other, torch.optim.AdamW(other.parameters())).load(tmp_path / "checkpoints" / "last")
 
 
 def test_tensors_that_share_memory_are_saved_and_come_back(tmp_path: Path) -> None:
@@ -160,8 +165,8 @@ def test_tensors_that_share_memory_are_saved_and_come_back(tmp_path: Path) -> No
 
     model, other = Tied(), Tied()
     assert not torch.equal(model.output.weight, other.output.weight)
-    checkpoints(tmp_path).save_last(model, torch.optim.SGD(model.parameters()), None, State(step=1), {})
-    load_last(tmp_path / "checkpoints" / "last", other, torch.optim.SGD(other.parameters()), None)
+    checkpoints(tmp_path).save_last(parts(model, torch.optim.SGD(model.parameters())).gather(), State(step=1), {})
+    parts(other, torch.optim.SGD(other.parameters())).load(tmp_path / "checkpoints" / "last")
     assert torch.equal(other.output.weight, model.output.weight) and other.output.weight is other.embedding.weight
     assert torch.equal(other.part, model.embedding.weight[1:3])
 
@@ -173,14 +178,14 @@ def test_a_moving_average_that_was_not_saved_begins_with_the_weights_one_that_wa
     model, optimizer = trained_model()
     last = tmp_path / "checkpoints" / "last"
     average = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
-    checkpoints(tmp_path).save_last(model, optimizer, None, State(step=3), {})
-    load_last(last, model, optimizer, average)
+    checkpoints(tmp_path).save_last(parts(model, optimizer).gather(), State(step=3), {})
+    parts(model, optimizer, average).load(last)
     assert all(torch.equal(average[name], parameter) for name, parameter in model.named_parameters())
     assert "without a moving average" in caplog.text
-    checkpoints(tmp_path).save_last(model, optimizer, average, State(step=3), {})
+    checkpoints(tmp_path).save_last(parts(model, optimizer, average).gather(), State(step=3), {})
     (last / "average.safetensors").unlink()
     with pytest.raises(CheckpointError, match="damaged"):
-        load_last(last, model, optimizer, average)
+        parts(model, optimizer, average).load(last)
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer", "average"])
@@ -188,23 +193,23 @@ def test_files_of_two_steps_are_no_state(tmp_path: Path, part: str) -> None:
     model, optimizer = trained_model()
     average = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     last = tmp_path / "checkpoints" / "last"
-    checkpoints(tmp_path).save_last(model, optimizer, average, State(step=3), {})
+    checkpoints(tmp_path).save_last(parts(model, optimizer, average).gather(), State(step=3), {})
     kept = (last / f"{part}.safetensors").read_bytes()
-    checkpoints(tmp_path).save_last(model, optimizer, average, State(step=4), {})
+    checkpoints(tmp_path).save_last(parts(model, optimizer, average).gather(), State(step=4), {})
     (last / f"{part}.safetensors").write_bytes(kept)
     with pytest.raises(CheckpointError, match=f"{part}.safetensors is of step 3, state.json of step 4"):
-        load_last(last, model, optimizer, average)
+        parts(model, optimizer, average).load(last)
 
 
 def test_a_state_with_fields_of_another_version_is_told_to_be_none_of_this_one(tmp_path: Path) -> None:
     model, optimizer = trained_model()
     last = tmp_path / "checkpoints" / "last"
-    checkpoints(tmp_path).save_last(model, optimizer, None, State(step=3), {})
+    checkpoints(tmp_path).save_last(parts(model, optimizer).gather(), State(step=3), {})
     document = json.loads((last / "state.json").read_text())
     document["state"]["window"]["loss_sum"] = 0.5
     (last / "state.json").write_text(json.dumps(document))
     with pytest.raises(CheckpointError, match="loss_sum"):
-        load_last(last, model, optimizer, None)
+        parts(model, optimizer).load(last)
 
 
 def test_every_file_of_a_state_is_on_the_disk_before_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +229,7 @@ def test_every_file_of_a_state_is_on_the_disk_before_its_mark(tmp_path: Path, mo
     model, optimizer = trained_model()
     recorded("fsync")
     recorded("rename")
-    checkpoints(tmp_path).save_last(model, optimizer, None, State(step=1), {})
+    checkpoints(tmp_path).save_last(parts(model, optimizer).gather(), State(step=1), {})
     files = {path.name for path in (tmp_path / "checkpoints" / "last").iterdir()} - {MARKER}
     marked, renamed = events.index(("fsync", MARKER)), events.index(("rename", "last"))
     assert {("fsync", name) for name in files} <= set(events[:marked]) and marked < renamed

@@ -3,7 +3,7 @@
     RANK=0 WORLD_SIZE=2 ... python -m tests.training.ranks_of_kinds JOBS
 
 JOBS is a file of pickled (configuration, folder); beside each folder is a file at which the processes find each other.
-PROVENANCE_TAKES_S makes the first process slow where it writes what ran, and fails it if the other went on meanwhile.
+PACKAGES is a folder of further packages that the configurations may name. PROVENANCE_TAKES_S makes the first process slow where it writes what ran, and fails it if the other went on meanwhile.
 """
 
 import os
@@ -37,6 +37,8 @@ def slow_down(seconds: float) -> None:
 
 
 def main(jobs: Path) -> None:
+    if packages := os.environ.get("PACKAGES"):
+        sys.path.insert(0, packages)
     if seconds := os.environ.get("PROVENANCE_TAKES_S"):
         slow_down(float(seconds))
     for config, run_dir in pickle.loads(jobs.read_bytes()):

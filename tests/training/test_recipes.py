@@ -4,10 +4,16 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import nlu
+from nlu.reports.cleaning import plan_of
+from nlu.reports.runs import read_run
 from nlu.runs.predictions import predictions_of
-from tests.training.in_process import MODEL, PLAIN, train
+from tests.training.in_process import MODEL, PLAIN, composed, killed_in_backward, start, tensors, train
+from tests.training.test_kinds_in_processes import run_in_two
+from tests.training.test_kinds_killed import outcome
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 BLOCK = re.compile(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -42,6 +48,9 @@ SHOP = ("--config-dir=my", "trusted_packages=[mypkg]", "data=shop", *SHORT)
         (("head=mlp", "head.hidden_size=8", *MODEL), "accuracy"),
         (("loss=hinge", *MODEL), "accuracy"),
         (("method=jitter", "method.deviation=0.1", *MODEL), "accuracy"),
+        (("method=fgm", "method.of={_target_: mypkg.jitter.Jitter, deviation: 0.1}", *MODEL), "accuracy"),
+        (("method=hint", "method.weight=2", *MODEL), "accuracy"),
+        (("optimizer=sgd", "optimizer.momentum=0.5", *MODEL), "accuracy"),
         (("tracker=lines", "tracker.digits=3", *MODEL), "accuracy"),
         (("task=grade", *MODEL), "off_by"),
         (("task=grade", "model=bag", "head=mlp", "loss=hinge", "method=jitter"), "off_by"),
@@ -74,3 +83,60 @@ def test_the_weights_of_an_encoder_of_ones_own_are_a_start(package: Path, capfd:
     train(*SHOP, "model=bag")
     train(*SHOP[:-1], "model=bag", "model.pretrained=run/best", "hydra.run.dir=second")
     assert (package / "second" / "result.json").is_file()
+
+
+OWN = ("method=hint", "optimizer=sgd", "optimizer.lr=0.05")
+STEPS = (
+    "trainer.batch_size=4", "trainer.accumulation=2", "trainer.max_duration=4st", "trainer.eval_interval=2st",
+    "trainer.save_interval=1st", "trainer.log_interval=3st", "resume=auto",
+)  # fmt: skip
+
+
+def assert_the_method_owns_a_projection(run_dir: Path) -> None:
+    """Assert where the parameters of `method=hint` are, and that they were trained."""
+    own = tensors(run_dir, "last/method")
+    assert {name: value.shape for name, value in own.items()} == {"weight": (8, 8), "bias": (8,)}
+    # A bias of 0 would show that nobody trained it as well.
+    moments = tensors(run_dir, "last/optimizer")
+    assert np.abs(moments["momentum_buffer:method.weight"]).max() > 0
+    assert moments.keys() >= {"momentum_buffer:method.bias", "momentum_buffer:head.linear.bias"}
+    best = run_dir / "checkpoints/best-1"
+    assert [path.name for path in best.glob("*.safetensors")] == ["model.safetensors"]
+    assert not any("projection" in name or "teacher" in name for name in tensors(run_dir, "best-1/model"))
+
+
+@pytest.mark.parametrize("method", [(), ("method=fgm", "method.of={_target_: mypkg.hint.Hint, weight: 0.5}")])
+def test_a_method_with_a_teacher_and_parameters_continues_to_the_same_bytes(
+    package: Path, method: tuple[str, ...]
+) -> None:
+    config = composed(*SHOP[:-1], *MODEL, *OWN, *method, *STEPS)
+    start(config, package / "whole")
+    assert_the_method_owns_a_projection(package / "whole")
+    passes = 4 if method else 2
+    for killed_in in range(1, 5):
+        # Every start but the first does the step before it, then dies in the midst of the next.
+        with killed_in_backward((0 if killed_in == 1 else passes) + 2):
+            start(config, package / "run")
+    start(config, package / "run")
+    found, expected = outcome(package / "run"), outcome(package / "whole")
+    assert found.keys() == expected.keys() and "checkpoints/last/method.safetensors" in found
+    assert not [name for name in expected if found[name] != expected[name]]
+
+
+def test_on_two_processes_too(package: Path) -> None:
+    options = (*SHOP[:-1], *MODEL, *OWN, *STEPS)
+    half, whole = composed(*options, "trainer.max_duration=2st"), composed(*options)
+    run_in_two([(half, package / "run")], package, PACKAGES=str(package))
+    (package / "run/result.json").unlink()
+    run_in_two([(whole, package / "run"), (whole, package / "whole")], package, PACKAGES=str(package))
+    assert_the_method_owns_a_projection(package / "run")
+    found, expected = outcome(package / "run"), outcome(package / "whole")
+    assert found.keys() == expected.keys()
+    assert not [name for name in expected if found[name] != expected[name] and name != "train.tsv"]
+
+
+def test_what_a_method_owns_is_in_no_prediction_and_goes_when_a_run_is_cleaned(package: Path) -> None:
+    train(*SHOP, *MODEL, *OWN)
+    removable = plan_of(read_run(package / "run")).removable
+    assert {path.name for path in removable} == {"method.safetensors", "optimizer.safetensors"}
+    assert nlu.load("run").predict(["good fast lovely"])

@@ -14,7 +14,8 @@ from nlu.config.durations import duration_rule, parse_duration, parse_interval, 
 from nlu.config.elsewhere import value_elsewhere
 from nlu.config.errors import UserError
 from nlu.config.signature import dotted
-from nlu.config.types import Naming, Range, Written
+from nlu.config.targets import TARGET
+from nlu.config.types import Naming, Nested, Range, Written
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "duration": parse_duration,
@@ -154,6 +155,8 @@ def _expected_of_name(name: str, value: Any) -> str | None:
             return _expected_in_range(base, constraint, value)
         if isinstance(constraint, Naming):
             return None if isinstance(value, str) else constraint.what
+        if isinstance(constraint, Nested):
+            return None if isinstance(value, dict) and TARGET in value else constraint.what
     return None
 
 

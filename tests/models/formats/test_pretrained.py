@@ -273,7 +273,7 @@ def run(tmp_path: Path) -> Callable[..., tuple[TaskModel, TaskModel]]:
         )  # fmt: skip
         written.save_best(best.state_dict(), [Best(1, 1, 1.0, 0.5, {})])
         written.arrange([Best(1, 1, 1.0, 0.5, {})])
-        written.save_last(last, torch.optim.AdamW(last.parameters()), None, State(), {})
+        written.save_last({"model": last.state_dict()}, State(), {})
         return best, last
 
     return write_run
