@@ -3,6 +3,7 @@
 Axes: N examples, W examples of a window, B a batch.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -170,6 +171,15 @@ def step_batches(order_W: np.ndarray, step: int, batch_size: int, accumulation: 
 def evaluation_batches(lengths_N: np.ndarray, *, batch_size: int, rank: int, world_size: int) -> list[np.ndarray]:
     """Return this rank's batches for scoring: longest first, each example on exactly one rank, none repeated."""
     order_N = np.argsort(-lengths_N, kind="stable")
-    per_rank = max(1, batch_size // world_size)
+    per_rank = _per_rank(batch_size, world_size)
     mine = order_N[rank::world_size]
     return [mine[start : start + per_rank] for start in range(0, len(mine), per_rank)]
+
+
+def evaluation_passes(rows: int, *, batch_size: int, world_size: int) -> int:
+    """Return the most batches that `evaluation_batches` gives any rank."""
+    return math.ceil(math.ceil(rows / world_size) / _per_rank(batch_size, world_size))
+
+
+def _per_rank(batch_size: int, world_size: int) -> int:
+    return max(1, batch_size // world_size)

@@ -21,7 +21,7 @@ from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import mean_of_sequences
 from nlu.models.heads.pairs import unit_vectors
 from nlu.tasks.task import Outputs, to_host
-from nlu.training.precision import Precision
+from nlu.training.precision import NumberFormat
 
 LOGITS = "logits"
 
@@ -31,7 +31,7 @@ class Predictor:
 
     def __init__(self, trained: Trained, device: torch.device, *, batch_size: int = 64):
         self.trained, self.device, self.batch_size = trained, device, batch_size
-        self.precision: Precision = build(trained.config.precision, trusted=trained.config.trusted_packages)
+        self.precision: NumberFormat = build(trained.config.precision, trusted=trained.config.trusted_packages)
         # Explanations take gradients, of vectors alone.
         trained.model.to(device).requires_grad_(False)
 

@@ -1,1 +1,1 @@
-"""Methods own forward and backward of a micro-batch: plain training, and what changes it (R-Drop, FGM, FreeLB)."""
+"""Methods perform the forward and backward passes of a micro-batch: plain training, R-Drop, FGM, FreeLB."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nlu.data.collate import Batch
 from nlu.data.opening import Store
+from nlu.models.layers import noise
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
@@ -90,11 +91,15 @@ def detached(terms: Mapping[str, Tensor], factor: float = 1.0) -> dict[str, Tens
 
 @contextmanager
 def same_noise(device: torch.device) -> Iterator[None]:
-    """Leave the generators as they were found, so that what follows draws the masks that the block drew."""
+    """Leave all random numbers as they were before the block, so that what follows draws the masks that it drew."""
+    streams = noise.active()
+    position = streams.position() if streams is not None else None
     cpu, cuda = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     try:
         yield
     finally:
+        if streams is not None:
+            streams.go_to(position)
         torch.set_rng_state(cpu)
         if cuda is not None:
             torch.cuda.set_rng_state(cuda, device)

@@ -14,6 +14,8 @@ from nlu.storage.files import sync_file, write_text
 Cell = str | int | float | None
 
 TRAIN_COLUMNS = ("step", "epoch", "examples", "loss", "gnorm", "clipped", "lr", "examples_per_s", "real_tokens_per_s")
+SCALE_COLUMNS = ("grad_scale", "skipped")
+"""of train.tsv as well, where the precision scales the loss: the scale of the last step, steps that were skipped"""
 VALID_COLUMNS = ("step", "epoch", "examples", "set", "metric", "value")
 SCALAR_COLUMNS = ("step", "epoch", "examples", "name", "value", "calls")
 HISTOGRAM_COLUMNS = ("step", "epoch", "examples", "name", "low", "high", "count")

@@ -32,6 +32,8 @@ class Window:
     gnorm_sum: float = 0.0
     clipped: int = 0
     steps: int = 0
+    skipped: int = 0
+    """steps whose gradient overflowed, of which nothing else is counted but rows and time"""
     examples: int = 0
     real_tokens: int = 0
     steps_s: float = 0.0
@@ -64,6 +66,11 @@ class Window:
     def means(self) -> dict[str, float]:
         """Return the mean of each term over its rows."""
         return {name: value / max(1, self.counts[name]) for name, value in self.sums.items()}
+
+    @property
+    def updates(self) -> int:
+        """Steps that were not skipped."""
+        return self.steps - self.skipped
 
     @property
     def examples_per_s(self) -> float:
@@ -101,6 +108,10 @@ class State:
     """step of the last evaluation"""
     improved_at: int = 0
     """step of the last evaluation that was better than all before, for `trainer.patience`"""
+    precision: dict[str, float] = field(default_factory=dict)
+    """of a precision that scales the loss: the scale, and whatever else decides the next one"""
+    skipped: int = 0
+    """steps so far whose gradient overflowed, so that nothing was updated"""
     pruned: bool = False
     """whether the sweep that this run is a trial of ended it early"""
 

@@ -131,6 +131,17 @@ def listening(collector: Collector) -> Iterator[None]:
         _listener = before
 
 
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Let no call within the block be recorded."""
+    global _listener
+    before, _listener = _listener, None
+    try:
+        yield
+    finally:
+        _listener = before
+
+
 def _require_name(what: str, name: Any) -> None:
     if not isinstance(name, str) or not name.strip() or any(mark in name for mark in "\t\n\r"):
         raise UserError(f"summary.{what} was given the name {name!r}; give a text without tab or line break")

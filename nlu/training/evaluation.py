@@ -5,16 +5,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
 from nlu.data.collate import collate
 from nlu.data.examples import Examples
-from nlu.data.order import evaluation_batches
+from nlu.data.order import evaluation_batches, evaluation_passes
 from nlu.metrics.scores import Scorer, Scores
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
-from nlu.training.precision import Precision
+from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
 from nlu.training.spool import Spool
 
@@ -26,7 +27,7 @@ class Evaluator:
     model: TaskModel
     task: Task
     ranks: Ranks
-    precision: Precision
+    precision: NumberFormat
     batch_size: int
     """examples of a batch, over all ranks"""
     folder: Path
@@ -56,11 +57,16 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     batches = evaluation_batches(
         part.lengths_N, batch_size=evaluator.batch_size, rank=ranks.rank, world_size=ranks.world_size
     )
+    # All ranks run as many passes, since a strategy may have them meet within each; without rows, over a stand-in.
+    passes = evaluation_passes(len(part), batch_size=evaluator.batch_size, world_size=ranks.world_size)
     with _scoring(evaluator.model):
-        for examples_B in batches:
-            batch = collate(part, examples_B)
+        for number in range(passes):
+            is_own = number < len(batches)
+            batch = collate(part, batches[number] if is_own else np.zeros(1, np.int64))
             with evaluator.precision.autocast(ranks.device):
                 outputs = task.forward(evaluator.model, batch.to(ranks.device))
+            if not is_own:
+                continue
             records = task.records(part, batch, evaluator.model, outputs)
             for record in records:
                 scorer.add(record)

@@ -170,7 +170,7 @@ def train(run: Training) -> bool:
         while len(pending) > (0 if is_stopping else ahead):
             meter.count(pending.popleft().result())
         if logging:
-            log_window(run, lr)
+            log_window(run, lr, meter.loss_scale)
         if evaluating:
             evaluate(run)
             state.pruned = is_to_be_pruned(run) and not last_step
@@ -191,6 +191,8 @@ class Meter:
 
     def __init__(self, run: Training):
         self.run = run
+        self.loss_scale: float | None = None
+        """of the last step"""
         self._steps = 0
         self.restart()
 
@@ -206,10 +208,15 @@ class Meter:
         window, throughput = run.state.window, run.state.throughput
         lengths = [run.train_set.lengths_N[examples_B] for examples_B in run.global_batches(result.number - 1)]
         examples, tokens = sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
-        window.add_terms(result.sums, result.counts)
-        window.gnorm_sum += result.gnorm
-        window.clipped += result.clipped
         window.steps += 1
+        if result.skipped:
+            window.skipped += 1
+            run.state.skipped += 1
+        else:
+            window.add_terms(result.sums, result.counts)
+            window.gnorm_sum += result.gnorm
+            window.clipped += result.clipped
+        self.loss_scale = result.loss_scale
         window.examples += examples
         window.real_tokens += tokens
         window.steps_s += elapsed_s
@@ -222,23 +229,25 @@ class Meter:
         run.progress.advance(result.number, result.loss, window.examples_per_s)
 
 
-def log_window(run: Training, lr: float) -> None:
+def log_window(run: Training, lr: float, loss_scale: float | None) -> None:
     """Add a row to train.tsv: means over the steps since the last row."""
     state, window = run.state, run.state.window
     run.journal.gather(window)
     if "train" in run.tables:
-        means = window.means()
+        means, updates = window.means(), window.updates
         row: dict[str, Cell] = {
             "step": state.step,
             "epoch": run.clock.epoch(state.step),
             "examples": run.clock.examples(state.step),
-            "loss": sum(run.stepper.weights[name] * mean for name, mean in means.items()),
-            "gnorm": window.gnorm_sum / window.steps,
-            "clipped": window.clipped / window.steps,
+            # Cells stay empty where every step was skipped.
+            "loss": sum(run.stepper.weights[name] * mean for name, mean in means.items()) if updates else None,
+            "gnorm": window.gnorm_sum / updates if updates else None,
+            "clipped": window.clipped / updates if updates else None,
             "lr": lr,
             "examples_per_s": window.examples_per_s,
             "real_tokens_per_s": window.real_tokens_per_s,
             **({f"loss_{name}": mean for name, mean in means.items()} if len(means) > 1 else {}),
+            **({} if loss_scale is None else {"grad_scale": loss_scale, "skipped": window.skipped}),
         }
         run.tables["train"].append(**row)
         run.journal.window(row, window)
@@ -343,6 +352,7 @@ def save_last(run: Training) -> None:
         one.spool.close()
     run.unsaved = {}
     tensors = run.stepper.saved.gather()
+    run.state.precision = run.stepper.precision.state()
     if run.stepper.ranks.is_first:
         # A run that continues from this state does not write the rows before it again.
         for table in run.tables.values():

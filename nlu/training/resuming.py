@@ -94,6 +94,7 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey) -> State:
             "model.pretrained=RUN/last",
         )
     state, _ = stepper.saved.load(checkpoint)
+    stepper.precision.load_state(state.precision)
     for change in changes(saved, order_key):
         log.warning("%s, so the bytes will differ from an unbroken run", change)
     for change in changed_versions(saved, order_key):

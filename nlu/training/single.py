@@ -18,7 +18,7 @@ from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
 from nlu.runs.folder import FOLDER_KEY, checkpoint_to_continue, hold, is_seen, say_finished, write_config
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
-from nlu.runs.records import TRAIN, TRAIN_COLUMNS, VALID, VALID_COLUMNS, Table
+from nlu.runs.records import SCALE_COLUMNS, TRAIN, TRAIN_COLUMNS, VALID, VALID_COLUMNS, Table
 from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
@@ -129,7 +129,9 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     write_command(run_dir, config, overrides, ranks)
     write_json(run_dir / "data.json", facts)
     terms = run.stepper.weights
-    columns = (*TRAIN_COLUMNS, *(f"loss_{name}" for name in terms if len(terms) > 1))
+    of_terms = [f"loss_{name}" for name in terms] if len(terms) > 1 else []
+    of_scale = [] if run.stepper.precision.loss_scale(ranks.device) is None else SCALE_COLUMNS
+    columns = (*TRAIN_COLUMNS, *of_terms, *of_scale)
     run.tables = {
         "train": Table(run_dir / TRAIN, columns), "valid": Table(run_dir / VALID, VALID_COLUMNS),
     }  # fmt: skip

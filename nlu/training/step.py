@@ -7,6 +7,7 @@ is divided afterwards.
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +18,14 @@ from nlu.config.errors import UserError
 from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.seeds import stable_seed
-from nlu.methods.method import Method
+from nlu.methods.method import Method, Scale
 from nlu.models.task_model import TaskModel
 from nlu.optim.adamw import update
 from nlu.optim.optimizer import named_parameters
+from nlu.runs import summary
 from nlu.tasks.task import Task
 from nlu.training.parallel import Parallel
-from nlu.training.precision import Precision
+from nlu.training.precision import NumberFormat
 from nlu.training.saving import TrainedParts
 
 SHOWN_ROWS = 8
@@ -40,8 +42,12 @@ class StepResult:
     counts: dict[str, int]
     loss: float
     gnorm: float
-    """norm of the gradient before clipping"""
+    """norm of the gradient before clipping, without the loss scale"""
     clipped: bool
+    loss_scale: float | None = None
+    """of a precision that has one"""
+    skipped: bool = False
+    """whether the gradient overflowed, so that nothing was updated"""
 
 
 @dataclass
@@ -54,31 +60,49 @@ class PendingStep:
     clip_norm: float
     counts: dict[str, int]
     scale: dict[str, float]
+    """of each term, without the loss scale"""
     stop: bool
     """whether any rank was asked to stop"""
+    may_skip: Callable[[float], bool]
+    """whether a step that overflowed at a loss scale is skipped; otherwise it ends the run"""
     numbers: Tensor
-    """on the host: the sum of each term, then the gradient norm"""
+    """on the host: the sum of each term, the gradient norm, then the loss scale where there is one"""
     arrived: torch.cuda.Event | None
 
     def result(self) -> StepResult:
         """Wait for the numbers. Raises UserError where the loss or the gradient is not finite: nothing was updated."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        *values, gnorm = self.numbers.tolist()
+        *values, gnorm = self.numbers[: len(self.counts) + 1].tolist()
+        scales = self.numbers[len(self.counts) + 1 :].tolist()
+        loss_scale = scales[0] if scales else None
         sums = dict(zip(self.counts, values, strict=True))
         loss = sum(self.scale[name] * value for name, value in sums.items())
-        self._require_finite("loss", loss)
-        self._require_finite("gradient norm", gnorm)
-        return StepResult(self.number, sums, self.counts, loss, gnorm, 0 < self.clip_norm < gnorm)
+        is_finite = math.isfinite(loss) and math.isfinite(gnorm)
+        if not is_finite and loss_scale is not None and self.may_skip(loss_scale):
+            return StepResult(self.number, sums, self.counts, loss, gnorm, False, loss_scale, skipped=True)
+        at = "" if loss_scale is None else f" at a loss scale of {loss_scale:g}"
+        self._require_finite("loss", loss, at)
+        self._require_finite("gradient norm", gnorm, at)
+        return StepResult(self.number, sums, self.counts, loss, gnorm, 0 < self.clip_norm < gnorm, loss_scale)
 
-    def _require_finite(self, what: str, value: float) -> None:
+    def _require_finite(self, what: str, value: float, at: str) -> None:
         if math.isfinite(value):
             return
         raise UserError(
-            f"the {what} is {value} at step {self.number}, {self.culprits()}; nothing was updated, "
+            f"the {what} is {value}{at} at step {self.number}, {self.culprits()}; nothing was updated, "
             "and what was saved before stands; lower optimizer.lr, lengthen scheduler.warmup or set "
             "trainer.clip_norm; with precision=bf16 try fp32"
         )
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a rank computes of a micro-batch."""
+
+    batch: Batch
+    is_own: bool
+    """false of the stand-in of a rank that has no rows of the micro-batch: it must add nothing"""
 
 
 @dataclass
@@ -89,7 +113,7 @@ class Stepper:
     optimizer: torch.optim.Optimizer
     task: Task
     method: Method
-    precision: Precision
+    precision: NumberFormat
     parallel: Parallel
     seed: int
     clip_norm: float
@@ -115,40 +139,79 @@ class Stepper:
     ) -> PendingStep:
         """Do step `number`, counted from 1, over this rank's share of each micro-batch.
 
-        Nothing is updated where the loss or the gradient is not finite, nor from then on. The host never waits for an
-        accelerator here; on a CPU a UserError is raised at once.
+        Nothing is updated where the loss or the gradient is not finite. With a precision that scales the loss such a
+        step is skipped; otherwise nothing is updated from then on. The host never waits for an accelerator here; on a
+        CPU a UserError is raised at once.
         """
-        self.optimizer.zero_grad(set_to_none=True)
-        batches = [
-            collate(part, examples_B, (self.seed, epoch)) if len(examples_B) else None for examples_B in micro_batches
-        ]
-        counts, stop = self._count(batches, stop)
+        shares = self._shares(part, micro_batches, epoch)
+        counts, stop = self._count(shares, stop)
         scale = {name: self.weights[name] / max(1, count) for name, count in counts.items()}
-        totals = torch.zeros(len(counts), dtype=torch.float64, device=self.device)
-        for micro, batch in enumerate(batches):
-            if batch is not None:
-                totals += self._backward(batch, scale, number, micro)
-        totals = self.parallel.reduce(self.trained, totals)
+        loss_scale = self.precision.loss_scale(self.device)
+        used: Scale = scale if loss_scale is None else {name: value * loss_scale for name, value in scale.items()}
+        # Up to the update nothing changes but gradients, so that the passes may be run again.
+        totals = self.parallel.reduce(self.trained, self._run(shares, used, number))
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
         gnorm = self.parallel.norm(gradients)
+        if loss_scale is not None:
+            gnorm = gnorm / loss_scale
         pending = self._pending(
-            number, counts, scale, stop, torch.cat([totals, gnorm.view(1)]),
-            lambda: self._culprits(part, micro_batches, scale, number, epoch),
+            number, counts, scale, stop, torch.cat([totals, gnorm.view(1), *([] if loss_scale is None else [loss_scale.view(1)])]),
+            lambda: self._culprits(part, micro_batches, used, number, epoch),
         )  # fmt: skip
         if not self.is_asynchronous:
             pending.result()
         # The norm comes down to clip_norm where it is larger; the small number keeps a clipped one below.
         divisor = ((gnorm + 1e-6) / self.clip_norm).clamp(min=1.0) if self.clip_norm else torch.ones_like(gnorm)
-        self._update(gradients, divisor.float(), torch.isfinite(totals.sum() + gnorm))
-        self._update_average(number)
+        is_finite = torch.isfinite(totals.sum() + gnorm)
+        if loss_scale is None:
+            self._update(gradients, divisor.float(), is_finite)
+            self._update_average(number)
+        else:
+            self._update_unless_skipped(gradients, divisor.float() * loss_scale, is_finite, loss_scale, number)
+            self.precision.update(is_finite)
         return pending
 
-    def _count(self, batches: list[Batch | None], stop: bool) -> tuple[dict[str, int], bool]:
+    def run(
+        self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int = 0
+    ) -> Tensor:
+        """Set the gradients to those of this rank's rows, and return the sum of each term over them.
+
+        It starts from no gradients and changes nothing else, so it may be called again with the same rows divided
+        otherwise, as long as all ranks give the same number of micro-batches. `scale` is that of the whole step.
+        """
+        return self._run(self._shares(part, micro_batches, epoch), scale, number)
+
+    def _run(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        totals = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device)
+        for micro, share in enumerate(shares):
+            if share is not None:
+                totals += self._backward(share, scale, number, micro)
+        return totals
+
+    def _shares(self, part: Examples, micro_batches: list[np.ndarray], epoch: int) -> list[Share | None]:
+        """Gather this rank's rows of each micro-batch.
+
+        One of several ranks that has none gets another row in their place: each rank runs every pass, since a
+        strategy may have the ranks meet within it. A single process runs nothing for an empty micro-batch.
+        """
+        own = next((examples_B for examples_B in micro_batches if len(examples_B)), np.zeros(1, np.int64))
+        shares: list[Share | None] = []
+        for examples_B in micro_batches:
+            if len(examples_B):
+                shares.append(Share(collate(part, examples_B, (self.seed, epoch)), is_own=True))
+            elif self.ranks.world_size > 1:
+                shares.append(Share(collate(part, own[:1], (self.seed, epoch)), is_own=False))
+            else:
+                shares.append(None)
+        return shares
+
+    def _count(self, shares: list[Share | None], stop: bool) -> tuple[dict[str, int], bool]:
         """Return the rows of each term in the whole step, over all ranks, and whether any rank is asked to stop."""
         own: dict[str, int] = {}
-        for batch in batches:
-            if batch is not None:
-                for name, count in self.method.counts(self.task, batch).items():
+        for share in shares:
+            if share is not None and share.is_own:
+                for name, count in self.method.counts(self.task, share.batch).items():
                     own[name] = own.get(name, 0) + count
         *totals, stops = self.ranks.sum_on_host([*(float(own.get(name, 0)) for name in self.weights), float(stop)])
         return {name: int(total) for name, total in zip(self.weights, totals, strict=True)}, stops > 0
@@ -163,13 +226,17 @@ class Stepper:
         """What of this step's parts a checkpoint holds."""
         return TrainedParts(self.parallel, self.model, self.optimizer, self.average, self.own)
 
-    def _backward(self, batch: Batch, scale: dict[str, float], number: int, micro: int) -> Tensor:
+    def _backward(self, share: Share, scale: Scale, number: int, micro: int) -> Tensor:
+        """Add the gradient of a micro-batch and return the sums of the terms, 0 where none of the rows count."""
         device = self.device
         torch.manual_seed(stable_seed(self.seed, "dropout", self.ranks.rank, number, micro))
-        sums = self.method.backward(
-            self.task, self.model, batch.to(device), scale, lambda: self.precision.autocast(device)
-        )
-        return torch.stack([sums[name].double() for name in scale])
+        used = scale if share.is_own else dict.fromkeys(scale, 0.0)
+        with nullcontext() if share.is_own else summary.unheard():
+            sums = self.method.backward(
+                self.task, self.model, share.batch.to(device), used, lambda: self.precision.autocast(device)
+            )
+        values = torch.stack([sums[name].double() for name in scale])
+        return values if share.is_own else torch.zeros_like(values)
 
     def _pending(
         self, number: int, counts: dict[str, int], scale: dict[str, float], stop: bool, numbers: Tensor,
@@ -180,40 +247,51 @@ class Stepper:
             numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers, non_blocking=True)
             arrived = torch.cuda.Event()
             arrived.record()
-        return PendingStep(number, culprits, self.clip_norm, counts, scale, stop, numbers, arrived)
+        may_skip = self.precision.may_skip
+        return PendingStep(
+            number, culprits, self.clip_norm, counts, scale, stop, lambda at: bool(may_skip(at)), numbers, arrived
+        )
 
     def _culprits(
-        self, part: Examples, micro_batches: list[np.ndarray], scale: dict[str, float], number: int, epoch: int
+        self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int
     ) -> str:
         """Name the rows of all ranks whose loss or gradient is not finite, as numbered in their file.
 
         Nothing was updated, so the step is done again: micro-batch by micro-batch, and each row by itself where one is
-        not finite. Where only the sum is not, all rows are named.
+        not finite. Where only the sum is not, all rows are named. All ranks run the same number of passes.
         """
+        ranks = self.ranks
         own: list[int] = []
         for micro, examples_B in enumerate(micro_batches):
-            if not self._is_finite(part, examples_B, scale, number, micro, epoch):
-                alone = [
-                    example for example in examples_B.tolist()
-                    if not self._is_finite(part, np.array([example]), scale, number, micro, epoch)
-                ]  # fmt: skip
+            is_bad = not self._is_finite(part, examples_B, scale, number, micro, epoch)
+            rows, bad = ranks.sum_on_host([float(len(examples_B)), float(is_bad)])
+            if not bad:
+                continue
+            # The rows of a micro-batch are dealt to the ranks in turn, so that no rank has more than these.
+            most = math.ceil(rows / ranks.world_size)
+            alone = [
+                examples_B[place] for place in range(most)
+                if not self._is_finite(part, examples_B[place : place + 1], scale, number, micro, epoch)
+            ]  # fmt: skip
+            if is_bad:
                 own += alone or examples_B.tolist()
         numbers_N = part.stored.number_N[part.rows_N]
         found, all_rows = numbers_N[own].tolist(), numbers_N[np.concatenate(micro_batches)].tolist()
-        told = self.ranks.gather_to_first((found, all_rows))
-        name = _named(*(sum(rows, []) for rows in zip(*told, strict=True))) if told else ""
-        return f"{self.ranks.from_first(name)} of {part.name}"
+        gathered = ranks.gather_to_first((found, all_rows))
+        name = _named(*(sum(rows, []) for rows in zip(*gathered, strict=True))) if gathered else ""
+        return f"{ranks.from_first(name)} of {part.name}"
 
     def _is_finite(
-        self, part: Examples, examples_B: np.ndarray, scale: dict[str, float], number: int, micro: int, epoch: int
+        self, part: Examples, examples_B: np.ndarray, scale: Scale, number: int, micro: int, epoch: int
     ) -> bool:
-        """Whether these examples of a micro-batch give a finite loss and a finite gradient."""
-        if not len(examples_B):
+        """Whether these examples of a micro-batch give a finite loss and a finite gradient; without any, they do."""
+        (share,) = self._shares(part, [examples_B], epoch)
+        if share is None:
             return True
         self.optimizer.zero_grad(set_to_none=True)
-        sums = self._backward(collate(part, examples_B, (self.seed, epoch)), scale, number, micro)
+        sums = self._backward(share, scale, number, micro)
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
-        return bool(torch.isfinite(sums.sum() + torch.nn.utils.get_total_norm(gradients)))
+        return not share.is_own or bool(torch.isfinite(sums.sum() + torch.nn.utils.get_total_norm(gradients)))
 
     @torch.no_grad()
     def _update(self, gradients: list[Tensor], divisor: Tensor, is_finite: Tensor) -> None:
@@ -225,12 +303,35 @@ class Stepper:
         torch.autograd.graph.increment_version(self.trained)
 
     @torch.no_grad()
-    def _update_average(self, number: int) -> None:
+    def _update_unless_skipped(
+        self, gradients: list[Tensor], divisor: Tensor, is_finite: Tensor, loss_scale: Tensor, number: int
+    ) -> None:
+        """Update weights and average, but leave both as they are where the scaled gradient overflowed."""
+        if self._failed is None:
+            if is_finite:
+                self._update(gradients, divisor, is_finite)
+                self._update_average(number)
+            return
+        # The host hears of it one step late, so the device decides; what may not be skipped stops all later steps too.
+        overflowed = ~is_finite
+        self._failed = torch.maximum(self._failed, (overflowed & ~self.precision.may_skip(loss_scale)).float())
+        skipped = torch.maximum(self._failed, overflowed.float())
+        update(self.optimizer, gradients, divisor, skipped)
+        torch.autograd.graph.increment_version(self.trained)
+        self._update_average(number, 1 - skipped)
+
+    @torch.no_grad()
+    def _update_average(self, number: int, share: Tensor | None = None) -> None:
+        """Move the average towards the weights; `share` of the usual way, where the device knows it."""
         if self.average is not None:
             shadow = [self.average[name] for name in self._of_model]
             # A young average would be mostly initial weights; the decay grows to its value over the first steps.
             decay = min(self.ema_decay, (1 + number) / (10 + number))
-            torch._foreach_lerp_(shadow, [parameter.data for parameter in self._of_model.values()], 1 - decay)
+            weights = [parameter.data for parameter in self._of_model.values()]
+            if share is None:
+                torch._foreach_lerp_(shadow, weights, 1 - decay)
+            else:
+                torch._foreach_lerp_(shadow, weights, [(1 - decay) * share] * len(shadow))
 
 
 def _named(found: list[int], all_rows: list[int]) -> str:

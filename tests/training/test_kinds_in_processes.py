@@ -121,6 +121,25 @@ def test_weights_that_no_row_reaches_stay_as_they_are_in_one_process_and_in_two(
         assert "head.linear.weight" in changed
 
 
+def test_every_process_takes_part_in_each_pass_and_in_each_saved_tensor(tmp_path: Path) -> None:
+    # Shares of 1 and 0 rows end each epoch of both sets; the test set is scored with weights that all have loaded.
+    options = (
+        *KINDS["fgm"].overrides(tmp_path, train_rows=ROWS, dev_rows=ROWS), "trainer.batch_size=2",
+        "trainer.accumulation=3", "trainer.eval_interval=1st", "trainer.eval_batch_size=2", "trainer.keep_best=2",
+        f"data.test={tmp_path}/dev.jsonl", "resume=auto",
+    )  # fmt: skip
+    half, whole = composed(*options, "trainer.max_duration=2st"), composed(*options, "trainer.max_duration=4st")
+    run_in_two([(half, tmp_path / "met")], tmp_path, LOCKSTEP="1")
+    (tmp_path / "met/result.json").unlink()
+    run_in_two([(whole, tmp_path / "met")], tmp_path, LOCKSTEP="1")
+    run_in_two([(whole, tmp_path / "usual")], tmp_path)
+    files = sorted(path.relative_to(tmp_path / "usual") for path in (tmp_path / "usual").rglob("*.safetensors"))
+    assert len(files) == 5
+    for file in files:
+        assert (tmp_path / "met" / file).read_bytes() == (tmp_path / "usual" / file).read_bytes(), file
+    assert result(tmp_path / "met")["metrics"] == result(tmp_path / "usual")["metrics"]
+
+
 def test_no_process_reads_the_best_weights_before_the_first_has_put_them_in_their_place(tmp_path: Path) -> None:
     # A state that has ended, a test set that is new: every process loads best-1 at once, and trains nothing.
     options = (*KINDS["classify"].overrides(tmp_path), "trainer.max_duration=2st", "trainer.eval_interval=1st")

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import nlu
 from nlu.reports.cleaning import plan_of
 from nlu.reports.runs import read_run
 from nlu.runs.predictions import predictions_of
-from tests.training.in_process import MODEL, PLAIN, composed, killed_in_backward, start, tensors, train
+from nlu.runs.records import read_rows
+from tests.training.in_process import MODEL, PLAIN, column, composed, killed_in_backward, start, tensors, train
 from tests.training.test_kinds_in_processes import run_in_two
 from tests.training.test_kinds_killed import outcome
 
@@ -51,6 +53,7 @@ SHOP = ("--config-dir=my", "trusted_packages=[mypkg]", "data=shop", *SHORT)
         (("method=fgm", "method.of={_target_: mypkg.jitter.Jitter, deviation: 0.1}", *MODEL), "accuracy"),
         (("method=hint", "method.weight=2", *MODEL), "accuracy"),
         (("optimizer=sgd", "optimizer.momentum=0.5", *MODEL), "accuracy"),
+        (("precision=half", *MODEL), "accuracy"),
         (("tracker=lines", "tracker.digits=3", *MODEL), "accuracy"),
         (("task=grade", *MODEL), "off_by"),
         (("task=grade", "model=bag", "head=mlp", "loss=hinge", "method=jitter"), "off_by"),
@@ -140,3 +143,60 @@ def test_what_a_method_owns_is_in_no_prediction_and_goes_when_a_run_is_cleaned(p
     removable = plan_of(read_run(package / "run")).removable
     assert {path.name for path in removable} == {"method.safetensors", "optimizer.safetensors"}
     assert nlu.load("run").predict(["good fast lovely"])
+
+
+HALF = (
+    "precision=half", "precision.start=268435456", "precision.growth_steps=2", "trainer.batch_size=4",
+    "trainer.log_interval=1st", "trainer.save_interval=1st", "trainer.eval_interval=4st", "resume=auto",
+)  # fmt: skip
+
+
+def test_a_loss_scale_halves_where_gradients_overflow_and_a_killed_run_continues_with_it(package: Path) -> None:
+    config = composed(*SHOP[:-1], *MODEL, *HALF, "trainer.max_duration=20st")
+    start(config, package / "whole")
+    scale, updates, skipped_before = 268435456.0, 0, None
+    for row in read_rows(package / "whole/train.tsv"):
+        assert row["grad_scale"] == scale
+        if row["skipped"]:
+            # Nothing of a step that was skipped is a number of its own.
+            assert row["loss"] is None and row["gnorm"] is None
+            scale, updates = scale / 2, 0
+        else:
+            assert 0 < row["loss"] < 5 and 0 < row["gnorm"] < 100
+            updates = (updates + 1) % 2
+            scale *= 1 if updates else 2
+        if skipped_before is False and row["skipped"]:
+            last_skip = row["step"]
+        skipped_before = bool(row["skipped"])
+    state = saved_state(package / "whole")
+    assert state["precision"] == {"scale": scale, "updates": updates}
+    skips = column(package / "whole", "skipped")
+    assert state["skipped"] == sum(skips) and 0 < sum(skips) < 19
+    # A skip between updates changes neither the weights nor their average.
+    for name, steps in (("before", last_skip - 1), ("skip", last_skip)):
+        start(composed(*SHOP[:-1], *MODEL, *HALF, f"trainer.max_duration={steps}st"), package / name)
+    for file in ("last/model", "last/average", "last/optimizer"):
+        before, after = (tensors(package / name, file) for name in ("before", "skip"))
+        assert all(np.array_equal(before[name], after[name]) for name in before), file
+    # Every start but the first does two steps more.
+    for number in range(1, 20, 2):
+        with killed_in_backward(1 if number == 1 else 3):
+            start(config, package / "run")
+        assert saved_state(package / "run")["step"] == number - 1 if number > 1 else True
+    start(config, package / "run")
+    found, expected = outcome(package / "run"), outcome(package / "whole")
+    assert not [name for name in expected if found[name] != expected[name]]
+    assert saved_state(package / "run")["precision"] == state["precision"]
+
+
+def saved_state(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "checkpoints/last/state.json").read_text())["state"]
+
+
+def test_where_gradients_overflow_at_the_least_scale_the_run_ends_with_the_rows(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("precision=half", "precision.start=268435456", "precision.least=134217728")
+    train(*SHOP, *MODEL, *options, status=2)
+    said = capsys.readouterr().err
+    assert re.search(r"the gradient norm is (nan|inf) at a loss scale of 1.34218e\+08 at step 2, (row|all)", said)

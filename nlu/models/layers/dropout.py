@@ -1,15 +1,19 @@
-"""Dropout whose masks cost little on a CPU.
+"""Dropout whose masks cost little on a CPU, and depend on the example and not on its batch.
 
 Srivastava et al. 2014 (https://jmlr.org/papers/v15/srivastava14a.html). torch draws one number of a serial generator
 for each element there, which takes longer than the normalisation after it; here 16 bits of a fast generator decide.
+While a run trains, each sequence has a stream of its own (`nlu.models.layers.noise`).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from nlu.models.layers import noise
 
 STEPS = 2**16
 """The probability is rounded to a multiple of 1 / STEPS."""
@@ -22,32 +26,49 @@ class Dropout(nn.Module):
         super().__init__()
         self.probability = probability
 
-    def forward(self, input: Tensor) -> Tensor:
-        return dropout(input, self.probability) if self.training else input
+    def forward(self, input: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+        """`rows`: how many rows of the input belong to each sequence; None where they are its tokens, or one each."""
+        return dropout(input, self.probability, rows) if self.training else input
 
     def extra_repr(self) -> str:
         return f"probability={self.probability}"
 
 
-def dropout(input: Tensor, probability: float) -> Tensor:
-    """Return the input with elements zeroed at random; a function of torch's generator alone."""
+def dropout(input: Tensor, probability: float, rows: Sequence[int] | None = None) -> Tensor:
+    """Return the input with elements zeroed at random; `rows` is as in Dropout."""
     if not probability:
         return input
     if input.device.type != "cpu":
         return F.dropout(input, probability)
-    return input * dropout_mask(input, probability)
+    return input * dropout_mask(input, probability, rows)
 
 
-def dropout_mask(input: Tensor, probability: float) -> Tensor:
-    """Return what `dropout` multiplies a tensor on a CPU with: 0 or 1 / (1 - probability), of its shape and type."""
-    seed = int(torch.randint(2**62, (1,)))
-    count = input.numel()
-    words = np.random.Generator(np.random.SFC64(seed)).integers(
-        0, 2**64 - 1, size=-(-count // 4), dtype=np.uint64, endpoint=True
-    )
-    kept = words.view(np.uint16)[:count] >= round(probability * STEPS)
+def dropout_mask(
+    input: Tensor, probability: float, rows: Sequence[int] | None = None, first: int = 0
+) -> Tensor:
+    """Return what `dropout` multiplies a tensor on a CPU with: 0 or 1 / (1 - probability), of its shape and type.
+
+    The first axis of the input holds `rows` of each sequence, of all sequences or of those from `first`. Rows after
+    those of the last sequence stay.
+    """
+    kept = _bits(input, rows, first) >= round(probability * STEPS)
     # Multiplying the bits of a float by 0 or 1 is many times faster than converting or selecting.
     same_width: Any = np.uint32 if input.dtype == torch.float32 else np.uint16
     scale = torch.tensor(1 / (1 - probability), dtype=input.dtype)
     bits = scale.view(torch.int32 if input.dtype == torch.float32 else torch.int16).item()
     return torch.from_numpy(kept.astype(same_width) * same_width(bits)).view(input.dtype).view(input.shape)
+
+
+def _bits(input: Tensor, rows: Sequence[int] | None, first: int) -> np.ndarray:
+    """Return 16 random bits for each element of the input."""
+    count = input.numel()
+    if (streams := noise.active()) is None:
+        seed = int(torch.randint(2**62, (1,)))
+        words = np.random.Generator(np.random.SFC64(seed)).integers(
+            0, 2**64 - 1, size=-(-count // 4), dtype=np.uint64, endpoint=True
+        )
+        return words.view(np.uint16)[:count]
+    width = count // max(1, len(input))
+    bits = streams.bits([each * width for each in rows or streams.rows(len(input))], first)
+    assert len(bits) <= count, "rows of another batch"
+    return bits if len(bits) == count else np.pad(bits, (0, count - len(bits)), constant_values=STEPS - 1)
