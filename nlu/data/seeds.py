@@ -9,7 +9,8 @@ Axes: T places of examples.
 | folds | | yes |
 | order | epoch; with windows also the window | yes |
 | windows | epoch | yes |
-| dropout | rank, step, micro-batch | no |
+| dropout, CPU | step, example, which of its sequences | yes |
+| dropout, accelerator; torch's generator | rank, step, micro-batch | no |
 """
 
 import hashlib

@@ -12,6 +12,7 @@ from nlu.config.types import MethodNode, NonNegativeFloat, PositiveFloat, Positi
 from nlu.data.collate import Batch, to_device
 from nlu.methods.adversarial import TINY, Climbing, SequenceNorms
 from nlu.methods.method import Autocast, Scale, detached, same_noise, weighted
+from nlu.models.layers import noise
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
@@ -67,7 +68,11 @@ class FreeLb(Climbing):
         if not self.init_magnitude:
             return torch.zeros_like(embedded_TE)
         shape = embedded_TE.shape
-        uniform_TE = to_device(torch.empty(shape).uniform_(-1, 1), embedded_TE.device).to(embedded_TE.dtype)
+        if (streams := noise.active()) is not None:
+            drawn_TE = torch.from_numpy(streams.uniform(streams.lengths, shape[1]))
+        else:
+            drawn_TE = torch.empty(shape).uniform_(-1, 1)
+        uniform_TE = to_device(drawn_TE, embedded_TE.device).to(embedded_TE.dtype)
         if self.norm == "linf":
             return uniform_TE * self.init_magnitude
         return uniform_TE * self.init_magnitude / (norms.token_counts(uniform_TE) * shape[1]).sqrt()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import Head
+from nlu.models.layers import noise
 from nlu.models.layers.dropout import Dropout
 
 
@@ -39,7 +40,9 @@ class TaskModel(nn.Module):
         encoded = self.backbone.encode(x_TD, batch, tokens=True)
         assert encoded.tokens_TD is not None and batch.units_U is not None
         # Dropout after the selection spends no random numbers on tokens that nobody reads.
-        return Encoded(units_UD=self.dropout(encoded.tokens_TD.index_select(0, batch.units_U).float()))
+        selected_UD = encoded.tokens_TD.index_select(0, batch.units_U).float()
+        streams = noise.active()
+        return Encoded(units_UD=self.dropout(selected_UD, streams.rows_at(batch.units_U) if streams else None))
 
     def forward(self, batch: Batch, x_TD: Tensor | None = None) -> Tensor:
         """Return logits (N, C), float32: a row for each example, or for each unit of a tagging batch.

@@ -2,8 +2,9 @@
 
 Of a run that has ended, complete or pruned, the best checkpoint stays, and all that `RUN/last` predicts with: its
 weights, their moving average and its state. Removed are further best checkpoints, the optimizer's state and the
-method's parameters in `last`, which only a longer training from there needs, and what interrupted saves left behind. A run that has not ended, one
-that a process holds, and the parts of a command that has not ended stay as they are: a resume needs them.
+method's parameters in `last`, which only a longer training from there needs, and what interrupted saves left behind. A
+run that has not ended, one that a process holds, and the parts of a command that has not ended stay as they are: a
+resume needs them.
 """
 
 import re

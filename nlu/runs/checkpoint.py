@@ -195,8 +195,9 @@ def read_order(path: Path) -> tuple[int, OrderKey]:
     except (KeyError, TypeError) as error:
         shown = source_of(path)
         raise CheckpointError(
-            f"{shown} was saved by an earlier version, whose state has other parts ({error}); continue with that version, "
-            f"or take only its weights with model.pretrained={shown.parent.parent}/last in another hydra.run.dir"
+            f"{shown} was saved by an earlier version, whose state has other parts ({error}); continue with that "
+            f"version, or take only its weights with model.pretrained={shown.parent.parent}/last in another "
+            "hydra.run.dir"
         ) from error
     return step, order
 

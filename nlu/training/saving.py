@@ -73,9 +73,7 @@ class TrainedParts:
                 self.average[name].copy_(value)
 
 
-def optimizer_tensors(
-    model: nn.Module, own: nn.Module | None, optimizer: torch.optim.Optimizer
-) -> dict[str, Tensor]:
+def optimizer_tensors(model: nn.Module, own: nn.Module | None, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the optimizer's state as `<field>:<parameter name>`."""
     return {
         f"{key}:{name}": torch.as_tensor(value)

@@ -147,7 +147,11 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     stepper = run.stepper
     everything, trained, beside = (
         f"{sum(parameter.numel() for parameter in part):,}"
-        for part in (stepper.model.parameters(), stepper.trained_weights, stepper.own.parameters() if stepper.own else ())
+        for part in (
+            stepper.model.parameters(),
+            stepper.trained_weights,
+            stepper.own.parameters() if stepper.own else (),
+        )
     )
     log.info(
         "model: %s parameters, %s of them trained%s; %s steps of %s examples on %s", everything, trained,

@@ -19,6 +19,7 @@ from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.seeds import stable_seed
 from nlu.methods.method import Method, Scale
+from nlu.models.layers.noise import Noise, drawing_from
 from nlu.models.task_model import TaskModel
 from nlu.optim.adamw import update
 from nlu.optim.optimizer import named_parameters
@@ -154,8 +155,9 @@ class Stepper:
         gnorm = self.parallel.norm(gradients)
         if loss_scale is not None:
             gnorm = gnorm / loss_scale
+        numbers = [totals, gnorm.view(1), *([] if loss_scale is None else [loss_scale.view(1)])]
         pending = self._pending(
-            number, counts, scale, stop, torch.cat([totals, gnorm.view(1), *([] if loss_scale is None else [loss_scale.view(1)])]),
+            number, counts, scale, stop, torch.cat(numbers),
             lambda: self._culprits(part, micro_batches, used, number, epoch),
         )  # fmt: skip
         if not self.is_asynchronous:
@@ -171,9 +173,7 @@ class Stepper:
             self.precision.update(is_finite)
         return pending
 
-    def run(
-        self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int = 0
-    ) -> Tensor:
+    def run(self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int = 0) -> Tensor:
         """Set the gradients to those of this rank's rows, and return the sum of each term over them.
 
         It starts from no gradients and changes nothing else, so it may be called again with the same rows divided
@@ -229,9 +229,12 @@ class Stepper:
     def _backward(self, share: Share, scale: Scale, number: int, micro: int) -> Tensor:
         """Add the gradient of a micro-batch and return the sums of the terms, 0 where none of the rows count."""
         device = self.device
+        # Layers of ours draw from streams of the examples on a CPU. What draws from torch's generator, such as the
+        # kernels of an accelerator, depends on the micro-batch.
         torch.manual_seed(stable_seed(self.seed, "dropout", self.ranks.rank, number, micro))
+        streams = Noise(self.seed, number, share.batch) if device.type == "cpu" else None
         used = scale if share.is_own else dict.fromkeys(scale, 0.0)
-        with nullcontext() if share.is_own else summary.unheard():
+        with drawing_from(streams), nullcontext() if share.is_own else summary.unheard():
             sums = self.method.backward(
                 self.task, self.model, share.batch.to(device), used, lambda: self.precision.autocast(device)
             )
@@ -252,9 +255,7 @@ class Stepper:
             number, culprits, self.clip_norm, counts, scale, stop, lambda at: bool(may_skip(at)), numbers, arrived
         )
 
-    def _culprits(
-        self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int
-    ) -> str:
+    def _culprits(self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int) -> str:
         """Name the rows of all ranks whose loss or gradient is not finite, as numbered in their file.
 
         Nothing was updated, so the step is done again: micro-batch by micro-batch, and each row by itself where one is

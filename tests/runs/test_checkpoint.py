@@ -21,10 +21,10 @@ from nlu.runs.checkpoint import (
 )
 from nlu.runs.state import Best, State, Throughput, Window
 from nlu.runs.tallies import Histogram, Mean
+from nlu.storage.settle import MARKER, aside, mark_whole, replace
 from nlu.training.parallel import Single
 from nlu.training.ranks import Ranks
 from nlu.training.saving import TrainedParts, load_optimizer_tensors, optimizer_tensors
-from nlu.storage.settle import MARKER, aside, mark_whole, replace
 from tests.disk import followed
 
 
@@ -112,11 +112,11 @@ def test_arranging_the_best_can_be_repeated_after_a_kill_at_any_rename(
 def in_which_no_field_has_its_default() -> State:
     best = [Best(5, 50, 0.5, 0.25, {"dev": {"accuracy": 0.25}}), Best(2, 20, 0.2, 0.125, {"dev": {"accuracy": 0.125}})]
     window = Window(
-        0.5, 11, 0.75, 1, 2, 12, 130, 0.03125, {"gate": Mean([0.5], 2)}, {"gate": Histogram(nans=1)}
+        0.5, 11, 0.75, 1, 2, 3, 12, 130, 0.03125, {"gate": Mean([0.5], 2)}, {"gate": Histogram(nans=1)}
     )  # fmt: skip
     state = State(
         step=7, best=best, last_metrics={"dev": {"accuracy": 0.0625}}, train_s=1.5, evaluated_at=6, improved_at=5,
-        pruned=True, window=window,
+        pruned=True, window=window, precision={"scale": 8.0}, skipped=4,
         throughput=Throughput(2.5, 40, 410, 420),
     )  # fmt: skip
     for part, fresh in ((state, State()), (state.window, Window()), (state.throughput, Throughput())):
@@ -148,7 +148,9 @@ def test_the_optimizer_state_of_another_model_is_refused(tmp_path: Path) -> None
     model, optimizer = trained_model()
     with pytest.raises(KeyError):
         other: Any = nn.Linear(4, 8)
-        load_optimizer_tensors(other, None, optimizer, optimizer_tensors(model, None, optimizer), lambda value, _: value)
+        load_optimizer_tensors(
+            other, None, optimizer, optimizer_tensors(model, None, optimizer), lambda value, _: value
+        )
     checkpoints(tmp_path).save_last(parts(model, optimizer).gather(), State(), {})
     other = nn.Sequential(nn.Linear(4, 9))
     with pytest.raises(CheckpointError, match="cannot be continued from"):

@@ -108,6 +108,17 @@ def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def transformers_model(folder: Path) -> tuple[str, ...]:
+    """Write a small BERT of the transformers library, with dropout, and return the overrides that choose it."""
+    transformers = pytest.importorskip("transformers")
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=len(tokens), max_position_embeddings=64, **sizes)
+    transformers.BertModel(config).save_pretrained(folder)
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    return "model=hf", f"model.pretrained={folder}", "data.max_len=32"
+
+
 MEAN = ("model.pooling=mean",)
 TASKS = {
     "classify": Kind((), classes),

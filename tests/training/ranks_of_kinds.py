@@ -3,8 +3,9 @@
     RANK=0 WORLD_SIZE=2 ... python -m tests.training.ranks_of_kinds JOBS
 
 JOBS is a file of pickled (configuration, folder); beside each folder is a file at which the processes find each other.
-PACKAGES is a folder of further packages that the configurations may name. LOCKSTEP has the processes meet in
-every forward pass and for every tensor that is saved. PROVENANCE_TAKES_S makes the first process slow where it writes what ran, and fails it if the other went on meanwhile.
+PACKAGES is a folder of further packages that the configurations may name. LOCKSTEP has the processes meet in every
+forward pass and for every tensor that is saved. PROVENANCE_TAKES_S makes the first process slow where it writes what
+ran, and fails it if the other went on meanwhile.
 """
 
 import os

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.training.runs import REPOSITORY, SAME_THREADS, result
 
 ROWS = 11
 WITH_POOLER = "tags, with a pooler that nobody reads"
+WITH_DROPOUT = "freelb from a random start, with dropout"
 TOGETHER = {
     **{name: KINDS[name] for name in (
         "regress", "multilabel", "tag with a CRF", "siamese", "siamese with contrastive loss", "retrieve", "focal",
@@ -26,13 +28,16 @@ TOGETHER = {
     )},
     "freelb": Kind(("method=freelb", "method.init_magnitude=0"), classes),
     WITH_POOLER: Kind(("task=tag", "model.pooling=pooler"), tags),
+    WITH_DROPOUT: Kind(
+        ("method=freelb", "model.dropout=0.3", "model.attention_dropout=0.3", "model.head_dropout=0.3"), classes
+    ),
 }  # fmt: skip
 SCORED = [name for name, kind in TOGETHER.items() if kind.options[0].startswith("task=")]
 """Scoring knows neither losses nor methods."""
-FEW = ("tag with a CRF", "siamese with contrastive loss", "freelb", WITH_POOLER)
+FEW = ("tag with a CRF", "siamese with contrastive loss", WITH_DROPOUT, WITH_POOLER)
 # Micro-batches of 2 over 11 rows: the last has one row, so that the second process has none of it.
 STEP = (
-    *NO_DROPOUT, "trainer.batch_size=2", "trainer.accumulation=6", "trainer.max_duration=1st", "trainer.clip_norm=0",
+    "trainer.batch_size=2", "trainer.accumulation=6", "trainer.max_duration=1st", "trainer.clip_norm=0",
     "optimizer.betas=[0.5,0.999]", "optimizer.weight_decay=0.1", "model.hidden_size=32",
 )  # fmt: skip
 
@@ -69,7 +74,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         for what, more in (("step", ()), ("scores", kind.standing_still)):
             if what == "scores" and name not in SCORED:
                 continue
-            config = composed(*options, *STEP, *more)
+            config = composed(*NO_DROPOUT, *options, *STEP, *more)
             alone, together = (folder / f"{number}-{what}-{how}" for how in ("alone", "together"))
             start(config, alone)
             jobs.append((config, together))
@@ -126,12 +131,12 @@ def test_every_process_takes_part_in_each_pass_and_in_each_saved_tensor(tmp_path
     options = (
         *KINDS["fgm"].overrides(tmp_path, train_rows=ROWS, dev_rows=ROWS), "trainer.batch_size=2",
         "trainer.accumulation=3", "trainer.eval_interval=1st", "trainer.eval_batch_size=2", "trainer.keep_best=2",
-        f"data.test={tmp_path}/dev.jsonl", "resume=auto",
+        f"data.test={tmp_path}/dev.jsonl",
     )  # fmt: skip
-    half, whole = composed(*options, "trainer.max_duration=2st"), composed(*options, "trainer.max_duration=4st")
-    run_in_two([(half, tmp_path / "met")], tmp_path, LOCKSTEP="1")
-    (tmp_path / "met/result.json").unlink()
-    run_in_two([(whole, tmp_path / "met")], tmp_path, LOCKSTEP="1")
+    whole = composed(*options, "trainer.max_duration=4st")
+    continued = replace(whole, resume=str(tmp_path / "half"))
+    half = composed(*options, "trainer.max_duration=2st")
+    run_in_two([(half, tmp_path / "half"), (continued, tmp_path / "met")], tmp_path, LOCKSTEP="1")
     run_in_two([(whole, tmp_path / "usual")], tmp_path)
     files = sorted(path.relative_to(tmp_path / "usual") for path in (tmp_path / "usual").rglob("*.safetensors"))
     assert len(files) == 5

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.training.in_process import composed, killed_in_backward, start
-from tests.training.kinds import KINDS, Kind, classes, few_first
+from tests.training.kinds import KINDS, Kind, classes, few_first, transformers_model
 
 STEPS = 4
 OPTIONS = (
@@ -47,13 +47,7 @@ def test_a_run_of_any_kind_killed_in_every_step_ends_with_the_same_bytes(kind: K
 
 @pytest.mark.thorough
 def test_so_does_freelb_of_a_model_of_the_transformers_library(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = transformers.BertConfig(vocab_size=len(tokens), max_position_embeddings=64, **sizes)
-    transformers.BertModel(config).save_pretrained(tmp_path / "weights")
-    (tmp_path / "weights/vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
-    model = ("model=hf", f"model.pretrained={tmp_path}/weights", "data.max_len=32")
+    model = transformers_model(tmp_path / "weights")
     assert_kills_change_nothing(Kind(("method=freelb",), classes, model, passes=3), tmp_path)
 
 

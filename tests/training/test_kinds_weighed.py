@@ -9,7 +9,18 @@ from nlu.data.order import Order, Whole
 from nlu.runs.records import read_rows
 from tests.training import kinds
 from tests.training.in_process import NO_DROPOUT, composed, start, tensors
-from tests.training.kinds import KINDS, Kind, classes, few_first, number, pair_of_classes, read, tags, write
+from tests.training.kinds import (
+    KINDS,
+    Kind,
+    classes,
+    few_first,
+    number,
+    pair_of_classes,
+    read,
+    tags,
+    transformers_model,
+    write,
+)
 
 ROWS = 11
 SPLITS = {"whole": (11, 1), "uneven": (4, 3), "single": (1, 11)}
@@ -33,7 +44,8 @@ BY_ROW = {
 def one_step(kind: Kind, folder: Path, split: str, *options: str) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Do a step over all rows; return the loss with its terms, and the gradient by parameter."""
     batch_size, accumulation = SPLITS[split]
-    dropout = NO_DROPOUT if kind.model[0] == "model=bert_tiny" else ("model.dropout=0", "model.head_dropout=0")
+    usual = {"model=bert_tiny": NO_DROPOUT, "model=hf": ("model.head_dropout=0",)}
+    dropout = usual.get(kind.model[0], ("model.dropout=0", "model.head_dropout=0"))
     start(
         composed(
             *kind.overrides(folder, train_rows=ROWS), *dropout, f"trainer.batch_size={batch_size}",
@@ -64,6 +76,47 @@ def test_micro_batches_of_any_size_give_the_loss_and_the_gradient_of_the_whole_s
         assert other_gradient.keys() == gradient.keys()
         for name, value in gradient.items():
             np.testing.assert_allclose(other_gradient[name], value, rtol=1e-3, atol=2e-6 * largest, err_msg=name)
+
+
+DROPPING = ("model.dropout=0.3", "model.head_dropout=0.3")
+"""dropout everywhere but in attention, which a TextCNN does not have"""
+WITH_DROPOUT = {
+    **{name: KINDS[name] for name in (
+        "classify", "tag with a CRF", "siamese with contrastive loss", "rdrop", "fgm", "freelb",
+        "freelb in linf", "rdrop of a TextCNN", "freelb of a TextCNN",
+    )},
+    "a TextCNN of pairs": Kind(("task=match",), pair_of_classes, kinds.TEXTCNN),
+    "fgm of R-Drop": Kind(("method=fgm", "method.of={_target_: nlu.methods.rdrop.RDrop, alpha: 4}"), classes),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind",
+    few_first(WITH_DROPOUT, "tag with a CRF", "siamese with contrastive loss", "freelb of a TextCNN", "fgm of R-Drop"),
+)
+def test_so_do_they_with_dropout_whose_masks_belong_to_examples(kind: Kind, tmp_path: Path) -> None:
+    assert_divided_as_one(kind, tmp_path)
+
+
+@pytest.mark.thorough
+def test_so_do_they_with_dropout_of_the_transformers_library(tmp_path: Path) -> None:
+    model = transformers_model(tmp_path / "weights")
+    assert_divided_as_one(Kind((), classes, model), tmp_path)
+
+
+def assert_divided_as_one(kind: Kind, folder: Path) -> None:
+    """Assert that micro-batches of any size give the loss and the gradient of the whole step, with dropout."""
+    has_attention = kind.model[0] == "model=bert_tiny"
+    options = ("model.head_dropout=0.3",) if kind.model[0] == "model=hf" else DROPPING
+    options = (*options, "model.attention_dropout=0.3") if has_attention else options
+    (loss, gradient), *others = [one_step(kind, folder, split, *options) for split in SPLITS]
+    without, _ = one_step(kind, folder / "without", "whole")
+    assert without["loss"] != pytest.approx(loss["loss"], rel=1e-5)
+    largest = max(np.abs(value).max() for value in gradient.values())
+    for other_loss, other_gradient in others:
+        assert other_loss == pytest.approx(loss, rel=1e-5, abs=1e-6)
+        for name, value in gradient.items():
+            np.testing.assert_allclose(other_gradient[name], value, rtol=1e-3, atol=5e-6 * largest, err_msg=name)
 
 
 def test_a_column_for_each_term_and_the_loss_is_their_weighted_sum(tmp_path: Path) -> None:

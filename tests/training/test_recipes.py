@@ -1,5 +1,6 @@
 """What CONTRIBUTING.md shows how to add works as it stands there, from a package of the user's own."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 
 import nlu
+from nlu.config.schema import Run
 from nlu.reports.cleaning import plan_of
 from nlu.reports.runs import read_run
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
-from tests.training.in_process import MODEL, PLAIN, column, composed, killed_in_backward, start, tensors, train
+from tests.training.in_process import MODEL, PLAIN, column, composed, killed_in_backward, sets, start, tensors, train
 from tests.training.test_kinds_in_processes import run_in_two
 from tests.training.test_kinds_killed import outcome
 
@@ -88,7 +90,16 @@ def test_the_weights_of_an_encoder_of_ones_own_are_a_start(package: Path, capfd:
     assert (package / "second" / "result.json").is_file()
 
 
-OWN = ("method=hint", "optimizer=sgd", "optimizer.lr=0.05")
+HINT = {"_target_": "mypkg.hint.Hint", "weight": 0.5}
+
+
+def with_own(package: Path, *overrides: str, **nodes: dict[str, Any]) -> Run:
+    """Return a configuration in which nodes of the page's package stand in the place of chosen ones."""
+    config = composed(*sets(package), *MODEL, *PLAIN, *overrides, "trusted_packages=[mypkg]")
+    return dataclasses.replace(config, **nodes)  # type: ignore[arg-type]
+
+
+SGD = {"_target_": "mypkg.sgd.Sgd", "lr": 0.05, "momentum": 0.9}
 STEPS = (
     "trainer.batch_size=4", "trainer.accumulation=2", "trainer.max_duration=4st", "trainer.eval_interval=2st",
     "trainer.save_interval=1st", "trainer.log_interval=3st", "resume=auto",
@@ -108,17 +119,20 @@ def assert_the_method_owns_a_projection(run_dir: Path) -> None:
     assert not any("projection" in name or "teacher" in name for name in tensors(run_dir, "best-1/model"))
 
 
-@pytest.mark.parametrize("method", [(), ("method=fgm", "method.of={_target_: mypkg.hint.Hint, weight: 0.5}")])
+@pytest.mark.parametrize(
+    ("method", "passes"),
+    [(HINT, 2), ({"_target_": "nlu.methods.fgm.Fgm", "epsilon": 0.1, "weight": 1.0, "of": HINT}, 4)],
+    ids=["hint", "fgm of hint"],
+)  # fmt: skip
 def test_a_method_with_a_teacher_and_parameters_continues_to_the_same_bytes(
-    package: Path, method: tuple[str, ...]
+    package: Path, method: dict[str, Any], passes: int
 ) -> None:
-    config = composed(*SHOP[:-1], *MODEL, *OWN, *method, *STEPS)
+    config = with_own(package, *STEPS, method=method, optimizer=SGD)
     start(config, package / "whole")
     assert_the_method_owns_a_projection(package / "whole")
-    passes = 4 if method else 2
     for killed_in in range(1, 5):
         # Every start but the first does the step before it, then dies in the midst of the next.
-        with killed_in_backward((0 if killed_in == 1 else passes) + 2):
+        with killed_in_backward((0 if killed_in == 1 else passes) + 1):
             start(config, package / "run")
     start(config, package / "run")
     found, expected = outcome(package / "run"), outcome(package / "whole")
@@ -127,32 +141,36 @@ def test_a_method_with_a_teacher_and_parameters_continues_to_the_same_bytes(
 
 
 def test_on_two_processes_too(package: Path) -> None:
-    options = (*SHOP[:-1], *MODEL, *OWN, *STEPS)
-    half, whole = composed(*options, "trainer.max_duration=2st"), composed(*options)
-    run_in_two([(half, package / "run")], package, PACKAGES=str(package))
-    (package / "run/result.json").unlink()
-    run_in_two([(whole, package / "run"), (whole, package / "whole")], package, PACKAGES=str(package))
+    def config(*options: str) -> Run:
+        return with_own(package, *STEPS, *options, method=HINT, optimizer=SGD)
+
+    half, whole = config("trainer.max_duration=2st"), config()
+    continued = dataclasses.replace(whole, resume=str(package / "half"))
+    jobs = [(half, package / "half"), (continued, package / "run"), (whole, package / "whole")]
+    run_in_two(jobs, package, PACKAGES=str(package))
     assert_the_method_owns_a_projection(package / "run")
     found, expected = outcome(package / "run"), outcome(package / "whole")
-    assert found.keys() == expected.keys()
-    assert not [name for name in expected if found[name] != expected[name] and name != "train.tsv"]
+    files = [name for name in expected if name.endswith(".safetensors")]
+    assert "checkpoints/last/method.safetensors" in files
+    assert not [name for name in files if found[name] != expected[name]]
 
 
 def test_what_a_method_owns_is_in_no_prediction_and_goes_when_a_run_is_cleaned(package: Path) -> None:
-    train(*SHOP, *MODEL, *OWN)
+    train(*SHOP, *MODEL, "method=hint")
     removable = plan_of(read_run(package / "run")).removable
     assert {path.name for path in removable} == {"method.safetensors", "optimizer.safetensors"}
     assert nlu.load("run").predict(["good fast lovely"])
 
 
 HALF = (
-    "precision=half", "precision.start=268435456", "precision.growth_steps=2", "trainer.batch_size=4",
+    "trainer.batch_size=4",
     "trainer.log_interval=1st", "trainer.save_interval=1st", "trainer.eval_interval=4st", "resume=auto",
 )  # fmt: skip
 
 
 def test_a_loss_scale_halves_where_gradients_overflow_and_a_killed_run_continues_with_it(package: Path) -> None:
-    config = composed(*SHOP[:-1], *MODEL, *HALF, "trainer.max_duration=20st")
+    half = {"_target_": "mypkg.half.Half", "start": 268435456.0, "growth_steps": 2, "least": 1.0}
+    config = with_own(package, *HALF, "trainer.max_duration=12st", precision=half)
     start(config, package / "whole")
     scale, updates, skipped_before = 268435456.0, 0, None
     for row in read_rows(package / "whole/train.tsv"):
@@ -171,18 +189,18 @@ def test_a_loss_scale_halves_where_gradients_overflow_and_a_killed_run_continues
     state = saved_state(package / "whole")
     assert state["precision"] == {"scale": scale, "updates": updates}
     skips = column(package / "whole", "skipped")
-    assert state["skipped"] == sum(skips) and 0 < sum(skips) < 19
+    assert state["skipped"] == sum(skips) and 0 < sum(skips) < 11
     # A skip between updates changes neither the weights nor their average.
     for name, steps in (("before", last_skip - 1), ("skip", last_skip)):
-        start(composed(*SHOP[:-1], *MODEL, *HALF, f"trainer.max_duration={steps}st"), package / name)
+        start(with_own(package, *HALF, f"trainer.max_duration={steps}st", precision=half), package / name)
     for file in ("last/model", "last/average", "last/optimizer"):
         before, after = (tensors(package / name, file) for name in ("before", "skip"))
         assert all(np.array_equal(before[name], after[name]) for name in before), file
-    # Every start but the first does two steps more.
-    for number in range(1, 20, 2):
-        with killed_in_backward(1 if number == 1 else 3):
+    # Each start does three steps more.
+    for number in range(3, 12, 3):
+        with killed_in_backward(4):
             start(config, package / "run")
-        assert saved_state(package / "run")["step"] == number - 1 if number > 1 else True
+        assert saved_state(package / "run")["step"] == number
     start(config, package / "run")
     found, expected = outcome(package / "run"), outcome(package / "whole")
     assert not [name for name in expected if found[name] != expected[name]]

@@ -16,12 +16,12 @@ from nlu.data.dataset import Files
 from nlu.data.encoding import Encoded
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS
-from nlu.data.seeds import stable_seed
 from nlu.data.store import Origin, SetWriter, StoredSet
 from nlu.data.targets import Classes
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.methods.plain import Plain
 from nlu.models.encoders.bert import Bert
+from nlu.models.layers.noise import Noise, drawing_from
 from nlu.optim.adamw import FusedAdamW
 from nlu.tasks.classify import Classify
 from nlu.training.parallel import Single
@@ -82,26 +82,47 @@ def test_uneven_micro_batches_give_the_gradient_of_the_whole_batch(examples: Exa
     assert not torch.allclose(vector(whole), vector(stepper()), atol=1e-4)
 
 
-def test_dropout_is_a_function_of_the_step_and_the_rank(examples: Examples) -> None:
+def test_dropout_is_a_function_of_the_step_and_of_no_rank(examples: Examples) -> None:
     def loss(number: int, rank: int) -> float:
         parts = stepper(dropout=0.5)
         parts.ranks = Ranks(rank, 1, CPU)
         return parts.step(examples, [np.arange(ROWS)], number, False).result().loss
 
-    assert loss(1, 0) == loss(1, 0)
-    assert len({loss(1, 0), loss(2, 0), loss(1, 1)}) == 3
+    assert loss(1, 0) == loss(1, 0) == loss(1, 1) != loss(2, 0)
 
 
-def test_the_dropout_masks_are_those_of_seed_rank_step_and_micro_batch(examples: Examples) -> None:
+def test_the_dropout_masks_are_those_of_seed_step_and_example(examples: Examples) -> None:
     parts, plain = stepper(dropout=0.5), stepper(dropout=0.5)
-    parts.ranks = Ranks(2, 1, CPU)
-    micro_batches = [np.arange(5), np.arange(5, ROWS)]
     expected = 0.0
-    for micro, rows in enumerate(micro_batches):
-        torch.manual_seed(stable_seed(1, "dropout", 2, 3, micro))
-        batch = collate(examples, rows, (1, 0))
-        expected += F.cross_entropy(plain.model(batch), batch.targets["labels"], reduction="sum").item()
-    assert parts.step(examples, micro_batches, 3, False).result().loss == pytest.approx(expected / ROWS, rel=1e-6)
+    for row in range(ROWS):
+        batch = collate(examples, np.array([row]), (1, 0))
+        with drawing_from(Noise(1, 3, batch)):
+            expected += F.cross_entropy(plain.model(batch), batch.targets["labels"], reduction="sum").item()
+    found = parts.step(examples, [np.arange(5), np.arange(5, ROWS)], 3, False).result().loss
+    assert found == pytest.approx(expected / ROWS, rel=1e-6)
+
+
+def test_the_passes_of_a_step_can_be_run_again_with_its_rows_divided_otherwise(examples: Examples) -> None:
+    parts, whole = stepper(dropout=0.5), stepper(dropout=0.5)
+    scale = {"labels": 1 / ROWS}
+    expected = whole.run(examples, [np.arange(ROWS)], scale, 3)
+    before, calls = vector(parts).clone(), []
+
+    class RunsOut(Plain):
+        def backward(self, *of: Any) -> Any:
+            calls.append(of)
+            if len(calls) == 2:
+                raise MemoryError
+            return super().backward(*of)
+
+    parts.method = RunsOut()
+    with pytest.raises(MemoryError):
+        parts.run(examples, [np.arange(6), np.arange(6, ROWS)], scale, 3)
+    totals = parts.run(examples, list(np.array_split(np.arange(ROWS), 4)), scale, 3)
+    assert torch.equal(vector(parts), before)
+    torch.testing.assert_close(totals, expected, rtol=1e-6, atol=0)
+    for (name, one), (_, other) in zip(parts.model.named_parameters(), whole.model.named_parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-7, msg=name)
 
 
 def test_clipping_bounds_the_update_and_reports_the_norm_before(examples: Examples) -> None:

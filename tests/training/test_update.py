@@ -128,8 +128,8 @@ def test_loss_gradient_and_update_of_a_step_are_those_worked_out_from_the_predic
     )  # fmt: skip
 
 
-def test_each_micro_batch_has_dropout_masks_of_its_own(tmp_path: Path) -> None:
-    # All rows are one and the same, so that only the masks can tell one micro-batch from another.
+def test_each_example_has_dropout_masks_of_its_own(tmp_path: Path) -> None:
+    # All rows are one and the same, so that only the masks can tell one example from another.
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text("a b c d e f\tgood\n" * 8 + ("a\tbad\n" if name == "dev" else ""))
     data = (

@@ -18,6 +18,7 @@ from nlu.data.ragged import ranges
 from nlu.data.tokenizing import load_tokenizer
 from nlu.models.encoder import Encoded
 from nlu.models.formats.pretrained import Pretrained
+from nlu.models.layers.padded_dropout import padded_dropout
 from nlu.models.layers.repeatable import repeatable_attention
 
 MODEL_TYPE = "nlu-huggingface"
@@ -138,7 +139,7 @@ class HuggingFace(nn.Module):
         if self.has_segments:
             segments = batch.segments_T.new_zeros(count * longest).index_copy(0, place_T, batch.segments_T)
             inputs["token_type_ids"] = segments.view(count, longest)
-        with repeatable_attention():
+        with repeatable_attention(), padded_dropout(x_SLD):
             return self.inner(**inputs).last_hidden_state
 
 

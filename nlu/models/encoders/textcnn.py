@@ -133,8 +133,17 @@ class TextCnn(nn.Module):
         for convolutions in self.layers:
             summed: Tensor = sum(conv(hidden_XDL) for conv in convolutions)  # type: ignore[attr-defined, assignment]
             # Padding must stay zero, or a longer neighbour would reach into the next layer's window.
-            hidden_XDL = self.dropout(F.gelu(summed)) * real_XL[:, None, :]
+            hidden_XDL = F.gelu(summed) * self._kept(summed, place_T, real_XL)
         return hidden_XDL.transpose(1, 2), real_XL
+
+    def _kept(self, input_XDL: Tensor, place_T: Tensor, real_XL: Tensor) -> Tensor:
+        """Return what padding and dropout multiply with. Masks are drawn for tokens, not for places of padding."""
+        if not self.training or not self.dropout.probability:
+            return real_XL[:, None, :]
+        count, width, longest = input_XDL.shape
+        mask_TD = self.dropout(input_XDL.new_ones(len(place_T), width))
+        kept = input_XDL.new_zeros(count * longest, width).index_copy(0, place_T, mask_TD)
+        return kept.view(count, longest, width).transpose(1, 2)
 
 
 def require_same_sizes(settings: dict[str, Any], source: Pretrained | None) -> None:

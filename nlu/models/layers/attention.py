@@ -119,6 +119,8 @@ class _Group:
     firsts: slice
     """their rows, where only first tokens have them"""
     length: int
+    first: int
+    """the number of its first sequence among all"""
     bias_B11L: Tensor
     """what is added to scores: 0, or minus infinity for padding"""
 
@@ -139,7 +141,9 @@ def _groups(lengths_B: np.ndarray, padded_B: np.ndarray, heads: int) -> list[_Gr
         last_row = row + (stop - start) * heads * length
         is_padding_BL = np.arange(length) >= lengths_B[start:stop, None]
         bias_BL = torch.from_numpy(np.where(is_padding_BL, np.float32(-np.inf), np.float32(0)))
-        groups.append(_Group(slice(row, last_row), slice(start * heads, stop * heads), length, bias_BL[:, None, None]))
+        groups.append(
+            _Group(slice(row, last_row), slice(start * heads, stop * heads), length, start, bias_BL[:, None, None])
+        )
         start, row = stop, last_row
     return groups
 
@@ -210,7 +214,10 @@ class _Products(torch.autograd.Function):
             scores_NQL = _product(query_NQE, key_NLE.mT)
             scores_BHQL = scores_NQL.view(len(group.bias_B11L), -1, *scores_NQL.shape[1:])
             weights_NQL = torch.add(group.bias_B11L, scores_BHQL, alpha=scale).softmax(-1).view(scores_NQL.shape)
-            mask_NQL = dropout_mask(weights_NQL, dropout_p) if dropout_p else None
+            mask_NQL = None
+            if dropout_p:
+                count = len(group.bias_B11L)
+                mask_NQL = dropout_mask(weights_NQL, dropout_p, [len(weights_NQL) // count] * count, group.first)
             dropped_NQL = (weights_NQL if mask_NQL is None else weights_NQL * mask_NQL).to(low)
             _product(dropped_NQL, value_NLE, out=mixed_NQE)
             saved += [weights_NQL, mask_NQL, dropped_NQL]

@@ -43,20 +43,23 @@ def dropout(input: Tensor, probability: float, rows: Sequence[int] | None = None
     return input * dropout_mask(input, probability, rows)
 
 
-def dropout_mask(
-    input: Tensor, probability: float, rows: Sequence[int] | None = None, first: int = 0
-) -> Tensor:
+def dropout_mask(input: Tensor, probability: float, rows: Sequence[int] | None = None, first: int = 0) -> Tensor:
     """Return what `dropout` multiplies a tensor on a CPU with: 0 or 1 / (1 - probability), of its shape and type.
 
     The first axis of the input holds `rows` of each sequence, of all sequences or of those from `first`. Rows after
     those of the last sequence stay.
     """
-    kept = _bits(input, rows, first) >= round(probability * STEPS)
+    return mask_of_bits(_bits(input, rows, first), input.dtype, probability).view(input.shape)
+
+
+def mask_of_bits(bits: np.ndarray, dtype: torch.dtype, probability: float) -> Tensor:
+    """Return the mask of a type that random numbers of 16 bits decide."""
+    kept = bits >= round(probability * STEPS)
     # Multiplying the bits of a float by 0 or 1 is many times faster than converting or selecting.
-    same_width: Any = np.uint32 if input.dtype == torch.float32 else np.uint16
-    scale = torch.tensor(1 / (1 - probability), dtype=input.dtype)
-    bits = scale.view(torch.int32 if input.dtype == torch.float32 else torch.int16).item()
-    return torch.from_numpy(kept.astype(same_width) * same_width(bits)).view(input.dtype).view(input.shape)
+    same_width: Any = np.uint32 if dtype == torch.float32 else np.uint16
+    scale = torch.tensor(1 / (1 - probability), dtype=dtype)
+    factor = scale.view(torch.int32 if dtype == torch.float32 else torch.int16).item()
+    return torch.from_numpy(kept.astype(same_width) * same_width(factor)).view(dtype)
 
 
 def _bits(input: Tensor, rows: Sequence[int] | None, first: int) -> np.ndarray:

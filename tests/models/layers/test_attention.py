@@ -159,8 +159,8 @@ def test_attention_with_dropout_has_the_values_and_gradients_of_the_weights_it_d
     query, key_value = inputs(LENGTHS, first_only)
     masks = []
 
-    def mask(weights, probability):
-        masks.append(dropout_mask(weights, probability))
+    def mask(weights, *how):
+        masks.append(dropout_mask(weights, *how))
         return masks[-1]
 
     monkeypatch.setattr("nlu.models.layers.attention.dropout_mask", mask)

@@ -1,0 +1,203 @@
+"""Streams of random numbers: what a sequence gets depends neither on its batch nor on what pads it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nlu.data.seeds import stable_seed
+from nlu.models.layers.attention import attention_over
+from nlu.models.layers.dropout import Dropout, dropout, dropout_mask
+from nlu.models.layers.noise import Noise, active, drawing_from
+from nlu.models.layers.padded_dropout import padded_dropout
+
+LENGTHS = {7: 2, 3: 5, 9: 5, 4: 11}
+"""tokens by example"""
+
+
+def noise(*examples: int, seed: int = 1, step: int = 4) -> Noise:
+    """Return the streams of a batch of these examples, which stand in order of length."""
+    places = np.arange(len(examples))[None]
+    batch: Any = SimpleNamespace(
+        examples_B=np.array(examples), lengths=[LENGTHS[each] for each in examples],
+        sequences_KB=torch.from_numpy(places),
+    )  # fmt: skip
+    return Noise(seed, step, batch)
+
+
+def generator(example: int, text: int) -> np.random.SFC64:
+    """Return the generator of a sequence in step 4 with seed 1, seeded by SplitMix64 in Python's own numbers."""
+    mask = 2**64 - 1
+
+    def mixed(bits: int) -> int:
+        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & mask
+        bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & mask
+        return bits ^ bits >> 31
+
+    state = mixed(mixed(mixed(stable_seed(1, "dropout", 4)) ^ example) ^ text)
+    words = [mixed(state + number * 0x9E3779B97F4A7C15 & mask) for number in (1, 2, 3)]
+    found = np.random.SFC64(0)
+    # What numpy's own seeding does with three words: a counter of 1, and twelve rounds without output.
+    found.state = {"bit_generator": "SFC64", "state": {"state": np.array([*words, 1], np.uint64)},
+                   "has_uint32": 0, "uinteger": 0}  # fmt: skip
+    found.random_raw(12)
+    return found
+
+
+def by_example(streams: Noise, examples: tuple[int, ...], width: int) -> dict[int, list[torch.Tensor]]:
+    """Return the masks of two layers and of their vectors, by example."""
+    values = torch.ones(sum(streams.lengths), width)
+    with drawing_from(streams):
+        drawn = [dropout(values, 0.4), dropout(torch.ones(len(examples), width), 0.4), dropout(values, 0.4)]
+    pieces = [drawn[0].split(streams.lengths), drawn[1].split(1), drawn[2].split(streams.lengths)]
+    return {example: [piece[place] for piece in pieces] for place, example in enumerate(examples)}
+
+
+@pytest.mark.parametrize("width", [8, 7])
+def test_an_example_has_the_same_masks_in_any_batch(width: int) -> None:
+    together = by_example(noise(7, 3, 9, 4), (7, 3, 9, 4), width)
+    for examples in ((7,), (9, 4), (3, 9)):
+        for example, masks in by_example(noise(*examples), examples, width).items():
+            assert all(map(torch.equal, masks, together[example]))
+    assert not torch.equal(together[3][0], together[9][0]) and not torch.equal(together[3][0], together[3][2])
+    for other in (noise(3, seed=2), noise(3, step=5)):
+        assert not torch.equal(by_example(other, (3,), width)[3][0], together[3][0])
+
+
+def test_the_bits_are_those_of_the_generator_of_seed_step_and_example() -> None:
+    streams = noise(7, 4)
+    for _ in range(2):
+        streams.bits([6, 0])
+    found = streams.bits([6, 9])
+    # A stream goes on by whole words of four numbers.
+    first, second = (generator(example, 0) for example in (7, 4))
+    expected = [first.random_raw(6)[4:].view(np.uint16)[:6], second.random_raw(3).view(np.uint16)[:9]]
+    assert np.array_equal(found, np.concatenate(expected))
+
+
+def test_texts_of_a_pair_that_are_sequences_of_their_own_have_streams_of_their_own() -> None:
+    # The texts of example 5 are sequences 2 and 0, those of example 6 are 1 and 3.
+    batch: Any = SimpleNamespace(
+        examples_B=np.array([5, 6]), lengths=[3, 3, 3, 3], sequences_KB=torch.tensor([[2, 1], [0, 3]])
+    )
+    bits = Noise(1, 4, batch).bits([4] * 4).reshape(4, 4)
+    for sequence, (example, text) in enumerate([(5, 1), (6, 0), (5, 0), (6, 1)]):
+        assert np.array_equal(bits[sequence], generator(example, text).random_raw(1).view(np.uint16))
+
+
+def test_streams_go_back_to_where_they_were() -> None:
+    streams = noise(7, 3)
+    begin = streams.position()
+    first = streams.bits([4, 8])
+    middle = streams.position()
+    second = streams.bits([4, 8])
+    assert not np.array_equal(first, second)
+    for position, expected in ((middle, second), (begin, first)):
+        streams.go_to(position)
+        assert np.array_equal(streams.bits([4, 8]), expected)
+
+
+def test_rows_of_units_and_rows_after_the_last_sequence() -> None:
+    streams = noise(7, 3, 4)
+    assert streams.rows(3) == [1, 1, 1] and streams.rows(18) == [2, 5, 11]
+    assert streams.rows_at(torch.tensor([0, 1, 3, 7, 17])) == [2, 1, 2]
+    drop = Dropout(0.5).train()
+    with drawing_from(streams):
+        longer = drop(torch.ones(21, 64))
+    assert torch.equal(longer[18:], torch.full((3, 64), 2.0)), "rows of no sequence stay"
+    with drawing_from(noise(7, 3, 4)):
+        assert torch.equal(drop(torch.ones(18, 64)), longer[:18])
+    with drawing_from(noise(7, 3)):
+        units = drop(torch.ones(2, 64), [0, 2])
+    with drawing_from(noise(3)):
+        assert torch.equal(drop(torch.ones(2, 64), [2]), units)
+    assert active() is None
+
+
+def test_uniform_numbers_fill_their_range() -> None:
+    drawn = noise(4).uniform([11], 1000)
+    assert drawn.dtype == np.float32 and drawn.shape == (11, 1000)
+    assert -1 <= drawn.min() < -0.999 and 0.999 < drawn.max() < 1 and abs(drawn.mean()) < 0.02
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_attention_drops_the_same_weights_of_a_sequence_in_any_batch(first_only: bool) -> None:
+    torch.manual_seed(0)
+    heads, width = 2, 8
+    rows = {example: torch.randn(length, 3 * width) for example, length in LENGTHS.items()}
+
+    def attend(*examples: int) -> dict[int, torch.Tensor]:
+        lengths = [LENGTHS[each] for each in examples]
+        qkv = torch.cat([rows[each] for each in examples])
+        attention = attention_over(lengths, heads, torch.device("cpu"))
+        with drawing_from(noise(*examples)):
+            if first_only:
+                firsts = torch.stack([rows[each][0, :width] for each in examples])
+                found = attention.first_token_attention(firsts, qkv[:, width:], 0.5).split(1)
+            else:
+                found = attention.self_attention(qkv, 0.5).split(lengths)
+        return dict(zip(examples, found, strict=True))
+
+    together = attend(7, 3, 9, 4)
+    for examples in ((3,), (9, 4)):
+        for example, mixed in attend(*examples).items():
+            assert torch.equal(mixed, together[example])
+    torch.manual_seed(0)
+    assert not torch.equal(attention_over([5], heads, torch.device("cpu")).self_attention(rows[3], 0.5), together[3])
+
+
+def test_a_mask_drops_a_share_whatever_decides_it() -> None:
+    with drawing_from(noise(7, 3, 4)):
+        mask = dropout_mask(torch.ones(18, 1000), 0.3)
+    assert (mask == 0).float().mean().item() == pytest.approx(0.3, abs=0.01)
+
+
+@pytest.mark.parametrize("shape", ["hidden", "attention", "weights"])
+def test_dropout_of_another_library_has_the_same_masks_whatever_pads(shape: str) -> None:
+    torch.manual_seed(0)
+    values = {example: torch.randn(2, length, 4) for example, length in LENGTHS.items()}
+
+    def drop(*examples: int) -> dict[int, torch.Tensor]:
+        longest = max(LENGTHS[each] for each in examples)
+        padded_SHLE = torch.stack([F.pad(values[each], (0, 0, 0, longest - LENGTHS[each])) for each in examples])
+        is_real_S11L = torch.tensor([[place < LENGTHS[each] for place in range(longest)] for each in examples])
+        with drawing_from(noise(*examples)), padded_dropout(padded_SHLE[:, 0]):
+            if shape == "hidden":
+                found = torch.nn.Dropout(0.5)(padded_SHLE[:, 0])[:, None]
+            elif shape == "weights":
+                weights = (padded_SHLE @ padded_SHLE.mT).masked_fill(~is_real_S11L[:, None, None], -torch.inf)
+                found = F.dropout(weights.softmax(-1), p=0.5, training=True) @ padded_SHLE
+            else:
+                found = F.scaled_dot_product_attention(
+                    padded_SHLE, padded_SHLE, padded_SHLE, attn_mask=is_real_S11L[:, None, None], dropout_p=0.5
+                )
+        return {each: found[place, :, : LENGTHS[each]] for place, each in enumerate(examples)}
+
+    together = drop(7, 3, 9, 4)
+    for examples in ((3,), (9, 4)):
+        for example, found in drop(*examples).items():
+            torch.testing.assert_close(found, together[example])
+    assert not torch.allclose(together[3], drop(7, 9)[9])
+
+
+def test_attention_of_another_library_has_its_mean_and_without_dropout_its_values() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 3, 5, 4).unbind(0)
+    streams: Any = SimpleNamespace(lengths=[5, 5], bits=lambda counts: np.full(sum(counts), 2**16 - 1, np.uint16))
+    masks: list[Any] = [
+        {},
+        {"is_causal": True},
+        {"attn_mask": torch.ones(5, 5).tril().bool()},
+        {"attn_mask": torch.randn(5, 5)},
+        {"scale": 0.1},
+    ]
+    for options in masks:
+        expected = F.scaled_dot_product_attention(query, key, value, **options)
+        with drawing_from(streams), padded_dropout(torch.ones(2, 5, 4)):
+            # Nothing is below the bound, so that only the scale of what is kept remains.
+            found = F.scaled_dot_product_attention(query, key, value, dropout_p=0.5, **options)
+            assert torch.equal(F.scaled_dot_product_attention(query, key, value, **options), expected)
+        torch.testing.assert_close(found, 2 * expected)
