@@ -24,7 +24,7 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 
 if TYPE_CHECKING:
-    from nlu.reports.runs import Run
+    from nlu.reports.runs import RunRecord
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -187,20 +187,20 @@ def errors(arguments: Sequence[str]) -> int:
     given = parser.parse(arguments)
 
     from nlu.reports.errors.analysis import BY, Options, analyse
-    from nlu.reports.errors.show import print_report, report_as_json, write_page
-    from nlu.reports.errors.subject import subject_of
+    from nlu.reports.errors.show import print_report, report_as_json, write_errors_page
+    from nlu.reports.errors.subject import source_of
     from nlu.storage.copies import records_of
     from nlu.storage.outputs import output_file, require_free
 
     if given.html:
         require_free(given.html, "--html")
     options = Options(given.rows, tuple(name for name in BY if name in (given.by or BY)), given.near, given.rank_by)
-    found = analyse(subject_of(records_of(given.folder, "RUN"), given.set, given.seed), options)
+    found = analyse(source_of(records_of(given.folder, "RUN"), given.set, given.seed), options)
     if given.json:
         print(report_as_json(found))
     elif given.html:
         with output_file(given.html, "--html") as path:
-            write_page(path, found, given.rows)
+            write_errors_page(path, found, given.rows)
         print(given.html)
     else:
         print_report(found, given.rows)
@@ -246,7 +246,7 @@ def _add_folders(parser: Parser) -> None:
     parser.add_argument("folders", nargs="+", metavar="DIR", help="a run, a sweep, or what holds such")
 
 
-def _runs_in(folders: Sequence[str | Path]) -> "tuple[list[Run], list[str]]":
+def _runs_in(folders: Sequence[str | Path]) -> "tuple[list[RunRecord], list[str]]":
     """Return the runs in and below folders, and a sentence for each that cannot be read. Raises UserError for none."""
     from nlu.reports.runs import find_runs
 

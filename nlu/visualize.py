@@ -17,7 +17,7 @@ from nlu.config.errors import UserError
 from nlu.storage.outputs import output_folder, require_free
 
 if TYPE_CHECKING:
-    from nlu.display.curves import Drawing
+    from nlu.display.comparison import Drawing
 
 MOST_ROWS = 40
 MOST_CONFUSIONS = 8
@@ -52,8 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse(arguments)
     require_free(given.out, "--out")
 
-    from nlu.reports.curves import drawings_of
-    from nlu.reports.labels import labels_of, named_rows_of
+    from nlu.reports.columns import labels_of, named_rows_of
     from nlu.reports.runs import find_runs
     from nlu.storage.copies import all_records_of
 
@@ -71,19 +70,15 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(
             f"there are {len(rows)} configurations, but {MOST_ROWS} are as many as can be told apart; name fewer"
         )
-    drawings = drawings_of(rows, given.x, given.metric)
-
     from nlu.display import comparison
     from nlu.display.tables import metric_text
-    from nlu.reports.kept_scores import kept_scores
+    from nlu.reports.curves import drawings_of, kept_scores
     from nlu.reports.show import folders_of
 
+    drawings = drawings_of(rows, given.x, given.metric)
     figures = {drawing.name: comparison.draw(drawing) for drawing in drawings}
     labels = labels_of(rows)
-    kept_by_label = {
-        label: kept_scores([run.folder for run in row.counted], row.set_name)
-        for label, row in zip(labels, rows, strict=True)
-    }
+    kept_by_label = {label: kept_scores(row.counted, row.set_name) for label, row in zip(labels, rows, strict=True)}
     found = {label: kept for label, kept in kept_by_label.items() if not isinstance(kept, str)}
     reasons = {label: kept for label, kept in kept_by_label.items() if isinstance(kept, str)}
     if found:

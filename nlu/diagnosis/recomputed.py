@@ -18,6 +18,7 @@ from nlu.display.progress import Progress
 from nlu.inference.comparison import changed_rows
 from nlu.inference.locate import Located
 from nlu.inference.trained import Trained, load_trained
+from nlu.metrics.kinds import Kind
 from nlu.runs.checkpoint import read_order
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.cache import read_json
@@ -111,7 +112,7 @@ def predicted_again(
         yield Check(
             "neighbours", f"{counted(len(part), 'row')} of {name}: the same to the bit alone and among {TOGETHER}"
         )
-    yield _against_kept(located, name, together)
+    yield _against_kept(located, name, together, trained.kind)
 
 
 def _agreement(trained: Trained) -> float:
@@ -133,7 +134,7 @@ def _records(trained: Trained, part: Examples, ranks: Ranks, batch_size: int) ->
     return found
 
 
-def _against_kept(located: Located, name: str, records: Records) -> Check:
+def _against_kept(located: Located, name: str, records: Records, kind: Kind) -> Check:
     if located.checkpoint.name != "best-1" or name not in kept_sets(located.run_dir):
         return Check("kept predictions", f"none of {name} for {located.checkpoint.name}")
     kept = predictions_of(located.run_dir, name)
@@ -157,7 +158,7 @@ def _against_kept(located: Located, name: str, records: Records) -> Check:
         return Check(
             "kept predictions", f"{counted(len(shared), 'row')} of {name}: the same to the bit as the run kept"
         )
-    other = sum(shared[row].get("prediction") != there[row].get("prediction") for row in differing)
+    other = sum(kind.answer(shared[row]) != kind.answer(there[row]) for row in differing)
     return Check(
         "kept predictions", f"{len(differing)} of {len(shared)} rows of {name} differ from what the run kept, by up to "
         f"{max(differing.values()):.2g}; {other} of them in what is predicted", "warning",

@@ -12,7 +12,7 @@ from nlu.inference.comparison import changed_commit, changed_versions
 from nlu.inference.locate import Located
 from nlu.inference.trained import decided_at, scores_at
 from nlu.reports.aggregate import spread_of
-from nlu.reports.runs import LOG, Run, is_run, parts, read_run
+from nlu.reports.runs import LOG, RunRecord, is_run, parts, read_run
 from nlu.runs.checkpoint import read_order
 from nlu.runs.provenance import code_changes, starts_of
 from nlu.runs.records import read_rows
@@ -27,7 +27,7 @@ MISSING = re.compile(r".*   (?:missing: (?P<missing>.+)|mismatched: (?P<mismatch
 HEAD = "head."
 
 
-def ending(run: Run) -> Check:
+def ending(run: RunRecord) -> Check:
     """How the run ended; a score of one that has not may be another tomorrow."""
     if run.state == "failed":
         return Check("state", f"failed: {run.error}", "broken", "mend that, then run its command with resume=auto")
@@ -38,7 +38,7 @@ def ending(run: Run) -> Check:
     return Check("state", f"{run.state}, {run.examples or 0:,} examples seen")
 
 
-def scored_at(located: Located, run: Run) -> Iterator[Check]:
+def scored_at(located: Located, run: RunRecord) -> Iterator[Check]:
     """Which evaluation the weights are of, and whether all records of it say the same."""
     step, (metrics, are_its_own) = _step_of(located.checkpoint), scores_at(located.checkpoint)
     name = located.checkpoint.name
@@ -212,7 +212,7 @@ def beginning(run_dir: Path, pretrained: str | None) -> Check:
     return Check("pretrained weights", f"{says}; {'the head begins at random' if absent else 'nothing is missing'}")
 
 
-def settings(located: Located, run: Run) -> Iterator[Check]:
+def settings(located: Located, run: RunRecord) -> Iterator[Check]:
     """What of the configuration makes scores of the same weights, or of the same command, hang on chance or choice."""
     config, facts = run.config, read_json(located.run_dir / "data.json") or {}
     own = (facts.get("sets") or {}).get(run.set_name or "", {})
@@ -269,7 +269,7 @@ def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], na
         )  # fmt: skip
 
 
-def _seed(run_dir: Path, run: Run) -> Check:
+def _seed(run_dir: Path, run: RunRecord) -> Check:
     above = run_dir.parent
     try:
         others = [read_run(path) for path in parts(above)] if is_run(above) else []

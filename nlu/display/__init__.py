@@ -1,1 +1,1 @@
-"""Everything a person looks at while a run goes on and after it: progress, tables, figures, the page of a search."""
+"""Output for people, during a run and after it: progress, tables, figures and pages."""

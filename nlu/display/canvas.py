@@ -1,7 +1,7 @@
-"""What all figures have in common: size, style, fonts, and how they become files.
+"""Size, style and fonts of all figures, and how figures become files.
 
-Labels, names of runs and values of a configuration are a user's words. They are drawn as they are written: a `$` in
-them begins no formula. So no text of a figure is parsed, and numbers on axes do without formulas too.
+Labels, names of runs and values of a configuration come from users and are drawn as they are written. matplotlib would
+parse a `$` in them as a formula, so parsing is off for all texts, and numbers on axes avoid formulas too.
 """
 
 import functools
@@ -22,20 +22,28 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
 from nlu.storage.files import write_bytes
 
 log = logging.getLogger(__name__)
-# It tells of each font that lacks a weight, whether or not a figure wants it.
+# Otherwise it warns about each font that lacks a weight, even if no figure uses that weight.
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 
 SIZE_INCHES = (10.0, 6.0)
 DOTS_PER_INCH = 100
 SET_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d1f")
 WITH_CHINESE = (
-    "Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Microsoft YaHei", "SimHei",
-    "PingFang SC", "Hiragino Sans GB", "Arial Unicode MS", "Droid Sans Fallback",
-)  # fmt: skip
+    "Noto Sans CJK SC",
+    "Source Han Sans SC",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "Microsoft YaHei",
+    "SimHei",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Arial Unicode MS",
+    "Droid Sans Fallback",
+)
 NO_GLYPH = re.compile(r"Glyph (\d+) .*missing from")
-"""how the library says that no font has a letter"""
-TOLD: list[str] = []
-"""letters that the log named: once in a process"""
+"""the warning of matplotlib for a letter that no font has"""
+WARNED: list[str] = []
+"""letters that the log named; a process warns once"""
 STYLE: Any = {
     "font.size": 10,
     "text.parse_math": False,
@@ -58,7 +66,7 @@ SUPERSCRIPT = str.maketrans("-\N{MINUS SIGN}0123456789", "⁻⁻⁰¹²³⁴⁵�
 
 @functools.cache
 def families() -> list[str]:
-    """Return the fonts of figures: the library's own, then those of this machine that have Chinese letters."""
+    """Return the fonts of figures: matplotlib's own, then those of this machine that have Chinese letters."""
     from matplotlib import font_manager
 
     there = {font.name for font in font_manager.fontManager.ttflist}
@@ -66,9 +74,11 @@ def families() -> list[str]:
 
 
 def new_figure(
-    size_inches: tuple[float, float] = SIZE_INCHES, *, layout: Literal["tight", "constrained"] = "tight",
+    size_inches: tuple[float, float] = SIZE_INCHES,
+    *,
+    layout: Literal["tight", "constrained"] = "tight",
     style: Any = STYLE,
-) -> tuple[Figure, Axes]:  # fmt: skip
+) -> tuple[Figure, Axes]:
     """Return a figure, of the usual size and style unless others are given, with one pair of axes."""
     with rc_context({**style, "font.family": families()}):
         figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH, layout=layout)
@@ -82,9 +92,9 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 
 def save_drawn(path: Path, draw: Callable[[], Figure | None]) -> list[Path]:
-    """Draw a figure and write it as PNG; returns the path, or none where there is nothing to show.
+    """Draw a figure and write it as PNG; returns the path, or none without a figure.
 
-    A figure that cannot be drawn is left out with a warning: no numbers may be lost for want of a picture.
+    A figure that cannot be drawn is left out with a warning, so that a run does not lose its numbers for a picture.
     """
     try:
         figure = draw()
@@ -101,15 +111,16 @@ def save_drawn(path: Path, draw: Callable[[], Figure | None]) -> list[Path]:
 def drawn(figure: Figure, form: str, salt: str = "nlu") -> bytes:
     """Return a figure as png, svg or pdf.
 
-    The text of an SVG is text, which the reader's fonts show, and the names inside it are made from `salt`. Letters
-    that no font of this machine has are named once, and stand as boxes in the other forms.
+    An SVG contains its text as text, which the reader's fonts show, and its identifiers are made from `salt`. Letters
+    that no font of this machine has are logged once, and are boxes in the other formats.
     """
     content = io.BytesIO()
     style = {**STYLE, "font.family": families(), "svg.fonttype": "none", "svg.hashsalt": salt}
-    # Equal figures are to be equal bytes.
+    # Equal figures must have equal bytes, so dates are left out.
     dated = {"svg": ("Date", "Creator", "Format", "Type"), "pdf": ("CreationDate",)}
     metadata = dict.fromkeys(dated.get(form, ()))
-    # A text keeps the settings under which it was made, which are often the library's own. Ticks are made on drawing.
+    # A text keeps the settings that were active when it was created, often matplotlib's defaults. Ticks are created
+    # while drawing, under the settings below.
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_parse_math(False)
@@ -124,17 +135,33 @@ def drawn(figure: Figure, form: str, salt: str = "nlu") -> bytes:
         elif form != "svg":
             letters.add(chr(int(found[1])))
     if letters:
-        _tell_of("".join(sorted(letters)[:5]))
+        _warn_of("".join(sorted(letters)[:5]))
     return content.getvalue()
 
 
+def svg_of(name: str, figure: Figure) -> str:
+    """Return a figure as an element for a page of HTML, which refers to nothing outside it.
+
+    Parts that belong to a trial have its number as `data-trial`.
+    """
+    # Identifiers in a figure must differ from those of other figures on the page, so they are made from its name.
+    text = drawn(figure, "svg", salt=name).decode()
+    text = text[text.index("<svg") :]
+    head, body = text[: text.index(">") + 1], text[text.index(">") + 1 :]
+    size = re.search(r'viewBox="[^"]*"', head)
+    assert size, "an SVG of matplotlib has a viewBox"
+    body = re.sub(r'<g id="trial-(\d+)">', r'<g data-trial="\1">', body)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)
+    return f'<svg {size[0]} role="img" xmlns="http://www.w3.org/2000/svg">{" ".join(body.split())}'
+
+
 def scientific(axes: Axes) -> None:
-    """Have the numbers of the y axis share a power of ten, written above it, where they are small or large."""
+    """Write a power of ten above the y axis if its numbers are small or large."""
     axes.yaxis.set_major_formatter(_PowerAbove())
 
 
 class _PowerAbove(ScalarFormatter):
-    """Writes the shared power of ten in letters, not as a formula."""
+    """Writes the shared power of ten as text, not as a formula."""
 
     def __init__(self) -> None:
         super().__init__(useMathText=False)
@@ -152,10 +179,11 @@ def logarithmic(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _tell_of(letters: str) -> None:
-    if not TOLD:
-        TOLD.append(letters)
+def _warn_of(letters: str) -> None:
+    if not WARNED:
+        WARNED.append(letters)
         log.warning(
-            "figures: no font on this machine has %s, so boxes stand in their place; install one that does, such as "
-            "fonts-noto-cjk", letters,
-        )  # fmt: skip
+            "figures: no font on this machine has %s, so they are drawn as boxes; install one that does, such as "
+            "fonts-noto-cjk",
+            letters,
+        )

@@ -1,9 +1,10 @@
-"""Several runs in one figure each, as files and as one page that needs no other file.
+"""Figures that compare several runs, as files and as one page that needs no other file.
 
 Axes: P points of a curve, K configurations, N classes.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +15,76 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from nlu.config.words import counted
-from nlu.display.canvas import SET_COLOURS, STYLE, drawn, new_figure, scientific
-from nlu.display.curves import Curve, Drawing, KeptScores
+from nlu.display.canvas import SET_COLOURS, STYLE, drawn, new_figure, scientific, svg_of
 from nlu.display.figures import FEW_POINTS, smoothed
-from nlu.display.plain_page import html_section, html_table, write_plain_page
+from nlu.display.page import html_table, section, write_page
 from nlu.display.scores import MOST_SHOWN_CLASSES, confusion_figure, draw_calibration
-from nlu.display.search import svg_of
 from nlu.storage.files import write_bytes
 
 COLOURS = (*SET_COLOURS, "#332288", "#117733", "#882255")
 LINES = ("-", "--", ":", "-.")
 MOST_MARKED = 6
-"""curves up to which each has its points marked"""
+"""up to this many curves, points are marked"""
 FEW_CURVES = 3
-"""curves up to which what a running mean is of stands behind it"""
+"""up to this many curves, raw values are drawn behind a running mean"""
 LEGEND_CHARACTERS = 130
-"""of a line of a legend below the axes"""
+"""in a line of a legend below the axes"""
+
+
+@dataclass
+class Curve:
+    """One quantity of one configuration."""
+
+    label: str
+    x_P: np.ndarray
+    mean_P: np.ndarray
+    sd_P: np.ndarray | None = None
+    """sample standard deviation over its runs; None for a single run"""
+    runs: int = 1
+    best: tuple[float, float] | None = None
+    """the point of its best evaluation, if the metric decides"""
+
+
+@dataclass
+class Drawing:
+    """Curves of one quantity."""
+
+    name: str
+    """of the file"""
+    title: str
+    across: str
+    curves: list[Curve] = field(default_factory=list)
+    epochs: float | None = None
+    """length of an epoch on the x axis, if it is equal for all runs"""
+    is_noisy: bool = False
+    """whether long curves are drawn as running means"""
+    without: list[str] = field(default_factory=list)
+    """configurations without such a quantity"""
+
+
+@dataclass
+class KeptScores:
+    """What the runs of one configuration predicted for a set."""
+
+    set_name: str
+    names: list[str]
+    by_label: list[dict[str, Any]]
+    """for each class `label`, `examples` in all runs, the mean `f1` over runs, and its `sd`, None for a single run"""
+    confusion: list[list[int]]
+    calibration: list[dict[str, Any]]
+    ece: float
+    right_by_length: list[tuple[float, float, int]] = field(default_factory=list)
+    """mean number of characters, share that is right, and rows, for each part of the rows by length"""
+    runs: int = 1
 
 
 def figure_of(width: float = 10.0, height: float = 6.0) -> tuple[Figure, Axes]:
-    """Return a figure with one pair of axes, beside which a legend has room."""
+    """Return a figure with one pair of axes and room for a legend."""
     return new_figure((width, height), layout="constrained")
 
 
 def draw(drawing: Drawing) -> Figure:
-    """Draw the curves over each other: deviations as bands, the best points as stars, their values in the legend."""
+    """Draw curves over each other, with deviations as bands and best points as stars; the legend has their values."""
     figure, axes = figure_of()
     count = len(drawing.curves)
     for number, curve in enumerate(drawing.curves):
@@ -75,7 +121,7 @@ def _legend_text(curve: Curve) -> str:
 
 
 def _remark(drawing: Drawing) -> str:
-    """What the marks of a figure mean."""
+    """Return the meaning of the marks in a figure."""
     parts = ["star and number: the best of a curve"] if any(curve.best for curve in drawing.curves) else []
     if drawing.is_noisy and any(len(curve.x_P) > FEW_POINTS for curve in drawing.curves):
         parts.append("running means")
@@ -85,7 +131,7 @@ def _remark(drawing: Drawing) -> str:
 
 
 def draw_by_class(kept: Mapping[str, KeptScores]) -> dict[str, Figure]:
-    """Draw the F1 of each class, configurations beside one another; a figure for those of the same classes."""
+    """Draw the F1 of each class, one figure for all configurations with the same classes."""
     alike: dict[tuple[str, ...], dict[str, KeptScores]] = {}
     for label, one in kept.items():
         alike.setdefault(tuple(one.names), {})[label] = one
@@ -95,14 +141,14 @@ def draw_by_class(kept: Mapping[str, KeptScores]) -> dict[str, Figure]:
 
 
 def _by_class(kept: Mapping[str, KeptScores]) -> Figure:
-    """Classes from the best to the worst by the mean over all configurations; of very many those with most rows."""
+    """Draw classes from the best to the worst by their mean over configurations; of many, those with the most rows."""
     first = next(iter(kept.values()))
     rows = {entry["label"]: entry.get("examples", 0) for entry in first.by_label}
     names = sorted(first.names, key=lambda name: -rows.get(name, 0))[:MOST_SHOWN_CLASSES]
     values = [{entry["label"]: entry for entry in one.by_label} for one in kept.values()]
     f1_KN, sd_KN = (
         np.array([[_or_nan(one.get(name, {}).get(key)) for name in names] for one in values]) for key in ("f1", "sd")
-    )  # fmt: skip
+    )
     order_N = np.argsort(-np.nan_to_num(f1_KN).mean(0), kind="stable")
     names, f1_KN, sd_KN = [names[place] for place in order_N], f1_KN[:, order_N], sd_KN[:, order_N]
     labels = [_of_runs(label, one) for label, one in kept.items()]
@@ -118,17 +164,22 @@ def _by_class(kept: Mapping[str, KeptScores]) -> Figure:
     return figure
 
 
-def _f1_dots(
-    labels: Sequence[str], names: Sequence[str], f1_KN: np.ndarray, sd_KN: np.ndarray
-) -> tuple[Figure, Axes]:  # fmt: skip
-    """A dot for each class and configuration, those of a class below one another."""
+def _f1_dots(labels: Sequence[str], names: Sequence[str], f1_KN: np.ndarray, sd_KN: np.ndarray) -> tuple[Figure, Axes]:
+    """Draw a dot for each class and configuration."""
     figure, axes = figure_of(height=max(3.2, 1.6 + max(0.26, 0.1 * len(labels)) * len(names)))
     for number, label in enumerate(labels):
         place_N = np.arange(len(names)) + (number - (len(labels) - 1) / 2) * min(0.16, 0.7 / len(labels))
         colour, _ = _look(number)
         if np.isfinite(sd_KN[number]).any():
-            axes.errorbar(f1_KN[number], place_N, xerr=np.nan_to_num(sd_KN[number]), fmt="none", ecolor=colour,
-                          elinewidth=1.0, alpha=0.7)  # fmt: skip
+            axes.errorbar(
+                f1_KN[number],
+                place_N,
+                xerr=np.nan_to_num(sd_KN[number]),
+                fmt="none",
+                ecolor=colour,
+                elinewidth=1.0,
+                alpha=0.7,
+            )
         axes.plot(f1_KN[number], place_N, "o", color=colour, label=label, markersize=5, alpha=0.9)
     lowest = np.nanmin(f1_KN - np.nan_to_num(sd_KN), initial=1.0)
     axes.set_xlim(max(0.0, np.floor(10 * lowest) / 10) - 0.02, 1.02)
@@ -138,18 +189,17 @@ def _f1_dots(
     return figure, axes
 
 
-def _f1_grid(
-    labels: Sequence[str], names: Sequence[str], f1_KN: np.ndarray, sd_KN: np.ndarray
-) -> tuple[Figure, Axes]:  # fmt: skip
-    """A column for each of many configurations, with the numbers: so many dots could not be told apart."""
+def _f1_grid(labels: Sequence[str], names: Sequence[str], f1_KN: np.ndarray, sd_KN: np.ndarray) -> tuple[Figure, Axes]:
+    """Draw a grid of numbers with a column for each configuration, since so many dots would look alike."""
     width = 2.0 + 0.42 * len(labels) + 0.075 * max(map(len, names))
     figure, axes = figure_of(width, 1.2 + 0.24 * len(names) + 0.075 * max(map(len, labels)))
     axes.imshow(f1_KN.T, cmap="Blues", vmin=np.nanmin(f1_KN, initial=1.0) - 0.05, vmax=1, aspect="auto")
     for (number, place), f1 in np.ndenumerate(f1_KN):
         if np.isfinite(f1):
             is_dark = f1 > (1 + np.nanmin(f1_KN)) / 2
-            axes.text(number, place, f"{f1:.2f}", ha="center", va="center", fontsize=7,
-                      color="white" if is_dark else "black")  # fmt: skip
+            axes.text(
+                number, place, f"{f1:.2f}", ha="center", va="center", fontsize=7, color="white" if is_dark else "black"
+            )
     axes.grid(visible=False)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
@@ -181,13 +231,13 @@ def draw_by_length(kept: Mapping[str, KeptScores]) -> Figure:
 
 
 def draw_confusion_of(label: str, one: KeptScores) -> Figure:
-    """Draw the confusion matrix of one configuration, with the rows of all its runs."""
+    """Draw the confusion matrix of one configuration, over the rows of all its runs."""
     runs = "" if one.runs == 1 else f", rows of {one.runs} runs"
     return confusion_figure(f"{one.set_name}: {label}{runs}", one.names, np.array(one.confusion))
 
 
 def draw_calibration_of(label: str, one: KeptScores) -> Figure:
-    """Draw the calibration of one configuration, with the rows of all its runs."""
+    """Draw the calibration of one configuration, over the rows of all its runs."""
     figure, axes = figure_of(width=7.0, height=6.0)
     draw_calibration(axes, one.calibration)
     mean = f"mean ECE of {one.runs} runs" if one.runs > 1 else "ECE"
@@ -213,10 +263,9 @@ def write_comparison(
     lines: Sequence[Sequence[str]],
     figures: Mapping[str, Figure],
 ) -> None:
-    """Write a page with a table and all figures inside it; its texts are texts, so the reader's fonts show them."""
-    cards = [html_section(html_table(header, lines))]
-    cards += [html_section(svg_of(name, figure)) for name, figure in figures.items()]
-    write_plain_page(path, title, counted(len(lines), "configuration"), cards)
+    """Write a page with a table and all figures, whose texts the reader's fonts show."""
+    cards = [section(html_table(header, lines)), *(section(svg_of(name, one)) for name, one in figures.items())]
+    write_page(path, title, counted(len(lines), "configuration"), cards)
 
 
 def _look(number: int) -> tuple[str, str]:
@@ -232,7 +281,7 @@ def _mark_epochs(axes: Axes, drawing: Drawing) -> None:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Names of the curves below the axes, where they hide nothing; the figure grows by their lines."""
+    """Write the names of the curves below the axes, where they hide nothing; the figure grows by their lines."""
     handles, labels = axes.get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
     columns = max(1, min(len(labels), LEGEND_CHARACTERS // (longest + 6)))

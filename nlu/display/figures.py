@@ -1,6 +1,6 @@
-"""Pictures of a run, drawn from its tables alone, so that they can be drawn again at any time after it.
+"""Figures of a run, drawn only from its tables, so that they can be drawn again at any time.
 
-Every curve is over examples seen, the clock that stays comparable between batch sizes.
+Every x axis is in examples seen, which is comparable between batch sizes.
 """
 
 import math
@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nlu.display.canvas import SET_COLOURS, STYLE, families, logarithmic, new_figure, save_drawn, scientific
-from nlu.display.curves import with_whole_windows
-from nlu.runs.records import Cell, read_rows
+from nlu.runs.records import Cell, read_rows, with_whole_windows
 
 Rows = Sequence[Mapping[str, Cell]]
 Points = tuple[np.ndarray, np.ndarray]
@@ -26,9 +25,9 @@ MAX_EPOCH_LINES = 20
 MAX_EPOCH_LABELS = 10
 MAX_LENGTH_BINS = 64
 MAX_LEGEND_CHARACTERS = 60
-"""A longer legend does not fit beside the title and goes where it covers least."""
+"""a longer legend does not fit beside the title and is placed where it covers least"""
 FEW_POINTS = 40
-"""Curves with at most this many points show each as a dot: one or two points make no visible line."""
+"""up to this many points each is drawn as a dot, since a line through one or two points is invisible"""
 TRAIN_COLOUR = "#4c566a"
 BEST_COLOUR = "#c1121f"
 
@@ -38,18 +37,16 @@ def draw_run(
 ) -> list[Path]:
     """Draw plots/loss.png, metric.png, lr.png and gnorm.png (1000 x 600 pixels) from train.tsv and valid.tsv.
 
-    Returns the files written; a figure without a finite value to show is left out. `epoch_examples` 0 draws no epochs.
+    Returns the files written; a figure without finite values is left out. With `epoch_examples` 0 epochs are not drawn.
     """
     figures = figures_of(run_dir, major_metric, major_set, higher_is_better, epoch_examples)
-    return [
-        path for name, draw in figures.items() for path in save_drawn(run_dir / "plots" / f"{name}.png", draw)
-    ]  # fmt: skip
+    return [path for name, draw in figures.items() for path in save_drawn(run_dir / "plots" / f"{name}.png", draw)]
 
 
 def figures_of(
     run_dir: Path, major_metric: str, major_set: str, higher_is_better: bool, epoch_examples: int
 ) -> dict[str, Callable[[], Figure | None]]:
-    """Return what draws each figure of a run; None where it has no finite value to show."""
+    """Return a function for each figure of a run, which returns None without finite values."""
     train, valid = (_rows_if_any(run_dir / name) for name in ("train.tsv", "valid.tsv"))
     train = with_whole_windows(train)
     sets = list(dict.fromkeys(str(row["set"]) for row in valid))
@@ -63,7 +60,7 @@ def figures_of(
     }
 
     def finished(draw: Callable[[], Figure | None]) -> Figure | None:
-        # Lines and legends take their looks from the settings under which they are made.
+        # Lines and legends take their style from the settings that are active when they are created.
         with rc_context({**STYLE, "font.family": families()}):
             figure = draw()
             if figure is not None:
@@ -74,7 +71,7 @@ def figures_of(
 
 
 def draw_lengths(path: Path, counts: Mapping[str, Sequence[int]], max_len: int) -> None:
-    """Draw the lengths of each split, as shares of its examples, to a PNG at `path`.
+    """Draw the lengths of each split, as shares of its examples, as a PNG at `path`.
 
     `counts[split][n]` is the number of examples with n tokens; `max_len` is marked, with the share that reaches it.
     """
@@ -115,7 +112,7 @@ def _rows_if_any(path: Path) -> Rows:
 
 
 def _points(rows: Iterable[Mapping[str, Cell]], column: str) -> Points:
-    """Examples seen and the finite values of a column; empty and non-finite cells are left out."""
+    """Return examples seen and values of a column, without empty and non-finite cells."""
     cells = [(row["examples"], row[column]) for row in rows]
     kept = [(x, y) for x, y in cells if isinstance(y, (int, float)) and math.isfinite(y)]
     return np.array([x for x, _ in kept], dtype=float), np.array([y for _, y in kept], dtype=float)
@@ -126,7 +123,7 @@ def _set_points(valid: Rows, metric: str, name: str) -> Points:
 
 
 def _plot(axes: Axes, points: Points, colour: str, label: str | None, *, smooth: bool = False) -> None:
-    """One curve; with `smooth`, many points are drawn faint with their running mean over them."""
+    """Draw a curve; with `smooth`, long curves are drawn faint with their running mean over them."""
     x, y = points
     if not smooth or len(x) <= FEW_POINTS:
         axes.plot(x, y, color=colour, label=label, marker="o" if len(x) <= FEW_POINTS else None)
@@ -138,14 +135,14 @@ def _plot(axes: Axes, points: Points, colour: str, label: str | None, *, smooth:
 def smoothed(y_P: np.ndarray) -> np.ndarray:
     """Return the running mean of a curve with many points.
 
-    It is taken on a logarithmic scale where it can be, so that one spike does not lift it for a whole window.
+    Without negative values it is computed on a logarithmic scale, so that a spike does not dominate a whole window.
     """
     window = max(len(y_P) // 50, 5)
     return np.expm1(_running_mean(np.log1p(y_P), window)) if y_P.min() >= 0 else _running_mean(y_P, window)
 
 
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean of the `window` values around each one; fewer at both ends."""
+    """Return the mean of the `window` values around each one, of fewer at both ends."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     index = np.arange(len(values))
     first = np.maximum(index - window // 2, 0)
@@ -190,7 +187,7 @@ def _metric_figure(
 
 
 def _mark_best(axes: Axes, x: float, y: float, *, right: bool, above: bool) -> None:
-    """A dot at the best point; its words go to the side where the plot has room."""
+    """Draw a dot at the best point, with a text on the side where the plot has room."""
     axes.plot([x], [y], "o", color=BEST_COLOUR, markersize=9, markeredgecolor="white", zorder=5)
     label = axes.annotate(
         f"best {y:.4g} at {x:,.0f} examples",
@@ -219,7 +216,7 @@ def _column_figure(train: Rows, column: str, label: str) -> Figure | None:
 
 
 def _gradient_figure(train: Rows) -> Figure | None:
-    """Gradient norms; on a logarithmic axis where a few of them would flatten the rest."""
+    """Draw gradient norms, on a logarithmic axis if a few of them would flatten the others."""
     figure = _column_figure(train, "gnorm", "gradient norm")
     if figure is None:
         return None
@@ -252,7 +249,7 @@ def _draw_epochs(axes: Axes, end: int, epoch_examples: int) -> None:
 
 
 def _draw_legend(axes: Axes) -> None:
-    """Names of the curves beside the title, where they hide nothing."""
+    """Write the names of the curves beside the title, where they hide nothing."""
     _, labels = axes.get_legend_handles_labels()
     if sum(len(label) + 4 for label in labels) > MAX_LEGEND_CHARACTERS:
         axes.legend(loc="best")
@@ -263,7 +260,7 @@ def _draw_legend(axes: Axes) -> None:
 
 
 def _stride(count: int, limit: int) -> int:
-    """The smallest of 1, 2, 5, 10, 20, ... that leaves at most `limit` of `count`."""
+    """Return the smallest of 1, 2, 5, 10, 20, ... that leaves at most `limit` of `count` marks."""
     stride, power = 1, 1
     while count // stride > limit:
         factor = {1: 2, 2: 5, 5: 10}[stride // power]
@@ -274,9 +271,16 @@ def _stride(count: int, limit: int) -> int:
 
 def _label_above(axes: Axes, x: float, text: str) -> None:
     axes.annotate(
-        text, (x, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 3), textcoords="offset points",
-        ha="center", va="bottom", fontsize=8, color="#777777",
-    )  # fmt: skip
+        text,
+        (x, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=8,
+        color="#777777",
+    )
 
 
 def _title_place() -> dict[str, Any]:

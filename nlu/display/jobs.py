@@ -1,4 +1,4 @@
-"""Jobs that run elsewhere: a live table on a terminal, a line for each event anywhere else."""
+"""Progress of jobs: a live table on a terminal, a line for each event elsewhere."""
 
 import sys
 import time
@@ -17,14 +17,14 @@ from nlu.display.progress import console, format_time, on_terminal
 
 REFRESHES_PER_S = 4
 FIRST = ("running", "submitted", "waiting", "stopped", "failed", "cancelled", "lost", "done")
-"""which states stand first where a terminal is too low for all jobs"""
+"""states in the order in which jobs are shown if the terminal is too low for all of them"""
 LINES_BESIDE = 6
-"""of a terminal that are left to what stands above and below the table"""
+"""lines of a terminal above and below the table"""
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """One job as a person sees it."""
+    """What is shown of one job."""
 
     name: str = ""
     state: str = ""
@@ -35,7 +35,7 @@ class JobRow:
 
 
 class JobsBoard:
-    """As a context: shows `count` jobs until it is left."""
+    """A context that shows `count` jobs until it is left."""
 
     def __init__(self, count: int):
         self._count, self._rows = count, list[JobRow]()
@@ -51,11 +51,11 @@ class JobsBoard:
         self._hide()
 
     def say(self, text: str, style: str | None = None) -> None:
-        """Print a line, above the table where there is one."""
+        """Print a line, above the table if one is shown."""
         console().print(text, style=style, soft_wrap=True)
 
     def event(self, text: str) -> None:
-        """Print a line where no table shows the same."""
+        """Print a line unless a table shows the same."""
         if not self.is_live:
             self.say(text)
 
@@ -64,7 +64,7 @@ class JobsBoard:
         self._rows = list(rows)
 
     def choose(self, question: str, answers: Mapping[str, str]) -> str:
-        """Ask as `choose` does, with the table out of the way."""
+        """Ask as `choose` does, with the table hidden."""
         self._hide()
         try:
             return choose(question, answers)
@@ -74,9 +74,12 @@ class JobsBoard:
     def _show(self) -> None:
         if self.is_live:
             self._display = Live(
-                console=console(), get_renderable=self._render, refresh_per_second=REFRESHES_PER_S, transient=True,
+                console=console(),
+                get_renderable=self._render,
+                refresh_per_second=REFRESHES_PER_S,
+                transient=True,
                 redirect_stdout=sys.stdout.isatty(),
-            )  # fmt: skip
+            )
             self._display.start()
 
     def _hide(self) -> None:
@@ -86,13 +89,15 @@ class JobsBoard:
 
     def _render(self) -> RenderableType:
         states = Counter(row.state for row in self._rows)
-        told = ", ".join(f"{states[state]} {state}" for state in FIRST if states[state])
-        head = f"{counted(self._count, 'job')}: {told or 'submitted'}, {format_time(time.monotonic() - self._began_s)}"
+        listed = ", ".join(f"{states[state]} {state}" for state in FIRST if states[state])
+        head = (
+            f"{counted(self._count, 'job')}: {listed or 'submitted'}, {format_time(time.monotonic() - self._began_s)}"
+        )
         return Group(table_of_jobs(shown_rows(self._rows, console().height - LINES_BESIDE)), Text(head))
 
 
 def choose(question: str, answers: Mapping[str, str]) -> str:
-    """Ask on the terminal, by the first letters of the answers; returns one, or nothing where nobody can answer."""
+    """Ask on the terminal and return the first letter of the answer; empty without a terminal."""
     if not (on_terminal() and sys.stdin.isatty()):
         return ""
     offered = ", ".join(f"{key} = {what}" for key, what in answers.items())
@@ -107,7 +112,7 @@ def choose(question: str, answers: Mapping[str, str]) -> str:
 
 
 def shown_rows(rows: Sequence[JobRow], most: int) -> list[JobRow]:
-    """Return as many rows as fit: those that run first, each in its order."""
+    """Return as many rows as fit, running jobs first, in their original order."""
     ranked = sorted(range(len(rows)), key=lambda place: (_rank(rows[place].state), place))
     return [rows[place] for place in sorted(ranked[: max(most, 1)])]
 
@@ -117,7 +122,7 @@ def _rank(state: str) -> int:
 
 
 def table_of_jobs(rows: Sequence[JobRow]) -> Table:
-    """Return the table: the last line of a log takes what the others leave."""
+    """Return the table; the last column gets the width that the others leave."""
     table = Table(box=None, show_edge=False, pad_edge=False, header_style="bold", expand=True)
     for header in ("job", "state", "node", "examples/s", "best"):
         table.add_column(header, justify="right" if header == "examples/s" else "left", no_wrap=True)

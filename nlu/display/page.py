@@ -1,74 +1,79 @@
-"""One page of HTML that shows a sweep: no other file, no network.
-
-The figures are those of `search`. A script of the page makes the table and shows what belongs to the trial under the
-pointer.
-"""
-
-from __future__ import annotations
+"""Pages of HTML that need no other file and no network: headings, tables and figures inside cards."""
 
 import html
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from pathlib import Path
+from string import Template
+from typing import Literal
 
-from matplotlib.figure import Figure
+from nlu.storage.files import write_text
 
-from nlu.display.document import document, part
-from nlu.display.search import FIGURES, svg_of
-from nlu.display.tables import count_text, metric_text
-from nlu.display.trials import Summary, TrialRow, duration_text, written
-from nlu.storage.files import plain, write_text
-
-NOTHING = {
-    "history": '<p class="remark">No trial has reported a value.</p>',
-    "intermediate": '<p class="remark">No trial has reported a value.</p>',
-    "parallel": '<p class="remark">There is no trial with parameters and a value.</p>',
-    "importances": "",
-}
-"""what stands in the place of a figure that would be empty"""
+LONG_CELL = 30
+"""characters of a cell from which on the lines of its column are broken"""
 
 
-def write_page(path: Path, summary: Summary, figures: Mapping[str, Figure], remark: str, command: str | bool) -> None:
-    """Write the page. `remark` says how importances came about or why there are none; `command` runs the best trial."""
-    shown = {name: svg_of(name, figures[name]) if name in figures else NOTHING[name] for name in FIGURES}
-    data = json.dumps(plain(_data(summary)), ensure_ascii=False, separators=(",", ":"))
-    text = document(
-        "page.html", summary.name, summary.counts, ["page.css"], facts=_facts(summary, command),
-        remark=html.escape(remark), script=part("page.js"),
-        # Neither the end of the script element nor the beginning of a comment may stand inside it.
-        data=data.replace("<", "\\u003c"), **shown,
-    )  # fmt: skip
-    write_text(path, text)
+def write_page(
+    path: Path,
+    title: str,
+    counts: str,
+    sections: Iterable[str],
+    *,
+    look: Literal["plain", "survey", "search"] = "plain",
+    facts: str = "",
+    after: str = "",
+) -> None:
+    """Write a page with a heading, a line below it, and sections.
+
+    `title` and `counts` are texts; `facts` above the sections, the sections and what comes `after` them are HTML.
+    `look` chooses among the rules in page.css.
+    """
+    page = Template(part("page.html")).substitute(
+        title=html.escape(title),
+        counts=html.escape(counts),
+        style=part("page.css"),
+        look=look,
+        facts=facts,
+        sections="\n".join(sections),
+        after=after,
+    )
+    write_text(path, page)
 
 
-def _facts(summary: Summary, command: str | bool) -> str:
-    best = summary.best
-    spent = sum(trial.examples or 0 for trial in summary.trials)
-    wall_s = sum(trial.wall_s or 0.0 for trial in summary.trials)
-    facts = [
-        (f"best {summary.metric}", f"{metric_text(best.value)} (trial {best.number})" if best else "no complete trial"),
-        ("examples seen", count_text(spent)),
-        ("time of all trials", duration_text(wall_s)),
-    ]
-    lines = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts)
-    text = f'<dl class="facts">{lines}</dl>'
-    return text + (f"<pre class='command'>{html.escape(str(command))}</pre>" if command else "")
+def section(
+    content: str, title: str = "", *, note: str = "", remark: str = "", name: str = "", classes: str = "wide"
+) -> str:
+    """Return a card around HTML. `title`, `note` (above the content) and `remark` (below it) are texts."""
+    identity = f' id="{name}"' if name else ""
+    look = f' class="{classes}"' if classes else ""
+    heading = f"<h2>{html.escape(title)}</h2>" if title else ""
+    return f"<section{identity}{look}>{heading}{_remark(note)}{content}{_remark(remark)}</section>"
 
 
-def _data(summary: Summary) -> dict[str, object]:
-    return {
-        "metric": summary.metric,
-        "maximize": summary.maximize,
-        "best": summary.best.number if summary.best else None,
-        "params": [param.name for param in summary.params],
-        "trials": [_trial(trial, summary) for trial in summary.trials],
-    }
+def _remark(text: str) -> str:
+    return f'<p class="remark">{html.escape(text)}</p>' if text else ""
 
 
-def _trial(trial: TrialRow, summary: Summary) -> dict[str, object]:
-    choices = {param.name for param in summary.params if param.scale == "choice"}
-    return {
-        "number": trial.number, "state": trial.state, "value": trial.value, "sd": trial.sd, "examples": trial.examples,
-        "wall_s": trial.wall_s, "wall": duration_text(trial.wall_s), "error": trial.error,
-        "params": {name: written(value) if name in choices else value for name, value in trial.params.items()},
-    }  # fmt: skip
+def html_table(header: Sequence[tuple[str, bool]], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table; `header` has the name of each column and whether it holds numbers."""
+    classes = []
+    for place, (_, is_number) in enumerate(header):
+        is_long = any(len(line[place]) >= LONG_CELL for line in lines)
+        classes.append("" if is_number else " class='text long'" if is_long else " class=text")
+    head = "".join(f"<th{'' if is_number else ' class=text'}>{html.escape(name)}</th>" for name, is_number in header)
+    body = "".join(
+        f"<tr>{''.join(f'<td{look}>{html.escape(cell)}</td>' for look, cell in zip(classes, line, strict=True))}</tr>"
+        for line in lines
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def html_list(items: Iterable[str]) -> str:
+    """Return a list of texts; empty without any."""
+    lines = "".join(f"<li>{html.escape(item)}</li>" for item in items)
+    return f"<ul>{lines}</ul>" if lines else ""
+
+
+def part(name: str) -> str:
+    """Return the text of a file of this package."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""What a person sees while a run goes on: a live bar on a terminal, a line now and then anywhere else.
+"""Progress of a run: live bars on a terminal, a log line now and then elsewhere.
 
-The step loop only stores numbers here; a thread of the display draws them four times a second, so that a step
-pays nothing for being watched.
+The step loop only stores numbers. A thread of the display draws them four times a second, so that showing progress does
+not slow down steps.
 """
 
 import functools
@@ -23,24 +23,24 @@ LOG_INTERVAL_S = 30.0
 MIN_BAR_WIDTH = 8
 MAX_BAR_WIDTH = 40
 LOSS_SHARE = 0.02
-"""of a step's loss in the running mean that is shown: that of one batch jumps too much to tell where it goes"""
+"""weight of a step's loss in the running mean that is shown, since the loss of single batches is too noisy"""
 
 logger = logging.getLogger("nlu")
 
 
 @functools.cache
 def console() -> Console:
-    """The console on standard error that the live bar and the log share, so that neither tears the other."""
+    """Return the console on standard error, which live bars and log share so that they do not overwrite each other."""
     return Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 def on_terminal() -> bool:
-    """Whether standard error is a terminal that can redraw a line; colour settings do not count."""
+    """Return whether standard error is a terminal that can redraw lines, whatever its colour settings."""
     return console().file.isatty() and not console().is_dumb_terminal
 
 
 class Bar:
-    """One thing that is counted: `done` of `total` (None = unknown). As a context, it is shown until it ends."""
+    """A counter: `done` of `total` (None = unknown). As a context, it is shown until it ends."""
 
     def __init__(self, owner: "Progress", description: str, total: int | None, first: int = 0):
         self.description = description
@@ -67,7 +67,7 @@ class Bar:
         return f"{self.done:,}" if self.total is None else f"{self.done:,}/{self.total:,}"
 
     def times(self) -> str:
-        """Time since the start, and time left at the mean pace since then: pauses such as evaluations count."""
+        """Return time elapsed, and time left at the mean pace since the start, including pauses such as evaluations."""
         elapsed_s = time.monotonic() - self.started_s
         words = f"{format_time(elapsed_s)} elapsed"
         if self.total is None or self.done <= self.first:
@@ -76,7 +76,7 @@ class Bar:
         return f"{words}, {format_time(left_s)} left"
 
     def words(self) -> list[str]:
-        """What stands behind the count, the most dispensable one last but one."""
+        """Return the texts after the count; if the line is too narrow, the last but one is dropped first."""
         return [self.times()]
 
 
@@ -85,16 +85,16 @@ class TrainingBar(Bar):
 
     loss: float | None = None
     _weight: float = 0.0
-    """of the losses so far in their running mean"""
+    """total weight of the losses so far in the running mean"""
     examples_per_s: float | None = None
     metric: str = ""
 
     def add_loss(self, loss: float) -> None:
-        """Take the loss of a step into the mean. One that is no number is shown until the next that is one."""
+        """Add the loss of a step to the mean. A loss that is not finite is shown until the next finite one."""
         if not math.isfinite(loss) or self.loss is None or not math.isfinite(self.loss):
             self.loss, self._weight = loss, 1.0
             return
-        # The first steps weigh alike; from 1 / LOSS_SHARE of them on, older ones fade.
+        # The first steps have equal weights; after 1 / LOSS_SHARE of them, older ones decay.
         self._weight = 1.0 + (1.0 - LOSS_SHARE) * self._weight
         self.loss += (loss - self.loss) / self._weight
 
@@ -105,12 +105,11 @@ class TrainingBar(Bar):
 
 
 class Progress:
-    """The display of one process, as a context; `enabled=False` (ranks above 0) shows and logs nothing.
+    """The display of one process, as a context.
 
-    `on_console=False` draws nothing and logs, whatever standard error is.
-
-    On a terminal: live bars, redrawn at most four times a second, with log lines above them. Elsewhere: log lines
-    in the same words, at most one every `log_interval_s`.
+    On a terminal it shows live bars, redrawn at most four times a second, with log lines above them. Elsewhere it logs
+    the same words, at most once every `log_interval_s`. With `enabled=False` (ranks above 0) it shows and logs nothing;
+    with `on_console=False` it only logs.
     """
 
     def __init__(self, *, enabled: bool = True, on_console: bool = True, log_interval_s: float = LOG_INTERVAL_S):
@@ -133,13 +132,13 @@ class Progress:
             self._display = None
 
     def start(self, total_steps: int, first_step: int = 0, description: str = "train") -> None:
-        """Show the bar of the optimizer steps; `first_step` of them were done before (a resumed run)."""
+        """Show the bar of the optimizer steps, of which `first_step` were done before (a resumed run)."""
         assert self._training is None, "the training bar was started before"
         self._training = TrainingBar(self, description, total_steps, first_step)
         self.show(self._training)
 
     def advance(self, step: int, loss: float | None = None, examples_per_s: float | None = None) -> None:
-        """`step` optimizer steps are done; a None keeps the number shown before. Takes about a microsecond."""
+        """Set the number of steps done; None keeps the number shown before. Takes about a microsecond."""
         bar = self._training
         assert bar is not None, "start() comes first"
         bar.done = step
@@ -150,12 +149,12 @@ class Progress:
         self.log_if_due(bar)
 
     def metric(self, name: str, value: float) -> None:
-        """Show the outcome of the last evaluation beside the loss."""
+        """Show the result of the last evaluation beside the loss."""
         assert self._training is not None, "start() comes first"
         self._training.metric = f"{name}={value:.4g}"
 
     def task(self, description: str, total: int | None = None) -> Bar:
-        """A bar of its own for an evaluation or preprocessing: `with progress.task(...) as bar: bar.advance(n)`."""
+        """Return a bar for an evaluation or preprocessing: `with progress.task(...) as bar: bar.advance(n)`."""
         return Bar(self, description, total)
 
     def show(self, bar: Bar) -> None:
@@ -165,18 +164,18 @@ class Progress:
             self._display = self._start_display()
 
     def hide(self, bar: Bar) -> None:
-        """Take a bar away."""
+        """Remove a bar."""
         self._bars.remove(bar)
 
     def log_if_due(self, bar: Bar) -> None:
-        """Where there is no terminal, log this bar if the last line is `log_interval_s` old."""
+        """Log this bar if nothing is drawn and the last line is `log_interval_s` old."""
         if not self._logs or (now_s := time.monotonic()) < self._next_log_s:
             return
         self._next_log_s = now_s + self._log_interval_s
         logger.info("%s %s  %s", bar.description, bar.count(), "  ".join(bar.words()))
 
     def _start_display(self) -> Live:
-        # A redirected standard output must stay where it points to: rich would print it on this console.
+        # rich would print a redirected standard output on this console.
         display = Live(
             console=console(),
             get_renderable=self._render,
@@ -191,14 +190,14 @@ class Progress:
 
 
 def format_time(duration_s: float) -> str:
-    """`4:07`, or `1:04:07` from an hour on."""
+    """Return `4:07`, or `1:04:07` from one hour on."""
     minutes, seconds = divmod(int(duration_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def _render_bar(bar: Bar, console_width: int) -> RenderableType:
-    """One line: the drawn bar takes what the words leave; where that is too little, it goes first, then words do."""
+    """Return one line; if it is too long, the drawn bar shrinks, then is dropped, then texts are dropped."""
     before, words = f"{bar.description} {bar.count()}", bar.words()
     width = min(console_width - cell_len("  ".join([before, "", *words])) - 1, MAX_BAR_WIDTH)
     if width < MIN_BAR_WIDTH:

@@ -1,4 +1,4 @@
-"""The last words of a run on the console: what came out, how fast, and where the files are."""
+"""The final output of a run on the console: metrics, speed, and the paths of its files."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from nlu.display.progress import format_time
-from nlu.display.tables import print_table
+from nlu.display.tables import metric_text, print_table
 
 MAX_METRIC_COLUMNS = 6
 PLAIN_WIDTH = 120
-"""Characters a line where the output is no terminal."""
+"""characters in a line of a file or a pipe"""
 
 
 def final_table(result: Mapping[str, Any]) -> RenderableType:
-    """The metrics of each set, the one that decides first and at most six of them, over the facts of the run.
+    """Return the metrics of each set, at most six with the one that decides first, above the facts of the run.
 
-    `result` has the layout of result.json; keys that it lacks, and `best` None (no evaluation), are left out.
+    `result` has the layout of result.json. Missing keys, and `best` if it is None (no evaluation), are left out.
     """
     metrics = result.get("metrics") or {}
     names = _metric_names(metrics, (result.get("best") or {}).get("metric"))
@@ -28,7 +28,7 @@ def final_table(result: Mapping[str, Any]) -> RenderableType:
     for name in names[:MAX_METRIC_COLUMNS]:
         table.add_column(name, justify="right", overflow="fold")
     for set_name, values in metrics.items():
-        table.add_row(set_name, *(_format_metric(values.get(name)) for name in names[:MAX_METRIC_COLUMNS]))
+        table.add_row(set_name, *(metric_text(values.get(name)) for name in names[:MAX_METRIC_COLUMNS]))
     facts = Table.grid(padding=(0, 2, 0, 0))
     for label, value in _facts(result, len(names) - MAX_METRIC_COLUMNS):
         facts.add_row(label, value)
@@ -46,7 +46,7 @@ def print_result(result: Mapping[str, Any], run_dir: Path, figures: Sequence[Pat
 
 
 def parts_table(result: Mapping[str, Any], set_name: str) -> RenderableType:
-    """A set's metrics for each part, their mean and standard deviation; for the held-out set those of all its rows."""
+    """Return the metrics of a set for each part, with mean and deviation, and for joined folds those of all rows."""
     best = result["best"]
     names = _metric_names(result["metrics"], best["metric"])[:MAX_METRIC_COLUMNS]
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
@@ -56,29 +56,29 @@ def parts_table(result: Mapping[str, Any], set_name: str) -> RenderableType:
     for part in result["parts"]:
         values = part["metrics"].get(set_name, {})
         mark = " (pruned)" if part["pruned"] else ""
-        table.add_row(part["name"] + mark, f"{part['step']:,}", *(_format_metric(values.get(name)) for name in names))
+        table.add_row(part["name"] + mark, f"{part['step']:,}", *(metric_text(values.get(name)) for name in names))
     table.add_section()
     for label, values in (("mean", result["metrics"]), ("sd", result["sd"])):
-        table.add_row(label, "", *(_format_metric(values[set_name].get(name)) for name in names))
+        table.add_row(label, "", *(metric_text(values[set_name].get(name)) for name in names))
     joined = (result["out_of_fold"] or {}) if set_name == best["set"] else {}
     for seed, values in joined.items():
         label = "joined folds" if len(joined) == 1 else f"joined folds, seed {seed}"
-        table.add_row(label, "", *(_format_metric(values.get(name)) for name in names))
+        table.add_row(label, "", *(metric_text(values.get(name)) for name in names))
     return table
 
 
 def print_parts(result: Mapping[str, Any], run_dir: Path) -> None:
-    """Print `parts_table` of each set on standard output, the best metric in words, and the paths of what was left."""
+    """Print `parts_table` of each set on standard output, the best metric, and the paths of the files."""
     best = result["best"]
-    deviation = "" if best["sd"] is None else f", sd {_format_metric(best['sd'])}"
+    deviation = "" if best["sd"] is None else f", sd {metric_text(best['sd'])}"
     tables = [part for set_name in result["metrics"] for part in ("", parts_table(result, set_name))]
-    mean = f"\nmean best {best['set']} {best['metric']}  {_format_metric(best['value'])}{deviation}\n"
-    paths = [*sorted((run_dir / "predictions").glob("*.json*")), run_dir / "result.json"]
+    mean = f"\nmean best {best['set']} {best['metric']}  {metric_text(best['value'])}{deviation}\n"
+    paths = [*sorted((run_dir / "predictions").glob("*.jsonl")), run_dir / "result.json"]
     print_table(*tables, mean, *map(os.path.relpath, paths), plain_width=PLAIN_WIDTH)
 
 
 def _metric_names(metrics: Mapping[str, Mapping[str, float | None]], major: str | None) -> list[str]:
-    """Every metric of any set, the major one first, the others in their order."""
+    """Return the metrics of all sets, the major one first, the others in their order."""
     names = dict.fromkeys(name for values in metrics.values() for name in values)
     return sorted(names, key=lambda name: name != major)
 
@@ -91,7 +91,7 @@ def _facts(result: Mapping[str, Any], hidden_metrics: int) -> list[tuple[str, st
         facts.append(
             (
                 f"best {best['set']} {best['metric']}",
-                f"{_format_metric(best['value'])} at step {best['step']:,} ({best['examples']:,} examples{epoch})",
+                f"{metric_text(best['value'])} at step {best['step']:,} ({best['examples']:,} examples{epoch})",
             )
         )
     if hidden_metrics > 0:
@@ -110,7 +110,3 @@ def _facts(result: Mapping[str, Any], hidden_metrics: int) -> list[tuple[str, st
         training = "" if result.get("train_s") is None else f", {format_time(result['train_s'])} of it training"
         facts.append(("wall time", f"{format_time(result['wall_s'])}{training}"))
     return facts
-
-
-def _format_metric(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"

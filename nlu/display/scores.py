@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from rich.table import Table
 
 from nlu.config.words import counted
 from nlu.display.canvas import new_figure, save_drawn
@@ -18,17 +19,17 @@ from nlu.display.tables import count_text, metric_text, print_table, table_of
 
 MOST_CONFUSIONS = 5
 MOST_WRITTEN_CELLS = 20
-"""classes up to which each cell of a confusion matrix has its number in it"""
+"""up to this many classes, each cell of a confusion matrix shows its number"""
 MOST_SHOWN_CLASSES = 60
-"""classes of a figure: more could not be read"""
+"""most classes in a figure, since more would not be readable"""
 LARGE_MISTAKE = 0.05
-"""share of a class from which on a mistake is written beyond `MOST_WRITTEN_CELLS`"""
+"""beyond `MOST_WRITTEN_CELLS`, mistakes are written if they are at least this share of a class"""
 MOST_NAME = 28
-"""characters of a class"""
+"""characters in the name of a class"""
 
 
-class Found(Protocol):
-    """What is shown of a set; `nlu.inference.findings.Findings` has it."""
+class ShownScores(Protocol):
+    """The scores of a set, as `nlu.inference.findings.Findings` has them."""
 
     rows: int
     metrics: dict[str, float]
@@ -39,8 +40,8 @@ class Found(Protocol):
     calibration: list[dict[str, Any]] | None
 
 
-def print_scores(found: Mapping[str, Found], out: str | None) -> None:
-    """Print each set's metrics with their intervals, its table by label and what is confused most, then the paths."""
+def print_scores(found: Mapping[str, ShownScores], out: str | None) -> None:
+    """Print each set's metrics with intervals, its table by label and its most frequent confusions, then the paths."""
     for name, one in found.items():
         ends_of = [("95 % from", True), ("to", True)] * any(one.intervals.values())
         table = table_of([(f"{name}, {counted(one.rows, 'example')}", False), ("value", True), *ends_of])
@@ -57,15 +58,18 @@ def print_scores(found: Mapping[str, Found], out: str | None) -> None:
         print_table("", *map(os.path.relpath, [*kept, Path(out, "result.json")]))
 
 
-def _by_label(entries: Sequence[Mapping[str, Any]]) -> Any:
+def _by_label(entries: Sequence[Mapping[str, Any]]) -> Table:
     keys = list(entries[0])
     table = table_of([(key, key != "label") for key in keys])
     for entry in entries:
         cells = (
-            entry[key] if key == "label" else count_text(entry[key]) if isinstance(entry[key], int)
+            entry[key]
+            if key == "label"
+            else count_text(entry[key])
+            if isinstance(entry[key], int)
             else metric_text(entry[key])
             for key in keys
-        )  # fmt: skip
+        )
         table.add_row(*map(str, cells))
     return table
 
@@ -81,8 +85,8 @@ def _confusions(names: Sequence[str], matrix: Sequence[Sequence[int]]) -> list[s
     return [f"{count:,} of {right!r} predicted as {predicted!r}" for count, right, predicted in worst]
 
 
-def draw_scores(folder: Path, found: Mapping[str, Found]) -> list[Path]:
-    """Draw a set's confusion matrix and calibration, where it has them, into a folder; returns the files."""
+def draw_scores(folder: Path, found: Mapping[str, ShownScores]) -> list[Path]:
+    """Draw the confusion matrix and the calibration of each set that has them into a folder; returns the files."""
     written = []
     for name, one in found.items():
         if one.confusion is not None:
@@ -92,11 +96,11 @@ def draw_scores(folder: Path, found: Mapping[str, Found]) -> list[Path]:
     return written
 
 
-def _confusion_figure(name: str, one: Found) -> Figure:
+def _confusion_figure(name: str, one: ShownScores) -> Figure:
     return confusion_figure(name, one.names, np.array(one.confusion))
 
 
-def _calibration_figure(name: str, one: Found) -> Figure:
+def _calibration_figure(name: str, one: ShownScores) -> Figure:
     figure, axes = new_figure()
     draw_calibration(axes, one.calibration or ())
     axes.set_title(f"{name}: ECE {one.metrics['ece']:.4f}")
@@ -104,7 +108,7 @@ def _calibration_figure(name: str, one: Found) -> Figure:
 
 
 def confusion_figure(title: str, names: Sequence[str], matrix_CC: np.ndarray) -> Figure:
-    """Draw a confusion matrix, as large as its classes need; of very many those that are confused most."""
+    """Draw a confusion matrix; of very many classes, only those that are confused most."""
     if len(names) > MOST_SHOWN_CLASSES:
         names, matrix_CC, remark = most_confused(names, matrix_CC)
         title = f"{title} ({remark})"
@@ -118,9 +122,9 @@ def confusion_figure(title: str, names: Sequence[str], matrix_CC: np.ndarray) ->
 
 
 def most_confused(names: Sequence[str], matrix_CC: np.ndarray) -> tuple[list[str], np.ndarray, str]:
-    """Keep the classes with most wrong rows, theirs or given to them, in their order, and add up the others as one.
+    """Keep the classes with the most errors, as label or as prediction, in their order, and merge the others into one.
 
-    Returns names, matrix, and words for what was done.
+    Returns names, matrix, and a description.
     """
     wrong_C = matrix_CC.sum(0) + matrix_CC.sum(1) - 2 * matrix_CC.diagonal()
     kept = np.sort(np.argsort(-wrong_C, kind="stable")[: MOST_SHOWN_CLASSES - 1])
@@ -137,13 +141,13 @@ def most_confused(names: Sequence[str], matrix_CC: np.ndarray) -> tuple[list[str
 
 
 def draw_confusion(axes: Axes, names: Sequence[str], matrix_CC: np.ndarray) -> None:
-    """Draw what was predicted for the rows of each class: as shades the share of the class, in the cells the rows.
+    """Draw the predictions for each class: shades are shares of the class, numbers in the cells are rows.
 
-    Beyond a few classes only the share of large mistakes is written, in percent.
+    With many classes, only large mistakes have a number, which is their share in percent.
     """
     share_CC = matrix_CC / np.maximum(matrix_CC.sum(1, keepdims=True), 1)
     is_small = len(names) <= MOST_WRITTEN_CELLS
-    # Where no numbers stand, small shares must be seen too.
+    # Without numbers, small shares must be visible too.
     shades = PowerNorm(1.0 if is_small else 0.5, vmin=0, vmax=1)
     image = axes.imshow(share_CC, cmap="Blues", norm=shades, aspect="equal")
     marks = (0, 0.25, 0.5, 0.75, 1) if is_small else (0, 0.01, 0.05, 0.2, 0.5, 1)
@@ -158,7 +162,7 @@ def draw_confusion(axes: Axes, names: Sequence[str], matrix_CC: np.ndarray) -> N
     axes.set_yticks(range(len(names)), shown, fontsize=size)
     axes.tick_params(length=0)
     axes.grid(visible=False)
-    # Lines between the cells keep a mark of a wide matrix in its row.
+    # Lines between cells show the row and column of a cell in a wide matrix.
     axes.set_xticks(np.arange(len(names) + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(len(names) + 1) - 0.5, minor=True)
     axes.grid(visible=True, which="minor", color="#e8e8e8", linewidth=0.5)
@@ -176,7 +180,7 @@ def draw_confusion(axes: Axes, names: Sequence[str], matrix_CC: np.ndarray) -> N
 
 
 def draw_calibration(axes: Axes, bins: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the share of right predictions over their mean probability, bin by bin, beside what it should be."""
+    """Draw the share of right predictions over the mean probability of each bin, and the diagonal."""
     axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1.0, label="as it should be")
     probability, right = [entry["probability"] for entry in bins], [entry["right"] for entry in bins]
     most = max(entry["rows"] for entry in bins)

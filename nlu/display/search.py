@@ -1,11 +1,14 @@
-"""Pictures of a sweep: the values over time, each trial on its way, its parameters, and what mattered."""
+"""Figures of a search (values, reports of each trial, parameters, importances), and the page that shows them."""
 
 from __future__ import annotations
 
+import html
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -15,37 +18,49 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from nlu.display.canvas import drawn, families, save_figure
-from nlu.display.trials import Parameter, Summary, TrialRow
+from nlu.display.canvas import SIZE_INCHES, STYLE, families, new_figure, save_figure, svg_of
+from nlu.display.page import part, section, write_page
+from nlu.display.tables import count_text, metric_text
+from nlu.display.trials import Parameter, Summary, TrialRow, duration_text, written
+from nlu.storage.files import plain
 
-SIZE_INCHES = (10.0, 6.0)
-DOTS_PER_INCH = 100
 INCHES_A_PARAMETER = 1.5
 MAX_BARS = 20
 MAX_CHOICE_LETTERS = 18
 FIGURES = ("history", "intermediate", "parallel", "importances")
 MAX_STEPS = 200
-"""Points of one curve; a longer one is thinned, its last point stays."""
+"""most points of a curve; longer ones are thinned but keep their last point"""
 POINTER_WIDTH = 10.0
-"""Width of what a pointer can rest on around a curve, which is not to be seen."""
+"""width of the invisible line around a curve that a pointer can rest on"""
 MARK_GAP = 0.05
-"""Marks nearer than this to an end of an axis would lie on its text."""
+"""marks closer than this to an end of an axis would overlap its text"""
 COLOURS = {"complete": "#0072b2", "pruned": "#a0a0a0", "running": "#e69f00", "waiting": "#e69f00"}
 BEST_COLOUR = "#c1121f"
 FAILED_COLOUR = "#7a1f1f"
 SHADES = "Blues"
-STYLE: Any = {
-    "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888",
-    "axes.grid": True, "grid.color": "#e8e8e8", "axes.axisbelow": True, "legend.frameon": False,
-    "text.parse_math": False,
-}  # fmt: skip
+LEGENDS_OUTSIDE: Any = {**STYLE, "legend.frameon": False}
+"""the style of figures whose legend stands beside the axes"""
+AFTER_SECTIONS = """\
+<div id="tip" role="status" hidden></div>
+<noscript><p>The table is made by a script in this page; trials.tsv beside it holds the same numbers.</p></noscript>
+<script type="application/json" id="data">$data</script>
+<script>
+$script</script>
+"""
+NOTHING = {
+    "history": '<p class="remark">No trial has reported a value.</p>',
+    "intermediate": '<p class="remark">No trial has reported a value.</p>',
+    "parallel": '<p class="remark">There is no trial with parameters and a value.</p>',
+    "importances": "",
+}
+"""what the page shows instead of a figure that would be empty"""
 
 
 def draw_figures(summary: Summary, importances: dict[str, float]) -> dict[str, Figure]:
-    """Draw history, intermediate, parallel and importances, of these what has something to show."""
+    """Draw history, intermediate, parallel and importances, as far as they have something to show."""
     valued = [trial for trial in summary.trials if trial.value is not None]
     found: dict[str, Figure] = {}
-    with rc_context({**STYLE, "font.family": families()}):
+    with rc_context({**LEGENDS_OUTSIDE, "font.family": families()}):
         if valued:
             found["history"] = _history(summary, valued)
         if any(trial.steps for trial in valued):
@@ -58,7 +73,7 @@ def draw_figures(summary: Summary, importances: dict[str, float]) -> dict[str, F
 
 
 def write_figures(folder: Path, figures: Mapping[str, Figure]) -> list[Path]:
-    """Write each figure as NAME.png; one that an earlier call left and that is none of these is removed."""
+    """Write each figure as NAME.png, and remove figures of an earlier call that are not among these."""
     for name in FIGURES:
         if name not in figures:
             (folder / f"{name}.png").unlink(missing_ok=True)
@@ -68,25 +83,8 @@ def write_figures(folder: Path, figures: Mapping[str, Figure]) -> list[Path]:
     return written
 
 
-def svg_of(name: str, figure: Figure) -> str:
-    """Return the same figure as an element for a page of HTML, its text as text.
-
-    What belongs to a trial carries its number as `data-trial`. Nothing in it refers to anything outside.
-    """
-    # Names inside one figure must not be those of another on the same page.
-    text = drawn(figure, "svg", salt=name).decode()
-    text = text[text.index("<svg") :]
-    head, body = text[: text.index(">") + 1], text[text.index(">") + 1 :]
-    size = re.search(r'viewBox="[^"]*"', head)
-    assert size, "an SVG of matplotlib has a viewBox"
-    body = re.sub(r'<g id="trial-(\d+)">', r'<g data-trial="\1">', body)
-    body = re.sub(r'<g id="[^"]*"', "<g", body)
-    return f'<svg {size[0]} role="img" xmlns="http://www.w3.org/2000/svg">{" ".join(body.split())}'
-
-
 def _figure(size_inches: tuple[float, float] = SIZE_INCHES) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH, layout="constrained")
-    return figure, figure.subplots()
+    return new_figure(size_inches, layout="constrained", style=LEGENDS_OUTSIDE)
 
 
 def _finish(axes: Axes, summary: Summary, xlabel: str) -> None:
@@ -102,10 +100,16 @@ def _history(summary: Summary, valued: list[TrialRow]) -> Figure:
     for state, colour in COLOURS.items():
         for place, trial in enumerate(trial for trial in valued if trial.state == state):
             axes.plot(
-                [trial.number], [trial.value or 0.0], "o", markersize=5.8, label=None if place else state, zorder=3,
-                markerfacecolor="none" if state == "pruned" else colour, markeredgecolor=colour,
+                [trial.number],
+                [trial.value or 0.0],
+                "o",
+                markersize=5.8,
+                label=None if place else state,
+                zorder=3,
+                markerfacecolor="none" if state == "pruned" else colour,
+                markeredgecolor=colour,
                 gid=f"trial-{trial.number}",
-            )  # fmt: skip
+            )
     done = [trial for trial in valued if trial.state == "complete"]
     if summary.best and done:
         pick = np.maximum if summary.maximize else np.minimum
@@ -116,9 +120,15 @@ def _history(summary: Summary, valued: list[TrialRow]) -> Figure:
         _mark_best(axes, summary, summary.best.number, len(summary.trials) - 1)
     for place, number in enumerate(trial.number for trial in summary.trials if trial.state == "failed"):
         axes.plot(
-            [number], [0.015], "x", markersize=5.5, color=FAILED_COLOUR, transform=axes.get_xaxis_transform(),
-            label=None if place else "failed", gid=f"trial-{number}",
-        )  # fmt: skip
+            [number],
+            [0.015],
+            "x",
+            markersize=5.5,
+            color=FAILED_COLOUR,
+            transform=axes.get_xaxis_transform(),
+            label=None if place else "failed",
+            gid=f"trial-{number}",
+        )
     axes.margins(y=0.12)
     _finish(axes, summary, "trial")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -130,10 +140,14 @@ def _mark_best(axes: Axes, summary: Summary, x: float, end: float) -> None:
     axes.scatter([x], [summary.best.value], s=110, facecolors="none", edgecolors=BEST_COLOUR, linewidths=1.6, zorder=4)
     left = end > 0 and x > 0.75 * end
     axes.annotate(
-        f"{summary.best.value:.4g} (trial {summary.best.number})", (x, summary.best.value),
-        xytext=(-10 if left else 10, 9 if summary.maximize else -16), textcoords="offset points",
-        ha="right" if left else "left", color=BEST_COLOUR, fontsize=9,
-    )  # fmt: skip
+        f"{summary.best.value:.4g} (trial {summary.best.number})",
+        (x, summary.best.value),
+        xytext=(-10 if left else 10, 9 if summary.maximize else -16),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        color=BEST_COLOUR,
+        fontsize=9,
+    )
 
 
 def _intermediate(summary: Summary) -> Figure:
@@ -148,11 +162,17 @@ def _intermediate(summary: Summary) -> Figure:
         steps, values = zip(*_thinned(trial.steps), strict=True)
         _draw_pointer_target(axes, steps, values, trial.number)
         axes.plot(
-            steps, values, gid=f"trial-{trial.number}", color=colour, linewidth=2.0 if is_best else 1.1,
+            steps,
+            values,
+            gid=f"trial-{trial.number}",
+            color=colour,
+            linewidth=2.0 if is_best else 1.1,
             alpha=1.0 if is_best else strength_of(summary),
-            marker="o", markersize=4 if len(steps) <= 12 and trial.state != "pruned" else 0, zorder=4 if is_best else 2,
+            marker="o",
+            markersize=4 if len(steps) <= 12 and trial.state != "pruned" else 0,
+            zorder=4 if is_best else 2,
             label=None if label in labelled else label,
-        )  # fmt: skip
+        )
         labelled.add(label)
         if trial.state == "pruned":
             axes.plot(steps[-1:], values[-1:], "x", markersize=6, color=colour, zorder=3, gid=f"trial-{trial.number}")
@@ -172,7 +192,7 @@ def _draw_pointer_target(axes: Axes, x: Sequence[float], y: Sequence[float], num
 
 
 def strength_of(summary: Summary) -> float:
-    """Return how opaque a curve is: many on one another must still show where they are dense."""
+    """Return the opacity of a curve, lower for more trials so that dense regions stay visible."""
     return min(0.7, max(0.18, 25 / len(summary.trials)))
 
 
@@ -193,11 +213,15 @@ def _parallel(summary: Summary, valued: list[TrialRow]) -> Figure:
         done, is_best = trial.state == "complete", trial.number == best
         _draw_pointer_target(axes, range(len(heights)), heights, trial.number)
         axes.plot(
-            range(len(heights)), heights, gid=f"trial-{trial.number}",
+            range(len(heights)),
+            heights,
+            gid=f"trial-{trial.number}",
             color=BEST_COLOUR if is_best else colormaps[SHADES](0.3 + 0.7 * strength),
-            linewidth=2.2 if is_best else 1.6 if done else 0.9, alpha=1.0 if is_best else strength_of(summary),
-            linestyle="-" if done else (0, (4, 3)), solid_joinstyle="round",
-        )  # fmt: skip
+            linewidth=2.2 if is_best else 1.6 if done else 0.9,
+            alpha=1.0 if is_best else strength_of(summary),
+            linestyle="-" if done else (0, (4, 3)),
+            solid_joinstyle="round",
+        )
     for place, param in enumerate(params):
         _draw_axis(axes, place, ticks_of(param), has_absent=any(param.name not in trial.params for trial in valued))
     marks = [value for value in MaxNLocator(5).tick_values(low, high) if low <= value <= high] if high > low else [low]
@@ -215,7 +239,7 @@ def _parallel(summary: Summary, valued: list[TrialRow]) -> Figure:
 
 
 def place_of(param: Parameter, params: dict[str, Any]) -> float:
-    """Return where a trial's value stands on the axis of a parameter, 0 to 1; -0.1 where it has none."""
+    """Return the place of a trial's value on the axis of a parameter, 0 to 1; -0.1 without a value."""
     if param.name not in params:
         return -0.1
     value = params[param.name]
@@ -249,12 +273,13 @@ def ticks_of(param: Parameter) -> list[tuple[float, str]]:
 
 
 def _alike(values: Sequence[float]) -> list[str]:
-    """Numbers of one axis in one form: with powers of ten where any of them needs it."""
+    """Return the numbers of one axis in one form, with powers of ten if any of them needs it."""
     texts = [f"{value:.4g}" for value in values]
     if not any(value and abs(value) < 1e-3 or abs(value) >= 1e6 for value in values):
         return texts
-    return [re.sub(r"\.?0*e(.*)", lambda found: f"e{int(found[1])}", f"{value:.3e}") if value else "0"
-            for value in values]  # fmt: skip
+    return [
+        re.sub(r"\.?0*e(.*)", lambda found: f"e{int(found[1])}", f"{value:.3e}") if value else "0" for value in values
+    ]
 
 
 def _draw_axis(axes: Axes, place: int, ticks: list[tuple[float, str]], has_absent: bool) -> None:
@@ -262,9 +287,15 @@ def _draw_axis(axes: Axes, place: int, ticks: list[tuple[float, str]], has_absen
     for height, text in [*ticks, *[(-0.1, "not set")] * has_absent]:
         axes.plot([place - 0.015, place], [height, height], color="#888888", linewidth=1.0, zorder=5)
         axes.annotate(
-            text, (place, height), xytext=(4, 0), textcoords="offset points", fontsize=8, va="center", zorder=6,
+            text,
+            (place, height),
+            xytext=(4, 0),
+            textcoords="offset points",
+            fontsize=8,
+            va="center",
+            zorder=6,
             bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.0},
-        )  # fmt: skip
+        )
 
 
 def _short(text: str) -> str:
@@ -285,3 +316,68 @@ def _importances(importances: dict[str, float]) -> Figure:
     axes.margins(x=0.1)
     axes.set_xlabel("share of what the parameters explain")
     return figure
+
+
+def write_search_page(
+    path: Path, summary: Summary, figures: Mapping[str, Figure], remark: str, command: str | bool
+) -> None:
+    """Write the page of a search, whose script makes the table and highlights the trial under the pointer.
+
+    `remark` says how importances were computed, or why not; `command` runs the best trial.
+    """
+    shown = {name: svg_of(name, figures[name]) if name in figures else NOTHING[name] for name in FIGURES}
+    data = json.dumps(plain(_data(summary)), ensure_ascii=False, separators=(",", ":"))
+    sections = [
+        section(shown["history"], "Value of each trial", name="history", classes=""),
+        section(shown["intermediate"], "Trials on their way", name="intermediate", classes=""),
+        section(f'<div class="scroll">{shown["parallel"]}</div>', "Parameters", name="parallel"),
+        section(shown["importances"], "Importances", note=remark, name="importances"),
+        section(
+            '<div class="scroll"><table></table></div>', "Trials", note="A click on a heading sorts.", name="trials"
+        ),
+    ]
+    after = Template(AFTER_SECTIONS).substitute(
+        script=part("page.js"),
+        # A text must not end the script element or begin a comment.
+        data=data.replace("<", "\\u003c"),
+    )
+    write_page(path, summary.name, summary.counts, sections, look="search", facts=_facts(summary, command), after=after)
+
+
+def _facts(summary: Summary, command: str | bool) -> str:
+    best = summary.best
+    spent = sum(trial.examples or 0 for trial in summary.trials)
+    wall_s = sum(trial.wall_s or 0.0 for trial in summary.trials)
+    facts = [
+        (f"best {summary.metric}", f"{metric_text(best.value)} (trial {best.number})" if best else "no complete trial"),
+        ("examples seen", count_text(spent)),
+        ("time of all trials", duration_text(wall_s)),
+    ]
+    lines = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts)
+    text = f'<dl class="facts">{lines}</dl>'
+    return text + (f"<pre class='command'>{html.escape(str(command))}</pre>" if command else "")
+
+
+def _data(summary: Summary) -> dict[str, object]:
+    return {
+        "metric": summary.metric,
+        "maximize": summary.maximize,
+        "best": summary.best.number if summary.best else None,
+        "params": [param.name for param in summary.params],
+        "trials": [_trial(trial, summary) for trial in summary.trials],
+    }
+
+
+def _trial(trial: TrialRow, summary: Summary) -> dict[str, object]:
+    choices = {param.name for param in summary.params if param.scale == "choice"}
+    return {
+        "number": trial.number,
+        "state": trial.state,
+        "value": trial.value,
+        "sd": trial.sd,
+        "examples": trial.examples,
+        "wall_s": trial.wall_s,
+        "wall": duration_text(trial.wall_s),
+        "error": trial.error,
+        "params": {name: written(value) if name in choices else value for name, value in trial.params.items()},
+    }

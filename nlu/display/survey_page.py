@@ -1,6 +1,7 @@
-"""One page of HTML that shows what files hold: no other file, no network; in light and dark, wide and narrow.
+"""The page of a survey of data files: its figures, its tables and some of the texts.
 
-The record is what `nlu.data.survey.report.as_record` returns.
+The record is what `nlu.data.survey.report.as_record` returns. Figures take their colours from the page, so that they
+follow its light and dark themes.
 """
 
 import html
@@ -8,35 +9,73 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
 from nlu.config.words import counted
-from nlu.display.document import document
-from nlu.display.survey_figures import draw_survey
-from nlu.display.survey_tables import Grid, grids
-from nlu.storage.files import write_text
+from nlu.display.canvas import SET_COLOURS, STYLE, families, new_figure, svg_of
+from nlu.display.page import html_list, html_table, section, write_page
+from nlu.display.survey_tables import SurveyTable, survey_tables
 
 TITLES = {
-    "labels": "Balance of labels", "lengths": "Lengths", "characters": "Characters of a row", "cuts": "Cut at max_len",
+    "labels": "Balance of labels",
+    "lengths": "Lengths",
+    "characters": "Characters of a row",
+    "cuts": "Cut at max_len",
     "classes": "Classes of characters",
-}  # fmt: skip
+}
 NO_LABEL = "(none)"
 MOST_TEXT = 400
 """characters of a text that are shown"""
+TEXT_COLOUR, GRID_COLOUR = "#010203", "#010204"
+"""placeholders for colours of the page"""
+ON_PAGE = {TEXT_COLOUR: "currentColor", GRID_COLOUR: "var(--line)"} | {
+    colour: f"var(--set-{place})" for place, colour in enumerate(SET_COLOURS)
+}
+THEME: Any = {
+    **STYLE,
+    "text.color": TEXT_COLOUR,
+    "axes.labelcolor": TEXT_COLOUR,
+    "axes.titlecolor": TEXT_COLOUR,
+    "xtick.color": TEXT_COLOUR,
+    "ytick.color": TEXT_COLOUR,
+    "axes.edgecolor": GRID_COLOUR,
+    "grid.color": GRID_COLOUR,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.facecolor": "none",
+    "legend.framealpha": 1.0,
+}
+WIDTH_INCHES = 5.4
+"""narrow, so that letters stay readable on a telephone"""
+MOST_LABELS = 30
+LEAST_CLASS = 0.0005
+"""classes with a smaller share of the characters are left out"""
+Sets = Mapping[str, Mapping[str, Any]]
 
 
 def write_survey_page(path: Path, title: str, record: Mapping[str, Any]) -> None:
     """Write the page."""
-    figures = "".join(
-        f'<section id="{name}"><h2>{TITLES[name]}</h2>{svg}</section>' for name, svg in draw_survey(record).items()
-    )
-    first, *others = map(_section, grids(record))
-    shown = "".join([*_shown_between(record), *_shown_within(record), *_bad(record)])
-    text = document(
-        "survey.html", title, _counts(record), ["page.css", "survey.css"],
-        remarks=_list(record["remarks"]) or "<p class='remark'>Nothing stands out.</p>",
-        command=html.escape(record["command"]), fields=_list(_fields(record)), figures=figures, sets=first,
-        tables="".join(others), shown=shown,
-    )  # fmt: skip
-    write_text(path, text)
+    first, *others = map(_table_section, survey_tables(record))
+    remarks = html_list(record["remarks"]) or "<p class='remark'>Nothing stands out.</p>"
+    fields = html_list(f"{name}: {one['fields_because']}" for name, one in record["sets"].items())
+    begin = f'<pre class="command">{html.escape(record["command"])}</pre>{fields}'
+    sections = [
+        section(remarks, "To look at", name="remarks"),
+        section(begin, "To begin with", name="begin"),
+        first,
+        *(section(svg, TITLES[name], name=name, classes="") for name, svg in draw_survey(record).items()),
+        *others,
+        *_shown_between(record),
+        *_shown_within(record),
+        *_bad(record),
+    ]
+    write_page(path, title, _counts(record), sections, look="survey")
 
 
 def _counts(record: Mapping[str, Any]) -> str:
@@ -45,7 +84,7 @@ def _counts(record: Mapping[str, Any]) -> str:
 
 
 def tokens_told(record: Mapping[str, Any]) -> str:
-    """Return what lengths are counted in."""
+    """Return the unit in which lengths are counted."""
     if record["tokenizer"] is not None:
         return f"tokens are those of {record['tokenizer'].partition('#')[0]}, with the special ones"
     return (
@@ -54,28 +93,8 @@ def tokens_told(record: Mapping[str, Any]) -> str:
     )
 
 
-def _fields(record: Mapping[str, Any]) -> list[str]:
-    return [f"{name}: {one['fields_because']}" for name, one in record["sets"].items()]
-
-
-def _list(items: Iterable[str]) -> str:
-    lines = "".join(f"<li>{html.escape(item)}</li>" for item in items)
-    return f"<ul>{lines}</ul>" if lines else ""
-
-
-def _section(grid: Grid) -> str:
-    head = "".join(f"<th{'' if number else ' class=text'}>{html.escape(name)}</th>" for name, number in grid.columns)
-    lines = "".join(f"<tr>{''.join(_cells(grid, line))}</tr>" for line in grid.lines)
-    remark = f'<p class="remark">{html.escape(grid.remark)}</p>' if grid.remark else ""
-    return (
-        f'<section class="wide"><h2>{html.escape(grid.title)}</h2>{remark}<div class="scroll"><table><thead><tr>{head}'
-        f"</tr></thead><tbody>{lines}</tbody></table></div></section>"
-    )
-
-
-def _cells(grid: Grid, line: Sequence[str]) -> Iterable[str]:
-    for (_, is_number), cell in zip(grid.columns, line, strict=True):
-        yield f"<td{'' if is_number else ' class=text'}>{html.escape(cell)}</td>"
+def _table_section(grid: SurveyTable) -> str:
+    return section(html_table(grid.columns, grid.lines), grid.title, note=grid.remark)
 
 
 def _shown_between(record: Mapping[str, Any]) -> Iterable[str]:
@@ -103,11 +122,127 @@ def _texts(title: str, shown: Sequence[Mapping[str, Any]]) -> str:
         more = f" and {one['rows'] - len(one['places'])} more" if one["rows"] > len(one["places"]) else ""
         clash = ' class="clash"' if len(labels) > 1 else ""
         lines.append(f"<li{clash}><q>{html.escape(text)}</q><span class='places'>{places}{more}</span></li>")
-    return f"<section class='wide texts'><h2>{html.escape(title)}</h2><ol>{''.join(lines)}</ol></section>"
+    return section(f"<ol>{''.join(lines)}</ol>", title, classes="wide texts")
 
 
 def _bad(record: Mapping[str, Any]) -> Iterable[str]:
     for name, one in record["sets"].items():
         if one["bad_rows"]:
             count = f"{counted(one['bad_rows'], 'row')} of {name} cannot be used"
-            yield f"<section class='wide'><h2>{html.escape(count)}</h2>{_list(one['listed_bad_rows'])}</section>"
+            yield section(html_list(one["listed_bad_rows"]), count)
+
+
+def draw_survey(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the figures by name: labels, lengths, characters, cuts, classes; labels only if they are names."""
+    sets: Sets = record["sets"]
+    with rc_context({**THEME, "font.family": families()}):
+        figures = {
+            "labels": _labels(sets),
+            "lengths": _histogram(sets, "length_histogram", f"{record['unit']} of a row", record["max_len"]),
+            "characters": _histogram(sets, "character_histogram", "characters of a row", None),
+            "cuts": _cuts(sets, record["max_len"]),
+            "classes": _classes(sets),
+        }
+        return {name: _themed(svg_of(name, figure)) for name, figure in figures.items() if figure is not None}
+
+
+def _themed(svg: str) -> str:
+    for colour, on_page in ON_PAGE.items():
+        svg = svg.replace(colour, on_page)
+    return svg
+
+
+def _new(height_inches: float = 3.2) -> tuple[Figure, Axes]:
+    figure, axes = new_figure((WIDTH_INCHES, height_inches), layout="constrained", style=THEME)
+    return figure, axes
+
+
+def _colour(place: int) -> str:
+    return SET_COLOURS[place % len(SET_COLOURS)]
+
+
+def _labels(sets: Sets) -> Figure | None:
+    shown = {name: one["labels"] for name, one in sets.items() if one["labels"]}
+    if not shown:
+        return None
+    totals: dict[str, int] = {}
+    for labels in shown.values():
+        for label, count in labels.items():
+            totals[label] = totals.get(label, 0) + count
+    names = sorted(totals, key=lambda label: -totals[label])[:MOST_LABELS]
+    figure = _bars(
+        names,
+        {name: [labels.get(label, 0) / sum(labels.values()) for label in names] for name, labels in shown.items()},
+    )
+    figure.axes[0].set_xlabel("share of the set")
+    return figure
+
+
+def _classes(sets: Sets) -> Figure:
+    shares = {name: one["character_classes"] for name, one in sets.items()}
+    greatest: dict[str, float] = {}
+    for own in shares.values():
+        for kind, share in own.items():
+            greatest[kind] = max(greatest.get(kind, 0.0), share)
+    names = [kind for kind in sorted(greatest, key=lambda one: -greatest[one]) if greatest[kind] >= LEAST_CLASS]
+    figure = _bars(names, {name: [own.get(kind, 0.0) for kind in names] for name, own in shares.items()})
+    figure.axes[0].set_xlabel("share of the characters")
+    return figure
+
+
+def _bars(names: Sequence[str], values: Mapping[str, Sequence[float]]) -> Figure:
+    """Draw horizontal bars for each name, one for each set."""
+    figure, axes = _new(max(1.6, 0.9 + (0.14 + 0.13 * len(values)) * len(names)))
+    height = 0.8 / len(values)
+    for place, (set_name, own) in enumerate(values.items()):
+        at = np.arange(len(names)) + (place - (len(values) - 1) / 2) * height
+        bars = axes.barh(at, own, height=0.92 * height, color=_colour(place), label=set_name)
+        if len(values) <= 3:
+            axes.bar_label(bars, [f"{share:.1%}" for share in own], padding=3, fontsize=7.5)
+    axes.set_yticks(range(len(names)), [name if len(name) <= 32 else f"{name[:31]}…" for name in names])
+    axes.invert_yaxis()
+    axes.grid(False, axis="y")
+    axes.margins(x=0.14)
+    _percent(axes.xaxis)
+    if len(values) > 1:
+        figure.legend(loc="outside upper right", fontsize=8, ncols=min(4, len(values)))
+    return figure
+
+
+def _histogram(sets: Sets, key: str, across: str, max_len: int | None) -> Figure:
+    figure, axes = _new()
+    for place, (name, one) in enumerate(sets.items()):
+        width, counts = one[key]["width"], np.asarray(one[key]["counts"], float)
+        edges = np.arange(len(counts) + 1) * width
+        # Sets may have bins of different widths, so heights are shares of rows for each length.
+        axes.stairs(counts / counts.sum() / width, edges, color=_colour(place), linewidth=1.5, label=name)
+        axes.stairs(counts / counts.sum() / width, edges, color=_colour(place), fill=True, alpha=0.1)
+    if max_len is not None:
+        axes.axvline(max_len, color=TEXT_COLOUR, linewidth=1.0, linestyle="--", label=f"max_len {max_len}")
+    axes.set_xlabel(across)
+    axes.set_ylabel("share of rows of each length")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    _percent(axes.yaxis)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.legend(fontsize=8)
+    return figure
+
+
+def _cuts(sets: Sets, max_len: int) -> Figure:
+    figure, axes = _new()
+    for place, (name, one) in enumerate(sets.items()):
+        lengths, shares = [cut["max_len"] for cut in one["cut"]], [cut["rows"] for cut in one["cut"]]
+        axes.plot(lengths, shares, "o-", color=_colour(place), label=name, markersize=3.5)
+    axes.axvline(max_len, color=TEXT_COLOUR, linewidth=1.0, linestyle="--", label=f"max_len {max_len}")
+    axes.set_xlabel("max_len")
+    axes.set_ylabel("share of rows that are cut")
+    axes.set_ylim(bottom=0)
+    _percent(axes.yaxis)
+    axes.legend(fontsize=8)
+    return figure
+
+
+def _percent(axis: Axis) -> None:
+    axis.set_major_locator(MaxNLocator(5))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))

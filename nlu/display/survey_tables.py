@@ -1,4 +1,4 @@
-"""Tables of what files hold, for the terminal and for the page, from the record of a survey.
+"""Tables of a survey of data files, for the terminal and for the page.
 
 The record is what `nlu.data.survey.report.as_record` returns.
 """
@@ -19,7 +19,7 @@ Sets = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass
-class Grid:
+class SurveyTable:
     """A table with a title; columns are (header, whether it holds numbers)."""
 
     title: str
@@ -28,7 +28,7 @@ class Grid:
     remark: str = ""
 
 
-def grids(record: Mapping[str, Any]) -> Iterator[Grid]:
+def survey_tables(record: Mapping[str, Any]) -> Iterator[SurveyTable]:
     """Yield the tables, in order."""
     sets: Sets = record["sets"]
     yield _sets(record, sets)
@@ -45,7 +45,7 @@ def grids(record: Mapping[str, Any]) -> Iterator[Grid]:
         yield _overlap(record)
 
 
-def _sets(record: Mapping[str, Any], sets: Sets) -> Grid:
+def _sets(record: Mapping[str, Any], sets: Sets) -> SurveyTable:
     unit = record["unit"]
     columns = [("set", False), *[(name, True) for name in ("rows", "bad", "duplicates", "conflicts")]]
     for what in ("characters", unit):
@@ -54,40 +54,53 @@ def _sets(record: Mapping[str, Any], sets: Sets) -> Grid:
     lines = []
     for name, one in sets.items():
         unknown = "-" if one["unknown"] is None else f"{one['unknown']['rows'] / one['rows']:.1%} of rows"
-        lines.append([
-            name, *(f"{one[key]:,}" for key in ("rows", "bad_rows", "duplicates", "conflicts")),
-            *(f"{value:,}" for value in one["characters"]), *(f"{value:,}" for value in one["lengths"]), unknown,
-            one["language"],
-        ])  # fmt: skip
+        lines.append(
+            [
+                name,
+                *(f"{one[key]:,}" for key in ("rows", "bad_rows", "duplicates", "conflicts")),
+                *(f"{value:,}" for value in one["characters"]),
+                *(f"{value:,}" for value in one["lengths"]),
+                unknown,
+                one["language"],
+            ]
+        )
     remark = (
         "duplicates: rows whose text occurred before in the set; conflicts: texts with several labels; unknown: rows "
         "with a token that the tokenizer does not know"
     )
-    return Grid("Sets", columns, lines, remark)
+    return SurveyTable("Sets", columns, lines, remark)
 
 
-def _labels(sets: Sets) -> Grid:
+def _labels(sets: Sets) -> SurveyTable:
     shown = {name: one["labels"] for name, one in sets.items() if one["labels"]}
     order = dict.fromkeys(label for labels in shown.values() for label in labels)
     names = sorted(order, key=lambda label: -sum(labels.get(label, 0) for labels in shown.values()))
     columns = [("label", False), *[column for name in shown for column in ((name, True), ("share", True))]]
     lines = [
-        [label, *(cell for labels in shown.values()
-                  for cell in (f"{labels.get(label, 0):,}", f"{labels.get(label, 0) / sum(labels.values()):.1%}"))]
+        [
+            label,
+            *(
+                cell
+                for labels in shown.values()
+                for cell in (f"{labels.get(label, 0):,}", f"{labels.get(label, 0) / sum(labels.values()):.1%}")
+            ),
+        ]
         for label in names[:MOST_LABELS]
-    ]  # fmt: skip
+    ]
     more = len(names) - MOST_LABELS
-    return Grid("Labels", columns, lines, f"and {counted(more, 'more label')}, which --json lists" if more > 0 else "")
+    return SurveyTable(
+        "Labels", columns, lines, f"and {counted(more, 'more label')}, which --json lists" if more > 0 else ""
+    )
 
 
-def _numbers(sets: Sets) -> Grid:
+def _numbers(sets: Sets) -> SurveyTable:
     shown = {name: one["numbers"] for name, one in sets.items() if one["numbers"]}
     names = list(next(iter(shown.values())))
     lines = [[name, *(f"{values[key]:.6g}" for key in names)] for name, values in shown.items()]
-    return Grid("Labels that are numbers", [("set", False), *((name, True) for name in names)], lines)
+    return SurveyTable("Labels that are numbers", [("set", False), *((name, True) for name in names)], lines)
 
 
-def _cuts(record: Mapping[str, Any], sets: Sets) -> Grid:
+def _cuts(record: Mapping[str, Any], sets: Sets) -> SurveyTable:
     lengths = sorted({cut["max_len"] for one in sets.values() for cut in one["cut"]})
     columns = [("max_len", True)]
     columns += [(header, True) for name in sets for header in (f"{name}: rows cut", f"{record['unit']} lost")]
@@ -100,20 +113,21 @@ def _cuts(record: Mapping[str, Any], sets: Sets) -> Grid:
         lines.append(line)
     suggested = record["suggested_max_len"]
     if record["max_len"] != suggested:
-        return Grid("Cut at max_len", columns, lines, f"* as asked; suggested: {suggested}")
+        return SurveyTable("Cut at max_len", columns, lines, f"* as asked; suggested: {suggested}")
     cut = next(cut["rows"] for cut in sets[record["train"]]["cut"] if cut["max_len"] == suggested)
     whole = f"* suggested: {suggested} leaves {1 - cut:.1%} of the rows of {record['train']} whole"
-    return Grid("Cut at max_len", columns, lines, whole)
+    return SurveyTable("Cut at max_len", columns, lines, whole)
 
 
-def _unknown(sets: Sets) -> Grid:
+def _unknown(sets: Sets) -> SurveyTable:
     lines = [
         [name, piece, _named(piece), f"{count:,}"]
-        for name, one in sets.items() if one["unknown"]
+        for name, one in sets.items()
+        if one["unknown"]
         for piece, count in list(one["unknown"]["pieces"].items())[:MOST_UNKNOWN]
-    ]  # fmt: skip
+    ]
     columns = [("set", False), ("piece", False), ("what it is", False), ("times", True)]
-    return Grid(
+    return SurveyTable(
         "What the tokenizer does not know", columns, lines, "of the first 2,000 rows of each set that have such"
     )
 
@@ -122,7 +136,7 @@ def _named(piece: str) -> str:
     return unicodedata.name(piece, "").lower() if len(piece) == 1 else f"{len(piece)} characters"
 
 
-def _classes(sets: Sets) -> Grid:
+def _classes(sets: Sets) -> SurveyTable:
     kinds = dict.fromkeys(kind for one in sets.values() for kind in one["character_classes"])
     lines = []
     for kind in kinds:
@@ -137,15 +151,20 @@ def _classes(sets: Sets) -> Grid:
     for script in dict.fromkeys(script for own in scripts.values() for script in own):
         own = [counted(scripts[name].get(script, 0), "row") for name in sets]
         lines.append([f"mostly {script}" if script != "none" else "without letters", *own])
-    return Grid("Characters", [("class", False), *((name, True) for name in sets)], lines)
+    return SurveyTable("Characters", [("class", False), *((name, True) for name in sets)], lines)
 
 
-def _overlap(record: Mapping[str, Any]) -> Grid:
+def _overlap(record: Mapping[str, Any]) -> SurveyTable:
     lines = [
-        [pair["first"], pair["second"], f"{pair['rows_of_first']:,}", f"{pair['rows_of_second']:,}",
-         f"{pair['texts_with_other_labels']:,}"]
+        [
+            pair["first"],
+            pair["second"],
+            f"{pair['rows_of_first']:,}",
+            f"{pair['rows_of_second']:,}",
+            f"{pair['texts_with_other_labels']:,}",
+        ]
         for pair in record["overlap"]
-    ]  # fmt: skip
+    ]
     columns = [
         ("A", False),
         ("B", False),
@@ -153,14 +172,14 @@ def _overlap(record: Mapping[str, Any]) -> Grid:
         ("rows of B also in A", True),
         ("texts with other labels", True),
     ]
-    return Grid("Overlap", columns, lines)
+    return SurveyTable("Overlap", columns, lines)
 
 
 def print_survey(record: Mapping[str, Any]) -> None:
-    """Print the tables, some repeated texts, what to look at and the command."""
+    """Print the tables, some repeated texts, the remarks and the command."""
     for name, one in record["sets"].items():
         print_table(f"{name}: {one['fields_because']}")
-    for grid in grids(record):
+    for grid in survey_tables(record):
         table = table_of(grid.columns)
         for line in grid.lines:
             table.add_row(*line)

@@ -1,4 +1,4 @@
-"""Tables on standard output: drawn on a terminal, plain columns that nothing wraps or cuts anywhere else."""
+"""Tables on standard output: drawn on a terminal, elsewhere plain columns that are never wrapped or cut."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,9 +16,9 @@ MAX_CELL = 40
 
 
 def print_table(*parts: RenderableType, style: str | None = None, plain_width: int = PLAIN_WIDTH) -> None:
-    """Print tables and lines on standard output; no line ends in spaces.
+    """Print tables and lines on standard output, without spaces at the ends of lines.
 
-    Lines that are texts are left whole. A reader who has seen enough, as `head` has, is no error.
+    Parts that are texts are not wrapped. A reader such as `head` may close the pipe early without causing an error.
     """
     is_terminal = sys.stdout.isatty()
     looks: dict[str, Any] = {} if is_terminal else {"width": plain_width, "color_system": None}
@@ -50,14 +50,14 @@ class Column:
     cells: list[str]
     is_number: bool = True
     may_go: int = 0
-    """0 = stays; of the others the highest goes first where the terminal is too narrow"""
+    """0 = stays; if the terminal is too narrow, the column with the highest number is dropped first"""
 
 
 def fitted(columns: Sequence[Column], plain_width: int = PLAIN_WIDTH) -> tuple[Table, list[str]]:
-    """Return a table as wide as the terminal allows, and the headers of the columns that had to go.
+    """Return a table that fits the terminal, and the headers of the columns that were dropped.
 
-    On a terminal headers are broken behind dots and slashes before a column goes. Elsewhere a line may have
-    `plain_width` characters and headers stay whole, so that a program finds them.
+    On a terminal headers are broken after dots and slashes before a column is dropped. Elsewhere a line may have
+    `plain_width` characters and headers are not broken, so that programs find them.
     """
     columns, gone = list(columns), []
     on_terminal = sys.stdout.isatty()
@@ -86,16 +86,16 @@ def _broken(header: str) -> str:
 
 
 def metric_text(value: float | None) -> str:
-    """Return a metric with the digits that are worth reading; "-" where there is none."""
+    """Return a metric with four digits, fewer from 1,000 on; "-" without a value."""
     return "-" if value is None else f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
 
 
 def count_text(value: float | None) -> str:
-    """Return a number of things."""
+    """Return a count with thousands separators; "-" without a value."""
     return "-" if value is None else f"{value:,.0f}"
 
 
 def value_text(value: object) -> str:
-    """Return a configuration value: numbers with four digits, long text by its end."""
+    """Return a configuration value: numbers with four digits, the end of a long text."""
     text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= MAX_CELL else f"...{text[3 - MAX_CELL :]}"

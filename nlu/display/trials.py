@@ -1,4 +1,4 @@
-"""The trials of a search as plain records, and the table of them; figures and page show the same records."""
+"""The trials of a search as plain records, and their table; figures and page show the same records."""
 
 import io
 import json
@@ -25,9 +25,9 @@ class TrialRow:
     number: int
     state: str
     value: float | None
-    """of one that did not complete the best that it reported"""
+    """of a trial that did not complete, the best that it reported"""
     sd: float | None
-    """over folds and seeds, where the trial had several"""
+    """over folds and seeds, if the trial had several"""
     examples: int | None
     wall_s: float | None
     params: dict[str, Any]
@@ -66,7 +66,7 @@ class Summary:
 
     @property
     def best(self) -> TrialRow | None:
-        """The complete trial with the best value, the first of several; None without one."""
+        """The complete trial with the best value, of several the first; None without a complete trial."""
         done = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
         return min(done, key=self._rank, default=None)
 
@@ -88,14 +88,14 @@ class Summary:
 
 
 def written(value: object) -> str:
-    """Return a value as a configuration writes it."""
+    """Return a value as it is written in a configuration."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def write_trials(path: Path, summary: Summary, place: Path) -> None:
-    """Write one tab-separated line a trial, by number, with every digit.
+    """Write one tab-separated line for each trial, by number, with all digits.
 
-    `place` is the folder of the search: a trial's own, within it, is named from there, whatever becomes of the place.
+    Folders of trials are relative to `place`, the folder of the search, so that it can be moved.
     """
     names = [param.name for param in summary.params]
     text = io.StringIO()
@@ -120,7 +120,7 @@ def _cell(value: object) -> str:
 
 
 def print_trials(summary: Summary) -> None:
-    """Print the trials, best first; of a long study the first ones and what is left out."""
+    """Print the trials, best first; of a long search only the first ones, and how many are left out."""
     shown = summary.ranked[:MAX_PRINTED]
     columns = [
         Column("trial", [str(trial.number) for trial in shown]),
@@ -146,10 +146,10 @@ def print_trials(summary: Summary) -> None:
 
 
 def _print_failures(failed: list[TrialRow]) -> None:
-    """One line for each way to fail."""
+    """Print one line for each distinct error."""
     ways: dict[str, list[int]] = {}
     for trial in failed:
-        ways.setdefault(" ".join(trial.error.split()) or "it left no word", []).append(trial.number)
+        ways.setdefault(" ".join(trial.error.split()) or "it left no error message", []).append(trial.number)
     for error, numbers in ways.items():
         shown = ", ".join(map(str, numbers[:MAX_NUMBERS])) + ", ..." * (len(numbers) > MAX_NUMBERS)
         print_table(f"failed: trial{'s' * (len(numbers) > 1)} {shown}: {error}", style="red")

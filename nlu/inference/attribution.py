@@ -10,7 +10,7 @@ Axes: B points on the path, each a copy of the row in a packed batch, T tokens o
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,9 +22,9 @@ from nlu.data.collate import Batch, collate
 from nlu.data.encoding import Encoded
 from nlu.data.examples import Examples
 from nlu.data.layouts import Values
-from nlu.inference.columns import kind_of
 from nlu.inference.predictor import Predictor, in_memory
 from nlu.inference.trained import Trained
+from nlu.metrics.kinds import Kind, LabelSetKind, NumberKind, SimilarityKind, SpanKind
 from nlu.tasks.classify import Deciding
 from nlu.tasks.task import Outputs
 
@@ -104,7 +104,7 @@ class _Score:
     """The number of a row that is explained."""
 
     trained: Trained
-    kind: str
+    of_what: Literal["spans", "class", "label_set", "number", "cosine"]
     number: int = 0
     """of the label"""
     tags: tuple[tuple[int, int], ...] = ()
@@ -113,7 +113,7 @@ class _Score:
     @classmethod
     def of(cls, predictor: Predictor, encoded: Encoded, label: str | None, span: tuple[int, int] | None) -> "_Score":
         trained = predictor.trained
-        kind, names = kind_of(trained), trained.labels
+        kind, names = _explained(trained.kind), trained.labels
         if span is not None and kind != "spans":
             raise DataError("span is given, but this run finds no spans; leave it out")
         if label is not None and kind not in ("class", "label_set"):
@@ -141,29 +141,44 @@ class _Score:
     def words(self) -> str:
         """What the score is."""
         names = self.trained.labels
-        if self.kind == "spans":
+        if self.of_what == "spans":
             return f"log-odds of {', '.join(names[tag] for _, tag in self.tags)}"
-        if self.kind in ("class", "label_set"):
+        if self.of_what in ("class", "label_set"):
             return f"log-odds of {names[self.number]}"
-        return "the number" if self.kind == "number" else "the cosine of both texts"
+        return "the number" if self.of_what == "number" else "the cosine of both texts"
 
     def __call__(self, batch: Batch, outputs: Outputs) -> Tensor:
         """Return the score of each copy, (B,), float32."""
         logits = outputs["logits"].float()
-        if self.kind == "spans":
+        if self.of_what == "spans":
             units = int(batch.unit_counts_B[0]) if batch.unit_counts_B is not None else 0
             odds_BUC = _log_odds(logits).reshape(len(batch), units, -1)
             return torch.stack([odds_BUC[:, unit, tag] for unit, tag in self.tags]).sum(0)
-        if self.kind == "class":
+        if self.of_what == "class":
             loss = getattr(self.trained.task, "loss", None)
             if isinstance(loss, Deciding):
                 return torch.logit(loss.probabilities(logits)[:, self.number], eps=1e-7)
             return _log_odds(logits)[:, self.number]
-        if self.kind == "number":
+        if self.of_what == "number":
             target: Any = self.trained.target
             return logits[:, 0] * target.sd + target.mean
         # A label of its own has one logit, its log-odds; of texts apart it is their cosine.
         return logits[:, self.number]
+
+
+def _explained(kind: Kind) -> Literal["spans", "class", "label_set", "number", "cosine"]:
+    """Return what is explained of predictions of a kind. Raises DataError if that is not known."""
+    if isinstance(kind, SpanKind):
+        return "spans"
+    if isinstance(kind, LabelSetKind):
+        return "label_set"
+    if isinstance(kind, NumberKind):
+        return "number"
+    if isinstance(kind, SimilarityKind):
+        return "cosine"
+    if kind.is_one_label:
+        return "class"
+    raise DataError(f"predictions of kind {kind.name} cannot be explained; only labels, spans, numbers and cosines can")
 
 
 def _second(pair: tuple[str, float]) -> float:

@@ -1,29 +1,15 @@
-"""What predictions add to a row: the names of the columns, and what stands in them."""
+"""What predictions add to a row: the names of the columns, and the cells."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.data.layouts import Values
 from nlu.inference.predictor import LOGITS
 from nlu.inference.trained import Trained
+from nlu.metrics.kinds import PROBABILITY, Cell, Holds, Kind
 from nlu.storage.files import json_text
-from nlu.tasks.siamese import Retrieve, Siamese
-
-PREDICTION, PROBABILITY, SIMILARITY = "prediction", "probability", "similarity"
-Kind = Literal["class", "label_set", "number", "spans", "similarity", "class_by_similarity"]
-Holds = Literal["text", "number", "texts", "numbers", "spans", "lists of numbers"]
-Cell = str | float | list[Any] | None
-OWN: dict[Kind, dict[str, Holds]] = {
-    "class": {PREDICTION: "text", PROBABILITY: "number"},
-    "label_set": {PREDICTION: "texts", PROBABILITY: "numbers"},
-    "number": {PREDICTION: "number"},
-    "spans": {PREDICTION: "spans"},
-    "similarity": {PREDICTION: "number"},
-    "class_by_similarity": {PREDICTION: "text", SIMILARITY: "number"},
-}
-"""the columns of each kind of prediction, and what a cell of them holds"""
 
 
 @dataclass(frozen=True)
@@ -35,23 +21,21 @@ class Columns:
     prefix: str
     scores: bool
     logits: bool
+    logits_hold: Holds = "numbers"
 
     @property
     def holds(self) -> dict[str, Holds]:
         """What each column holds, by its name, in order."""
-        found = dict(OWN[self.kind])
+        found = dict(self.kind.columns)
         if self.scores:
             found |= {f"{PROBABILITY}_{label}": "number" for label in self.labels}
         if self.logits:
-            found[LOGITS] = "lists of numbers" if self.kind == "spans" else "numbers"
+            found[LOGITS] = self.logits_hold
         return {self.prefix + name: holds for name, holds in found.items()}
 
     def cells(self, values: Values, found: Mapping[str, Any]) -> dict[str, Cell]:
-        """Return what is added to the row that has these values in its fields and this prediction."""
-        cells: dict[str, Cell] = {PREDICTION: self._prediction(values, found)}
-        if self.kind == "label_set":
-            cells[PROBABILITY] = [found["probabilities"][label] for label in found["prediction"]]
-        cells |= {name: found[name] for name in OWN[self.kind] if name not in cells}
+        """Return what is added to a row, given its texts by role and its prediction."""
+        cells = self.kind.cells(values, found)
         if self.scores:
             cells |= {f"{PROBABILITY}_{label}": found["probabilities"][label] for label in self.labels}
         if self.logits:
@@ -62,37 +46,14 @@ class Columns:
         """Return what is added to a row that cannot be predicted."""
         return dict.fromkeys(self.holds)
 
-    def _prediction(self, values: Values, found: Mapping[str, Any]) -> Cell:
-        if self.kind == "spans":
-            units = values["tokens"] if "tokens" in values else values["text"]
-            return [
-                {"type": kind, "first": first, "last": last, "text": _joined(units[first : last + 1])}
-                for first, last, kind in found["spans"]
-            ]
-        name = SIMILARITY if self.kind == "similarity" else PREDICTION
-        return found[name]  # type: ignore[no-any-return]
-
 
 def columns_of(trained: Trained, *, prefix: str, scores: bool, logits: bool) -> Columns:
-    """Return the columns that a run's predictions add. Raises UserError where `scores` asks for what it has not."""
-    kind = kind_of(trained)
-    if scores and kind not in ("class", "label_set"):
+    """Return the columns that a run's predictions add. Raises UserError if `scores` asks for absent probabilities."""
+    if scores and not trained.kind.has_probabilities:
         raise UserError("scores is true, but this run gives its labels no probabilities; leave out scores")
-    return Columns(kind, tuple(trained.labels), prefix, scores, logits)
-
-
-def kind_of(trained: Trained) -> Kind:
-    """Return what a run predicts."""
-    kinds: dict[str, Kind] = {"label_set": "label_set", "number": "number", "tags": "spans", "classes": "class"}
-    if isinstance(trained.task, Retrieve):
-        return "similarity"
-    if isinstance(trained.task, Siamese) and trained.task.over_cosines:
-        return "class_by_similarity"
-    if trained.target.kind not in kinds:
-        raise UserError(
-            f"targets of kind {trained.target.kind} cannot be written as columns; use a run of another task"
-        )
-    return kinds[trained.target.kind]
+    # A tagged row has logits for each of its units.
+    logits_hold: Holds = "lists of numbers" if trained.layout.name == "units" else "numbers"
+    return Columns(trained.kind, tuple(trained.labels), prefix, scores, logits, logits_hold)
 
 
 def text_of(cell: Cell, separator: str, holds: Holds) -> str:
@@ -106,7 +67,3 @@ def text_of(cell: Cell, separator: str, holds: Holds) -> str:
             return separator.join(cell)
         return json_text(cell)
     return repr(cell)
-
-
-def _joined(units: Sequence[str]) -> str:
-    return units if isinstance(units, str) else " ".join(units)

@@ -9,11 +9,11 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.data.encoding import Encoded
-from nlu.inference.columns import kind_of
 from nlu.inference.predictor import LOGITS, Predictor
 from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
 from nlu.metrics.classes import log_probabilities
+from nlu.metrics.kinds import ClassKind, SpanKind
 from nlu.metrics.spans import Span, in_characters, legal_tags, spans_of
 from nlu.models.heads.crf import CrfHead
 from nlu.tasks.classify import Deciding
@@ -38,7 +38,7 @@ class Ensemble(Predictor):
         """Raises UserError for runs whose predictions have no mean."""
         super().__init__(runs[0], device, batch_size=batch_size)
         self._members = [self, *(Predictor(one, device, batch_size=batch_size) for one in runs[1:])]
-        self._kind = kind_of(self.trained)
+        self._kind = self.trained.kind
         self._loss: Any = getattr(self.trained.task, "loss", None)
         name = self.trained.located.run_dir.parent
         if other := next((one for one in runs if one.labels != self.trained.labels), None):
@@ -46,9 +46,15 @@ class Ensemble(Predictor):
                 f"run is {name}, but its runs have several lists of labels, such as {self.trained.labels} and "
                 f"{other.labels}; name one of them"
             )
-        own_rule = self._kind == "class" and isinstance(self._loss, Deciding) and not isinstance(self._loss, Bce)
-        if own_rule or isinstance(self.trained.model.head, CrfHead):
-            what = "a loss with a rule of its own" if own_rule else "a CRF, which finds whole sequences"
+        own_rule = (
+            isinstance(self._kind, ClassKind) and isinstance(self._loss, Deciding) and not isinstance(self._loss, Bce)
+        )
+        if own_rule or isinstance(self.trained.model.head, CrfHead) or not (self._is_tagger or self._kind.has_mean):
+            what = f"predictions of kind {self._kind.name}"
+            if own_rule:
+                what = "a loss with a rule of its own"
+            elif isinstance(self.trained.model.head, CrfHead):
+                what = "a CRF, which finds whole sequences"
             raise UserError(
                 f"run is {name}, which consists of {len(runs)} runs, but has {what}: predictions have no mean; name "
                 "one of them"
@@ -70,7 +76,7 @@ class Ensemble(Predictor):
     ) -> list[Found]:
         """Return the predictions of rows; there are no logits of a mean."""
         assert isinstance(encoded, Together) and not with_logits
-        is_tagger = self._kind == "spans"
+        is_tagger = self._is_tagger
         found = [
             # Rows count once, with the last run.
             Predictor.predict(one, own, with_logits=is_tagger, advance=advance if one is self._members[-1] else _not)
@@ -84,23 +90,22 @@ class Ensemble(Predictor):
             ]
         return list(map(self._mean, rows))
 
+    @property
+    def _is_tagger(self) -> bool:
+        return isinstance(self._kind, SpanKind)
+
     def _mean(self, found: Sequence[Found]) -> Found:
-        if self._kind == "number":
-            return {"prediction": float(np.mean([one["prediction"] for one in found]))}
-        if self._kind in ("similarity", "class_by_similarity"):
-            similarity = float(np.mean([one["similarity"] for one in found]))
-            return self.trained.task.finished({"similarity": similarity}, self._decided)
         names = self.trained.labels
-        means = {name: float(np.mean([one["probabilities"][name] for one in found])) for name in names}
-        if self._kind == "label_set":
-            return self.trained.task.finished({"probabilities": means}, self._decided)
-        best = max(names, key=means.__getitem__)
-        if isinstance(self._loss, Bce):
+        mean = self._kind.mean(found, names)
+        if isinstance(self._kind, ClassKind) and isinstance(self._loss, Bce):
+            # The first class has no logit: its probability is what the best other class leaves.
             first, *others = names
+            means = mean["probabilities"]
             best = max(others, key=means.__getitem__)
             means[first] = 1 - means[best]
             best = best if means[best] >= self._loss.threshold else first
-        return {"prediction": best, "probability": means[best], "probabilities": means}
+            mean |= {"prediction": best, "probability": means[best]}
+        return self.trained.task.finished(mean, self._decided)
 
     def _spans(self, logits_of: Sequence[np.ndarray]) -> list[Span]:
         """Return the spans of the units of a row."""

@@ -11,8 +11,9 @@ from nlu.config.inference import Evaluate
 from nlu.config.nearest import hint
 from nlu.data.examples import Examples
 from nlu.display.progress import Progress
-from nlu.metrics.bootstrap import Blocks, Intervals, Together, blocks_of, intervals_of_means
+from nlu.metrics.bootstrap import Blocks, CombinedScorer, Intervals, blocks_of, intervals_of_means
 from nlu.metrics.calibration import CalibrationScorer, CurveScorer
+from nlu.metrics.kinds import kind_named
 from nlu.metrics.queries import ChosenScorer, ConfusionScorer, QueryScorer
 from nlu.metrics.scores import Record, Scorer
 from nlu.tasks.task import Task
@@ -48,23 +49,24 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
     own = scored.scores.metrics
     names = part.target.names
     found = Findings(len(part), own, dict(own), scored.scores.by_label, names=names)
-    kinds = _kinds(next(record for _, record in _records(task, part, scored)))
+    kind = kind_named(task.kind, config.trusted_packages)
+    has_probabilities = kind.is_one_label and kind.has_probabilities
     group_N = _groups(config, part)
 
-    def resampled() -> Together:
+    def resampled() -> CombinedScorer:
         # The threshold stays: an interval says how much the rows matter, not how it was found.
         scorers: list[Scorer] = [task.scorer(own)]
-        scorers += [CalibrationScorer(names)] if "probabilities" in kinds else []
-        scorers += [ChosenScorer(config.classes)] if config.classes and "prediction" in kinds else []
-        scorers += [QueryScorer(names)] if "probabilities" in kinds and group_N is not None else []
-        return Together(scorers)
+        scorers += [CalibrationScorer(names)] if has_probabilities else []
+        scorers += [ChosenScorer(config.classes)] if config.classes and kind.is_one_label else []
+        scorers += [QueryScorer(names)] if has_probabilities and group_N is not None else []
+        return CombinedScorer(scorers)
 
     # Vectors are not kept with records, so that retrieval is not scored again.
     joins = getattr(scored.scorer, "joins", True)
     block_N = blocks_of(len(part), config.seed, group_N) if config.resamples else np.zeros(len(part), np.int64)
     blocks = Blocks(resampled, block_N) if joins else None
-    curves = CurveScorer(names) if "probabilities" in kinds else None
-    confusion = ConfusionScorer(names) if "prediction" in kinds else None
+    curves = CurveScorer(names) if has_probabilities else None
+    confusion = ConfusionScorer(names) if kind.is_one_label else None
     for row, (example, record) in enumerate(_records(task, part, scored)):
         told = {**record, "row": row, "group": row if group_N is None else int(group_N[example])}
         if blocks is not None:
@@ -96,13 +98,6 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
 def _records(task: Task, part: Examples, scored: Scored) -> Iterator[tuple[int, Record]]:
     for example, record in scored.spool:
         yield example, task.finished(record, scored.scores.metrics)
-
-
-def _kinds(record: Record) -> set[str]:
-    """Return which of prediction and probabilities a record has, as a classifier's records have them."""
-    if not isinstance(record.get("prediction"), str):
-        return set()
-    return {"prediction"} | ({"probabilities"} if "probabilities" in record else set())
 
 
 def require_classes(classes: Sequence[str] | None, task: Task) -> None:

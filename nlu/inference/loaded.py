@@ -15,11 +15,12 @@ from nlu.data.layouts import LAYOUTS, Values
 from nlu.data.seeds import text_hash
 from nlu.data.store import Misfit, Origin, StoredSet, record_batch
 from nlu.data.targets import Target
-from nlu.inference.columns import Cell, columns_of
+from nlu.inference.columns import columns_of
 from nlu.inference.locate import locate
 from nlu.inference.predictor import Predictor
 from nlu.inference.rows import Row, require_none, values_of
 from nlu.inference.trained import Trained, load_trained
+from nlu.metrics.kinds import Cell
 from nlu.training.evaluation import Evaluator, score
 from nlu.training.ranks import Ranks, choose_device
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.reports.runs import CONFIG, RESULT, Run, find_runs, is_run, metric_of, parts
+from nlu.reports.runs import CONFIG, RESULT, RunRecord, find_runs, is_run, metric_of, parts
 from nlu.storage.copies import complete, records_of
 from nlu.storage.places import is_object
 from nlu.storage.resources import fetch
@@ -104,7 +104,7 @@ def _best_trial(path: Path) -> Path:
     return best.folder
 
 
-def _value(run: Run) -> float | None:
+def _value(run: RunRecord) -> float | None:
     return run.value(run.set_name, run.metric)
 
 

@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 
 from nlu.data.layouts import Values
-from nlu.inference.columns import kind_of
 from nlu.inference.predictor import Predictor
 from nlu.inference.rows import alternatives_of
 from nlu.runs.predictions import Record, evaluation_sets, predictions_of
 
 MOST = 1000
-"""mistakes that are looked at, those with the largest loss"""
+"""mistakes that are considered"""
 READ_AT_ONCE = 500
-"""records of predictions that a part of the work reads"""
+"""records that are read before other work gets a turn"""
 FAR_OFF = 0.1
-"""share of rows whose numbers are called mistakes: those that are furthest from what is right"""
+"""of predictions that have a distance from the label, the share that counts as mistakes: those furthest off"""
 
 
 class Mistakes:
@@ -57,36 +56,36 @@ class Mistakes:
         return [
             {
                 **self._values[place], "label": self._records[place]["label"],
-                "prediction": _predicted(self._records[place]), "cosine": float(cosines_M[place]),
+                "prediction": self._predictor.trained.kind.answer(self._records[place]),
+                "cosine": float(cosines_M[place]),
             }
             for place in order
         ]  # fmt: skip
 
 
 def _worst(predictor: Predictor) -> Generator[None, None, list[Record]]:
-    """Find the records whose prediction is wrong and whose text was kept, those with the largest loss first."""
+    """Find the records with a wrong prediction and a kept text, those furthest off or with the largest loss first."""
     trained = predictor.trained
-    run_dir, kind = trained.located.run_dir, kind_of(trained)
+    run_dir, kind = trained.located.run_dir, trained.kind
     names = evaluation_sets(run_dir)
-    # A pair that is ranked has no wrong prediction by itself.
-    if not names or kind == "similarity":
+    if not names or kind.unjudged:
         return []
     limit = 0.0
-    if kind == "number":
-        losses: list[float] = []
+    if not kind.is_binary:
+        distances: list[float] = []
         for some in _in_parts(predictions_of(run_dir, names[0])):
-            losses += map(_badness, some)
+            distances += map(kind.error, some)
             yield
-        limit = float(np.quantile(losses, 1 - FAR_OFF)) if losses else 0.0
+        limit = float(np.quantile(distances, 1 - FAR_OFF)) if distances else 0.0
     worst: list[Record] = []
     for some in _in_parts(predictions_of(run_dir, names[0])):
         wrong = [
             record
             for record in some
-            if (_badness(record) > limit if kind == "number" else _predicted(record) != record["label"])
+            if kind.error(record) > limit
             and any(all(role in record for role in roles) for roles in alternatives_of(trained))
         ]
-        worst = heapq.nlargest(MOST, [*worst, *wrong], key=_badness)
+        worst = heapq.nlargest(MOST, [*worst, *wrong], key=_loss if kind.is_binary else kind.error)
         yield
     return worst
 
@@ -97,13 +96,9 @@ def _in_parts(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield some
 
 
-def _badness(record: Record) -> float:
-    # Of cosines there is no loss.
+def _loss(record: Record) -> float:
+    # Cosines have none.
     return float(record.get("loss") or 0.0)
-
-
-def _predicted(record: Record) -> Any:
-    return record["spans"] if "spans" in record else record.get("prediction")
 
 
 def _texts(predictor: Predictor, record: Record) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from nlu.config.nearest import hint
 from nlu.data.originals import BOM, Original, Originals, token_lines
 from nlu.data.readers import PLAIN
 from nlu.data.workbook import MOST_ROWS, cell_text, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
-from nlu.inference.columns import PREDICTION, Cell, Columns, Holds, text_of
+from nlu.inference.columns import Columns, text_of
+from nlu.metrics.kinds import PREDICTION, Cell, Holds, SpanKind
 from nlu.storage.files import json_text
 from nlu.storage.table_target import TableTarget, is_table
 
@@ -213,7 +214,7 @@ class _Conll(_Joined):
     """A token a line, its predicted tag in the last column, and an empty line behind each sentence."""
 
     def __init__(self, source: Originals, columns: Columns):
-        if columns.kind != "spans" or columns.logits:
+        if not isinstance(columns.kind, SpanKind) or columns.logits:
             raise UserError("CoNLL columns hold tags alone; give output the suffix .jsonl")
         self._prediction = columns.prefix + PREDICTION
 

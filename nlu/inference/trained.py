@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.inference.locate import LABELS, Located
+from nlu.metrics.kinds import Kind, kind_named
 from nlu.models.formats.pretrained import current_names, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.reports.runs import saved_config
@@ -48,6 +50,11 @@ class Trained:
     @property
     def labels(self) -> list[str]:
         return self.target.names
+
+    @cached_property
+    def kind(self) -> Kind:
+        """The kind of the records that it predicts."""
+        return kind_named(self.task.kind, self.config.trusted_packages)
 
 
 def load_trained(located: Located) -> Trained:

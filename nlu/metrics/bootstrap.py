@@ -1,33 +1,35 @@
-"""Intervals of scores by the bootstrap: what the scores would be on other rows of the same kind.
+"""Intervals of scores by the bootstrap: how much the scores depend on the choice of rows.
 
 Efron and Tibshirani 1993, An Introduction to the Bootstrap, sections 13.3 (percentile intervals) and 8.5 (resampling
-whole groups). We differ where there are more than MOST_BLOCKS rows: then blocks of rows that chance put together are
-drawn in the place of single rows, which changes an interval's width by some 5 % and lets a resample be joined from
-scorers that were each told their rows once. Axes: N rows, M metrics, Q queries, R resamples.
+whole groups). With more than MOST_BLOCKS rows we resample random blocks of rows instead of single rows. This changes
+the width of an interval by about 5 %, and a resample is then merged from scorers that count each row only once.
+
+Axes: N rows, M metrics, Q queries, R resamples, U units.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from nlu.metrics.scores import Averaging, Record, Scorer
+from nlu.metrics.scores import Averaging, Record, Scorer, Scores
 
 LEVEL = 0.95
 CHOSEN = ("threshold",)
-"""metrics that were chosen once and stay as they are in every resample"""
+"""metrics that are settings and stay the same in every resample"""
 BIASED = ("ece",)
-"""metrics of absolute differences, which grow with noise, and so with the noise that drawing again adds"""
+"""metrics of absolute differences, which grow with noise and so with the noise that resampling adds"""
 MOST_BLOCKS = 200
+S = TypeVar("S", bound=Scorer)
 Intervals = dict[str, list[float] | None]
-"""both ends, by metric; None where nothing can be said of one"""
+"""both ends, by metric; None for a metric without an interval"""
 
 
-class Blocks:
-    """Scorers of blocks of rows, from which resamples are joined."""
+class Blocks(Generic[S]):
+    """Scorers of blocks of rows, which are merged into resamples."""
 
-    def __init__(self, make: Callable[[], Scorer], block_N: np.ndarray):
-        """`make` begins a scorer; `block_N` is the block of each row, from `blocks_of`; (N,)."""
+    def __init__(self, make: Callable[[], S], block_N: np.ndarray):
+        """`make` returns a new scorer; `block_N` is the block of each row, from `blocks_of`; (N,)."""
         self._make, self._block_N = make, block_N
         self._scorers = [make() for _ in range(int(block_N.max()) + 1)]
 
@@ -35,24 +37,25 @@ class Blocks:
         """Count a row, by its number."""
         self._scorers[self._block_N[row]].add(record)
 
-    def whole(self) -> Any:
+    def whole(self) -> S:
         """Return the scorer of all rows."""
         return self._joined(range(len(self._scorers)))
 
     def intervals(self, resamples: int, seed: int, advance: Callable[[int], None] = lambda done: None) -> Intervals:
         """Return for each metric the ends of the interval that holds LEVEL of the resamples.
 
-        None where a resample has no such score, as of an AUC without rows of a class, of a single block, and of what
-        was chosen and is no score.
+        It is None if a resample lacks the metric, such as AUC without rows of a class, if there is only one block, and
+        for metrics that are settings.
         """
         rng = np.random.default_rng(seed)
         whole = self.whole()
-        known, point = whole.known() if isinstance(whole, Averaging) else None, whole.result().metrics
+        known = whole.known() if isinstance(whole, Averaging) else None
+        point = whole.result().metrics
         drawn: dict[str, list[float]] = {}
         for _ in range(resamples):
             blocks = rng.integers(len(self._scorers), size=len(self._scorers))
             resample = self._joined(blocks)
-            if known is not None:
+            if isinstance(resample, Averaging):
                 resample.drawn_from(known)
             for name, value in resample.result().metrics.items():
                 drawn.setdefault(name, []).append(value)
@@ -63,12 +66,12 @@ class Blocks:
         ends = None if name in CHOSEN else _ends(drawn, len(self._scorers))
         if ends is None or name not in BIASED:
             return ends
-        # Less what drawing again adds, without which the score itself may lie below its interval.
+        # Subtract the bias that resampling adds. Without that, the score itself may lie below its interval.
         added = float(np.median(drawn)) - point
         return [min(max(0.0, end - added), 1.0) for end in ends]
 
-    def _joined(self, blocks: Iterable[int]) -> Any:
-        joined: Any = self._make()
+    def _joined(self, blocks: Iterable[int]) -> S:
+        joined = self._make()
         for block in blocks:
             joined.merge(self._scorers[block])
         return joined
@@ -77,7 +80,7 @@ class Blocks:
 def intervals_of_means(
     by_query: Mapping[str, Sequence[float]], resamples: int, seed: int, advance: Callable[[int], None]
 ) -> Intervals:
-    """Return the same of metrics that are means over queries: queries are drawn, each with the candidates it has."""
+    """Return the same for metrics that are means over queries, by resampling queries with their candidates."""
     rng = np.random.default_rng(seed)
     values_MQ = np.array(list(by_query.values()))
     drawn_MR = np.empty((len(by_query), resamples))
@@ -87,7 +90,7 @@ def intervals_of_means(
     return {name: _ends(values_R, values_MQ.shape[1]) for name, values_R in zip(by_query, drawn_MR, strict=True)}
 
 
-def _ends(drawn: Any, units: int) -> list[float] | None:
+def _ends(drawn: Sequence[float] | np.ndarray, units: int) -> list[float] | None:
     if units < 2 or np.isnan(drawn).any():
         return None
     tail = (1 - LEVEL) / 2
@@ -95,9 +98,10 @@ def _ends(drawn: Any, units: int) -> list[float] | None:
 
 
 def blocks_of(count: int, seed: int, group_N: np.ndarray | None = None) -> np.ndarray:
-    """Return the block of each of `count` rows: its group, or its own, or one of MOST_BLOCKS that chance gives it.
+    """Return the block of each of `count` rows, (N,), int64, from 0.
 
-    Blocks that chance makes differ by one row at most, or one group; (N,), int64, from 0.
+    A block is a group or, without groups, a row. If there are more than MOST_BLOCKS of them, they are spread over
+    MOST_BLOCKS blocks at random, so that the sizes of blocks differ by at most one row or group.
     """
     unit_N = np.arange(count) if group_N is None else np.unique(group_N, return_inverse=True)[1].reshape(-1)
     units = int(unit_N.max()) + 1
@@ -107,8 +111,8 @@ def blocks_of(count: int, seed: int, group_N: np.ndarray | None = None) -> np.nd
     return (shuffled_U % MOST_BLOCKS)[unit_N]
 
 
-class Together:
-    """Several scorers of the same rows as one; a metric that two of them have is that of the first."""
+class CombinedScorer:
+    """Several scorers of the same rows as one. If two of them have a metric of one name, the first one's is used."""
 
     def __init__(self, scorers: Iterable[Scorer]):
         self.scorers: list[Any] = list(scorers)
@@ -125,11 +129,11 @@ class Together:
             if isinstance(one, Averaging):
                 one.drawn_from(of_all)
 
-    def merge(self, other: "Together") -> None:
+    def merge(self, other: "CombinedScorer") -> None:
         for own, theirs in zip(self.scorers, other.scorers, strict=True):
             own.merge(theirs)
 
-    def result(self) -> Any:
+    def result(self) -> Scores:
         first, *others = [scorer.result() for scorer in self.scorers]
         for scores in others:
             first.metrics = scores.metrics | first.metrics

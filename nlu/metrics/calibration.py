@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say. Axes: K bins."""
+"""Whether predicted probabilities equal observed frequencies. Axes: K bins, N rows, C classes."""
 
 from array import array
 from collections.abc import Sequence
@@ -16,17 +16,18 @@ PARTS = 1 << 40
 class CalibrationScorer:
     """Expected calibration error and Brier score of a classifier.
 
-    ECE: over BINS equally wide bins of the probability of what was predicted, the mean difference between it and the
-    share of right predictions, weighted by rows (Guo et al. 2017, https://arxiv.org/abs/1706.04599, section 2). Brier:
+    ECE: over BINS equally wide bins of the probability of the predicted class, the mean absolute difference between
+    that probability and the share of right predictions, weighted by rows (Guo et al. 2017,
+    https://arxiv.org/abs/1706.04599, section 2). Brier:
     the mean over rows of the squared differences between the probability of each class and 1 or 0, summed over classes
     (Brier 1950), from 0 to 2. A record holds `label`, `prediction`, `probability` and `probabilities`.
     """
 
     def __init__(self, names: Sequence[str]):
-        """`names` of the classes are not needed: records have them."""
+        """`names` of the classes are not needed, since records have them."""
         self._rows_K, self._right_K = np.zeros((2, BINS), np.int64)
         self._probability_K = [0] * BINS
-        """Python's integers, since 2**23 rows of one bin would fill those of numpy"""
+        """integers of Python, since 2**23 rows of one bin would overflow those of numpy"""
         self._brier = ExactSum()
 
     def add(self, record: Record) -> None:
@@ -35,7 +36,7 @@ class CalibrationScorer:
         place = min(BINS - 1, int(probability * BINS))
         self._rows_K[place] += 1
         self._right_K[place] += record["prediction"] == record["label"]
-        # Whole multiples of 2**-40 add up exactly, in any order.
+        # Sums of multiples of 2**-40 are exact in any order.
         self._probability_K[place] += round(probability * PARTS)
         self._brier.add(sum((p - (name == record["label"])) ** 2 for name, p in record["probabilities"].items()))
 
@@ -53,25 +54,27 @@ class CalibrationScorer:
         return Scores({"ece": gap / rows, "brier": self._brier.value / rows})
 
     def bins(self) -> list[dict[str, Any]]:
-        """Return each bin that has rows: its ends, rows, mean probability and share of right predictions."""
+        """Return the bins that have rows, each with its ends, rows, mean probability and share of right predictions."""
         return [
             {
-                "from": place / BINS, "to": (place + 1) / BINS, "rows": rows,
+                "from": place / BINS,
+                "to": (place + 1) / BINS,
+                "rows": rows,
                 "probability": self._probability_K[place] / PARTS / rows,
                 "right": int(self._right_K[place]) / rows,
             }
             for place, rows in enumerate(self._rows_K.tolist())
             if rows
-        ]  # fmt: skip
+        ]
 
 
 class CurveScorer:
     """Areas under the curves of each class against all others, and for two classes the best thresholds.
 
-    `auc_macro` and `average_precision_macro` are means over the classes that occur beside others. Of two classes,
-    `best_f1` and `best_accuracy` are the highest that any threshold on the second one's probability reaches on these
-    very rows, `threshold_f1` and `threshold_accuracy` the highest threshold that does. A record holds `label` and
-    `probabilities`. Memory: 8 bytes for each row and class.
+    `auc_macro` and `average_precision_macro` are means over the classes that some, but not all, rows have. For two
+    classes, `best_f1` and `best_accuracy` are the highest values over all thresholds on the probability of the second
+    class, chosen on the same rows and so optimistic; `threshold_f1` and `threshold_accuracy` are the highest thresholds
+    that reach them. A record holds `label` and `probabilities`. Memory: 8 bytes for each row and class.
     """
 
     def __init__(self, names: Sequence[str]):
@@ -100,19 +103,21 @@ class CurveScorer:
 
 
 def best_thresholds(label_N: np.ndarray, probability_N: np.ndarray) -> dict[str, float]:
-    """Return the highest F1 and accuracy of predicting the second class from a probability on, and where they are."""
+    """Return the highest F1 and accuracy over thresholds on the probability of the second class, and the thresholds."""
     order_N = np.argsort(-probability_N, kind="stable")
     value_N, label_N = probability_N[order_N], label_N[order_N]
-    # With the first k predicted as positive, k from 0 on; k may not part equal probabilities.
+    # The first k rows are predicted as positive, for k from 0. Rows of equal probability cannot be separated.
     may_end_K = np.concatenate([[True], value_N[1:] != value_N[:-1], [True]])
     right_K, chosen_K = np.append(0, np.cumsum(label_N)), np.arange(len(label_N) + 1)
     positive, count = int(label_N.sum()), len(label_N)
     f1_K = np.where(may_end_K, 2 * right_K / np.maximum(chosen_K + positive, 1), -1.0)
     accuracy_K = np.where(may_end_K, (right_K + (count - positive) - (chosen_K - right_K)) / count, -1.0)
     f1, accuracy = int(f1_K.argmax()), int(accuracy_K.argmax())
-    # Above all of them nothing is positive.
+    # With k = 0 the threshold lies above every probability.
     value_K = np.append(np.nextafter(value_N[0], np.inf), value_N)
     return {
-        "best_f1": float(f1_K[f1]), "threshold_f1": float(value_K[f1]),
-        "best_accuracy": float(accuracy_K[accuracy]), "threshold_accuracy": float(value_K[accuracy]),
-    }  # fmt: skip
+        "best_f1": float(f1_K[f1]),
+        "threshold_f1": float(value_K[f1]),
+        "best_accuracy": float(accuracy_K[accuracy]),
+        "threshold_accuracy": float(value_K[accuracy]),
+    }

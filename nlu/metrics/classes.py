@@ -1,4 +1,4 @@
-"""Scores of a classifier. Axes: N examples, C classes, P pairs of a class and a prediction that occur."""
+"""Scores of a classifier, also of one that decides by a threshold on a cosine. Axes: N examples, C classes."""
 
 import math
 from array import array
@@ -21,13 +21,13 @@ def log_probabilities(logits_NC: np.ndarray) -> np.ndarray:
 
 
 class ClassScorer:
-    """Scores of any classifier and, with two classes, those that count the second one as positive.
+    """Scores of any classifier and, with two classes, those that count the second class as positive.
 
     A record holds `label`, `prediction`, `loss` (negative log likelihood in nats) and, with two classes, `margin`,
-    anything that grows with the probability of the second one. Averages run over the classes that occur as label or
-    prediction. Scores that need both classes among the labels (auc, average_precision) are NaN where one is absent.
-    Memory: one number for each pair of classes and, with two classes alone, 9 bytes an example, which the exact area
-    under a curve needs.
+    any number that grows with the probability of the second class. Averages are over the classes that occur as label or
+    prediction. Scores that need both classes among the labels (auc, average_precision) are NaN if one is absent.
+    Memory: one number for each pair of classes and, with two classes, 9 bytes an example for the exact area under the
+    curve.
     """
 
     def __init__(self, names: list[str]):
@@ -53,10 +53,10 @@ class ClassScorer:
         self._positive.extend(other._positive)
 
     def known(self) -> ByClass:
-        """Return precision, recall and F1 of each class, and whether it takes part in averages; (C,) each.
+        """Return precision, recall and F1 of each class, and whether averages include it; (C,) each.
 
-        In a resample a class without what a score divides by has the score that it has in all examples, so that
-        averages run over the same classes in every resample.
+        If the denominator of a score is 0 in a resample, the class has its score in all examples, so that averages are
+        over the same classes in every resample.
         """
         right_C, rows_C, predicted_C = self._counts()
         parts = (right_C, predicted_C), (right_C, rows_C), (2 * right_C, rows_C + predicted_C)
@@ -74,8 +74,11 @@ class ClassScorer:
         self._of_all = known
 
     def result(self) -> Scores:
-        """Return the scores. They are computed here, of whole numbers as far as that goes, and not by scikit-learn: its
-        checks of what it is given take fifty times as long, and a bootstrap asks a thousand times."""
+        """Return the scores.
+
+        They are computed here, from integers where possible, because scikit-learn's checks of its arguments take fifty
+        times as long, and a bootstrap computes the scores a thousand times.
+        """
         right_C, rows_C, predicted_C = self._counts()
         total = int(rows_C.sum())
         precision_C, recall_C, f1_C, occurs_C = self.known()
@@ -94,15 +97,19 @@ class ClassScorer:
             scores |= {"auc": auc, "average_precision": average_precision}
         by_label = [
             {
-                "label": name, "examples": int(rows_C[i]), "correct": int(right_C[i]),
-                "precision": float(precision_C[i]), "recall": float(recall_C[i]), "f1": float(f1_C[i]),
+                "label": name,
+                "examples": int(rows_C[i]),
+                "correct": int(right_C[i]),
+                "precision": float(precision_C[i]),
+                "recall": float(recall_C[i]),
+                "f1": float(f1_C[i]),
             }
             for i, name in enumerate(self.names)
-        ]  # fmt: skip
+        ]
         return Scores({name: float(value) for name, value in scores.items()}, by_label)
 
     def _counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each class the rows that are rightly given it, that are of it and that are given it; (C,), int64."""
+        """Return true positives, rows and predictions of each class; (C,), int64, each."""
         counts_3C = np.zeros((3, len(self.names)), np.int64)
         for (label, prediction), count in self._pairs.items():
             counts_3C[0, label] += count if label == prediction else 0
@@ -111,28 +118,74 @@ class ClassScorer:
         return counts_3C[0], counts_3C[1], counts_3C[2]
 
 
+class SimilarityScorer:
+    """The scores of a classifier that predicts the second class if a similarity reaches a threshold.
+
+    A record holds `label` and `similarity`. With `threshold` None the threshold with the highest accuracy on the same
+    set is used; the metric `threshold` is its value. Memory: 9 bytes an example.
+    """
+
+    def __init__(self, names: list[str], threshold: float | None = None):
+        self.names, self.threshold = names, threshold
+        self._similarity, self._label = array("d"), array("b")
+        self._of_all: ByClass | None = None
+
+    def add(self, record: Record) -> None:
+        self._similarity.append(record["similarity"])
+        self._label.append(self.names.index(record["label"]))
+
+    def merge(self, other: Self) -> None:
+        self._similarity.extend(other._similarity)
+        self._label.extend(other._label)
+
+    def known(self) -> ByClass:
+        return self._classified()[0].known()
+
+    def drawn_from(self, known: ByClass) -> None:
+        self._of_all = known
+
+    def result(self) -> Scores:
+        scorer, threshold = self._classified()
+        scores = scorer.result()
+        del scores.metrics["loss"]
+        scores.metrics["threshold"] = threshold
+        return scores
+
+    def _classified(self) -> tuple[ClassScorer, float]:
+        """Return the scorer of the predictions at the threshold, and the threshold."""
+        similarity_N, label_N = np.array(self._similarity), np.array(self._label)
+        threshold = most_accurate_cut(similarity_N, label_N) if self.threshold is None else self.threshold
+        scorer = ClassScorer(self.names)
+        for similarity, label in zip(similarity_N.tolist(), label_N.tolist(), strict=True):
+            prediction = self.names[int(similarity >= threshold)]
+            scorer.add({"label": self.names[label], "prediction": prediction, "loss": 0.0, "margin": similarity})
+        if self._of_all is not None:
+            scorer.drawn_from(self._of_all)
+        return scorer, threshold
+
+
 def quotients(numerator_C: np.ndarray, denominator_C: np.ndarray) -> np.ndarray:
-    """Return the quotients, 0 where there is nothing to divide by; (C,), float64."""
+    """Return the quotients, 0 where the denominator is 0; (C,), float64."""
     return np.divide(numerator_C, denominator_C, out=np.zeros(len(numerator_C)), where=denominator_C > 0)
 
 
 def matthews(right: Sequence[int], rows: Sequence[int], predicted: Sequence[int]) -> float:
-    """Return the Matthews correlation of several classes, 0 where one of both sides is a single class.
+    """Return the Matthews correlation of several classes, 0 if labels or predictions are all of one class.
 
-    Gorodkin 2004 (https://doi.org/10.1016/j.compbiolchem.2004.09.006), equation 8, of whole numbers.
+    Gorodkin 2004 (https://doi.org/10.1016/j.compbiolchem.2004.09.006), equation 8, in integers.
     """
     total = sum(rows)
     both = sum(right) * total - sum(r * p for r, p in zip(rows, predicted, strict=True))
-    alone = (total**2 - sum(r**2 for r in rows)) * (total**2 - sum(p**2 for p in predicted))
-    return both / math.sqrt(alone) if alone else 0.0
+    each = (total**2 - sum(r**2 for r in rows)) * (total**2 - sum(p**2 for p in predicted))
+    return both / math.sqrt(each) if each else 0.0
 
 
 def areas(value_N: np.ndarray, is_positive_N: np.ndarray) -> tuple[float, float]:
-    """Return the area under the ROC curve and the average precision of telling positive examples by a value.
+    """Return the area under the ROC curve and the average precision of a value that ranks positive examples.
 
-    Both are NaN where an example of either kind is missing, or a value is no number. The first is the share of pairs of
-    a positive and another example in which the positive one has the higher value, equal ones counting half; the second
-    is the sum over thresholds of precision times the recall that is gained there.
+    Both are NaN without positive or without other examples, and if a value is not finite. The first is the share of
+    pairs of a positive and another example in which the positive one has the higher value, ties counting half. The
+    second is the sum over thresholds of the precision times the increase of recall.
     """
     positive = int(is_positive_N.sum())
     if not 0 < positive < len(is_positive_N) or not np.isfinite(value_N).all():
@@ -141,21 +194,21 @@ def areas(value_N: np.ndarray, is_positive_N: np.ndarray) -> tuple[float, float]
     gained_V = np.diff(found_V, prepend=0)
     others_V = np.diff(rows_V, prepend=0) - gained_V
     below_V = (len(value_N) - positive) - np.cumsum(others_V)
-    # Twice the pairs, so that halves stay whole numbers.
+    # Twice the number of pairs, so that ties stay integers.
     won = int((gained_V * (2 * below_V + others_V)).sum())
     auc = won / (2 * positive * (len(value_N) - positive))
     return auc, average_precision(value_N, is_positive_N)
 
 
 def average_precision(value_N: np.ndarray, is_positive_N: np.ndarray) -> float:
-    """Return the sum over thresholds of precision times the recall that is gained there; at least one is positive."""
+    """Return the sum over thresholds of precision times the increase of recall; at least one example is positive."""
     found_V, rows_V = _by_threshold(value_N, is_positive_N)
     gained_V = np.diff(found_V, prepend=0)
     return math.fsum((gained_V * (found_V / rows_V)).tolist()) / int(found_V[-1])
 
 
 def _by_threshold(value_N: np.ndarray, is_positive_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many positive and how many examples have at least each value that occurs, the highest first; (V,)."""
+    """Return how many positive examples, and how many examples, reach each distinct value, from the highest; (V,)."""
     order_N = np.argsort(-value_N, kind="stable")
     value_N = value_N[order_N]
     ends_V = np.flatnonzero(np.append(value_N[1:] != value_N[:-1], True))
@@ -163,6 +216,23 @@ def _by_threshold(value_N: np.ndarray, is_positive_N: np.ndarray) -> tuple[np.nd
 
 
 def commonest(by_label: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
-    """Return the label of most examples and its share of them, of the scores by label."""
+    """Return the most frequent label and its share of the examples, from the scores by label."""
     first = max(by_label, key=lambda entry: entry["examples"])
     return first["label"], first["examples"] / sum(entry["examples"] for entry in by_label)
+
+
+def most_accurate_cut(similarity_N: np.ndarray, label_N: np.ndarray) -> float:
+    """Return the most accurate threshold, midway between two values that occur; of several the highest."""
+    order_N = np.argsort(-similarity_N, kind="stable")
+    similarity_N, label_N = similarity_N[order_N], label_N[order_N]
+    # If the first k are predicted as positive, those with label 1 among them and with label 0 after them are right.
+    right = (
+        np.concatenate([[0], np.cumsum(label_N)])
+        + (label_N == 0).sum()
+        - np.concatenate([[0], np.cumsum(label_N == 0)])
+    )
+    is_cut = np.concatenate([[True], similarity_N[1:] != similarity_N[:-1], [True]])
+    best = int(np.where(is_cut, right, -1).argmax())
+    above = similarity_N[best - 1] if best else similarity_N[0] + 1.0
+    below = similarity_N[best] if best < len(similarity_N) else similarity_N[-1] - 1.0
+    return float((above + below) / 2)

@@ -12,12 +12,11 @@ from nlu.metrics.scores import ExactSum, Record, Scores, ratio
 class LabelSetScorer:
     """Micro, macro and sample F1, exact match and average precision of predicted sets of labels.
 
-    A record holds `label`, the list of those that are right, `probabilities` of all labels and `loss`. What is
-    predicted are the labels whose probability is at least `threshold`; with None it is the threshold whose micro F1 on
-    this very set is highest, and the metric `threshold` says which. Sample F1 of an example without labels is 1 where
-    none is predicted; so it is with exact match. Macro averages run over labels that occur or are predicted, average
-    precision over those that occur. Memory: 5 bytes for each example and label, which the exact area under a curve
-    needs.
+    A record holds `label`, the list of gold labels, `probabilities` of all labels and `loss`. The labels with a
+    probability of at least `threshold` are predicted. With `threshold` None the threshold with the highest micro F1 on
+    the same set is used; the metric `threshold` is its value. For an example without labels, sample F1 and exact match
+    are 1 if none is predicted. Macro averages are over labels that occur or are predicted, average precision is over
+    labels that occur. Memory: 5 bytes for each example and label, for the exact area under the curve.
     """
 
     def __init__(self, names: list[str], threshold: float | None = None):
@@ -41,19 +40,21 @@ class LabelSetScorer:
         self._loss.merge(other._loss)
 
     def known(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return F1 and average precision of each label, NaN where it takes no part in the average; (C,) each.
+        """Return F1 and average precision of each label, NaN if averages leave it out; (C,) each.
 
-        In a resample a label that it lacks has the scores that it has in all examples, so that averages run over the
-        same labels in every resample.
+        A label that a resample lacks has its scores in all examples, so that averages are over the same labels in every
+        resample.
         """
-        label_NC, probability_NC, threshold = self._told()
+        label_NC, probability_NC, threshold = self._arrays()
         predicted_NC = probability_NC >= np.float32(threshold)
         both_C = predicted_NC.sum(0) + label_NC.sum(0)
         f1_C = np.where(both_C > 0, quotients(2 * (label_NC & predicted_NC).sum(0), both_C), np.nan)
-        precision_C = np.array([
-            average_precision(probability_NC[:, c], label_NC[:, c]) if label_NC[:, c].any() else np.nan
-            for c in range(len(self.names))
-        ])  # fmt: skip
+        precision_C = np.array(
+            [
+                average_precision(probability_NC[:, c], label_NC[:, c]) if label_NC[:, c].any() else np.nan
+                for c in range(len(self.names))
+            ]
+        )
         if self._of_all is None:
             return f1_C, precision_C
         own_and_all = zip((f1_C, precision_C), self._of_all, strict=True)
@@ -63,7 +64,7 @@ class LabelSetScorer:
     def drawn_from(self, known: tuple[np.ndarray, np.ndarray]) -> None:
         self._of_all = known
 
-    def _told(self) -> tuple[np.ndarray, np.ndarray, float]:
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Return labels and probabilities, (N, C) each, and the threshold."""
         label_NC = np.frombuffer(bytes(self._is_label), np.uint8).reshape(-1, len(self.names)).astype(bool)
         probability_NC = np.frombuffer(self._probabilities.tobytes(), np.float32).reshape(label_NC.shape)
@@ -71,7 +72,7 @@ class LabelSetScorer:
         return label_NC, probability_NC, threshold
 
     def result(self) -> Scores:
-        label_NC, probability_NC, threshold = self._told()
+        label_NC, probability_NC, threshold = self._arrays()
         predicted_NC = probability_NC >= np.float32(threshold)
         right_C, predicted_C, wanted_C = (
             mask_NC.sum(0) for mask_NC in (label_NC & predicted_NC, predicted_NC, label_NC)
@@ -83,7 +84,7 @@ class LabelSetScorer:
         scores = {
             "f1_micro": ratio(2 * right_C.sum(), predicted_C.sum() + wanted_C.sum()),
             "f1_macro": _mean_of_known(f1_C, 0.0),
-            # Few values occur, so that a sum by value does not hang on the order of examples.
+            # A sum by distinct value does not depend on the order of examples.
             "f1_samples": _mean_by_value(f1_N),
             "precision_micro": ratio(right_C.sum(), predicted_C.sum()),
             "recall_micro": ratio(right_C.sum(), wanted_C.sum()),
@@ -94,27 +95,30 @@ class LabelSetScorer:
         }
         by_label: list[dict[str, Any]] = [
             {
-                "label": name, "examples": int(wanted_C[i]), "correct": int(right_C[i]),
+                "label": name,
+                "examples": int(wanted_C[i]),
+                "correct": int(right_C[i]),
                 "precision": ratio(int(right_C[i]), int(predicted_C[i])),
-                "recall": ratio(int(right_C[i]), int(wanted_C[i])), "f1": float(np.nan_to_num(f1_C[i])),
+                "recall": ratio(int(right_C[i]), int(wanted_C[i])),
+                "f1": float(np.nan_to_num(f1_C[i])),
             }
             for i, name in enumerate(self.names)
-        ]  # fmt: skip
+        ]
         return Scores({name: float(value) for name, value in scores.items()}, by_label)
 
 
 def best_threshold(label_NC: np.ndarray, probability_NC: np.ndarray) -> float:
-    """Return the threshold whose micro F1 is highest, between two probabilities that occur; the lowest of equal ones.
+    """Return the threshold with the highest micro F1, between two probabilities that occur; of several the lowest.
 
-    Every cut between neighbouring probabilities is tried, so no grid hides a better one. Without any label micro F1
-    tells none apart, and it is 0.5.
+    Every cut between neighbouring probabilities is tried, not a grid. Without any gold label all thresholds have the
+    same micro F1, and the result is 0.5.
     """
     if not label_NC.any():
         return 0.5
     probability_M, label_M = probability_NC.reshape(-1), label_NC.reshape(-1)
     order_M = np.argsort(-probability_M, kind="stable")
     probability_M, right_M = probability_M[order_M], np.cumsum(label_M[order_M])
-    # A cut lies only where the probability changes.
+    # A cut must lie between different probabilities.
     is_last_M = np.append(probability_M[1:] != probability_M[:-1], True)
     predicted_M = np.arange(1, len(probability_M) + 1)
     f1_M = np.where(is_last_M, 2 * right_M / (predicted_M + max(1, int(label_M.sum()))), -1.0)

@@ -11,8 +11,8 @@ from nlu.metrics.scores import ExactSum, Record, Scores
 class NumberScorer:
     """Pearson's and Spearman's correlation, R², mean absolute and root mean squared error, in the target's own unit.
 
-    A record holds `label` and `prediction`, numbers, and `loss`, of the scaled target. The correlations are NaN where
-    one side is the same for all. Memory: 16 bytes an example, which ranks need.
+    A record holds `label` and `prediction`, numbers, and `loss`, of the scaled target. The correlations are NaN if all
+    labels or all predictions are equal. Memory: 16 bytes an example, for ranks.
     """
 
     def __init__(self, names: list[str]):
@@ -33,12 +33,12 @@ class NumberScorer:
         from scipy import stats
 
         label_N, prediction_N = np.array(self._label), np.array(self._prediction)
-        # One order for the same pairs, since sums hang on it.
+        # Sums depend on the order of their terms, so equal sets of pairs are summed in one order.
         order_N = np.lexsort((prediction_N, label_N))
         label_N, prediction_N = label_N[order_N], prediction_N[order_N]
         error_N = prediction_N - label_N
         spread = float(np.square(label_N - label_N.mean()).sum())
-        # The mean of equal numbers may be another number, so that their spread is hardly ever exactly 0.
+        # The mean of equal numbers may be rounded, so their spread need not be exactly 0.
         labels_vary = np.ptp(label_N) > 0
         varies = labels_vary and np.ptp(prediction_N) > 0
         metrics = {

@@ -1,4 +1,4 @@
-"""Scores of queries that have several candidates, of which the likeliest answers, and scores over chosen classes."""
+"""Scores of queries that are answered by their most probable candidate, scores over chosen classes, and confusion."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,21 +8,20 @@ from nlu.metrics.scores import Record, Scores, ratio
 
 
 class QueryScorer:
-    """Precision, recall and F1 of queries: the answer to each is its row with the lowest probability of the first
-    class, with what is predicted for that row.
+    """Precision, recall and F1 of queries, each answered by its row with the lowest probability of the first class.
 
-    A query is found where that row's prediction is right and not the first class; it is wrongly answered where the
-    prediction is wrong and not the first class; it is missed where one of its rows is not of the first class and it is
-    not found. A record holds `group` (the query), `label`, `prediction` and `probabilities`; of rows that are equally
-    likely the one with the smaller `row` counts. All rows of a query must be told to one scorer. Memory: a few numbers
-    a query.
+    A query is found if the prediction for that row is right and not the first class. It is wrongly answered if the
+    prediction is wrong and not the first class. It is missed if one of its rows is not of the first class and it is not
+    found. A record holds `group` (the query), `label`, `prediction` and `probabilities`; of equally probable rows the
+    one with the smaller `row` is used. One scorer must receive all rows of a query. Memory: a few numbers for each
+    query.
     """
 
     def __init__(self, names: Sequence[str]):
         self._negative = names[0]
         self._queries: Counter[Any] = Counter()
         self._best: dict[Any, tuple[float, int, bool, bool]] = {}
-        """of each query: less its probability, the number, and whether the answer is given and right"""
+        """by query: the negative probability, the row, and whether an answer is given and whether it is right"""
         self._asked: set[Any] = set()
 
     def add(self, record: Record) -> None:
@@ -51,14 +50,15 @@ class QueryScorer:
             missed += times * (query in self._asked and not right)
         return Scores(
             {
-                "query_precision": ratio(found, found + wrong), "query_recall": ratio(found, found + missed),
+                "query_precision": ratio(found, found + wrong),
+                "query_recall": ratio(found, found + missed),
                 "query_f1": ratio(2 * found, 2 * found + wrong + missed),
             }
-        )  # fmt: skip
+        )
 
 
 class ChosenScorer:
-    """Precision, recall and F1 over some classes: a row counts for the class that is right and the one predicted.
+    """Precision, recall and F1 over some classes: a row counts for its label and for its prediction.
 
     A record holds `label` and `prediction`.
     """

@@ -15,16 +15,15 @@ class RankingScorer:
     """Recall at k, mean reciprocal rank and NDCG at 10 over the set's candidates.
 
     A record holds `query` and `candidate`, which name two texts, their vectors `query_vector` and `candidate_vector`
-    (of length 1), and `label`, whether this candidate answers this query. Candidates are all texts of the set that
-    some record names as such, except for the query's own text, as in BEIR (Thakur et al. 2021): of paraphrases each is
-    a query and a candidate, and every text is nearest to itself. A candidate that scores like another ranks after it if
-    its name comes later. Queries without a relevant candidate are left out. Recall at k is the share of a query's
-    relevant candidates among its first k; NDCG is that of Jarvelin and Kekalainen 2002 with gain 1. Memory: the vectors
-    of all different texts.
+    (of length 1), and `label`, whether this candidate answers this query. The candidates of a query are all candidates
+    of the set except its own text, as in BEIR (Thakur et al. 2021): each paraphrase is both a query and a candidate,
+    and would be nearest to itself. Candidates of equal score are ranked by name. Queries without a relevant candidate
+    are left out. Recall at k is the share of a query's relevant candidates among its first k; NDCG is that of Jarvelin
+    and Kekalainen 2002 with gain 1. Memory: the vectors of all distinct texts.
     """
 
     joins = False
-    """Vectors are not kept with predictions, so folds cannot be scored together."""
+    """predictions keep no vectors, so folds cannot be scored together"""
 
     def __init__(self, names: list[str]):
         self._queries: dict[str, np.ndarray] = {}
@@ -64,7 +63,7 @@ class RankingScorer:
         place = {name: number for number, name in enumerate(names)}
         candidates_KD = np.stack([self._candidates[name] for name in names]).astype(np.float64)
         for query in queries:
-            # One query at a time: the rounding of a matrix product may hang on how many rows it has.
+            # One query at a time, since the rounding of a matrix product may depend on its number of rows.
             score_K = candidates_KD @ self._queries[query].astype(np.float64)
             if query in place:
                 score_K[place[query]] = -np.inf

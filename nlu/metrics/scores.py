@@ -1,8 +1,8 @@
-"""What scoring gives, and the contract of those who compute it.
+"""The scores of a set, and the contract of scorers, which compute them.
 
-A scorer is told one record an example, in any order, and can be joined with another's, so that a set is scored by
-several processes, or fold by fold, and the result is the same to the bit. Sums are exact, since floating-point addition
-hangs on the order of its terms.
+A scorer receives one record for each example, in any order, and can be merged with other scorers. So several processes
+can score a set, or folds can be scored together, with the same bits in the result. Sums are exact, since
+floating-point addition depends on the order of its terms.
 """
 
 import math
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
 
 Record = Mapping[str, Any]
-"""of one example: its target, its prediction and what the scores need, in the types of JSON"""
+"""one example: its label, its prediction and what the scores need, in the types of JSON"""
 FRACTION_BITS = 60
 
 
 @dataclass
 class Scores:
-    """Metrics of a set, and the table by label."""
+    """The metrics of a set, and its table by label."""
 
     metrics: dict[str, float]
     by_label: list[dict[str, Any]] = field(default_factory=list)
     by_query: dict[str, list[float]] = field(default_factory=dict)
-    """of metrics that are means over queries, which are no sums over rows: the value of each query"""
+    """for metrics that are means over queries: the value of each query, by metric"""
 
 
 class Scorer(Protocol):
@@ -32,7 +32,7 @@ class Scorer(Protocol):
         """Count one example."""
 
     def merge(self, other: Self) -> None:
-        """Count all examples that another scorer of the same set was told."""
+        """Count all examples that another scorer of the same set has counted."""
 
     def result(self) -> Scores:
         """Return the scores of all examples so far."""
@@ -40,17 +40,17 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class Averaging(Protocol):
-    """A scorer with averages over classes, of which a resample may lack some."""
+    """A scorer with averages over classes, some of which may be absent from a resample."""
 
     def known(self) -> Any:
-        """Return what the scorer of a resample is to be told, so that its averages run over the same classes."""
+        """Return what the scorer of a resample needs for averages over the same classes."""
 
     def drawn_from(self, known: Any) -> None:
-        """Take what the scorer of all examples knows: the examples told here are a resample of them."""
+        """Set what the scorer of all examples returned from `known`; the examples counted here are a resample."""
 
 
 class ExactSum:
-    """The sum of numbers, the same in whatever order they come: each is rounded once, to a multiple of 2**-60."""
+    """A sum that does not depend on the order of its terms: each is rounded once, to a multiple of 2**-60."""
 
     def __init__(self) -> None:
         self._scaled = 0
@@ -59,7 +59,7 @@ class ExactSum:
     def add(self, value: float) -> None:
         if math.isfinite(value):
             numerator, denominator = value.as_integer_ratio()
-            # A denominator of a float is a power of two.
+            # The denominator of a float is a power of two.
             shift = FRACTION_BITS - (denominator.bit_length() - 1)
             self._scaled += numerator << shift if shift >= 0 else numerator >> -shift
         else:
@@ -72,11 +72,11 @@ class ExactSum:
 
     @property
     def value(self) -> float:
-        """The sum; inf or NaN where such numbers were added."""
-        # Division of two integers rounds once.
+        """The sum; inf or NaN if such numbers were added."""
+        # Dividing two integers rounds once.
         return self._scaled / (1 << FRACTION_BITS) if self._not_finite is None else self._not_finite
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Return the quotient, 0 where there is nothing to divide by."""
+    """Return the quotient, 0 if the denominator is 0."""
     return numerator / denominator if denominator else 0.0

@@ -1,17 +1,23 @@
-"""Exact spans from BIO tags, and their scores. Axes: U units of one row, C tags."""
+"""Spans: read from BIO tags, compared, and scored by exact match. Axes: U units of one row, C tags."""
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
+from nlu.metrics.scores import ExactSum, Record, Scores, ratio
+
 Span = tuple[int, int, str]
+"""first unit, last unit and type"""
+Fault = Literal["wrong type", "wrong ends", "wrong type and ends", "missed", "invented"]
+FAULTS: tuple[Fault, ...] = ("wrong type", "wrong ends", "wrong type and ends", "missed", "invented")
 
 
 def spans_of(tags: Sequence[str]) -> list[Span]:
-    """Return (first, last, type) of each span; an I- that continues nothing of its type begins a span."""
+    """Return (first, last, type) of each span; an I- that continues no span of its type begins one."""
     spans: list[Span] = []
     start, kind = 0, ""
     for place, tag in enumerate([*tags, "O"]):
@@ -25,29 +31,34 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
 
 
 def in_characters(spans: Sequence[Span], ends_U: Sequence[Sequence[int]] | None) -> list[Span]:
-    """Return the spans of units as spans of a text's characters; `ends_U`: the first and the last character of each
-    unit, null where a row is a list of units."""
+    """Return spans of units as spans of characters, given the first and last character of each unit.
+
+    `ends_U` None: the row is a list of units, and the spans stay as they are.
+    """
     if ends_U is None:
         return list(spans)
     return [(ends_U[first][0], ends_U[last][1], name) for first, last, name in spans]
 
 
 def legal_steps(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return which tag may follow which, (C, C), rows being what is followed, and which may come first, (C,).
+    """Return which tag (column) may follow which (row), (C, C), and which may come first, (C,).
 
-    An I- follows only a B- or I- of its own type; everything else may stand anywhere.
+    An I- may follow only a B- or I- of its type; every other tag may follow any.
     """
     follows_CC = np.array(
-        [[not after.startswith("I-") or before[:2] in ("B-", "I-") and before[2:] == after[2:] for after in names]
-         for before in names], dtype=bool,
-    ).reshape(len(names), len(names))  # fmt: skip
+        [
+            [not after.startswith("I-") or before[:2] in ("B-", "I-") and before[2:] == after[2:] for after in names]
+            for before in names
+        ],
+        dtype=bool,
+    ).reshape(len(names), len(names))
     return follows_CC, np.array([not name.startswith("I-") for name in names], dtype=bool)
 
 
 def legal_tags(scores_UC: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return the best tag sequence of those that `legal_steps` allows (Viterbi); (U,).
+    """Return the tag sequence with the largest sum of scores that `legal_steps` allows (Viterbi); (U,).
 
-    Scores of tags are added up; of equal sequences the tag of lower number wins.
+    Of equal sequences the one with tags of lower numbers is returned.
     """
     tags_U = np.zeros(len(scores_UC), np.int64)
     if not len(scores_UC):
@@ -67,13 +78,13 @@ def legal_tags(scores_UC: np.ndarray, names: Sequence[str]) -> np.ndarray:
 
 @cache
 def _costs(names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return what is added to a path for each tag (column) after another (row), and for each first tag: 0, or -inf."""
+    """Return what is added to the score of a tag (column) after another (row), and of a first tag: 0 or -inf."""
     follows_CC, begins_C = legal_steps(names)
     return np.where(follows_CC, 0.0, -np.inf), np.where(begins_C, 0.0, -np.inf)
 
 
 class SpanCounts:
-    """Right, predicted and wanted spans, in all and by type."""
+    """Numbers of right, predicted and gold spans by type."""
 
     def __init__(self) -> None:
         self.right: Counter[str] = Counter()
@@ -81,7 +92,7 @@ class SpanCounts:
         self.wanted: Counter[str] = Counter()
 
     def add(self, predicted: Sequence[str], wanted: Sequence[str]) -> None:
-        """Count one row's tags; a span is right when its first unit, last unit and type are."""
+        """Count one row's tags; a span is right if its first unit, last unit and type are."""
         self.add_spans(set(spans_of(predicted)), set(spans_of(wanted)))
 
     def add_spans(self, found: set[Span], gold: set[Span]) -> None:
@@ -90,14 +101,16 @@ class SpanCounts:
             counter.update(kind for _, _, kind in spans)
 
     def merge(self, other: Self) -> None:
-        """Count all rows that another was told."""
+        """Count all rows that another one has counted."""
         for counter, theirs in (
-            (self.right, other.right), (self.predicted, other.predicted), (self.wanted, other.wanted),
-        ):  # fmt: skip
+            (self.right, other.right),
+            (self.predicted, other.predicted),
+            (self.wanted, other.wanted),
+        ):
             counter.update(theirs)
 
     def scores(self, kind: str | None = None) -> dict[str, float]:
-        """Return precision, recall and F1 over all types (micro) or of one type; 0 where there is nothing."""
+        """Return precision, recall and F1 over all types (micro) or of one type; 0 for a denominator of 0."""
         right, predicted, wanted = (
             (c.total() if kind is None else c[kind]) for c in (self.right, self.predicted, self.wanted)
         )
@@ -105,3 +118,76 @@ class SpanCounts:
         recall = right / wanted if wanted else 0.0
         f1 = 2 * right / (predicted + wanted) if predicted + wanted else 0.0
         return {"precision": precision, "recall": recall, "f1": f1}
+
+
+class SpanScorer:
+    """Precision, recall and F1 of spans, micro-averaged over types; a span is right if its ends and type are.
+
+    A record holds `label` and `spans`, lists of (first unit, last unit, type); the counts `units`, `units_right` and
+    `units_scored` (those within max_len); and `loss`, the negative log likelihood of the scored units in nats. Memory:
+    a few numbers for each type.
+    """
+
+    def __init__(self, names: list[str]):
+        self._spans = SpanCounts()
+        self._loss = ExactSum()
+        self._units = self._right = self._scored = 0
+
+    def add(self, record: Record) -> None:
+        self._spans.add_spans(span_set(record["spans"]), span_set(record["label"]))
+        self._units += record["units"]
+        self._right += record["units_right"]
+        self._scored += record["units_scored"]
+        self._loss.add(record["loss"])
+
+    def merge(self, other: Self) -> None:
+        self._spans.merge(other._spans)
+        self._loss.merge(other._loss)
+        self._units += other._units
+        self._right += other._right
+        self._scored += other._scored
+
+    def result(self) -> Scores:
+        total = self._spans.scores()
+        metrics = {f"span_{name}": total[name] for name in ("f1", "precision", "recall")}
+        metrics["tag_accuracy"] = ratio(self._right, self._units)
+        metrics["loss"] = self._loss.value / self._scored if self._scored else math.nan
+        return Scores(metrics, self._by_label())
+
+    def _by_label(self) -> list[dict[str, Any]]:
+        counts = self._spans
+        return [
+            {"label": kind, "examples": counts.wanted[kind], "correct": counts.right[kind], **counts.scores(kind)}
+            for kind in sorted(counts.wanted | counts.predicted)
+        ]
+
+
+def span_set(spans: Iterable[Sequence[Any]]) -> set[Span]:
+    """Return spans as a set; spans that were read from JSON are lists."""
+    return {(first, last, kind) for first, last, kind in spans}
+
+
+def faults_of(wanted: set[Span], found: set[Span]) -> list[tuple[Fault, Span | None, Span | None]]:
+    """Return the faults, each with the gold span and the one found instead, in order of the text.
+
+    A gold span that was not found exactly has the wrong type if a span with the same ends was found, wrong ends if one
+    of its type overlaps it, and both if another one overlaps it; otherwise it is missed. A found span that overlaps no
+    gold span is invented.
+    """
+    faults: list[tuple[Fault, Span | None, Span | None]] = []
+    for span in wanted - found:
+        near = [other for other in found if _overlap(span, other)]
+        same_ends = [other for other in near if other[:2] == span[:2]]
+        same_type = [other for other in near if other[2] == span[2]]
+        for fault, others in zip(FAULTS, (same_ends, same_type, near), strict=False):
+            if others:
+                faults.append((fault, span, min(others)))
+                break
+        else:
+            faults.append(("missed", span, None))
+    faults += [("invented", None, span) for span in found if not any(_overlap(span, other) for other in wanted)]
+    return sorted(faults, key=lambda fault: fault[1] or fault[2] or (0, 0, ""))
+
+
+def _overlap(span: Span, other: Span) -> bool:
+    return span[0] <= other[1] and other[0] <= span[1]

@@ -1,1 +1,1 @@
-"""Reading run folders back: tables over many of them, the difference of two, what of them can be freed."""
+"""Reports over run folders: tables of many, differences of some, errors of one, and disk space that can be freed."""

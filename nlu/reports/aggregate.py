@@ -1,4 +1,4 @@
-"""One row a configuration: runs that differ only in seed and fold, taken together; a trial of a search is a row."""
+"""The rows of a table of runs: one for each configuration, over its seeds and folds; a trial of a search is a row."""
 
 import json
 import math
@@ -12,16 +12,16 @@ from nlu.config.errors import UserError
 from nlu.config.flat import WITHOUT_EFFECT
 from nlu.config.nearest import hint
 from nlu.config.words import counted, path_text
-from nlu.reports.runs import STATES, Run, State, task_constants
+from nlu.reports.runs import STATES, RunRecord, State, task_constants
 from nlu.sweeps.repeats import JoinedFolds, join_folds
 
 NOT_IDENTITY = (*WITHOUT_EFFECT, "seed", "seeds", "fold")
-"""Keys in which runs of one configuration may differ, with all below them."""
+"""keys in which runs of one configuration may differ, with all keys below them"""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation; the latter is None for one value."""
+    """Mean and sample standard deviation, which is None for a single value."""
 
     mean: float
     sd: float | None
@@ -29,27 +29,27 @@ class Spread:
 
 
 @dataclass
-class Row:
+class TableRow:
     """The runs of one configuration."""
 
-    runs: list[Run]
+    runs: list[RunRecord]
     metric: str | None
     set_name: str | None
     values: dict[str, Spread | None] = field(default_factory=dict)
-    """by metric as it was asked for, over `counted`"""
+    """by metric, as the user named it, over the runs in `counted`"""
     out_of_fold: dict[str, Spread | None] = field(default_factory=dict)
-    """the same for the joined predictions of all folds, over seeds; empty without complete folds"""
+    """the same for the joined predictions of all folds, over seeds; empty if folds are missing"""
     joined: dict[int | None, JoinedFolds] = field(default_factory=dict)
-    """the joined predictions themselves, by seed"""
+    """the joined predictions, by seed"""
     name: str = ""
-    """what the user calls it"""
+    """given by the user"""
 
     @property
-    def counted(self) -> list[Run]:
-        """The runs that values are taken from: those of the whole seeds, or where there are none the next best state.
+    def counted(self) -> list[RunRecord]:
+        """The runs whose values the row shows: those of whole seeds, or without one those in the best state.
 
-        A seed is whole once its run, or each of its folds, is complete. Of a configuration with some folds, and of a
-        pruned one, what it has completed counts: a search prunes after some of its folds.
+        A seed is whole if its run, or each of its folds, is complete. If folds are missing, and for a pruned
+        configuration, the complete runs count: a search prunes after some of the folds.
         """
         if self.state == "complete":
             whole = [seed for seed in self.seeds if not self.missing_of(seed)]
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def state(self) -> State:
-        """Complete once a seed is whole, but pruned where any run was; else the best state of what is missing."""
+        """Pruned if any run was, else complete if a seed is whole, else the best state of the other runs."""
         states = {run.state for run in self.runs}
         if "pruned" in states:
             return "pruned"
@@ -71,7 +71,7 @@ class Row:
 
     @property
     def states(self) -> dict[str, int]:
-        """How many runs are in each state; a fold that no run was begun for is missing."""
+        """The number of runs in each state; a fold without a run is missing."""
         counts: Counter[str] = Counter(run.state for run in self.runs)
         counts["missing"] = sum(state is None for seed in self.seeds for state in self.missing_of(seed).values())
         return {state: counts[state] for state in (*STATES, "missing") if counts[state]}
@@ -81,7 +81,7 @@ class Row:
         return list(dict.fromkeys(run.seed for run in self.runs))
 
     def missing_of(self, seed: int | None) -> dict[int | None, State | None]:
-        """Return the folds of a seed that are not complete, with their state, None where they have no run.
+        """Return the folds of a seed that are not complete, with their state, which is None for a fold without a run.
 
         A run without folds counts as fold None.
         """
@@ -91,7 +91,7 @@ class Row:
         return {fold: states.get(fold) for fold in wanted if states.get(fold) != "complete"}
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of a field of `Run` over the counted runs that have it."""
+        """Return the mean of a field of `RunRecord` over the counted runs that have it."""
         spread = spread_of(getattr(run, name) for run in self.counted)
         return spread.mean if spread else None
 
@@ -101,7 +101,7 @@ class Row:
 
 
 def spread_of(values: Iterable[float | None]) -> Spread | None:
-    """Return mean and sample standard deviation of the finite values, or None where there is none."""
+    """Return mean and sample standard deviation of the finite values; None if no value is finite."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite:
         return None
@@ -109,17 +109,17 @@ def spread_of(values: Iterable[float | None]) -> Spread | None:
 
 
 def is_identity(key: str) -> bool:
-    """Whether runs that differ in this key are runs of different configurations."""
+    """Return whether runs that differ in this key belong to different configurations."""
     return key.partition(".")[0] not in NOT_IDENTITY
 
 
-def rows_of(runs: Iterable[Run], metrics: Sequence[str] = ()) -> tuple[list[list[Row]], list[str]]:
-    """Return tables of rows, best first, one table for each deciding metric, and remarks on what was left out.
+def rows_of(runs: Iterable[RunRecord], metrics: Sequence[str] = ()) -> tuple[list[list[TableRow]], list[str]]:
+    """Return tables of rows, best first, one for each metric that decides, and remarks on what was left out.
 
-    `metrics` are `NAME`, of the deciding set, or `SET/NAME`; the first one sorts. None means the deciding metric.
-    Raises UserError where no run has a metric of that name.
+    `metrics` are `NAME`, of the set that decides, or `SET/NAME`. The first one sorts; without any, the metric that
+    decides does. Raises UserError for a metric that no run has.
     """
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         groups.setdefault(_identity(run), []).append(run)
     rows, remarks = [], []
@@ -131,9 +131,9 @@ def rows_of(runs: Iterable[Run], metrics: Sequence[str] = ()) -> tuple[list[list
                 + ", ".join(str(run.folder) for run in repeated)
             )
         first = next((run for run in kept if run.metric), kept[0])
-        rows.append(Row(kept, first.metric, first.set_name))
+        rows.append(TableRow(kept, first.metric, first.set_name))
     _require(metrics, rows)
-    tables: dict[str | None, list[Row]] = {}
+    tables: dict[str | None, list[TableRow]] = {}
     for row in rows:
         asked = metrics or ([row.metric] if row.metric else [])
         row.values = {name: spread_of(_value(run, row, name) for run in row.counted) for name in asked}
@@ -141,10 +141,10 @@ def rows_of(runs: Iterable[Run], metrics: Sequence[str] = ()) -> tuple[list[list
     return [sorted(table, key=_rank) for table in tables.values()], remarks
 
 
-def join_predictions(row: Row) -> list[str]:
-    """Join the held-out predictions of each seed whose folds are all complete, and score them.
+def join_predictions(row: TableRow) -> list[str]:
+    """Join and score the held-out predictions of each seed whose folds are all complete.
 
-    Returns a sentence for each seed whose folds do not fit together.
+    Returns a sentence for each seed whose folds do not belong together.
     """
     remarks = []
     for seed in row.seeds:
@@ -156,17 +156,17 @@ def join_predictions(row: Row) -> list[str]:
         except UserError as error:
             remarks += error.problems
     for name in row.values:
-        # The joined rows are those of the held-out set, whatever set a metric was asked of.
+        # The joined rows are those of the held-out set, so a metric of another set has no such value.
         set_name, metric = split_metric(name, row.set_name)
         if set_name == row.set_name and row.joined:
             row.out_of_fold[name] = spread_of(joined.metrics.get(metric) for joined in row.joined.values())
     return remarks
 
 
-def missing_folds(row: Row) -> list[str]:
-    """Return a sentence for each seed with some of its folds only: which are missing, and what became of them.
+def missing_folds(row: TableRow) -> list[str]:
+    """Return a sentence for each seed with missing folds, which names them and their states.
 
-    Of a trial that was pruned none is missing.
+    A pruned trial has no missing folds.
     """
     if row.state == "pruned":
         return []
@@ -181,16 +181,16 @@ def missing_folds(row: Row) -> list[str]:
     return found
 
 
-def _identity(run: Run) -> str:
-    """What runs of one configuration have in common; each trial of a search is a configuration of its own."""
+def _identity(run: RunRecord) -> str:
+    """Return a text that is equal for runs of one configuration; each trial of a search is a configuration."""
     config = {key: value for key, value in run.config.items() if is_identity(key)}
     trial = [run.config.get(f"trial.{key}") for key in ("storage", "study", "number")]
     return json.dumps([config, trial], sort_keys=True, default=str)
 
 
-def _without_repeated(group: list[Run]) -> tuple[list[Run], list[Run]]:
-    """Of several runs with the same seed and fold keep the one in the best state, the last of these by path."""
-    kept: dict[tuple[str, str], Run] = {}
+def _without_repeated(group: list[RunRecord]) -> tuple[list[RunRecord], list[RunRecord]]:
+    """Keep one run for each seed and fold, the one in the best state or the last of these by path."""
+    kept: dict[tuple[str, str], RunRecord] = {}
     for run in group:
         key = str(run.seed), str(run.fold)
         if key not in kept or STATES.index(run.state) <= STATES.index(kept[key].state):
@@ -204,11 +204,11 @@ def split_metric(name: str, default_set: str | None) -> tuple[str | None, str]:
     return (set_name if slash else default_set), metric
 
 
-def _value(run: Run, row: Row, name: str) -> float | None:
+def _value(run: RunRecord, row: TableRow, name: str) -> float | None:
     return run.value(*split_metric(name, row.set_name))
 
 
-def _require(metrics: Sequence[str], rows: Sequence[Row]) -> None:
+def _require(metrics: Sequence[str], rows: Sequence[TableRow]) -> None:
     measured = [row for row in rows if any(run.metrics for run in row.runs)]
     known = {
         text
@@ -223,12 +223,12 @@ def _require(metrics: Sequence[str], rows: Sequence[Row]) -> None:
         raise UserError(*(f"--metric is {name}, which no run here has; {hint(name, known)}" for name in unknown))
 
 
-def lower_is_better(row: Row, name: str) -> bool:
-    """Whether the first place belongs to the lowest value of a metric."""
+def lower_is_better(row: TableRow, name: str) -> bool:
+    """Return whether lower values of a metric are better."""
     return split_metric(name, None)[1] in task_constants(row.runs[0].config).get("lower_is_better", ())
 
 
-def _rank(row: Row) -> tuple[int, bool, float]:
+def _rank(row: TableRow) -> tuple[int, bool, float]:
     name, spread = next(iter(row.values.items()), ("", None))
     sign = 1 if lower_is_better(row, name) else -1
     return STATES.index(row.state), spread is None, sign * spread.mean if spread else 0.0

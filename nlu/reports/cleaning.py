@@ -1,10 +1,10 @@
-"""Freeing disk space in run folders without losing what a run is kept for.
+"""Freeing disk space in run folders.
 
-Of a run that has ended, complete or pruned, the best checkpoint stays, and all that `RUN/last` predicts with: its
-weights, their moving average and its state. Removed are further best checkpoints, the optimizer's state and the
-method's parameters in `last`, which only a longer training from there needs, and what interrupted saves left behind. A
-run that has not ended, one that a process holds, and the parts of a command that has not ended stay as they are: a
-resume needs them.
+A run that has ended, complete or pruned, keeps its best checkpoint and everything that `RUN/last` predicts with: the
+weights, their moving average and the state. Removed are further best checkpoints, the optimizer's state and the
+method's parameters in `last`, which only a longer training from there needs, and remains of interrupted saves. A run
+that has not ended, one that a process holds, and parts of a command that has not ended are left as they are, since a
+resume needs all of them.
 """
 
 import re
@@ -16,7 +16,7 @@ from pathlib import Path
 from nlu.config.errors import UserError
 from nlu.config.words import path_text
 from nlu.display.tables import print_table, table_of
-from nlu.reports.runs import CONFIG, LOCK, RESULT, Run, is_run, parts
+from nlu.reports.runs import CONFIG, LOCK, RESULT, RunRecord, is_run, parts
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.settle import is_whole, remove
 
@@ -26,28 +26,30 @@ BEST = re.compile(r"best-(\d+)")
 
 
 @dataclass
-class Plan:
-    """What can go of one run."""
+class CleaningPlan:
+    """What can be removed from one run."""
 
-    run: Run
+    run: RunRecord
     kept_because: str = ""
-    """why nothing of it may go; empty otherwise"""
+    """why nothing may be removed; empty otherwise"""
     removable: dict[Path, int] = field(default_factory=dict)
-    """bytes by file or folder"""
+    """size in bytes of each file or folder"""
 
     @property
     def size_bytes(self) -> int:
         return sum(self.removable.values())
 
 
-def plan_of(run: Run, keep_best: int = 1, keep_optimizer: bool = False) -> Plan:
-    """Return what of a run can go, and what it frees. Nothing is changed."""
+def plan_of(run: RunRecord, keep_best: int = 1, keep_optimizer: bool = False) -> CleaningPlan:
+    """Return what can be removed from a run, with sizes. Nothing is changed."""
     if reason := _why_kept(run):
-        return Plan(run, reason)
-    return Plan(run, removable={path: _size(path) for path in _removable(run.folder, keep_best, keep_optimizer)})
+        return CleaningPlan(run, reason)
+    return CleaningPlan(
+        run, removable={path: _size(path) for path in _removable(run.folder, keep_best, keep_optimizer)}
+    )
 
 
-def _why_kept(run: Run) -> str:
+def _why_kept(run: RunRecord) -> str:
     parent = run.folder.parent
     if run.state == "running":
         return "a process holds it"
@@ -61,7 +63,7 @@ def _why_kept(run: Run) -> str:
 def _removable(folder: Path, keep_best: int, keep_optimizer: bool) -> Iterator[Path]:
     checkpoints = folder / "checkpoints"
     if not (is_whole(checkpoints / "last") and is_whole(checkpoints / "best-1")):
-        # Names that a kill between two renames left are for a resume to mend.
+        # A kill between two renames left other names; a resume repairs them.
         return
     for path in sorted(checkpoints.iterdir()):
         best = BEST.fullmatch(path.name)
@@ -78,10 +80,10 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
-def clean(plan: Plan) -> int:
-    """Remove what the plan says while holding the run's folder; returns the bytes freed.
+def clean(plan: CleaningPlan) -> int:
+    """Remove what the plan lists, while holding the lock of the run; returns the bytes freed.
 
-    Raises UserError where a process has taken the folder, or the run is another than the plan was made for.
+    Raises UserError if a process holds the folder, or if the run was started again after the plan was made.
     """
     with _held(plan.run.folder):
         if not (plan.run.folder / RESULT).is_file() or not (plan.run.folder / CONFIG).is_file():
@@ -93,8 +95,8 @@ def clean(plan: Plan) -> int:
     return freed
 
 
-def clean_runs(runs: Sequence[Run], keep_best: int, keep_optimizer: bool, confirmed: bool) -> list[str]:
-    """Print what each run would free, and free it where that is confirmed; returns what could not be done."""
+def clean_runs(runs: Sequence[RunRecord], keep_best: int, keep_optimizer: bool, confirmed: bool) -> list[str]:
+    """Print what each run would free and, if `confirmed`, free it; returns a sentence for each failure."""
     plans = [plan_of(run, keep_best, keep_optimizer) for run in runs]
     table = table_of([("run", False), ("state", False), ("MB", True), ("what", False)])
     for plan in plans:
@@ -119,7 +121,7 @@ def clean_runs(runs: Sequence[Run], keep_best: int, keep_optimizer: bool, confir
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run, and of the one that it is a part of, without waiting."""
+    """Hold the lock of a run, and of the run that it is a part of; raises UserError instead of waiting."""
     with ExitStack() as held:
         for place in (folder, folder.parent):
             if place != folder and not (place / LOCK).exists():

@@ -1,4 +1,4 @@
-"""Two configurations side by side: what was set differently, what came out, which rows flipped."""
+"""The difference of two configurations: their settings, their metrics, and the rows that flipped."""
 
 import json
 from collections.abc import Sequence
@@ -7,30 +7,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nlu.config.errors import DataError, UserError
+from nlu.config.errors import UserError
 from nlu.config.flat import WITHOUT_EFFECT
 from nlu.config.words import path_text
 from nlu.display.tables import metric_text, print_table, table_of, value_text
-from nlu.reports.aggregate import Row, Spread, lower_is_better, missing_folds, rows_of, spread_of
-from nlu.reports.flips import Flip, Flips, OtherRows, compare, prediction_of, texts_of
-from nlu.reports.runs import Run, find_runs
+from nlu.reports.aggregate import Spread, TableRow, lower_is_better, missing_folds, rows_of, spread_of
+from nlu.reports.flips import Flip, Flips, OtherRows, compare, texts_of
+from nlu.reports.runs import RunRecord, find_runs
 from nlu.reports.significance import LEVEL, Change, changes_of
 from nlu.runs.predictions import kept_sets
 from nlu.storage.files import plain
 
 MAX_TEXT = 100
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-"""by which the configurations are called, in the order in which they were given"""
+"""names of the configurations, in the order in which they were given"""
 
 
 @dataclass
 class Difference:
-    """What two configurations and their results differ in."""
+    """The differences of two configurations and of their results."""
 
-    first: Row
-    second: Row
-    runs: list[list[Run]] = field(default_factory=list)
-    """those of each that are compared"""
+    first: TableRow
+    second: TableRow
+    runs: list[list[RunRecord]] = field(default_factory=list)
+    """the compared runs of each"""
     config: dict[str, tuple[object, ...]] = field(default_factory=dict)
     provenance: dict[str, tuple[object, ...]] = field(default_factory=dict)
     """code, versions and devices"""
@@ -39,7 +39,7 @@ class Difference:
     flips: dict[str, Flips] = field(default_factory=dict)
     """by set"""
     changes: dict[str, Change] = field(default_factory=dict)
-    """by SET/NAME, of the metrics that a bootstrap can test"""
+    """by SET/NAME, for metrics that the bootstrap can test"""
     remarks: list[str] = field(default_factory=list)
     """what was not compared, and why"""
 
@@ -47,9 +47,8 @@ class Difference:
 def difference_of(first: Path, second: Path, examples: int = 5) -> Difference:
     """Read and compare two runs, or two folders with the seeds and folds of one configuration each.
 
-    Of the flipped rows the first `examples` each way are kept.
-
-    Raises UserError where a folder holds no run, or several configurations.
+    The first `examples` flipped rows each way are kept. Raises UserError if a folder does not hold exactly one
+    configuration.
     """
     found = Difference(one_row(first), one_row(second))
     rows = [found.first, found.second]
@@ -61,8 +60,8 @@ def difference_of(first: Path, second: Path, examples: int = 5) -> Difference:
     return found
 
 
-def one_row(folder: Path) -> Row:
-    """Return the one configuration of a folder. Raises UserError where it holds no run, or several configurations."""
+def one_row(folder: Path) -> TableRow:
+    """Return the configuration of a folder. Raises UserError if it does not hold exactly one."""
     runs, unread = find_runs([folder])
     if not runs:
         raise UserError(*(unread or [f"{folder} holds no run; give the folder of one"]))
@@ -74,11 +73,11 @@ def one_row(folder: Path) -> Row:
     return rows[0]
 
 
-def comparable(rows: Sequence[Row]) -> tuple[list[list[Run]], list[str]]:
+def comparable(rows: Sequence[TableRow]) -> tuple[list[list[RunRecord]], list[str]]:
     """Return the runs of each configuration whose mean is shown, and remarks.
 
-    Where one lacks folds, they are those with seed and fold of a run of every other. Raises UserError where two have no
-    metric in common, as runs of different tasks.
+    If a configuration lacks folds, only seeds and folds that all configurations have are shown. Raises UserError if
+    two have no metric in common, such as runs of different tasks.
     """
     _require_common_metrics(rows)
     sides = [row.counted for row in rows]
@@ -96,8 +95,8 @@ def comparable(rows: Sequence[Row]) -> tuple[list[list[Run]], list[str]]:
     return [[run for run in side if (run.seed, run.fold) in shared] for side in sides], remarks
 
 
-def _require_common_metrics(rows: Sequence[Row]) -> None:
-    # A loss is one of its task and its loss function.
+def _require_common_metrics(rows: Sequence[TableRow]) -> None:
+    # Losses of different tasks and loss functions cannot be compared.
     metrics = [
         {metric for run in row.counted for held in run.metrics.values() for metric in held} - {"loss"} for row in rows
     ]
@@ -105,8 +104,8 @@ def _require_common_metrics(rows: Sequence[Row]) -> None:
         if metrics[0] and found and metrics[0].isdisjoint(found):
             raise UserError(
                 f"{LETTERS[0]} ({rows[0].runs[0].folder}) has {_some(metrics[0])}, and {letter} "
-                f"({row.runs[0].folder}) has {_some(found)}: they have no metric in common, so there is nothing to "
-                "compare; give runs of one task"
+                f"({row.runs[0].folder}) has {_some(found)}: they have no metric in common and "
+                "cannot be compared; give runs of one task"
             )
 
 
@@ -115,10 +114,10 @@ def _some(metrics: set[str]) -> str:
     return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
 
 
-def config_differences(rows: Sequence[Row]) -> dict[str, tuple[object, ...]]:
-    """Return the keys whose values are not the same in all configurations, with the value of each.
+def config_differences(rows: Sequence[TableRow]) -> dict[str, tuple[object, ...]]:
+    """Return the keys whose values differ between configurations, with the value of each.
 
-    Seed and fold, of which several runs of a configuration have several, count only between single runs.
+    Seed and fold are compared only if each configuration is a single run.
     """
     are_single = all(len(row.runs) == 1 for row in rows)
     return _differences([_config(row.runs[0].config if are_single else row.config) for row in rows])
@@ -128,8 +127,8 @@ def _config(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key.partition(".")[0] not in WITHOUT_EFFECT}
 
 
-def _provenance(run: Run) -> dict[str, Any]:
-    """Commit, versions and devices of the last start; nothing where they were not written down."""
+def _provenance(run: RunRecord) -> dict[str, Any]:
+    """Return commit, versions and devices of the last start, as far as the run recorded them."""
     try:
         start = json.loads((run.folder / "provenance.json").read_text(encoding="utf-8"))["starts"][-1]
     except (OSError, ValueError, KeyError, IndexError):
@@ -146,7 +145,7 @@ def _differences(sides: Sequence[dict[str, Any]]) -> dict[str, tuple[object, ...
     return {key: held for key, held in values.items() if any(value != held[0] for value in held)}
 
 
-def metrics_of(sides: Sequence[Sequence[Run]]) -> dict[str, tuple[Spread | None, ...]]:
+def metrics_of(sides: Sequence[Sequence[RunRecord]]) -> dict[str, tuple[Spread | None, ...]]:
     """Return mean and deviation of each metric over the runs of each side, by SET/NAME."""
     names: dict[tuple[str, str], None] = {}
     for side in sides:
@@ -170,27 +169,27 @@ def _compare_predictions(found: Difference, examples: int) -> None:
     for name in shared:
         try:
             found.flips[name] = compare(pairs, name, examples)
-        except DataError as error:
+        except UserError as error:
             found.remarks += [f"predictions: {problem}" for problem in error.problems]
 
 
-def tested(pairs: Sequence[tuple[Run, Run]], sets: Sequence[str]) -> dict[str, Change]:
-    """Return how metrics change by SET/NAME, with p; nothing of a set of which the runs scored different rows."""
+def tested(pairs: Sequence[tuple[RunRecord, RunRecord]], sets: Sequence[str]) -> dict[str, Change]:
+    """Return the changes of metrics by SET/NAME, with p; none for a set in which the runs scored different rows."""
     found: dict[str, Change] = {}
     for set_name in sets:
-        # What is wrong with the rows is said where the predictions are compared.
-        with suppress(OtherRows):
+        # `compare` reads the same files and adds a remark if something is wrong with them.
+        with suppress(OtherRows, UserError):
             found |= {f"{set_name}/{name}": change for name, change in changes_of(pairs, set_name).items()}
     return found
 
 
-def shared_sets(pairs: Sequence[tuple[Run, Run]]) -> list[str]:
-    """Return the names of the sets of which all these runs kept their predictions."""
+def shared_sets(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> list[str]:
+    """Return the names of the sets whose predictions all these runs kept."""
     return sorted(set.intersection(*(set(kept_sets(run.folder)) for pair in pairs for run in pair)))
 
 
-def pairs_of(first: Sequence[Run], second: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Return the runs of two configurations that have the same seed and fold; single runs are a pair in any case."""
+def pairs_of(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list[tuple[RunRecord, RunRecord]]:
+    """Return the runs of two configurations with equal seed and fold; two single runs are always a pair."""
     if len(first) == len(second) == 1:
         return [(first[0], second[0])]
     others = {(run.seed, run.fold): run for run in second}
@@ -209,18 +208,18 @@ def print_difference(found: Difference) -> None:
         print_table(remark)
 
 
-def print_sides(rows: Sequence[Row], runs: Sequence[Sequence[Run]]) -> None:
-    """Print the letter by which each configuration is called from here on, its folder and its state."""
+def print_sides(rows: Sequence[TableRow], runs: Sequence[Sequence[RunRecord]]) -> None:
+    """Print the letter of each configuration, its folder and its state."""
     for letter, row, compared in zip(LETTERS, rows, runs, strict=False):
         print_table(f"{letter}  {path_text(_place(row))}  {_runs(row, compared)}")
     print_table("")
 
 
-def _place(row: Row) -> Path:
+def _place(row: TableRow) -> Path:
     return row.runs[0].folder if len(row.runs) == 1 else row.runs[0].folder.parent
 
 
-def _runs(row: Row, compared: Sequence[Run]) -> str:
+def _runs(row: TableRow, compared: Sequence[RunRecord]) -> str:
     if len(row.runs) == 1:
         fold = "" if row.runs[0].fold is None else f"fold {row.runs[0].fold} of {row.runs[0].folds}, "
         return f"{fold}{row.runs[0].state}"
@@ -228,7 +227,7 @@ def _runs(row: Row, compared: Sequence[Run]) -> str:
 
 
 def print_values(title: str, values: dict[str, tuple[object, ...]], otherwise: str) -> None:
-    """Print a line a key with its value on each side, or where there is none what is said `otherwise`."""
+    """Print a line for each key with its value on each side; without keys print `otherwise`."""
     if values:
         letters = LETTERS[: len(next(iter(values.values())))]
         table = table_of([(title, False), *((letter, False) for letter in letters)])
@@ -243,8 +242,17 @@ def _print_metrics(found: Difference) -> None:
     with_sd = any(side and side.sd is not None for pair in found.metrics.values() for side in pair)
     with_p = bool(found.changes)
     tests = [("95 % from", True), ("to", True), ("p", True), (f"better (p < {LEVEL})", False)] * with_p
-    table = table_of([("metric", False), ("A", True), *[("sd", True)] * with_sd, ("B", True), *[("sd", True)] * with_sd,
-                      ("B - A", True), *tests])  # fmt: skip
+    table = table_of(
+        [
+            ("metric", False),
+            ("A", True),
+            *[("sd", True)] * with_sd,
+            ("B", True),
+            *[("sd", True)] * with_sd,
+            ("B - A", True),
+            *tests,
+        ]
+    )
     for name, (first, second) in found.metrics.items():
         cells = [name, *spread_cells((first, second), with_sd)]
         difference = second.mean - first.mean if first and second else None
@@ -263,8 +271,9 @@ def _print_metrics(found: Difference) -> None:
         untested = [name for name in found.metrics if name not in found.changes and not _is_setting(name)]
         print_table(
             "interval and p of B - A by a paired bootstrap over the examples"
-            + (f"; not tested: {', '.join(untested)}" if untested else ""), "",
-        )  # fmt: skip
+            + (f"; not tested: {', '.join(untested)}" if untested else ""),
+            "",
+        )
     else:
         print_table("no predictions of both are kept to test whether a difference is more than chance", "")
 
@@ -276,7 +285,7 @@ def _better(found: Difference, name: str, change: Change) -> str:
 
 
 def spread_cells(sides: Sequence[Spread | None], with_sd: bool) -> list[str]:
-    """Return the mean of each side and, with `with_sd`, behind it the standard deviation."""
+    """Return the mean of each side, each followed by the standard deviation if `with_sd`."""
     cells = []
     for side in sides:
         cells.append(metric_text(side.mean if side else None))
@@ -285,7 +294,7 @@ def spread_cells(sides: Sequence[Spread | None], with_sd: bool) -> list[str]:
 
 
 def _is_setting(name: str) -> bool:
-    """Whether a metric says how a set was decided and not how well."""
+    """Return whether a metric is a setting of the decision, such as a threshold, which is not better or worse."""
     return name.rpartition("/")[2] == "threshold"
 
 
@@ -317,14 +326,14 @@ def _print_flips(set_name: str, flips: Flips) -> None:
 
 def _flip_cells(flip: Flip) -> list[str]:
     cells = [str(flip.row.get("row", "")), _spoken(flip.row["label"])]
-    for row in (flip.row, flip.other):
+    for row, answer in zip((flip.row, flip.other), flip.answers, strict=True):
         probability = f" {row['probability']:.2f}" if "probability" in row else ""
-        cells.append(f"{_spoken(prediction_of(row))}{probability}")
+        cells.append(f"{_spoken(answer)}{probability}")
     return cells
 
 
 def _spoken(value: object) -> str:
-    """A label, a list of labels, or the spans as `type first-last`."""
+    """Return a label, a list of labels, or spans as `type first-last`."""
     if isinstance(value, list):
         return ", ".join(map(_spoken_item, value)) or "none"
     return str(value)
@@ -342,7 +351,7 @@ def _cut(text: str) -> str:
 
 
 def difference_as_json(found: Difference) -> str:
-    """Return the same in full."""
+    """Return everything as JSON."""
     content = {
         "config": {key: {"a": first, "b": second} for key, (first, second) in found.config.items()},
         "provenance": {key: {"a": first, "b": second} for key, (first, second) in found.provenance.items()},
@@ -353,15 +362,23 @@ def difference_as_json(found: Difference) -> str:
         "changes": {name: vars(change) for name, change in found.changes.items()},
         "predictions": {
             name: {
-                "rows": flips.rows, "pairs": flips.pairs, "both_right": flips.both_right,
-                "both_wrong": flips.both_wrong, "only_a_right": flips.lost, "only_b_right": flips.won,
-                "oftener_a_right": flips.examples_lost, "oftener_b_right": flips.examples_won,
-                "p_value": flips.test.p_value, "test": flips.test.method,
-                "examples": [{"seed": flip.run.seed, "fold": flip.run.fold, "a": flip.row, "b": flip.other}
-                             for flip in [*flips.first_won, *flips.first_lost]],
+                "rows": flips.rows,
+                "pairs": flips.pairs,
+                "both_right": flips.both_right,
+                "both_wrong": flips.both_wrong,
+                "only_a_right": flips.lost,
+                "only_b_right": flips.won,
+                "oftener_a_right": flips.examples_lost,
+                "oftener_b_right": flips.examples_won,
+                "p_value": flips.test.p_value,
+                "test": flips.test.method,
+                "examples": [
+                    {"seed": flip.run.seed, "fold": flip.run.fold, "a": flip.row, "b": flip.other}
+                    for flip in [*flips.first_won, *flips.first_lost]
+                ],
             }
             for name, flips in found.flips.items()
         },
         "remarks": found.remarks,
-    }  # fmt: skip
+    }
     return json.dumps(plain(content), indent=2, ensure_ascii=False)

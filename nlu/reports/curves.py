@@ -1,39 +1,49 @@
-"""What runs left of their way, as curves that can lie over each other: seeds and folds of a configuration as one.
+"""What `visualize` draws of runs: curves, one for all seeds and folds of a configuration, and what they predicted.
 
-Axes: P points of a curve.
+Axes: P points of a curve, N records.
 """
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.display.curves import Curve, Drawing, with_whole_windows
-from nlu.reports.aggregate import Row
-from nlu.reports.labels import labels_of
-from nlu.reports.runs import Run, metric_of, task_constants
-from nlu.runs.records import SCALARS, TRAIN, VALID, Cell, read_rows
+from nlu.display.comparison import Curve, Drawing, KeptScores
+from nlu.metrics.calibration import CalibrationScorer
+from nlu.metrics.kinds import kind_of
+from nlu.metrics.queries import ConfusionScorer
+from nlu.reports.aggregate import TableRow
+from nlu.reports.columns import labels_of
+from nlu.reports.runs import RunRecord, metric_of, task_constants
+from nlu.runs.predictions import Record, kept_sets, predictions_of
+from nlu.runs.records import SCALARS, TRAIN, VALID, Cell, read_rows, with_whole_windows
 from nlu.tracking.points import OF_SUMMARY
 
 Across = Literal["examples", "steps", "epochs", "time"]
 COLUMNS: dict[Across, str] = {"examples": "examples", "steps": "step", "epochs": "epoch", "time": "time_s"}
 TITLES: dict[Across, str] = {
-    "examples": "examples seen", "steps": "optimizer steps", "epochs": "epochs", "time": "seconds of training",
-}  # fmt: skip
+    "examples": "examples seen",
+    "steps": "optimizer steps",
+    "epochs": "epochs",
+    "time": "seconds of training",
+}
 OF_STEPS = {"loss": "training loss", "lr": "learning rate", "gnorm": "gradient norm"}
-"""columns of train.tsv that are drawn"""
+"""the columns of train.tsv to draw"""
+LENGTH_BINS = 8
+TEXTS = ("text", "text_a", "text_b")
 Points = tuple[np.ndarray, np.ndarray]
 
 
-def drawings_of(rows: Sequence[Row], across: Across, metrics: Sequence[str]) -> list[Drawing]:
+def drawings_of(rows: Sequence[TableRow], across: Across, metrics: Sequence[str]) -> list[Drawing]:
     """Return a drawing for each metric, by default the one that decides, and for loss, learning rate and gradient norm.
 
-    A metric is NAME, of the set that decides, SET/NAME, or summary/NAME of what a model recorded. Raises UserError
-    where no run has it.
+    A metric is NAME, of the set that decides, SET/NAME, or summary/NAME for numbers that a model recorded. Raises
+    UserError for a metric that no run has.
     """
     labels = labels_of(rows)
     tables = {run.folder: _tables(run.folder) for row in rows for run in row.runs}
@@ -70,9 +80,9 @@ def drawings_of(rows: Sequence[Row], across: Across, metrics: Sequence[str]) -> 
 
 
 def joined(label: str, points: Iterable[Points]) -> Curve | None:
-    """Return the mean of several runs' curves where all of them have gone, with its deviation; None without points.
+    """Return the mean curve of several runs, with its deviation, over the range that all of them reached.
 
-    Between the points of a run its curve is a straight line.
+    Each run is interpolated linearly between its points. Without points the result is None.
     """
     curves = [one for one in points if len(one[0])]
     if not curves:
@@ -88,21 +98,21 @@ def joined(label: str, points: Iterable[Points]) -> Curve | None:
     return Curve(label, x_P, values_RP.mean(0), values_RP.std(0, ddof=1), len(curves))
 
 
-def _asked(text: str, row: Row) -> tuple[str, str]:
+def _asked(text: str, row: TableRow) -> tuple[str, str]:
     metric, set_name = row.metric or metric_of(row.runs[0].config)[0] or "loss", row.set_name or "dev"
     if not text:
         return set_name, metric
     if text.startswith(f"{OF_SUMMARY}/"):
-        # What a model calls a number may have slashes.
+        # Names that a model gives to its numbers may contain slashes.
         return OF_SUMMARY, text.partition("/")[2]
     given, slash, name = text.rpartition("/")
     return (given if slash else set_name), name
 
 
 def _tables(folder: Path) -> tuple[list[dict[str, Cell]], list[dict[str, Cell]]]:
-    """Return the rows of train.tsv and valid.tsv, each with the seconds that training had taken by then.
+    """Return the rows of train.tsv and valid.tsv, each with the seconds of training until then.
 
-    What the model recorded stands among the latter, as metrics of a set of its own.
+    Numbers that the model recorded are added to the latter, as metrics of the set OF_SUMMARY.
     """
     train, valid, recorded = (
         read_rows(path) if (path := folder / name).is_file() else [] for name in (TRAIN, VALID, SCALARS)
@@ -143,8 +153,8 @@ def _of_metric(
     return _points(rows, COLUMNS[across], "value")
 
 
-def _best(runs: Sequence[Run], curve: Curve, metric: str) -> tuple[float, float]:
-    """Where the curve is best."""
+def _best(runs: Sequence[RunRecord], curve: Curve, metric: str) -> tuple[float, float]:
+    """Return the best point of a curve."""
     lower = metric in task_constants(runs[0].config).get("lower_is_better", ())
     place = int(curve.mean_P.argmin() if lower else curve.mean_P.argmax())
     return float(curve.x_P[place]), float(curve.mean_P[place])
@@ -156,3 +166,100 @@ def _epoch(tables: tuple[list[dict[str, Cell]], list[dict[str, Cell]]], across: 
         if epoch > 0 and across != "time":
             return round(x / epoch, 6)
     return None
+
+
+def kept_scores(runs: Sequence[RunRecord], set_name: str | None) -> KeptScores | str:
+    """Read what the runs of a configuration predicted for a set, by default for the one that decides.
+
+    Confusion, calibration and lengths count the rows of all runs; F1 by class and ECE are means over the runs. If the
+    predictions have no probabilities of classes, the reason is returned.
+    """
+    found, reason = [], "no predictions kept"
+    for run in runs:
+        one = _kept_scores_of_run(run, set_name)
+        if isinstance(one, str):
+            reason = one
+        else:
+            found.append(one)
+    if not found:
+        return reason
+    names = list(dict.fromkeys(name for one in found for name in one.names))
+    confusion, calibration = ConfusionScorer(names), CalibrationScorer(names)
+    for one in found:
+        confusion.merge(one.confusion)
+        calibration.merge(one.calibration)
+    lengths, right = (np.concatenate([getattr(one, name) for one in found]) for name in ("length_N", "right_N"))
+    return KeptScores(
+        found[0].set_name,
+        names,
+        [_over_runs(name, found) for name in names],
+        confusion.matrix(),
+        calibration.bins(),
+        float(np.mean([one.calibration.result().metrics["ece"] for one in found])),
+        _by_length(lengths, right) if lengths.any() else [],
+        len(found),
+    )
+
+
+@dataclass
+class _KeptByRun:
+    """What one run predicted for a set."""
+
+    set_name: str
+    names: list[str]
+    by_label: dict[str, dict[str, Any]]
+    confusion: ConfusionScorer
+    calibration: CalibrationScorer
+    length_N: np.ndarray
+    right_N: np.ndarray
+
+
+def _kept_scores_of_run(run: RunRecord, set_name: str | None) -> _KeptByRun | str:
+    names = kept_sets(run.folder)
+    chosen = set_name if set_name in names else next((name for name in names if name != "test"), None)
+    if chosen is None:
+        return "no predictions kept"
+    found = predictions_of(run.folder, chosen)
+    kind = kind_of(found, run.trusted_packages)
+    if not (kind.is_one_label and kind.has_probabilities):
+        return "no probabilities of classes"
+    labels = found.labels
+    confusion, calibration = ConfusionScorer(labels), CalibrationScorer(labels)
+    lengths, right = [], []
+    for record in found:
+        confusion.add(record)
+        calibration.add(record)
+        lengths.append(_length(record))
+        right.append(not kind.error(record))
+    if not right:
+        return "no predictions kept"
+    by_label = {entry["label"]: entry for entry in found.header["by_label"]}
+    return _KeptByRun(chosen, labels, by_label, confusion, calibration, np.array(lengths), np.array(right))
+
+
+def _over_runs(name: str, found: Sequence[_KeptByRun]) -> dict[str, Any]:
+    """Return a class's rows in all runs, with mean and sample deviation of its F1 over the runs that have such rows."""
+    entries = [one.by_label[name] for one in found if name in one.by_label]
+    values = [entry["f1"] for entry in entries if entry.get("examples", 1) and entry.get("f1") is not None]
+    return {
+        "label": name,
+        "examples": sum(entry.get("examples", 0) for entry in entries),
+        "f1": float(np.mean(values)) if values else None,
+        "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+    }
+
+
+def _length(record: Record) -> int:
+    return sum(len(record.get(name) or "") for name in TEXTS)
+
+
+def _by_length(length_N: np.ndarray, right_N: np.ndarray) -> list[tuple[float, float, int]]:
+    """Return mean length, share right and number of rows of each part of the rows by length.
+
+    The parts are equally large, except that rows of equal length stay together.
+    """
+    order_N = np.argsort(length_N, kind="stable")
+    length_N, right_N = length_N[order_N], right_N[order_N]
+    bounds = np.unique(np.searchsorted(length_N, np.quantile(length_N, np.arange(1, LENGTH_BINS) / LENGTH_BINS)))
+    parts = np.split(np.arange(len(length_N)), bounds)
+    return [(float(length_N[part].mean()), float(right_N[part].mean()), len(part)) for part in parts if len(part)]

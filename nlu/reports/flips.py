@@ -1,41 +1,54 @@
-"""The rows of a set that two configurations predict differently: counted, judged, and shown with their text."""
+"""The rows of a set that two configurations predict differently: counted, tested, and shown with their text."""
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nlu.config.checks.rules import DATA_TARGET, data_folder
 from nlu.config.errors import DataError, UserError
-from nlu.data.readers import Row as DataRow
-from nlu.data.readers import read_rows
-from nlu.reports.mcnemar import McNemar, mcnemar
-from nlu.reports.runs import Run
+from nlu.data.readers import Row, read_rows
+from nlu.metrics.kinds import kind_of
+from nlu.reports.runs import RunRecord
 from nlu.runs.predictions import Predictions, Record, predictions_of
 
 TEXT_ROLES = ("text", "text_a", "text_b", "tokens")
+FEW_DISCORDANT = 25
+"""with fewer discordant examples McNemar's test is exact, since chi squared is too coarse for small counts"""
 Key = tuple[int, int | None, int | None]
-"""id, file and row: what names an example of a set"""
+"""id, file and row, which identify an example of a set"""
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """The result of one test."""
+
+    method: Literal["exact", "chi squared"]
+    statistic: float | None
+    """chi squared with one degree of freedom; None for the exact test"""
+    p_value: float
 
 
 @dataclass(frozen=True)
 class Flip:
-    """One row that two runs predict differently."""
+    """A row that exactly one of two runs predicts right."""
 
     row: Record
     """as the first run has it"""
     other: Record
-    run: Run
+    run: RunRecord
     """the first run"""
+    answers: tuple[Any, Any]
+    """what each predicted"""
 
 
 @dataclass
 class Flips:
-    """How the predictions of one set changed from some runs to others of the same seeds and folds.
+    """How predictions of a set changed from some runs to others with the same seeds and folds.
 
-    `rows` and what follows it counts predictions: an example that two seeds score counts twice.
+    `rows` and the counts below it are predictions: an example that two seeds score counts twice.
     """
 
     shown: int = 0
@@ -50,63 +63,97 @@ class Flips:
     won: int = 0
     """wrong in the first, right in the second"""
     moved: int = 0
-    """of those wrong in both, how many got another wrong prediction"""
+    """of those wrong in both, how many are wrong in different ways"""
     first_lost: list[Flip] = field(default_factory=list)
     first_won: list[Flip] = field(default_factory=list)
-    leaning: dict[Key, int] = field(default_factory=dict)
-    """by example how much oftener it was won than lost"""
+    balance: dict[Key, int] = field(default_factory=dict)
+    """by example: how often it was won, less how often it was lost"""
 
     @property
     def examples_won(self) -> int:
-        return sum(count > 0 for count in self.leaning.values())
+        return sum(count > 0 for count in self.balance.values())
 
     @property
     def examples_lost(self) -> int:
-        return sum(count < 0 for count in self.leaning.values())
+        return sum(count < 0 for count in self.balance.values())
 
     @property
     def test(self) -> McNemar:
-        """McNemar's test over the examples that lean, with one vote each however many seeds scored them.
+        """McNemar's test, in which each example has one vote however many seeds scored it.
 
-        Seeds of one example depend on one another. The exact form is then the sign test over examples.
+        Predictions of one example by several seeds are not independent, so they cannot be counted one by one. With one
+        vote each, the exact form is the sign test over examples.
         """
         return mcnemar(self.examples_lost, self.examples_won)
 
-    def count(self, flip: Flip) -> None:
-        """Add one row."""
-        before, after = (prediction_of(row) == row["label"] for row in (flip.row, flip.other))
+    def count(self, flip: Flip, was_right: bool, is_right: bool) -> None:
+        """Count a row, given whether each of the two runs predicts it right."""
         self.rows += 1
-        self.both_right += before and after
-        self.both_wrong += not before and not after
-        self.moved += not before and not after and prediction_of(flip.row) != prediction_of(flip.other)
-        if before == after:
+        self.both_right += was_right and is_right
+        self.both_wrong += not was_right and not is_right
+        self.moved += not was_right and not is_right and flip.answers[0] != flip.answers[1]
+        if was_right == is_right:
             return
-        self.lost, self.won = self.lost + before, self.won + after
-        kept = self.first_lost if before else self.first_won
+        self.lost, self.won = self.lost + was_right, self.won + is_right
+        kept = self.first_lost if was_right else self.first_won
         if len(kept) < self.shown:
             kept.append(flip)
         key = key_of(flip.row)
-        self.leaning[key] = self.leaning.get(key, 0) + (1 if after else -1)
+        self.balance[key] = self.balance.get(key, 0) + (1 if is_right else -1)
 
 
-def compare(pairs: Iterable[tuple[Run, Run]], set_name: str, shown: int = 0) -> Flips:
+def mcnemar(first_only: int, second_only: int) -> McNemar:
+    """Test whether two classifiers are right equally often (McNemar, Psychometrika 12, 1947).
+
+    The arguments count the discordant examples: those that only the first predicts right, and those that only the
+    second does. With fewer than 25 the test is the exact two-sided binomial test. With more it is chi squared with the
+    correction for continuity, (|b - c| - 1)^2 / (b + c) (Edwards, Psychometrika 13, 1948), and 0 if b equals c.
+    """
+    from scipy.stats import binomtest, chi2
+
+    discordant = first_only + second_only
+    if discordant < FEW_DISCORDANT:
+        p_value = float(binomtest(first_only, discordant).pvalue) if discordant else 1.0
+        return McNemar("exact", None, p_value)
+    statistic = max(abs(first_only - second_only) - 1, 0) ** 2 / discordant
+    return McNemar("chi squared", statistic, float(chi2.sf(statistic, 1)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return each p adjusted for being one of several, in their order (Holm, Scandinavian J. of Statistics 6, 1979).
+
+    The smallest of m is multiplied by m, the next by m - 1, and so on. None exceeds 1 or falls below a smaller one.
+    """
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted
+
+
+def compare(pairs: Iterable[tuple[RunRecord, RunRecord]], set_name: str, shown: int = 0) -> Flips:
     """Compare the predictions of a set in each pair of runs, row by row, keeping the first `shown` flips each way.
 
-    Raises DataError where the rows of a pair are not the same (another number, another label or text), and where
-    predictions are no answers but numbers or ranks.
+    Raises DataError if a pair scored different rows (another number of them, another label or text), or if their
+    predictions are neither right nor wrong.
     """
     flips = Flips(shown)
     for first, second in pairs:
         flips.pairs += 1
         sides = (predictions_of(first.folder, set_name), predictions_of(second.folder, set_name))
+        kind, other_kind = (
+            kind_of(side, run.trusted_packages) for side, run in zip(sides, (first, second), strict=True)
+        )
         try:
             for row, other in matched(*sides):
-                if not is_answer(prediction_of(row)):
+                if kind.unjudged or not kind.is_binary:
                     raise DataError(
                         f"those of {set_name} are neither right nor wrong by themselves, so none are counted; its "
                         "metrics say how near they are"
                     )
-                flips.count(Flip(row, other, first))
+                flip = Flip(row, other, first, (kind.answer(row), other_kind.answer(other)))
+                flips.count(flip, not kind.error(row), not other_kind.error(other))
         except OtherRows as error:
             raise DataError(
                 f"{first.folder} and {second.folder} scored different rows as {set_name} ({error}), so their "
@@ -120,7 +167,7 @@ class OtherRows(Exception):
 
 
 def matched(first: Predictions, second: Predictions) -> Iterator[tuple[Record, Record]]:
-    """Give the records of both files by pairs. Memory grows only by how far their orders differ."""
+    """Return the records of both files in pairs. Memory depends only on how much their orders differ."""
     waiting: tuple[dict[Key, Record], dict[Key, Record]] = {}, {}
     counts = [0, 0]
     for records in zip_longest(first, second):
@@ -146,26 +193,15 @@ def key_of(record: Record) -> Key:
 
 
 def _difference(first: Record, second: Record) -> str | None:
-    """Return what says that two records are not of the same example."""
+    """Return a field that shows that two records are not of the same example; None without one."""
     roles = ("label", *TEXT_ROLES)
     return next((role for role in roles if role in first and role in second and first[role] != second[role]), None)
 
 
-def prediction_of(record: Record) -> object:
-    """Return what was predicted: a label, or spans."""
-    return record["prediction"] if "prediction" in record else record.get("spans")
-
-
-def is_answer(prediction: object) -> bool:
-    """Whether a prediction is right or wrong: one of a number is near or far, and a ranking has none for each row."""
-    return prediction is not None and not isinstance(prediction, float)
-
-
 def texts_of(flips: Sequence[Flip], set_name: str) -> dict[int, str]:
-    """Return the text of each flip by its place.
+    """Return the text of each flip by its place in the sequence.
 
-    It stands in the record. Of a run that kept none it is looked up in its file, as far as that is on this machine and
-    still says the same.
+    A run that kept no texts is looked up in its file, if that is on this machine and still has the same label there.
     """
     found = {place: text for place, flip in enumerate(flips) if (text := text_of(flip.row) or text_of(flip.other))}
     wanted: dict[Path, dict[int, list[int]]] = {}
@@ -182,8 +218,8 @@ def texts_of(flips: Sequence[Flip], set_name: str) -> dict[int, str]:
     return found
 
 
-def _file_of(run: Run, set_name: str) -> Path | None:
-    """The file of a set, where it is one local file; the rows held out of training stand in that of training."""
+def _file_of(run: RunRecord, set_name: str) -> Path | None:
+    """Return the file of a set if it is one local file. Rows held out of training are in the file of training rows."""
     if run.config.get("data._target_") != DATA_TARGET:
         return None
     held_out = set_name == "dev" and (run.folds or run.config.get("data.dev") is None)
@@ -193,29 +229,29 @@ def _file_of(run: Run, set_name: str) -> Path | None:
     return next((path for path in (Path(written), data_folder() / written) if path.is_file()), None)
 
 
-def _rows(run: Run, path: Path, numbers: set[int]) -> Iterator[DataRow]:
+def _rows(run: RunRecord, path: Path, numbers: set[int]) -> Iterator[Row]:
     prefix = "data.fields."
     fields = {key.removeprefix(prefix): value for key, value in run.config.items() if key.startswith(prefix)}
     last = max(numbers)
     try:
         for row in read_rows(path, run.config.get("data.format", "auto"), fields, run.config.get("data.header")):
-            if row.number in numbers and isinstance(row, DataRow):
+            if row.number in numbers and isinstance(row, Row):
                 yield row
             if row.number >= last:
                 return
     except UserError:
-        # The file is another one by now; the flips are shown without their text.
+        # The file has changed since the run read it. The flips are shown without their text.
         return
 
 
 def text_of(values: Mapping[str, Any]) -> str:
-    """Return the texts of a row in a line; empty where it keeps none."""
+    """Return the texts of a row in one line; empty if it kept none."""
     texts = [values[role] for role in TEXT_ROLES if values.get(role) is not None]
     return " / ".join(_joined(list(map(str, text))) if isinstance(text, list) else str(text) for text in texts)
 
 
 def _joined(tokens: Sequence[str]) -> str:
-    """Tokens as a text: blanks between them, but none beside Chinese and Japanese letters and marks."""
+    """Return tokens as a text, with spaces between them except beside Chinese and Japanese characters."""
     parts = list(tokens[:1])
     for before, token in pairwise(tokens):
         parts.append(token if _is_wide(before[-1:]) or _is_wide(token[:1]) else f" {token}")
@@ -223,4 +259,5 @@ def _joined(tokens: Sequence[str]) -> str:
 
 
 def _is_wide(letter: str) -> bool:
+    # Korean letters are wide too, but Korean puts spaces between words.
     return bool(letter) and unicodedata.east_asian_width(letter) in "WF" and not "가" <= letter <= "힣"

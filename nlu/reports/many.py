@@ -1,4 +1,4 @@
-"""Three or more configurations side by side, and McNemar's test of every pair of them."""
+"""The differences of three or more configurations, with tests of every pair."""
 
 import json
 from collections.abc import Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-from nlu.config.errors import DataError, UserError
+from nlu.config.errors import UserError
 from nlu.config.words import counted
 from nlu.display.tables import print_table, table_of
-from nlu.reports.aggregate import Row, Spread, lower_is_better
+from nlu.reports.aggregate import Spread, TableRow, lower_is_better
 from nlu.reports.compare import (
     LETTERS,
     comparable,
@@ -23,16 +23,15 @@ from nlu.reports.compare import (
     spread_cells,
     tested,
 )
-from nlu.reports.flips import Flips, compare
-from nlu.reports.mcnemar import FEW_DISCORDANT, McNemar, holm
-from nlu.reports.runs import Run
+from nlu.reports.flips import FEW_DISCORDANT, Flips, McNemar, compare, holm
+from nlu.reports.runs import RunRecord
 from nlu.reports.significance import LEVEL, Change
 from nlu.storage.files import plain
 
 
 @dataclass(frozen=True)
-class PairOfMetric:
-    """What the paired bootstrap says of a metric of two configurations."""
+class BootstrapPair:
+    """The result of the paired bootstrap for a metric of two configurations."""
 
     first: str
     second: str
@@ -43,15 +42,15 @@ class PairOfMetric:
 
     @property
     def better(self) -> str:
-        """The letter of the better one; empty where chance may have made the difference."""
+        """The letter of the better one; empty if the difference may be chance."""
         if self.holm_p >= LEVEL or not self.change.difference:
             return ""
         return self.second if (self.change.difference > 0) != self.lower_is_better else self.first
 
 
 @dataclass(frozen=True)
-class Pair:
-    """What McNemar's test says of two configurations on one set."""
+class McNemarPair:
+    """The result of McNemar's test for two configurations on one set."""
 
     first: str
     second: str
@@ -63,7 +62,7 @@ class Pair:
 
     @property
     def better(self) -> str:
-        """The letter of the better one; empty where chance alone may have made the difference."""
+        """The letter of the better one; empty if the difference may be chance."""
         if self.holm_p >= LEVEL:
             return ""
         return self.first if self.flips.examples_lost > self.flips.examples_won else self.second
@@ -71,26 +70,26 @@ class Pair:
 
 @dataclass
 class Differences:
-    """What several configurations and their results differ in."""
+    """The differences of several configurations and of their results."""
 
-    rows: list[Row]
-    runs: list[list[Run]]
-    """those of each that metrics are the means of"""
+    rows: list[TableRow]
+    runs: list[list[RunRecord]]
+    """the runs of each whose mean is shown"""
     config: dict[str, tuple[object, ...]]
     metrics: dict[str, tuple[Spread | None, ...]]
     remarks: list[str]
-    pairs: dict[str, list[Pair]] = field(default_factory=dict)
+    pairs: dict[str, list[McNemarPair]] = field(default_factory=dict)
     """by set"""
-    changes: dict[str, list[PairOfMetric]] = field(default_factory=dict)
+    changes: dict[str, list[BootstrapPair]] = field(default_factory=dict)
     """by SET/NAME"""
 
 
 def differences_of(folders: Sequence[Path]) -> Differences:
     """Read and compare three or more runs, or folders with the seeds and folds of one configuration each.
 
-    Runs of two configurations are compared seed by seed and fold by fold, and an example has one vote in each pair of
-    configurations however many seeds scored it. Raises UserError where a folder is named twice, holds no run, or
-    several configurations.
+    Runs of two configurations are compared seed by seed and fold by fold. An example has one vote in each pair of
+    configurations, however many seeds scored it. Raises UserError if a folder is named twice or does not hold exactly
+    one configuration.
     """
     if len(folders) > len(LETTERS):
         raise UserError(f"{len(folders)} folders are named, but at most {len(LETTERS)} can be compared; name fewer")
@@ -112,20 +111,20 @@ def differences_of(folders: Sequence[Path]) -> Differences:
         tests = [one.test for one in of_set.values()]
         adjusted = holm([test.p_value for test in tests])
         found.pairs[name] = [
-            Pair(*letters, one, test, holm_p)
+            McNemarPair(*letters, one, test, holm_p)
             for (letters, one), test, holm_p in zip(of_set.items(), tests, adjusted, strict=True)
         ]
     for name, of_metric in changes.items():
         adjusted = holm([change.p_value for change in of_metric.values()])
         found.changes[name] = [
-            PairOfMetric(*letters, change, holm_p, lower_is_better(rows[0], name))
+            BootstrapPair(*letters, change, holm_p, lower_is_better(rows[0], name))
             for (letters, change), holm_p in zip(of_metric.items(), adjusted, strict=True)
         ]
     return found
 
 
-def _flips_of(found: Differences, who: str, first: Row, second: Row) -> dict[str, Flips]:
-    """Count by set; a remark is added for what cannot be compared."""
+def _flips_of(found: Differences, who: str, first: TableRow, second: TableRow) -> dict[str, Flips]:
+    """Return the flips by set, and add a remark for each set that cannot be compared."""
     pairs = pairs_of(first.counted, second.counted)
     if not pairs:
         found.remarks.append(
@@ -139,13 +138,13 @@ def _flips_of(found: Differences, who: str, first: Row, second: Row) -> dict[str
     for name in names:
         try:
             flips[name] = compare(pairs, name)
-        except DataError as error:
+        except UserError as error:
             found.remarks += [f"{who}: {problem}" for problem in error.problems]
     return flips
 
 
 def print_differences(found: Differences) -> None:
-    """Print keys and metrics with a column a configuration, then a table of pairs for each set."""
+    """Print keys and metrics with a column for each configuration, then a table of pairs for each set."""
     print_sides(found.rows, found.runs)
     print_values("config", found.config, "no key of the configuration differs")
     letters = LETTERS[: len(found.rows)]
@@ -165,43 +164,72 @@ def print_differences(found: Differences) -> None:
         print_table(remark)
 
 
-def _print_changes(name: str, pairs: Sequence[PairOfMetric]) -> None:
-    table = table_of([("pair", False), ("second - first", True), ("95 % from", True), ("to", True), ("p", True),
-                      ("p by Holm", True), (f"better (p < {LEVEL})", False)])  # fmt: skip
+def _print_changes(name: str, pairs: Sequence[BootstrapPair]) -> None:
+    table = table_of(
+        [
+            ("pair", False),
+            ("second - first", True),
+            ("95 % from", True),
+            ("to", True),
+            ("p", True),
+            ("p by Holm", True),
+            (f"better (p < {LEVEL})", False),
+        ]
+    )
     for pair in pairs:
         change = pair.change
         table.add_row(
-            f"{pair.first} {pair.second}", f"{change.difference:+.4f}", f"{change.low:+.4f}", f"{change.high:+.4f}",
-            f"{change.p_value:.2g}", f"{pair.holm_p:.2g}", pair.better,
-        )  # fmt: skip
+            f"{pair.first} {pair.second}",
+            f"{change.difference:+.4f}",
+            f"{change.low:+.4f}",
+            f"{change.high:+.4f}",
+            f"{change.p_value:.2g}",
+            f"{pair.holm_p:.2g}",
+            pair.better,
+        )
     print_table(f"{name}: paired bootstrap over the examples; --json has the other metrics", table, "")
 
 
-def _print_pairs(set_name: str, pairs: Sequence[Pair]) -> None:
+def _print_pairs(set_name: str, pairs: Sequence[McNemarPair]) -> None:
     several = any(pair.flips.pairs > 1 for pair in pairs)
     only = "oftener right" if several else "only right"
     table = table_of(
-        [("pair", False), ("predictions", True), (f"{only} in the first", True), (f"{only} in the second", True),
-         ("test", False), ("p", True), ("p by Holm", True), (f"better (p < {LEVEL})", False)]
-    )  # fmt: skip
+        [
+            ("pair", False),
+            ("predictions", True),
+            (f"{only} in the first", True),
+            (f"{only} in the second", True),
+            ("test", False),
+            ("p", True),
+            ("p by Holm", True),
+            (f"better (p < {LEVEL})", False),
+        ]
+    )
     for pair in pairs:
         flips, test = pair.flips, pair.test
         method = "exact" if test.statistic is None else f"{test.method} = {test.statistic:.2f}"
         table.add_row(
-            f"{pair.first} {pair.second}", f"{flips.rows:,}", f"{flips.examples_lost:,}", f"{flips.examples_won:,}",
-            method, f"{test.p_value:.2g}", f"{pair.holm_p:.2g}", pair.better,
-        )  # fmt: skip
+            f"{pair.first} {pair.second}",
+            f"{flips.rows:,}",
+            f"{flips.examples_lost:,}",
+            f"{flips.examples_won:,}",
+            method,
+            f"{test.p_value:.2g}",
+            f"{pair.holm_p:.2g}",
+            pair.better,
+        )
     print_table(
-        f"{set_name}: McNemar's test, exact where fewer than {FEW_DISCORDANT} rows are right in one alone, else with "
-        f"the correction for continuity; p by Holm is corrected for {counted(len(pairs), 'pair')}",
-        table, "",
-    )  # fmt: skip
+        f"{set_name}: McNemar's test, exact if fewer than {FEW_DISCORDANT} rows are right in only one, else with the "
+        f"correction for continuity; p by Holm is corrected for {counted(len(pairs), 'pair')}",
+        table,
+        "",
+    )
     if several:
         print_table("rows of several seeds are each counted once: by which of the two was right with more of them", "")
 
 
 def differences_as_json(found: Differences) -> str:
-    """Return the same in full."""
+    """Return everything as JSON."""
     letters = LETTERS[: len(found.rows)]
     content = {
         "runs": {
@@ -215,21 +243,37 @@ def differences_as_json(found: Differences) -> str:
         },
         "mcnemar": {name: [_pair_fields(pair) for pair in pairs] for name, pairs in found.pairs.items()},
         "bootstrap": {
-            name: [{"first": pair.first, "second": pair.second, **vars(pair.change), "p_holm": pair.holm_p,
-                    "better": pair.better or None} for pair in pairs]
+            name: [
+                {
+                    "first": pair.first,
+                    "second": pair.second,
+                    **vars(pair.change),
+                    "p_holm": pair.holm_p,
+                    "better": pair.better or None,
+                }
+                for pair in pairs
+            ]
             for name, pairs in found.changes.items()
         },
         "remarks": found.remarks,
-    }  # fmt: skip
+    }
     return json.dumps(plain(content), indent=2, ensure_ascii=False)
 
 
-def _pair_fields(pair: Pair) -> dict[str, object]:
+def _pair_fields(pair: McNemarPair) -> dict[str, object]:
     flips, test = pair.flips, pair.test
     return {
-        "first": pair.first, "second": pair.second, "pairs_of_runs": flips.pairs, "predictions": flips.rows,
-        "only_first_right": flips.lost, "only_second_right": flips.won,
-        "oftener_first_right": flips.examples_lost, "oftener_second_right": flips.examples_won,
-        "test": test.method, "statistic": test.statistic, "p_value": test.p_value, "p_holm": pair.holm_p,
+        "first": pair.first,
+        "second": pair.second,
+        "pairs_of_runs": flips.pairs,
+        "predictions": flips.rows,
+        "only_first_right": flips.lost,
+        "only_second_right": flips.won,
+        "oftener_first_right": flips.examples_lost,
+        "oftener_second_right": flips.examples_won,
+        "test": test.method,
+        "statistic": test.statistic,
+        "p_value": test.p_value,
+        "p_holm": pair.holm_p,
         "better": pair.better or None,
-    }  # fmt: skip
+    }

@@ -1,4 +1,4 @@
-"""Run folders as records, read without torch and without changing anything in them."""
+"""Run folders as records, read without torch and without changing the folders."""
 
 import json
 import math
@@ -23,73 +23,81 @@ from nlu.storage.locks import is_locked
 
 State = Literal["complete", "pruned", "running", "failed", "unfinished"]
 STATES: tuple[State, ...] = ("complete", "pruned", "running", "failed", "unfinished")
-"""Of the worth of their values, best first."""
+"""the best first"""
 CONFIG, RESULT, LOCK, LOG = "config.yaml", "result.json", ".lock", "log.txt"
 TRAIN, VALID = "train.tsv", "valid.tsv"
 TRAIN_COLUMNS, VALID_COLUMNS = ("examples", "examples_per_s"), ("step", "examples", "set", "metric", "value")
-"""those that are read"""
+"""the columns that reports read"""
 INNER = frozenset({"checkpoints", "plots", "predictions"})
-"""Folders of a run in which no other run lies."""
+"""folders of a run that contain no other runs"""
 CHILD = re.compile(r"(seed-\d+)?-?(fold-\d+)?")
-"""Names of the runs that one command with folds or seeds is made of."""
+"""names of the parts of a run with folds or seeds"""
 RUN_KEYS = frozenset({"task", "model", "data", "trainer"})
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ (?P<level>[A-Z]+) (?P<message>.*)")
 Metrics = dict[str, dict[str, float | None]]
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run: what it was asked, how far it came and what came out."""
+class RunRecord:
+    """One run: its settings, its progress and its results."""
 
     folder: Path
     state: State
     config: dict[str, Any]
-    """the configuration by dotted keys"""
+    """the configuration, by dotted key"""
     overrides: dict[str, str]
-    """what its command line said, in its order"""
+    """the overrides on its command line, in order"""
     metric: str | None
-    """the metric that decides which checkpoint is best; None where nothing tells"""
+    """the metric that decides which checkpoint is best; None if that is not known"""
     set_name: str | None
     """the set on which it decides"""
     metrics: Metrics = field(default_factory=dict)
     """by set and name, at the best evaluation so far"""
     best_step: int | None = None
     examples: int | None = None
-    """seen in all"""
+    """seen so far"""
     examples_per_s: float | None = None
     error: str | None = None
-    """the last words of a failed run"""
+    """the last error of a failed run"""
 
     @property
-    def seed(self) -> Any:
+    def seed(self) -> int | None:
         return self.config.get("seed")
 
     @property
-    def fold(self) -> Any:
+    def fold(self) -> int | None:
         return self.config.get("fold")
 
     @property
     def folds(self) -> int | None:
-        """In how many folds the rows were cut."""
+        """The number of folds."""
         return self.config.get("folds.count")
+
+    @property
+    def trusted_packages(self) -> Sequence[str]:
+        """The packages outside nlu that the run was allowed to import."""
+        return self.config.get("trusted_packages") or ()
 
     def value(self, set_name: str | None, metric: str | None) -> float | None:
         """Return a metric of a set at the best evaluation, or None."""
         return self.metrics.get(set_name or "", {}).get(metric or "")
 
 
-def find_runs(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Return the runs in and below the folders, each once, by path, and a sentence for each that left no record.
+def find_runs(folders: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
+    """Return the runs in and below the folders, each once, by path, and a sentence for each that cannot be read.
 
-    Those are damaged ones, and jobs that failed before they wrote anything but their log. Of a command with folds or
-    seeds its parts are the runs. Raises UserError for a folder that does not exist.
+    The latter are damaged runs and jobs that failed before they wrote more than a log. A run with folds or seeds is
+    represented by its parts. Raises UserError for a folder that does not exist.
     """
     folders = list(folders)
-    absent = [f"{folder} is no folder; give folders of runs, or folders that hold such" for folder in folders
-              if not folder.is_dir()]  # fmt: skip
+    absent = [
+        f"{folder} is not a folder; give folders of runs, or folders that contain such"
+        for folder in folders
+        if not folder.is_dir()
+    ]
     if absent:
         raise UserError(*absent)
-    found: dict[Path, Run] = {}
+    found: dict[Path, RunRecord] = {}
     unread: list[str] = []
     seen: set[Path] = set()
     for folder in folders:
@@ -115,7 +123,7 @@ def _unreadable(error: OSError, path: Path) -> str:
 
 
 def _job_folders(folder: Path, unread: list[str]) -> Iterator[Path]:
-    """Folders of runs, and those that hold a log alone; a sentence is added for each that cannot be listed."""
+    """Yield the folders of runs and those with only a log; a sentence is added for each that cannot be listed."""
 
     def left_out(error: OSError) -> None:
         unread.append(_unreadable(error, folder))
@@ -137,7 +145,7 @@ def _job_folders(folder: Path, unread: list[str]) -> Iterator[Path]:
 
 
 def parts(run_dir: Path) -> list[Path]:
-    """Return the folders of the folds and seeds that a run consists of; none for a plain run."""
+    """Return the folders of the folds and seeds of a run; none for a run without them."""
     inside = [path for path in run_dir.iterdir() if path.is_dir() and CHILD.fullmatch(path.name) and is_run(path)]
     return sorted(inside, key=lambda path: _numerically(path.name))
 
@@ -147,7 +155,7 @@ def _numerically(name: str) -> list[tuple[int, str]]:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether config.yaml of the folder is that of a run; False where there is none, true where it cannot be read."""
+    """Return whether the folder holds the config.yaml of a run; True if the file cannot be read, False without one."""
     try:
         content = yaml.load((folder / CONFIG).read_text(encoding="utf-8"), yaml.CSafeLoader)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -158,12 +166,12 @@ def is_run(folder: Path) -> bool:
         content = None
     if isinstance(content, dict):
         return RUN_KEYS <= content.keys()
-    # A damaged one beside the records of a run must be reported, not overlooked.
+    # A damaged file beside the tables of a run must be reported.
     return os.path.exists(folder / TRAIN) or os.path.exists(folder / RESULT)
 
 
-def read_run(folder: Path) -> Run:
-    """Read one run. Raises DataError where a file of it is damaged or cannot be read."""
+def read_run(folder: Path) -> RunRecord:
+    """Read one run. Raises DataError if one of its files is damaged or cannot be read."""
     config = flat(_read(folder / CONFIG, lambda text: yaml.load(text, yaml.CSafeLoader)))
     known: dict[str, Any] = {"folder": folder, "config": config, "overrides": read_overrides(folder)}
     if (folder / RESULT).is_file():
@@ -171,13 +179,18 @@ def read_run(folder: Path) -> Run:
         best, metrics = result.get("best") or {}, result.get("metrics") or {}
         if not isinstance(best, dict) or not isinstance(metrics, dict) or not all(map(_are_values, metrics.values())):
             raise DataError(f"{folder / RESULT} is not what a run writes; the run is left out")
-        return Run(
-            **known, state="pruned" if result.get("pruned") else "complete", metric=best.get("metric"),
-            set_name=best.get("set"), metrics=metrics, best_step=best.get("step"),
-            examples=result.get("examples"), examples_per_s=result.get("examples_per_s"),
-        )  # fmt: skip
+        return RunRecord(
+            **known,
+            state="pruned" if result.get("pruned") else "complete",
+            metric=best.get("metric"),
+            set_name=best.get("set"),
+            metrics=metrics,
+            best_step=best.get("step"),
+            examples=result.get("examples"),
+            examples_per_s=result.get("examples_per_s"),
+        )
     state, error = _open_state(folder)
-    return Run(**known, state=state, error=error, **_progress(folder, config))
+    return RunRecord(**known, state=state, error=error, **_progress(folder, config))
 
 
 def _are_values(metrics: object) -> bool:
@@ -196,7 +209,7 @@ def _read(path: Path, parse: Callable[[str], object]) -> dict[str, Any]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Turn what is wrong with a file into a DataError with its name."""
+    """Turn errors of reading a file into a DataError with its name."""
     try:
         yield
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -207,18 +220,18 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def saved_config(run_dir: Path) -> dict[str, Any]:
-    """Return the configuration of a run as it was saved, with all keys. Raises DataError where it is damaged."""
+    """Return the saved configuration of a run, with all keys. Raises DataError if it is damaged."""
     path = run_dir / CONFIG
     try:
         return with_defaults(yaml.safe_load(path.read_text(encoding="utf-8")), RUN)
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no configuration of a run ({error}); give another run") from error
+        raise DataError(f"{path} is not the configuration of a run ({error}); give another run") from error
 
 
 def read_overrides(folder: Path) -> dict[str, str]:
-    """Return key and value of each override that the run was started with; flags and deletions are left out.
+    """Return key and value of each override that the run was started with, without flags and deletions.
 
-    Raises DataError where the file is damaged.
+    Raises DataError if the file is damaged.
     """
     path = folder / "overrides"
     if not path.is_file():
@@ -230,17 +243,17 @@ def read_overrides(folder: Path) -> dict[str, str]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether another process writes to the run, or to the one that it is a part of. Changes nothing."""
+    """Return whether another process writes to the run, or to the run that it is a part of."""
     return any(is_locked(path / LOCK) for path in _with_whole(folder))
 
 
 def _with_whole(folder: Path) -> list[Path]:
-    """The folder of a run and, where it is a fold or seed of a command, that of the command."""
+    """Return the folder of a run and, for a fold or seed, the folder of the whole run."""
     return [folder, folder.parent] if CHILD.fullmatch(folder.name) and is_run(folder.parent) else [folder]
 
 
 def _open_state(folder: Path) -> tuple[State, str | None]:
-    """Of a run without a result: a run that is held goes on, one whose last words are an error has failed."""
+    """Return the state of a run without a result: running if a process holds it, failed if its log ends in an error."""
     if is_held(folder):
         return "running", None
     error = next((error for path in _with_whole(folder) if (error := last_error(path))), None)
@@ -248,9 +261,9 @@ def _open_state(folder: Path) -> tuple[State, str | None]:
 
 
 def last_error(folder: Path) -> str | None:
-    """Return what the log of a job ends with, if that is an error: of a traceback its last line.
+    """Return the error with which the log of a job ends, of a traceback only the last line; None without an error.
 
-    Raises DataError where the log cannot be read.
+    Raises DataError if the log cannot be read.
     """
     log = folder / LOG
     with _named(log):
@@ -264,28 +277,26 @@ def last_error(folder: Path) -> str | None:
 
 
 def _progress(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """What the tables of a run that is not finished tell: its best evaluation and the examples seen."""
+    """Return the best evaluation of an unfinished run and the examples it has seen, from its tables."""
     train, valid = _rows(folder / TRAIN, TRAIN_COLUMNS), _rows(folder / VALID, VALID_COLUMNS)
     metric, lower_is_better = metric_of(config)
     set_name = str(valid[0]["set"]) if valid else None
-    values = [
-        (row["value"], row["step"]) for row in valid
-        if row["set"] == set_name and row["metric"] == metric and _is_finite(row["value"])
-    ]  # fmt: skip
+    decisive = [row for row in valid if row["set"] == set_name and row["metric"] == metric]
+    values = [(value, _number(row["step"]) or 0) for row in decisive if (value := _number(row["value"])) is not None]
     known: dict[str, Any] = {"metric": metric, "set_name": set_name}
     if values:
         sign = 1 if lower_is_better else -1
-        best_step = min(values, key=lambda pair: (sign * pair[0], pair[1]))[1]  # type: ignore[operator]
+        best_step = min(values, key=lambda pair: (sign * pair[0], pair[1]))[1]
         metrics: Metrics = {}
         for row in valid:
             if row["step"] == best_step:
-                metrics.setdefault(str(row["set"]), {})[str(row["metric"])] = row["value"]  # type: ignore[assignment]
-        known |= {"metrics": metrics, "best_step": best_step}
+                metrics.setdefault(str(row["set"]), {})[str(row["metric"])] = _number(row["value"])
+        known |= {"metrics": metrics, "best_step": int(best_step)}
     if train or valid:
-        known["examples"] = max(row["examples"] for row in (*train[-1:], *valid[-1:]))  # type: ignore[type-var]
-    speeds = [row["examples_per_s"] for row in train if _is_finite(row["examples_per_s"])]
+        known["examples"] = max(_number(row["examples"]) or 0 for row in (*train[-1:], *valid[-1:]))
+    speeds = [speed for row in train if (speed := _number(row["examples_per_s"])) is not None]
     if speeds:
-        known["examples_per_s"] = sorted(speeds)[len(speeds) // 2]  # type: ignore[type-var]
+        known["examples_per_s"] = sorted(speeds)[len(speeds) // 2]
     return known
 
 
@@ -297,19 +308,20 @@ def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, Cell]]:
     return rows
 
 
-def _is_finite(value: Cell) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+def _number(value: Cell) -> float | None:
+    """Return the finite number in a cell; None for anything else."""
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def metric_of(config: dict[str, Any]) -> tuple[str | None, bool]:
-    """Return the metric that decides in a run with this configuration, and whether lower is better."""
+    """Return the metric that decides in a run with this configuration, and whether lower values are better."""
     constants = task_constants(config)
     metric = config.get("trainer.major_metric") or constants.get("default_metric")
     return metric, metric in constants.get("lower_is_better", ())
 
 
 def task_constants(config: dict[str, Any]) -> dict[str, Any]:
-    """Return what the class of the run's task says of its metrics; nothing where it is not to be found here."""
+    """Return the constants of the class of the run's task; none if the class cannot be found here."""
     try:
         return read_constants(config.get("task._target_") or "")
     except (UserError, ValueError):

@@ -1,4 +1,4 @@
-"""Tables of runs as a person reads them, and as JSON and CSV."""
+"""Tables of runs for people, and as JSON and CSV."""
 
 import csv
 import io
@@ -11,9 +11,9 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.words import path_text
 from nlu.display.tables import Column, count_text, fitted, metric_text, print_table, value_text
-from nlu.reports.aggregate import Row, Spread, missing_folds
-from nlu.reports.columns import Columns, differing_columns
-from nlu.reports.runs import Run, parts
+from nlu.reports.aggregate import Spread, TableRow, missing_folds
+from nlu.reports.columns import KeyColumns, differing_columns
+from nlu.reports.runs import RunRecord, parts
 from nlu.runs.predictions import write_predictions
 from nlu.storage.copies import place_text
 from nlu.storage.files import plain
@@ -22,17 +22,17 @@ from nlu.sweeps.repeats import OUT_OF_FOLD
 MAX_IMPLIED = 6
 MAX_FOLDERS = 4
 KEPT_KEYS = 2
-"""of the keys that differ, which stay where the table is too wide; the others go from the last one on"""
+"""number of differing keys that stay if the table is too wide; the others are dropped, the last one first"""
 PLAIN_WIDTH = 120
 
 
 def plain_width() -> int:
-    """Return how many characters a line may have where there is no terminal: $COLUMNS, or 120."""
+    """Return the width of lines in a file or a pipe: $COLUMNS, or 120 characters."""
     written = os.environ.get("COLUMNS", "")
     return int(written) if written.isdecimal() and int(written) else PLAIN_WIDTH
 
 
-def print_tables(tables: Sequence[Sequence[Row]]) -> None:
+def print_tables(tables: Sequence[Sequence[TableRow]]) -> None:
     """Print one table for each deciding metric, best row first."""
     for number, rows in enumerate(tables):
         columns = differing_columns(rows)
@@ -43,7 +43,7 @@ def print_tables(tables: Sequence[Sequence[Row]]) -> None:
         _print_notes(rows, columns)
 
 
-def _columns(rows: Sequence[Row], columns: Columns) -> list[Column]:
+def _columns(rows: Sequence[TableRow], columns: KeyColumns) -> list[Column]:
     found = [
         Column(key, list(map(value_text, values)), is_number=False, may_go=max(0, place - KEPT_KEYS + 1))
         for place, (key, values) in enumerate(columns.shown.items())
@@ -66,7 +66,7 @@ def _columns(rows: Sequence[Row], columns: Columns) -> list[Column]:
 
 
 def _spread_columns(header: str, spreads: Sequence[Spread | None]) -> list[Column]:
-    """The mean and, where any row has one, the standard deviation."""
+    """Return a column of means and, if any row has one, a column of standard deviations."""
     means = Column(header, [metric_text(spread.mean if spread else None) for spread in spreads])
     if not any(spread and spread.sd is not None for spread in spreads):
         return [means]
@@ -74,29 +74,27 @@ def _spread_columns(header: str, spreads: Sequence[Spread | None]) -> list[Colum
     return [means, Column("sd", sds)]
 
 
-def _print_notes(rows: Sequence[Row], columns: Columns) -> None:
+def _print_notes(rows: Sequence[TableRow], columns: KeyColumns) -> None:
     if columns.implied:
         more = f" and {len(columns.implied) - MAX_IMPLIED} more" if len(columns.implied) > MAX_IMPLIED else ""
         print_table(f"differ with the columns shown: {', '.join(columns.implied[:MAX_IMPLIED])}{more}", style="dim")
     if any(row.missing_of(seed) for row in rows if row.state != "pruned" for seed in row.seeds if row.runs[0].folds):
-        print_table(
-            "of some configurations not all folds are complete; their means are over those that are", style="dim"
-        )
+        print_table("some configurations lack folds; their means are over the complete ones", style="dim")
     if any(run.state != "complete" for row in rows for run in row.counted):
-        print_table("values of runs that are not complete are the best so far", style="dim")
+        print_table("values of incomplete runs are their best so far", style="dim")
     for row in rows:
         for run in row.runs:
             if run.error:
                 print_table(f"failed: {path_text(run.folder)}: {run.error}", style="red")
 
 
-def _states(row: Row) -> str:
+def _states(row: TableRow) -> str:
     states = row.states
     return row.state if len(states) == 1 else ", ".join(f"{count} {state}" for state, count in states.items())
 
 
 def folders_of(folders: Sequence[Path]) -> str:
-    """Return where runs lie, relative to the working folder: `sweep/{0,2,5}`; of folds and seeds the folder above."""
+    """Return the folders of runs relative to the working folder: `sweep/{0,2,5}`; for folds and seeds their parent."""
     if len(folders) == 1:
         return path_text(folders[0])
     paths = [Path(os.path.abspath(folder)) for folder in folders]
@@ -108,10 +106,10 @@ def folders_of(folders: Sequence[Path]) -> str:
     return f"{top}/{{{','.join(names[:MAX_FOLDERS])}{',...' if len(names) > MAX_FOLDERS else ''}}}"
 
 
-def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
+def write_joined(folder: Path, rows: Sequence[TableRow]) -> list[Path]:
     """Write the joined predictions of each row and seed; returns the files.
 
-    Raises UserError where none is joined, with the folds that are missing, or where a file of that name exists.
+    Raises UserError with the missing folds if nothing could be joined, and if a file of that name exists.
     """
     several = sum(bool(row.joined) for row in rows) > 1
     files = {
@@ -122,7 +120,7 @@ def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
     if not files:
         raise UserError(
             *(sentence for row in rows for sentence in missing_folds(row)),
-            summary="--join: no configuration here has all its folds complete, so there is nothing to join",
+            summary="--join: no configuration has all its folds complete, so nothing can be joined",
         )
     if existing := [path for path in files if path.exists()]:
         raise UserError(*(f"--join would write {path}, which exists; give another folder" for path in existing))
@@ -131,8 +129,8 @@ def write_joined(folder: Path, rows: Sequence[Row]) -> list[Path]:
     return list(files)
 
 
-def as_json(tables: Sequence[Sequence[Row]]) -> str:
-    """Return the rows in full: differing keys, spread of each metric, and every run with its own values."""
+def as_json(tables: Sequence[Sequence[TableRow]]) -> str:
+    """Return the rows as JSON: differing keys, the spread of each metric, and the values of every run."""
     records = []
     for rows in tables:
         columns = differing_columns(rows)
@@ -158,13 +156,13 @@ def _fields(spread: Spread | None) -> dict[str, Any] | None:
     return None if spread is None else {"mean": spread.mean, "sd": spread.sd, "n": spread.n}
 
 
-def _run_fields(run: Run) -> dict[str, Any]:
+def _run_fields(run: RunRecord) -> dict[str, Any]:
     names = ("folder", "state", "seed", "fold", "metrics", "best_step", "examples", "examples_per_s", "error")
     return {name: getattr(run, name) for name in names}
 
 
-def as_csv(tables: Sequence[Sequence[Row]]) -> str:
-    """Return one line a row with every digit; keys of one table are empty in the others."""
+def as_csv(tables: Sequence[Sequence[TableRow]]) -> str:
+    """Return one line for each row, with all digits; keys of one table are empty in the others."""
     lines: list[dict[str, object]] = []
     for rows in tables:
         columns = differing_columns(rows)

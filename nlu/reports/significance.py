@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nlu.reports.flips import Key, key_of, matched, prediction_of
-from nlu.reports.runs import Run
+from nlu.metrics.kinds import Kind, LabelSetKind, NumberKind, SpanKind, kind_of
+from nlu.reports.flips import Key, key_of, matched
+from nlu.reports.runs import RunRecord
 from nlu.runs.predictions import Predictions, Record, predictions_of
 
 RESAMPLES = 2000
@@ -47,7 +48,7 @@ class Change:
         return self.p_value < LEVEL
 
 
-def changes_of(pairs: Sequence[tuple[Run, Run]], set_name: str, seed: int = 0) -> dict[str, Change]:
+def changes_of(pairs: Sequence[tuple[RunRecord, RunRecord]], set_name: str, seed: int = 0) -> dict[str, Change]:
     """Compare a set by each metric that is a function of sums over its examples, with RESAMPLES resamples.
 
     Raises OtherRows where a pair did not score the same examples.
@@ -56,7 +57,10 @@ def changes_of(pairs: Sequence[tuple[Run, Run]], set_name: str, seed: int = 0) -
     tables: list[Table] = []
     for first, second in pairs:
         sides = predictions_of(first.folder, set_name), predictions_of(second.folder, set_name)
-        found = _of_queries(*sides) if any(BY_QUERY in side.header for side in sides) else _of_rows(*sides)
+        if any(BY_QUERY in side.header for side in sides):
+            found = _of_queries(*sides)
+        else:
+            found = _of_rows(*sides, kind_of(sides[0], first.trusted_packages))
         if found is None:
             return {}
         keys, sums, scores = found
@@ -85,10 +89,10 @@ class Table:
 Found = tuple[list[Key], tuple[np.ndarray, np.ndarray], dict[str, Score]]
 
 
-def _of_rows(first: Predictions, second: Predictions) -> Found | None:
+def _of_rows(first: Predictions, second: Predictions, kind: Kind) -> Found | None:
     rows = list(matched(first, second))
     names = list(dict.fromkeys([*first.labels, *second.labels]))
-    before, after = (_sums([pair[side] for pair in rows], names) for side in (0, 1))
+    before, after = (_sums(kind, [pair[side] for pair in rows], names) for side in (0, 1))
     if before is None or after is None or before[1].keys() != after[1].keys():
         return None
     return [key_of(row) for row, _ in rows], (before[0], after[0]), before[1]
@@ -140,20 +144,17 @@ def _change(observed: float, drawn_R: np.ndarray) -> Change:
     return Change(observed, float(low), float(high), float((1 + as_far.sum()) / (1 + len(drawn_R))))
 
 
-def _sums(records: Sequence[Record], names: Sequence[str]) -> tuple[np.ndarray, dict[str, Score]] | None:
-    """Return what is summed of each example, (N, S), and the metrics that follow; None for an unknown kind."""
+def _sums(kind: Kind, records: Sequence[Record], names: Sequence[str]) -> tuple[np.ndarray, dict[str, Score]] | None:
+    """Return what is summed over examples, (N, S), and the metrics computed from it; None for other kinds."""
     if not records:
         return None
-    prediction, label = prediction_of(records[0]), records[0].get("label")
-    if "spans" in records[0]:
-        return _of_spans(records)
-    if isinstance(prediction, str):
+    if kind.is_one_label:
         return _of_classes(records, names)
-    if isinstance(prediction, list) and isinstance(label, list):
+    if isinstance(kind, SpanKind):
+        return _of_spans(records)
+    if isinstance(kind, LabelSetKind):
         return _of_label_sets(records)
-    if isinstance(prediction, float) and isinstance(label, int | float):
-        return _of_numbers(records)
-    return None
+    return _of_numbers(records) if isinstance(kind, NumberKind) else None
 
 
 def _of_classes(records: Sequence[Record], names: Sequence[str]) -> tuple[np.ndarray, dict[str, Score]]:

@@ -5,7 +5,7 @@ They only grow: a kill can cut the last line, never an earlier one. Whole files 
 
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
@@ -20,6 +20,8 @@ VALID_COLUMNS = ("step", "epoch", "examples", "set", "metric", "value")
 SCALAR_COLUMNS = ("step", "epoch", "examples", "name", "value", "calls")
 HISTOGRAM_COLUMNS = ("step", "epoch", "examples", "name", "low", "high", "count")
 TRAIN, VALID, SCALARS, HISTOGRAMS = "train.tsv", "valid.tsv", "scalars.tsv", "histograms.tsv"
+MEANS = ("loss", "gnorm", "clipped")
+"""columns of train.tsv that are means over the steps since the row before"""
 TEXT_COLUMNS = frozenset({"set", "metric", "name"})
 """Columns that stay text when read, so that a set called "2024" or a metric called "inf" keeps its name."""
 
@@ -136,3 +138,26 @@ def _read_cell(column: str, cell: str) -> Cell:
         except ValueError:
             continue
     return cell
+
+
+def with_whole_windows(train: Sequence[Mapping[str, Cell]]) -> list[dict[str, Cell]]:
+    """Return the rows of train.tsv with a short last window joined to the one before it, weighted by steps.
+
+    Training rarely ends at the end of a window. A mean over only the last few steps would end a curve with a jump.
+    """
+    rows = [dict(row) for row in train]
+    if len(rows) < 3:
+        return rows
+    places = [row.get("step") for row in rows[-3:]]
+    if not all(isinstance(place, int) for place in places):
+        return rows
+    earlier, before, end = (int(place or 0) for place in places)
+    whole, rest = before - earlier, end - before
+    if 0 < 2 * rest < whole:
+        short, last = rows.pop(), rows[-1]
+        for column in MEANS:
+            first, second = last.get(column), short.get(column)
+            if isinstance(first, int | float) and isinstance(second, int | float):
+                short[column] = (whole * first + rest * second) / (whole + rest)
+        rows[-1] = short
+    return rows

@@ -13,9 +13,10 @@ from rich.text import Text
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
 from nlu.config.words import counted
-from nlu.inference.columns import PREDICTION, SIMILARITY, kind_of, text_of
+from nlu.inference.columns import text_of
 from nlu.inference.loaded import Loaded
 from nlu.inference.rows import alternatives_of
+from nlu.metrics.kinds import PREDICTION, SIMILARITY, SpanKind
 from nlu.runs import logs
 from nlu.storage.cache import cache_dir
 
@@ -42,7 +43,7 @@ def run_prompt(config: Serve) -> int:
     if sys.stdin.isatty():
         run_dir = loaded.trained.located.run_dir
         console.print(f"{run_dir}: type {' and '.join(roles)}; the arrows give earlier lines, Ctrl-D ends")
-    has_scores = kind_of(loaded.trained) in ("class", "label_set")
+    has_scores = loaded.trained.kind.has_probabilities
     for row in _rows(roles):
         try:
             (found,) = loaded.predict([row], scores=has_scores)
@@ -105,8 +106,8 @@ def _keep(history: Path) -> None:
 
 def _shown(loaded: Loaded, row: dict[str, str], found: dict[str, Any]) -> Iterator[Text]:
     """Yield the lines that tell what was predicted."""
-    kind, prediction = kind_of(loaded.trained), found[PREDICTION]
-    if kind == "spans":
+    prediction = found[PREDICTION]
+    if isinstance(loaded.trained.kind, SpanKind):
         yield _coloured(row["text"], prediction, [tag[2:] for tag in loaded.labels if tag.startswith("B-")])
         for span in prediction:
             yield Text(f"  {span['type']:<16}{span['text']}")

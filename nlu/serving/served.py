@@ -4,18 +4,17 @@ import logging
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import CheckpointError
 from nlu.config.inference import Serve
-from nlu.inference.columns import Kind, kind_of
 from nlu.inference.locate import LABELS, Located, locate
 from nlu.inference.mistakes import Mistakes
 from nlu.inference.predictor import Predictor
 from nlu.inference.rows import alternatives_of
 from nlu.inference.trained import Trained, load_trained
+from nlu.metrics.kinds import SpanKind
 from nlu.runs.checkpoint import SCORE
 from nlu.training.ranks import choose_device
 
@@ -42,10 +41,6 @@ class Served:
     def trained(self) -> Trained:
         return self.predictor.trained
 
-    @cached_property
-    def kind(self) -> Kind:
-        return kind_of(self.trained)
-
     def mistakes(self) -> "Generator[None, None, Mistakes]":
         """Find the mistakes of the run on its evaluation set, in parts; they are kept from the first time on.
 
@@ -67,11 +62,12 @@ class Served:
 
     def about(self) -> dict[str, Any]:
         """Return what a client must know to ask and to read the answers."""
-        trained = self.trained
+        trained, kind = self.trained, self.trained.kind
         fields = trained.config.data["fields"] or {}
         return {
-            "run": trained.located.run_dir.name, "checkpoint": trained.located.checkpoint.name, "kind": self.kind,
-            "labels": _types(trained.labels) if self.kind == "spans" else trained.labels,
+            "run": trained.located.run_dir.name, "checkpoint": trained.located.checkpoint.name, "kind": kind.name,
+            "labels": _types(trained.labels) if isinstance(kind, SpanKind) else trained.labels,
+            "scores": kind.has_probabilities,
             "fields": [list(roles) for roles in alternatives_of(trained)],
             "columns": {role: name for role, name in fields.items() if isinstance(name, str)},
             "max_len": trained.config.data["max_len"],

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +94,15 @@ class JoinedFolds:
     folds: int
     seed: int
     metrics: dict[str, float]
-    """what follows from the records: of tagging the scores of spans alone"""
+    """scores of the records of all folds"""
     parts: dict[int, Predictions]
     """of each fold"""
 
     @property
     def header(self) -> dict[str, Any]:
-        """What stands before the records in a file of them."""
-        return {"folds": self.folds, "seed": self.seed, "metrics": self.metrics}
+        """The header of a file of these records."""
+        first = next(iter(self.parts.values())).header
+        return {"folds": self.folds, "seed": self.seed, "kind": first.get("kind"), "metrics": self.metrics}
 
     def records(self) -> Iterator[Record]:
         """Give the records in order of `id`, each with its `fold`; read anew at each call, never all at once."""
@@ -110,7 +111,7 @@ class JoinedFolds:
 
 def _of_fold(fold: int, part: Predictions) -> Iterator[Record]:
     records: Iterable[Record] = part
-    # Whoever wrote them wrote them in order, save of old a person.
+    # A file may have been edited by hand.
     if any(first["id"] > second["id"] for first, second in pairwise(part)):
         records = sorted(part, key=_id_of)
     return ({"fold": fold, **record} for record in records)
@@ -145,64 +146,34 @@ def join_folds(folders: Sequence[Path]) -> JoinedFolds:
             "each held out once; were the data changed between the folds? run them again"
         )
     names = _read(folders[0] / "data.json")["labels"]
-    scorer = scorer_named(joined.parts[0].header.get("scorer"), names, _read_config(folders[0]))
     try:
-        return replace(joined, metrics=scores_of(joined.records(), scorer, names))
+        scorer = scorer_named(joined.parts[0].header["scorer"], names, _read_config(folders[0]))
+        return replace(joined, metrics=scores_of(joined.records(), scorer))
     except KeyError as error:
         raise DataError(f"the predictions of the folds in {folders[0].parent} lack {error}; run them again") from error
 
 
-def scorer_named(name: str | None, names: Sequence[str], config: Mapping[str, Any]) -> Scorer | None:
-    """Return a new scorer of the kind that wrote predictions; None for those of earlier versions, which do not say.
+def scorer_named(name: str, names: Sequence[str], config: Mapping[str, Any]) -> Scorer:
+    """Return a new scorer of the class that scored predictions.
 
-    What the task was set to and its scorer takes as well, such as a threshold, is set for this one too.
+    Options of the task that its scorer takes too, such as a threshold, are set as they are in the configuration.
     """
-    if not name:
-        return None
     scorer = import_target(name, config.get("trusted_packages", ()))
     settings = config.get("task", {}).items()
     return scorer(list(names), **{key: value for key, value in settings if key in signature(scorer).parameters})
 
 
-def scores_of(records: Iterable[Record], scorer: Scorer | None, names: Sequence[str]) -> dict[str, float]:
-    """Return the scores of some predictions; nothing where what they were scored by is not kept with them.
+def scores_of(records: Iterable[Record], scorer: Scorer) -> dict[str, float]:
+    """Return the scores of some predictions; none if the scorer needs more than predictions keep.
 
     Memory is the scorer's.
     """
-    records = iter(records)
-    first = next(records)
-    if scorer is None:
-        scorer = _scorer_of_earlier_versions(first, names)
     if not getattr(scorer, "joins", True):
         return {}
-    for record in chain([first], records):
-        scorer.add(_complete(record, names))
-    metrics = scorer.result().metrics
-    return metrics if "units" in first or "spans" not in first else _spans_alone(metrics)
-
-
-def _scorer_of_earlier_versions(record: Record, names: Sequence[str]) -> Scorer:
-    from nlu.metrics.classes import ClassScorer
-    from nlu.metrics.tagging import SpanScorer
-
-    return SpanScorer(list(names)) if "spans" in record else ClassScorer(list(names))
-
-
-def _complete(record: Record, names: Sequence[str]) -> dict[str, Any]:
-    """Return a record with what earlier versions did not write; a loss that is not finite is null in a file."""
-    completed = dict(record)
-    if "loss" in record and record["loss"] is None:
-        completed["loss"] = math.nan
-    if "spans" in record:
-        completed = {"units": 0, "units_right": 0, "units_scored": 0, "loss": 0.0, **completed}
-    elif "probability" in record and "margin" not in record and len(names) == 2:
-        p = record["probability"]
-        completed["margin"] = p if record["prediction"] == names[1] else 1 - p
-    return completed
-
-
-def _spans_alone(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name.startswith("span_")}
+    for record in records:
+        # A loss that is not finite is null in the file.
+        scorer.add({**record, "loss": math.nan} if record.get("loss", 0.0) is None else record)
+    return scorer.result().metrics
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class Classify(RowsOfLogits):
     target = "nlu.data.targets.Classes"
     heads = ("nlu.models.heads.linear.LinearHead",)
     scores = "nlu.metrics.classes.ClassScorer"
+    kind = "nlu.metrics.kinds.ClassKind"
     metrics: tuple[str, ...] = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "loss")
     binary_metrics: tuple[str, ...] = ("f1", "precision", "recall", "auc", "average_precision")
     default_metric = "accuracy"

@@ -19,9 +19,8 @@ from nlu.data.collate import Batch, to_device
 from nlu.data.examples import Examples
 from nlu.data.targets import Target
 from nlu.losses.loss import Loss
-from nlu.metrics.classes import ClassScorer
+from nlu.metrics.classes import ClassScorer, SimilarityScorer
 from nlu.metrics.ranking import RankingScorer
-from nlu.metrics.similarity import SimilarityScorer
 from nlu.models.heads.pairs import unit_vectors
 from nlu.models.task_model import TaskModel
 from nlu.tasks.classify import Classify
@@ -49,6 +48,8 @@ class Siamese(Classify):
         super().__init__(loss, target)
         self.threshold = threshold
         self.over_cosines = loss.reads != "logits"
+        if self.over_cosines:
+            self.kind = "nlu.metrics.kinds.ClassBySimilarityKind"
         # Cosines are no probabilities, so they have no likelihood; logits are decided without a threshold.
         absent = "loss" if self.over_cosines else "threshold"
         self.metrics = tuple(name for name in type(self).metrics if name != absent)
@@ -124,6 +125,7 @@ class Retrieve(Siamese):
     def __init__(self, loss: Loss, target: Target):
         """No options."""
         super().__init__(loss, target)
+        self.kind = "nlu.metrics.kinds.SimilarityKind"
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         names = _names_of_sequences(batch)

@@ -12,8 +12,7 @@ from nlu.data.ragged import starts_of
 from nlu.data.targets import Tags
 from nlu.losses.loss import Loss
 from nlu.metrics.classes import log_probabilities
-from nlu.metrics.spans import Span, in_characters, legal_tags, spans_of
-from nlu.metrics.tagging import SpanScorer
+from nlu.metrics.spans import Span, SpanScorer, in_characters, legal_tags, spans_of
 from nlu.models.heads.crf import CrfHead
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
@@ -25,7 +24,8 @@ class Tag(RowsOfLogits):
     layouts = ("units",)
     target = "nlu.data.targets.Tags"
     heads = ("nlu.models.heads.linear.LinearHead", "nlu.models.heads.crf.CrfHead")
-    scores = "nlu.metrics.tagging.SpanScorer"
+    scores = "nlu.metrics.spans.SpanScorer"
+    kind = "nlu.metrics.kinds.SpanKind"
     metrics = ("span_f1", "span_precision", "span_recall", "tag_accuracy", "loss")
     binary_metrics = ()
     default_metric = "span_f1"

@@ -37,6 +37,9 @@ class Task(Protocol):
     """what a loss that fits may read: logits, cosine, similarities; it must know the target's kind as well"""
     scores: ClassVar[str]
     """dotted name of its nlu.metrics.scores.Scorer"""
+    kind: str
+    """dotted name of the nlu.metrics.kinds.Kind of its records; the constructor may replace it where it depends on the
+    loss"""
     metrics: ClassVar[tuple[str, ...]]
     binary_metrics: ClassVar[tuple[str, ...]]
     """only with two classes"""

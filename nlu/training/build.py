@@ -22,6 +22,7 @@ from nlu.data.seeds import stable_seed
 from nlu.data.targets import Target
 from nlu.display.progress import Progress
 from nlu.methods.method import Context, Method
+from nlu.metrics.kinds import kind_named
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import Optimizer
@@ -80,6 +81,8 @@ def build_task(config: Run, store: Store) -> Task:
     loss = build(config.loss, trusted=trusted)
     loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"), len(train))
     task: Task = build(config.task, loss, store.target, trusted=trusted)
+    # A kind that cannot be imported is refused here, and not when predictions are written hours later.
+    kind_named(task.kind, trusted)
     return task
 
 

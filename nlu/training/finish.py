@@ -11,7 +11,7 @@ from nlu.config.errors import UserError
 from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
-from nlu.metrics.classes import ClassScorer, commonest
+from nlu.metrics.classes import commonest
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.training.loop import Training, score_set
@@ -42,7 +42,7 @@ def finish(run: Training) -> None:
 def warn_of_a_score_for_nothing(run: Training) -> None:
     """Say so where the best weights are right no more often than one class given to every example would be."""
     name = run.eval_sets[0]
-    if run.task.scores == f"{ClassScorer.__module__}.{ClassScorer.__qualname__}" and name in kept_sets(run.run_dir):
+    if "accuracy" in run.task.metrics and name in kept_sets(run.run_dir):
         header = predictions_of(run.run_dir, name).header
         label, share = commonest(header["by_label"])
         if share < 1 and header["metrics"]["accuracy"] <= share:

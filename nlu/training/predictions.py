@@ -24,6 +24,7 @@ def keep_predictions(run_dir: Path, name: str, scored: Scored, task: Task, ranks
         scores = scored.scores
         header: dict[str, object] = {
             "step": step,
+            "kind": task.kind,
             "scorer": scorer,
             "metrics": scores.metrics,
             "by_label": scores.by_label,

@@ -1,6 +1,7 @@
-"""A figure in words: each artist with the properties that a program chooses, which are the same on every machine.
+"""What a figure says, in words: titles, axes, curves, bars, marks, texts and legends with their numbers, in order.
 
-Nothing in it depends on the fonts of a machine or on how its version of the library lays figures out.
+Colours, sizes, places of texts and everything else that is only style is left out, and so is what a version of the
+library chooses by itself, such as where the ticks of an axis stand.
 """
 
 from collections.abc import Iterator
@@ -9,167 +10,102 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis, Tick, XAxis
-from matplotlib.collections import Collection, QuadMesh
-from matplotlib.colors import to_hex
+from matplotlib.axis import Axis
+from matplotlib.collections import Collection, LineCollection, QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.offsetbox import OffsetBox
-from matplotlib.patches import Patch, Rectangle, StepPatch
-from matplotlib.spines import Spine
+from matplotlib.patches import Rectangle, StepPatch
 from matplotlib.text import Annotation, Text
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter
 
-CHOSEN = {
-    Line2D: ("color", "linestyle", "linewidth", "solid_joinstyle"),
-    Text: ("position", "fontsize", "color", "ha", "va", "rotation", "fontweight", "in_layout"),
-    Patch: ("facecolor", "edgecolor", "linewidth", "fill"),
-    Collection: ("facecolor", "edgecolor", "linewidth"),
-    AxesImage: ("clim",),
-}  # fmt: skip
-"""by kind of artist what is told of it, beside what is told of all"""
-USUAL = {
-    ("rotation", "0"), ("fontweight", "normal"), ("in_layout", "True"), ("fill", "True"), ("solid_joinstyle", "round"),
-    ("inverted", "False"), ("offset", "''"), ("aspect", "auto"), ("zorder", "None"),
-}  # fmt: skip
-"""what is not told, so that the rest is seen"""
-MARKS = ("marker", "markersize", "markerfacecolor", "markeredgecolor")
+EXAMPLES = (0.0325, 12345.0)
+"""numbers that show how an axis writes its numbers"""
 
 
 def described(figure: Figure) -> str:
-    """Return a line for each artist of a figure, those inside another below it."""
-    width, height = figure.get_size_inches()
-    layout = type(figure.get_layout_engine()).__name__
-    head = f"Figure size={short((width, height))} dpi={short(figure.dpi)} layout={layout} {_tellings(figure.patch)}"
-    return "".join(f"{line}\n" for line in [head, *_below(figure, 1)])
+    """Return a line for each thing that a figure shows."""
+    lines = [line for axes in figure.axes if not _is_colour_bar(axes) for line in _of_axes(axes)]
+    lines += [f"legend: {_texts(legend.get_texts())}" for legend in figure.legends]
+    return "".join(f"  {line}\n" for line in lines)
 
 
 def short(value: Any) -> str:
-    """Return a value with digits that rounding does not change, and colours as they are written."""
+    """Return a value with as many digits as rounding leaves equal."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return f"({' '.join(map(short, value))})"
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return str(value)
-    return f"{value:.5g}" if isinstance(value, int | float) else type(value).__name__
+        return " ".join(map(short, value))
+    return f"{value:.5g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
-def _below(parent: Artist, depth: int) -> Iterator[str]:
-    for child in parent.get_children():
-        if isinstance(child, Tick) or child is getattr(parent, "patch", None):
-            continue
-        # The boxes into which a legend is packed tell nothing themselves.
-        is_told = bool(child.get_text()) if isinstance(child, Text) else not isinstance(child, OffsetBox)
-        if is_told:
-            yield f"{'  ' * depth}{type(child).__name__} {_tellings(child)}"
-        yield from _below(child, depth + is_told)
+def _of_axes(axes: Axes) -> Iterator[str]:
+    titles = [axes.get_title(loc=place) for place in ("left", "center", "right")]
+    yield f"title: {' | '.join(title for title in titles if title)}"
+    for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+        yield f"{name}: {axis.get_label_text()}{_of_axis(axis)}"
+    for child in axes.get_children():
+        if child is not axes.patch:
+            yield from _of_artist(child)
+    if (legend := axes.get_legend()) is not None:
+        yield f"legend: {_texts(legend.get_texts())}"
 
 
-def _tellings(artist: Artist) -> str:
-    return " ".join(f"{name}={text}" for name, text in _properties(artist)
-                    if text != "None" and (name, text) not in USUAL)  # fmt: skip
+def _of_axis(axis: Axis) -> str:
+    parts = [f", {axis.get_scale()}"] if axis.get_scale() != "linear" else []
+    formatter = axis.get_major_formatter()
+    if isinstance(axis.get_major_locator(), FixedLocator) or isinstance(formatter, FixedFormatter):
+        parts.append(f", ticks: {_texts(axis.get_ticklabels())}")
+    elif isinstance(formatter, FuncFormatter):
+        parts.append(f", numbers: {' '.join(formatter(number, None) for number in EXAMPLES)}")
+    return "".join(parts)
 
 
-def _properties(artist: Artist) -> Iterator[tuple[str, str]]:
-    if isinstance(artist, Text):
-        yield "text", repr(artist.get_text())
-    label = artist.get_label()
-    if isinstance(label, str) and label and not label.startswith("_"):
-        yield "label", repr(label)
-    yield "gid", short(artist.get_gid())
-    yield "alpha", short(artist.get_alpha())
-    yield "zorder", short(artist.get_zorder())
-    if not artist.get_visible():
-        yield "visible", "False"
-    for name in next((names for kind, names in CHOSEN.items() if isinstance(artist, kind)), ()):
-        value = getattr(artist, f"get_{name}")()
-        yield name, _colours(value) if "color" in name else short(value)
-    yield from _of_its_kind(artist)
+def _of_artist(artist: Artist) -> Iterator[str]:
+    if isinstance(artist, Line2D):
+        if artist.get_alpha() != 0:
+            yield f"line{_named(artist)}: x {short(artist.get_xdata())}; y {short(artist.get_ydata())}"
+    elif isinstance(artist, StepPatch):
+        values, edges, _ = artist.get_data()
+        if not artist.get_fill():
+            yield f"steps{_named(artist)}: {short(values)}; edges {short(edges)}"
+    elif isinstance(artist, Rectangle):
+        if artist.get_width():
+            middle = artist.get_y() + artist.get_height() / 2
+            yield f"bar{_named(artist)}: {short(artist.get_width())} at {short(round(middle, 9))}"
+    elif isinstance(artist, LineCollection):
+        ends = [np.asarray(segment)[:, 0] for segment in artist.get_segments() if len(segment)]
+        yield f"spreads{_named(artist)}: {'; '.join(map(short, ends))}"
+    elif isinstance(artist, Collection) and not isinstance(artist, QuadMesh):
+        offsets = np.asarray(artist.get_offsets())
+        if offsets.any():
+            yield f"marks{_named(artist)}: {short(offsets)}"
+        else:
+            (band,) = artist.get_paths()
+            x_P, y_P = np.asarray(band.vertices).T
+            ends = [(x, y_P[x_P == x].min(), y_P[x_P == x].max()) for x in np.unique(x_P)]
+            yield f"band: {'; '.join(map(short, ends))}"
+    elif isinstance(artist, AxesImage):
+        yield from (f"cells: {short(line)}" for line in np.asarray(artist.get_array()))
+    elif isinstance(artist, Annotation):
+        yield f"text {artist.get_text()!r} at {short(artist.xy)}"
+    elif isinstance(artist, Text) and artist.get_text() and artist not in _titles(artist):
+        yield f"text {artist.get_text()!r} at {short(artist.get_position())}"
 
 
-def _of_its_kind(artist: Artist) -> Iterator[tuple[str, str]]:
-    # Dashes, and where a legend stands, can be read from private attributes only; these are those of Matplotlib 3.9 on.
-    private: Any = artist
-    match artist:
-        case Line2D():
-            if artist.is_dashed():
-                yield "dashes", short(private._unscaled_dash_pattern)
-            if artist.get_marker() not in ("None", None):
-                for name in MARKS:
-                    value = getattr(artist, f"get_{name}")()
-                    yield name, _colours(value) if "color" in name else short(value)
-            yield "x", short(np.asarray(artist.get_xdata()))
-            yield "y", short(np.asarray(artist.get_ydata()))
-        case Annotation():
-            yield "xy", short(artist.xy)
-            yield "offset", short(artist.xyann)
-            if (box := artist.get_bbox_patch()) is not None:
-                yield "box", f"({_tellings(box)})"
-        case StepPatch():
-            values, edges, _ = artist.get_data()
-            yield "values", short(np.asarray(values))
-            yield "edges", short(np.asarray(edges))
-        case Spine():
-            pass
-        case Rectangle():
-            yield "bounds", short((*artist.get_xy(), artist.get_width(), artist.get_height()))
-        case QuadMesh():
-            pass
-        case Collection():
-            if hasattr(artist, "get_sizes") and len(artist.get_sizes()):
-                yield "sizes", short(artist.get_sizes())
-                yield "offsets", short(np.asarray(artist.get_offsets()))
-            else:
-                yield "paths", short([path.vertices for path in artist.get_paths()])
-        case AxesImage():
-            norm = artist.norm
-            yield "colours", f"{artist.get_cmap().name} {type(norm).__name__} {short(getattr(norm, 'gamma', None))}"
-            yield "array", short(np.asarray(artist.get_array()))
-        case Legend():
-            inside = artist.axes
-            if inside is not None:
-                anchor = artist.get_bbox_to_anchor().transformed(inside.transAxes.inverted())
-                yield "anchor", short(np.round(anchor.bounds[:2], 3))
-            yield "place", short(private._loc if isinstance(private._loc, int) else None)
-            yield "columns", short(private._ncols)
-            yield "spacing", short((artist.borderaxespad, artist.columnspacing, artist.handlelength))
-            yield "frame", f"{artist.get_frame_on()} {_tellings(artist.get_frame())}"
-        case Axes():
-            yield "limits", short((*artist.get_xlim(), *artist.get_ylim()))
-            yield "scale", f"{artist.get_xscale()} {artist.get_yscale()}"
-            yield "aspect", short(artist.get_aspect())
-            yield "below", short(artist.get_axisbelow())
-            yield "face", _colours(artist.get_facecolor())
-        case Axis():
-            yield from _of_axis(artist)
+def _titles(text: Text) -> list[Any]:
+    axes: Any = text.axes
+    return [] if axes is None else [axes.title, axes._left_title, axes._right_title]
 
 
-def _of_axis(axis: Axis) -> Iterator[tuple[str, str]]:
-    is_across = isinstance(axis, XAxis)
-    low, high = sorted(axis.get_view_interval())
-    for name, ticks in (("ticks", axis.get_major_ticks()), ("minor", axis.get_minor_ticks())):
-        places = axis.get_majorticklocs() if name == "ticks" else axis.get_minorticklocs()
-        texts = [label.get_text() for label in axis.get_ticklabels(minor=name == "minor")]
-        inside = [(place, text) for place, text in zip(places, texts, strict=True) if low <= place <= high]
-        if not inside:
-            continue
-        yield name, short([f"{short(round(place, 9))}:{text}" for place, text in inside])
-        tick: Any = ticks[0]
-        length = tick.tick1line.get_markersize()
-        label, line = tick.label1, tick.gridline
-        look = [label.get_fontsize(), label.get_rotation(), _colours(label.get_color())]
-        yield f"{name}_look", short([length, tick.get_pad(), *look])
-        if line.get_visible():
-            yield f"{name}_grid", short([_colours(line.get_color()), line.get_linestyle(), line.get_linewidth()])
-    yield "inverted", short(axis.get_inverted())
-    yield "offset", repr(axis.get_major_formatter().get_offset() if not is_across else "")
+def _named(artist: Artist) -> str:
+    label, identity = str(artist.get_label()), artist.get_gid()
+    return (f" {label!r}" if label and not label.startswith("_") else "") + (f" ({identity})" if identity else "")
 
 
-def _colours(value: Any) -> str:
-    if isinstance(value, str) and value in ("none", "auto"):
-        return value
-    if isinstance(value, np.ndarray) and value.ndim == 2:
-        return short(list(dict.fromkeys(to_hex(one, keep_alpha=True) for one in value)))
-    return to_hex(value, keep_alpha=not isinstance(value, str))
+def _is_colour_bar(axes: Axes) -> bool:
+    return axes.get_label() == "<colorbar>"
+
+
+def _texts(texts: list[Text]) -> str:
+    return " | ".join(text.get_text().replace("\n", " ") for text in texts)

@@ -1,6 +1,6 @@
-"""Every figure, table and page looks as it was approved: colours, sizes, places, order, words.
+"""Every figure, table and page shows the words and numbers that were approved, in their order.
 
-What they show is compared with numbers computed otherwise in the other files of this folder.
+The other files of this folder compare some of these numbers with numbers computed independently.
 """
 
 import math
@@ -20,7 +20,6 @@ from nlu.display import (
     canvas,
     comparison,
     jobs,
-    page,
     progress,
     results,
     scores,
@@ -30,8 +29,7 @@ from nlu.display import (
     trials,
 )
 from nlu.display import figures as of_runs
-from nlu.display import survey_figures as surveys
-from nlu.display.curves import Curve, Drawing, KeptScores
+from nlu.display.comparison import Curve, Drawing, KeptScores
 from nlu.display.trials import Parameter, Summary, TrialRow
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.approving import assert_approved, page_in_lines
@@ -206,9 +204,9 @@ def survey_figures(folder: Path) -> dict[str, Figure | None]:
     with pytest.MonkeyPatch.context() as patched:
         for name, record in (("two", a_survey()), ("four", {**a_survey(), "sets": four}), ("bare", a_bare_survey())):
             patched.setattr(
-                surveys, "svg_of", lambda kind, figure, name=name: found.update({f"{name}_{kind}": figure}) or ""
+                survey_page, "svg_of", lambda kind, figure, name=name: found.update({f"{name}_{kind}": figure}) or ""
             )
-            surveys.draw_survey(record)
+            survey_page.draw_survey(record)
     return found
 
 
@@ -229,9 +227,9 @@ DRAWN: dict[str, Callable[[Path], dict[str, Figure | None]]] = {
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_figures_look_as_approved(name: str, tmp_path: Path) -> None:
+def test_figures_show_what_was_approved(name: str, tmp_path: Path) -> None:
     found = DRAWN[name](tmp_path)
-    words = [f"{figure}: {'nothing' if one is None else described(one)}" for figure, one in found.items()]
+    words = [f"{figure}\n{'nothing' if one is None else described(one)}" for figure, one in found.items()]
     assert_approved(APPROVED / f"{name}_figures.txt", "\n".join(words))
 
 
@@ -337,7 +335,7 @@ PRINTED: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_what_is_printed_looks_as_approved(
+def test_tables_print_what_was_approved(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -345,15 +343,15 @@ def test_what_is_printed_looks_as_approved(
     assert_approved(APPROVED / f"{name}_printed.txt", capsys.readouterr().out)
 
 
-def test_pages_look_as_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (page, surveys, comparison):
+def test_pages_show_what_was_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (search, survey_page, comparison):
         monkeypatch.setattr(module, "svg_of", lambda name, figure: f"<svg>{name}</svg>")
     whole, none = a_search(maximize=True), a_search(maximize=True)
     none.trials[:] = [replace(none.trials[3], params={"a": math.nan, "pooling.kind": 3})]
-    page.write_page(
+    search.write_search_page(
         tmp_path / "search.html", whole, search.draw_figures(whole, {"lr": 0.5}), "by <fANOVA>", "train a&b"
     )
-    page.write_page(tmp_path / "no search.html", none, {}, "", False)
+    search.write_search_page(tmp_path / "no search.html", none, {}, "", False)
     survey_page.write_survey_page(tmp_path / "survey.html", "files of <mine>", a_survey())
     survey_page.write_survey_page(tmp_path / "bare survey.html", "files", a_bare_survey())
     header, lines = [("run", False), ("f1", True), ("text", False)], [["a", "0.5", "t" * 30], ["b<", "0.25", ""]]
@@ -366,23 +364,23 @@ def test_pages_look_as_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_what_a_figure_is_made_of_is_in_its_svg_without_names_that_two_figures_share(tmp_path: Path) -> None:
     found = search.draw_figures(a_search(maximize=True), {"lr": 1.0})
-    svg = search.svg_of("history", found["history"])
+    svg = canvas.svg_of("history", found["history"])
     assert set(re.findall(r'data-trial="(\d+)"', svg)) == {"0", "1", "2", "3", "4", "5", "6"}
     assert "<g id=" not in svg and svg.startswith('<svg viewBox="0 0 720 432" role="img"') and svg.endswith("</svg>")
     clips = [
-        set(re.findall(r'clipPath id="(\w+)"', search.svg_of(name, found[name]))) for name in ("history", "importances")
+        set(re.findall(r'clipPath id="(\w+)"', canvas.svg_of(name, found[name]))) for name in ("history", "importances")
     ]
     assert all(clips) and not set.intersection(*clips)
     with pytest.MonkeyPatch.context() as patched:
         # Of a survey one is enough.
-        patched.setattr(surveys, "_histogram", lambda *unused: None)
-        patched.setattr(surveys, "_cuts", lambda *unused: None)
-        drawn = surveys.draw_survey(a_survey())
+        patched.setattr(survey_page, "_histogram", lambda *unused: None)
+        patched.setattr(survey_page, "_cuts", lambda *unused: None)
+        drawn = survey_page.draw_survey(a_survey())
     assert list(drawn) == ["labels", "classes"]
     assert {"var(--set-0)", "var(--set-1)", "var(--line)", "currentColor"} <= set(
         re.findall(r"var\(--[\w-]+\)|currentColor", drawn["labels"])
     )
-    assert surveys.TEXT_COLOUR not in drawn["labels"] and surveys.GRID_COLOUR not in drawn["labels"]
+    assert survey_page.TEXT_COLOUR not in drawn["labels"] and survey_page.GRID_COLOUR not in drawn["labels"]
     kept_files = comparison.write_figures(tmp_path, {"one": found["history"]}, ("svg", "pdf"))
     assert [path.name for path in kept_files] == ["one.svg", "one.pdf"] and kept_files[1].read_bytes()[:4] == b"%PDF"
     (tmp_path / "parallel.png").touch()

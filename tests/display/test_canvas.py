@@ -11,11 +11,11 @@ from matplotlib.text import Text
 
 from nlu.display import canvas, comparison
 from nlu.display.canvas import drawn, new_figure, save_drawn
-from nlu.display.curves import Curve, Drawing, KeptScores
+from nlu.display.comparison import Curve, Drawing, KeptScores
 from nlu.display.figures import draw_run
 from nlu.display.scores import draw_scores
 from nlu.display.search import draw_figures
-from nlu.display.survey_figures import draw_survey
+from nlu.display.survey_page import draw_survey
 from nlu.display.trials import Parameter, Summary, TrialRow
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 
@@ -107,7 +107,7 @@ def test_letters_that_no_font_has_are_named_once_and_an_svg_has_them_as_text(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(canvas, "families", lambda: ["DejaVu Sans"])
-    monkeypatch.setattr(canvas, "TOLD", [])
+    monkeypatch.setattr(canvas, "WARNED", [])
     figure, axes = new_figure()
     axes.set_title("财经")
     with caplog.at_level("WARNING"), warnings.catch_warnings():

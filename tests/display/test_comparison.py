@@ -10,8 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from nlu.display.canvas import drawn
-from nlu.display.comparison import draw, draw_by_class, draw_by_length, draw_calibration_of, draw_confusion_of
-from nlu.display.curves import Curve, Drawing, KeptScores
+from nlu.display.comparison import (
+    Curve,
+    Drawing,
+    KeptScores,
+    draw,
+    draw_by_class,
+    draw_by_length,
+    draw_calibration_of,
+    draw_confusion_of,
+)
 
 
 def legend_of(figure: Figure) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlu.display.curves import with_whole_windows
+from nlu.runs.records import with_whole_windows
 
 
 def rows(*steps: int) -> list[dict[str, str | int | float | None]]:

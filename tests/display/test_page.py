@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 
-from nlu.display.page import write_page
-from nlu.display.search import draw_figures, ticks_of
+from nlu.display.search import draw_figures, ticks_of, write_search_page
 from nlu.display.trials import Parameter, Summary, TrialRow
 
 
@@ -38,7 +37,7 @@ def by_label(axes: Axes) -> dict[str, list[tuple[list[float], list[float]]]]:
 def test_texts_that_end_a_script_or_begin_a_comment_stay_data(tmp_path: Path) -> None:
     error = "</script><!-- <script> a & b"
     failed = TrialRow(0, "failed", None, None, None, None, {"fields": error}, [], None, error)
-    write_page(tmp_path / "index.html", Summary("s", "f1", True, [failed], []), {}, "", False)
+    write_search_page(tmp_path / "index.html", Summary("s", "f1", True, [failed], []), {}, "", False)
     page = (tmp_path / "index.html").read_text()
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert "<!--" not in data

@@ -7,8 +7,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 
-from nlu.display import survey_figures
-from nlu.display.survey_figures import draw_survey
+from nlu.display import survey_page
+from nlu.display.survey_page import draw_survey
 
 SETS = {
     "train": {
@@ -34,7 +34,7 @@ def axes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Axes]]:
         found[name] = figure.axes[0]
         return ""
 
-    monkeypatch.setattr(survey_figures, "svg_of", keep)
+    monkeypatch.setattr(survey_page, "svg_of", keep)
     draw_survey({"sets": SETS, "unit": "tokens", "max_len": 4})
     return found  # type: ignore[return-value]
 

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from nlu.metrics.bootstrap import MOST_BLOCKS, Blocks, Together, blocks_of, intervals_of_means
+from nlu.metrics.bootstrap import MOST_BLOCKS, Blocks, CombinedScorer, blocks_of, intervals_of_means
 from nlu.metrics.calibration import CalibrationScorer
-from nlu.metrics.classes import ClassScorer
+from nlu.metrics.classes import ClassScorer, SimilarityScorer
 from nlu.metrics.label_sets import LabelSetScorer
 from nlu.metrics.scores import Scorer
-from nlu.metrics.similarity import SimilarityScorer
 
 NAMES = ["a", "b", "c", "d"]
 RESAMPLES, SEED = 60, 3
@@ -110,7 +109,7 @@ def test_the_calibration_error_lies_in_its_own_interval() -> None:
         }
         for p, right in zip(probability_N.tolist(), right_N.tolist(), strict=True)
     ]  # fmt: skip
-    found, scores = intervals(lambda: Together([ClassScorer(NAMES[:2]), CalibrationScorer(NAMES[:2])]), records)
+    found, scores = intervals(lambda: CombinedScorer([ClassScorer(NAMES[:2]), CalibrationScorer(NAMES[:2])]), records)
     low, high = found["ece"]
     assert 0 <= low <= scores["ece"] <= high < scores["ece"] + 0.05 and low < high
 

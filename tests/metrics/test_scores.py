@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nlu.metrics.classes import ClassScorer
+from nlu.metrics.classes import ClassScorer, SimilarityScorer
 from nlu.metrics.label_sets import LabelSetScorer
 from nlu.metrics.numbers import NumberScorer
 from nlu.metrics.ranking import RankingScorer
 from nlu.metrics.scores import ExactSum, Scorer
-from nlu.metrics.similarity import SimilarityScorer
-from nlu.metrics.tagging import SpanScorer
+from nlu.metrics.spans import SpanScorer
 
 NAMES = ["a", "b"]
 

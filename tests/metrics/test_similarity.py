@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nlu.metrics.similarity import SimilarityScorer, most_accurate_cut
+from nlu.metrics.classes import SimilarityScorer, most_accurate_cut
 
 NAMES = ["no", "yes"]
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.metrics.spans import SpanCounts, legal_steps, legal_tags, spans_of
-from nlu.metrics.tagging import SpanScorer
+from nlu.metrics.spans import SpanCounts, SpanScorer, legal_steps, legal_tags, spans_of
 
 NAMES = ["O", "B-X", "I-X", "B-Y", "I-Y"]
 TAGS = st.lists(st.sampled_from(NAMES), max_size=8)

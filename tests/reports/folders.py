@@ -1,11 +1,13 @@
 """Run folders as a run leaves them, written in milliseconds, for what the report does with many of them."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from nlu.runs.predictions import Record, write_predictions
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 
 CONFIG: dict[str, Any] = {
@@ -71,12 +73,22 @@ def predict(folder: Path, rows: list[tuple[int, str, str]], name: str = "dev") -
     """Write predictions: (id, label, prediction) of each row."""
     records = [
         {"id": id_, "file": 0, "row": id_ + 1, "label": label, "prediction": prediction, "probability": 0.75,
-         "loss": 0.25}
+         "probabilities": {name: 0.75 if name == prediction else 0.25 for name in ("bad", "good")}, "loss": 0.25,
+         "margin": 1.0 if prediction == "good" else -1.0}
         for id_, label, prediction in rows
     ]  # fmt: skip
-    path = folder / "predictions" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"by_label": [{"label": label} for label in ("bad", "good")], "rows": records}))
+    return keep_records(folder, records, name, by_label=[{"label": label} for label in ("bad", "good")])
+
+
+def keep_records(
+    folder: Path, records: Sequence[Record], name: str = "dev", kind: str = "ClassKind", **header: Any
+) -> Path:
+    """Write records as the predictions of a set; `kind` is the name of a class in nlu/metrics/kinds.py."""
+    known = {
+        "step": 1, "kind": f"nlu.metrics.kinds.{kind}", "scorer": "nlu.metrics.classes.ClassScorer", "metrics": {},
+        "by_label": [],
+    }  # fmt: skip
+    write_predictions(folder / "predictions" / f"{name}.jsonl", known | header, records)
     return folder
 
 

@@ -1,6 +1,6 @@
-"""`python -m nlu.report` prints, writes and tells as JSON what was approved, of run folders of every state and kind.
+"""What `python -m nlu.report` prints and writes for run folders of every state and kind is what was approved.
 
-The numbers among it are compared with others, computed otherwise, in the other files of this folder.
+The other files of this folder compare its numbers with numbers computed independently.
 """
 
 import json
@@ -12,11 +12,14 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.report import main
-from nlu.runs.predictions import write_predictions
-from tests.approving import assert_approved, page_in_lines
-from tests.reports.folders import begin_run, checkpoints, end_run, evaluate, predict
+from tests.approving import assert_approved, json_in_lines, page_in_lines
+from tests.reports.folders import begin_run, checkpoints, end_run, evaluate, keep_records, predict
 
 APPROVED = Path(__file__).parent / "approved"
+KINDS = {
+    "classes": "ClassKind", "sets": "LabelSetKind", "numbers": "NumberKind", "spans": "SpanKind",
+    "cosines": "ClassBySimilarityKind",
+}  # fmt: skip
 FIELDS: dict[str, Any] = {"data__fields": {"text": 0, "label": 1}}
 
 
@@ -36,7 +39,8 @@ def said(capsys: pytest.CaptureFixture[str], *lines: str) -> str:
         except UserError as error:
             status = f"refused: {error}"
         printed = capsys.readouterr()
-        parts += [f"$ {line}", printed.out, printed.err, status, ""]
+        out = json_in_lines(printed.out) if "--json" in line else printed.out
+        parts += [f"$ {line}", out, printed.err, status]
     # Other versions of numpy and scipy may round the last digits in another way.
     return re.sub(r"\d\.\d{7,}", lambda found: f"{float(found[0]):.6f}", "\n".join(parts)).replace(
         str(Path.cwd()), "HERE"
@@ -113,9 +117,9 @@ def keep(folder: str, kind: str, shift: int, **changes: Any) -> Path:
              "devices": ["cpu"] * (shift + 1), "world_size": shift + 1}  # fmt: skip
     (run / "provenance.json").write_text(json.dumps({"starts": [{}, start]}))
     rows = [{"id": place, "file": 0, "row": place + 1, **one} for place, one in enumerate(records(kind, shift))]
-    header = {"step": 1, "by_label": [{"label": name} for name in "abc"], "metrics": {"threshold": 0.75}}
-    write_predictions(run / "predictions" / "dev.jsonl", header, rows)
-    return run
+    return keep_records(
+        run, rows, kind=KINDS[kind], by_label=[{"label": name} for name in "abc"], metrics={"threshold": 0.75}
+    )  # fmt: skip
 
 
 def test_two_and_three_configurations_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,8 +177,7 @@ def test_suspected_labels_of_folds(capsys: pytest.CaptureFixture[str]) -> None:
             best = max(shares, key=lambda name: shares[name])
             rows.append({"id": place, "file": 0, "row": place + 1, "label": "abc"[own], "prediction": best, "loss": 0.5,
                          "probability": shares[best], "probabilities": shares, "text": f"text {place}"})  # fmt: skip
-        header = {"step": 1, "metrics": {}, "by_label": [{"label": name} for name in "abc"]}
-        write_predictions(run / "predictions" / "dev.jsonl", header, rows)
+        keep_records(run, rows, by_label=[{"label": name} for name in "abc"])
     found = said(capsys, "errors run --rows 3", "errors run --rows 1 --rank-by normalized-margin --by class",
                  "errors run --rows 1 --json --by overlap", "errors run/fold-1 --rows 1 --by class")  # fmt: skip
     assert_approved(APPROVED / "label_errors.txt", found)

@@ -77,7 +77,7 @@ def test_help_tells_the_sub_commands_and_each_has_its_own():
     ("arguments", "words"),
     [
         (["dif", "a", "b"], "nearest: diff"),
-        (["nowhere"], "nowhere is no folder"),
+        (["nowhere"], "nowhere is not a folder"),
         (["."], "holds no run"),
         ([".", "--metrc", "x"], "nearest: --metric"),
         ([], "required: DIR"),
@@ -124,5 +124,5 @@ def test_joined_predictions_overwrite_nothing(tmp_path):
     end_run(begin_run(tmp_path / "a"), 0.5)
     end_run(begin_run(tmp_path / "b", folds__count=3, fold=1), 0.5)
     said = report(tmp_path, "--join", tmp_path / "joined", status=2)
-    assert "nothing to join" in said and "of 3 folds are missing 0 (no run), 2 (no run)" in said
+    assert "nothing can be joined" in said and "of 3 folds are missing 0 (no run), 2 (no run)" in said
     assert not (tmp_path / "joined").exists()

@@ -2,18 +2,14 @@
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.reports.aggregate import join_predictions, rows_of
 from nlu.reports.compare import difference_as_json, difference_of, print_difference
-from nlu.reports.flips import Flip, Flips, text_of, texts_of
-from nlu.reports.runs import find_runs
+from nlu.reports.flips import Flips, text_of, texts_of
 from nlu.runs.predictions import predictions_of, write_predictions
-from tests.reports.folders import begin_run, end_run, predict
-from tests.runs.test_predictions import EARLIER
+from tests.reports.folders import begin_run, end_run, keep_records, predict
 
 ROWS = [(0, "good", "good"), (1, "bad", "bad"), (2, "good", "bad"), (3, "bad", "good"), (4, "good", "good")]
 
@@ -54,18 +50,18 @@ def test_the_order_of_the_rows_does_not_matter(tmp_path):
 
 
 def test_the_chance_of_as_many_flips_is_that_of_a_fair_coin():
-    leaning = {(number, 0, number): -1 if number == 4 else 1 for number in range(10)}
-    assert Flips(leaning=leaning).test.p_value == pytest.approx(2 * (1 + 10) / 2**10)
-    assert Flips(leaning={(0, 0, 0): 1, (1, 0, 1): -1}).test.p_value == Flips().test.p_value == 1.0
+    balance = {(number, 0, number): -1 if number == 4 else 1 for number in range(10)}
+    assert Flips(balance=balance).test.p_value == pytest.approx(2 * (1 + 10) / 2**10)
+    assert Flips(balance={(0, 0, 0): 1, (1, 0, 1): -1}).test.p_value == Flips().test.p_value == 1.0
 
 
 def test_an_example_that_one_seed_won_and_another_lost_has_no_vote():
-    flips = Flips(leaning={(0, 0, 0): 1, (1, 0, 1): 0, (2, 0, 2): -2})
+    flips = Flips(balance={(0, 0, 0): 1, (1, 0, 1): 0, (2, 0, 2): -2})
     assert (flips.examples_won, flips.examples_lost) == (1, 1)
 
 
 def test_the_chance_of_very_many_flips_is_found_at_once():
-    flips = Flips(leaning={(number, 0, number): 1 if number % 2 else -1 for number in range(200_000)})
+    flips = Flips(balance={(number, 0, number): 1 if number % 2 else -1 for number in range(200_000)})
     began_s = time.process_time()
     assert flips.test.p_value == pytest.approx(1.0)
     assert time.process_time() - began_s < 5
@@ -162,65 +158,60 @@ def test_json_holds_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
-def test_runs_of_both_forms_of_predictions_are_compared(tmp_path, names):
+def test_the_text_of_a_flip_is_that_of_whichever_run_kept_it(tmp_path, names):
     others = [(0, "good", "bad"), *ROWS[1:]]
     for name, rows in zip(names, (ROWS, others), strict=True):
         predict(end_run(begin_run(tmp_path / name), 0.6), rows)
-    lines = predictions_of(tmp_path / "b", "dev")
-    records = [{**record, "text": f"text {record['id']}"} for record in lines]
-    write_predictions(tmp_path / "b" / "predictions" / "dev.jsonl", lines.header, records)
+    kept = predictions_of(tmp_path / "b", "dev")
+    records = [{**record, "text": f"text {record['id']}"} for record in kept]
+    write_predictions(tmp_path / "b" / "predictions" / "dev.jsonl", kept.header, records)
     flips = difference_of(tmp_path / "a", tmp_path / "b").flips["dev"]
     assert (flips.lost, flips.won) == ((1, 0) if names == "ab" else (0, 1))
     assert texts_of([*flips.first_lost, *flips.first_won], "dev") == {0: "text 0"}
+
+
+def test_predictions_that_name_no_kind_are_not_compared(tmp_path):
+    for name in "ab":
+        predict(end_run(begin_run(tmp_path / name), 0.6), ROWS)
+    write_predictions(tmp_path / "b" / "predictions" / "dev.jsonl", {"step": 1}, [])
+    found = difference_of(tmp_path / "a", tmp_path / "b")
+    assert not found.flips and not found.changes and "dev/accuracy" in found.metrics
+    assert "does not name the kind of its records" in found.remarks[0]
 
 
 def test_rows_of_another_text_are_not_compared(tmp_path):
     for name in "ab":
         run = end_run(begin_run(tmp_path / name), 0.6)
         rows = [{"id": 0, "file": 0, "row": 1, "label": "x", "prediction": "x", "text": name}]
-        write_predictions(run / "predictions" / "dev.jsonl", {}, rows)
+        keep_records(run, rows)
     assert "row 1 has another text" in difference_of(tmp_path / "a", tmp_path / "b").remarks[0]
 
 
-def test_runs_of_an_earlier_version_are_compared_joined_and_shown_with_their_texts(monkeypatch, capsys):
-    monkeypatch.chdir(EARLIER)
-    print_difference(difference_of(Path("folds/fold-0"), Path("folds/fold-1"), examples=9))
-    said = capsys.readouterr().out
-    assert "test: 3 rows" in said and "scored different rows as dev" in said
-    (row,) = rows_of(find_runs([Path("folds")])[0])[0][0]
-    assert join_predictions(row) == [] and row.state == "complete"
-    kept = predictions_of(Path("folds"), "out-of-fold")
-    assert list(row.joined[1].records()) == list(kept)
-    assert row.joined[1].metrics == pytest.approx(kept.header["metrics"])
-    flip = Flip(next(iter(predictions_of(Path("folds/fold-0"), "dev"))), {"id": 1, "label": "bad"}, row.runs[0])
-    assert texts_of([flip], "dev") == {0: "难喝"}
-
-
-def compared(tmp_path, *records):
+def compared(tmp_path, kind, *records):
     """The difference of two runs that kept these records of one example."""
     for name, record in zip("ab", records, strict=True):
         folder = end_run(begin_run(tmp_path / name), 0.6)
-        write_predictions(folder / "predictions" / "dev.jsonl", {"step": 1}, [{"id": 0, "file": 0, "row": 2, **record}])
+        keep_records(folder, [{"id": 0, "file": 0, "row": 2, **record}], kind=kind)
     return difference_of(tmp_path / "a", tmp_path / "b")
 
 
 def test_sets_of_labels_flip_as_a_whole_and_are_listed(tmp_path, capsys):
     right, wrong = ({"label": ["law", "sport"], "prediction": found} for found in (["law", "sport"], ["law"]))
-    found = compared(tmp_path, right, wrong)
+    found = compared(tmp_path, "LabelSetKind", right, wrong)
     assert (found.flips["dev"].lost, found.flips["dev"].won) == (1, 0)
     print_difference(found)
     assert "law, sport  law, sport  law" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "records",
+    ("kind", "records"),
     [
-        [{"label": 7.5, "prediction": 7.4}, {"label": 7.5, "prediction": 7.6}],
-        [{"label": True, "similarity": 0.5}, {"label": True, "similarity": 0.6}],
+        ("NumberKind", [{"label": 7.5, "prediction": 7.4}, {"label": 7.5, "prediction": 7.6}]),
+        ("SimilarityKind", [{"label": True, "similarity": 0.5}, {"label": True, "similarity": 0.6}]),
     ],
 )
-def test_numbers_and_rankings_are_neither_right_nor_wrong(tmp_path, records):
-    found = compared(tmp_path, *records)
+def test_numbers_and_rankings_are_neither_right_nor_wrong(tmp_path, kind, records):
+    found = compared(tmp_path, kind, *records)
     assert found.flips == {}
     (remark,) = found.remarks
     assert remark.startswith("predictions: those of dev are neither right nor wrong by themselves")

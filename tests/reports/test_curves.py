@@ -8,9 +8,8 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.reports.aggregate import rows_of
-from nlu.reports.curves import drawings_of, joined
-from nlu.reports.kept_scores import kept_scores
-from nlu.reports.labels import labels_of
+from nlu.reports.columns import labels_of
+from nlu.reports.curves import drawings_of, joined, kept_scores
 from nlu.reports.runs import find_runs
 from nlu.visualize import main
 from tests.reports.folders import begin_run, evaluate
@@ -76,7 +75,7 @@ def test_curves_of_other_points_are_joined_where_all_have_gone() -> None:
 
 
 def test_kept_predictions_say_what_is_right_by_length(runs: Path) -> None:
-    found = kept_scores([runs / "3e-3-1"], "dev")
+    found = kept_scores(find_runs([runs / "3e-3-1"])[0], "dev")
     assert not isinstance(found, str)
     records = read(runs / "3e-3-1" / "predictions" / "dev.jsonl")[1:]
     assert sum(part[2] for part in found.right_by_length) == len(records)
@@ -136,7 +135,7 @@ def test_what_runs_of_another_task_have_no_figures_of_is_said_in_a_line_a_kind(
     [
         (["RUNS", "--out", "RUNS"], "exists; nothing was written"),
         (["RUNS", "--out", "OUT", "--metric", "acuracy"], "nearest: dev/accuracy"),
-        (["RUNS/nothing", "--out", "OUT"], "is no folder"),
+        (["RUNS/nothing", "--out", "OUT"], "is not a folder"),
     ],
 )
 def test_what_cannot_be_drawn_is_said(runs: Path, tmp_path: Path, words: list[str], said: str) -> None:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from nlu.config.errors import UserError
+from nlu.reports.flips import holm, mcnemar
 from nlu.reports.many import differences_as_json, differences_of, print_differences
-from nlu.reports.mcnemar import holm, mcnemar
 from tests.reports.folders import begin_run, end_run, predict
 
 
@@ -39,7 +39,7 @@ def test_every_pair_is_tested_and_corrected_for_all_pairs(tmp_path, capsys):
     lines = [line.split() for line in out.splitlines()]
     assert ["A", "B", "60", "5", "30", "chi", "squared", "=", "16.46", "5e-05", "0.0001", "B"] in lines
     assert ["A", "C", "60", "3", "0", "exact", "0.25", "0.25"] in lines
-    assert "exact where fewer than 25 rows" in out and "corrected for 3 pairs" in out
+    assert "exact if fewer than 25 rows" in out and "corrected for 3 pairs" in out
     content = json.loads(differences_as_json(found))
     assert content["config"]["optimizer.lr"] == {"A": 0.1, "B": 0.2, "C": 0.3}
     assert content["mcnemar"]["dev"][0]["statistic"] == pytest.approx(24**2 / 35)

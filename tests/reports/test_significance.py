@@ -12,9 +12,9 @@ from nlu.reports.compare import difference_as_json, difference_of, print_differe
 from nlu.reports.many import differences_of, print_differences
 from nlu.reports.runs import find_runs
 from nlu.reports.significance import changes_of
-from nlu.runs.predictions import Record, predictions_of, write_predictions
+from nlu.runs.predictions import Record, predictions_of
 from tests.inference.runs import trained
-from tests.reports.folders import begin_run, end_run
+from tests.reports.folders import begin_run, end_run, keep_records
 from tests.training.kinds import TASKS
 
 Rows = list[dict[str, Any]]
@@ -24,9 +24,8 @@ NAMES = ("a", "b", "c")
 def keep(folder: Path, records: Rows, metrics_found: dict[str, float] | None = None, **changes: Any) -> Path:
     end_run(begin_run(folder, **changes), 0.5, **(metrics_found or {}))
     rows = [{"id": place, "file": 0, "row": place, **one} for place, one in enumerate(records)]
-    labels = [{"label": name} for name in NAMES]
-    write_predictions(folder / "predictions" / "dev.jsonl", {"step": 1, "by_label": labels}, rows)
-    return folder
+    kind = "SpanKind" if "spans" in rows[0] else "NumberKind" if isinstance(rows[0]["label"], float) else "ClassKind"
+    return keep_records(folder, rows, kind=kind, by_label=[{"label": name} for name in NAMES])
 
 
 def pairs(*folders: tuple[Path, Path]) -> list[Any]:
@@ -168,7 +167,7 @@ def test_queries_of_retrieval_are_drawn_by_their_kept_values(tmp_path: Path) -> 
     for name, values in (("a", before), ("b", after)):
         folder = end_run(begin_run(tmp_path / name), 0.5)
         rows = [{"id": 0, "file": 0, "row": 0, "label": True, "similarity": 0.5}]
-        write_predictions(folder / "predictions" / "dev.jsonl", {"by_query": {"mrr": values.tolist()}}, rows)
+        keep_records(folder, rows, kind="SimilarityKind", by_query={"mrr": values.tolist()})
     (found,) = changes_of(pairs((tmp_path / "a", tmp_path / "b")), "dev").values()
     change = after - before
     drawn = np.array([change[rng.integers(60, size=60)].mean() for _ in range(4000)])

@@ -11,6 +11,7 @@ import pytest
 
 from nlu.config.errors import DataError
 from nlu.config.inference import Serve
+from nlu.metrics.kinds import ClassKind, Kind, LabelSetKind, NumberKind, SpanKind
 from nlu.serving import prompt
 from nlu.serving.measures import Measures
 from tests.approving import assert_approved
@@ -71,16 +72,16 @@ SPANS = [
     {"type": "LOC", "first": 3, "last": 10, "text": "New York"},
     {"type": "PER", "first": 0, "last": 1, "text": "in"},
 ]
-TYPED: list[tuple[str, list[str], tuple[str, ...], str, list[dict[str, Any]]]] = [
-    ("class", [f"label {number}" for number in range(12)], ("text_a", "text_b"), "a\nb\n\nc\nd\n",
+TYPED: list[tuple[Kind, list[str], tuple[str, ...], str, list[dict[str, Any]]]] = [
+    (ClassKind(), [f"label {number}" for number in range(12)], ("text_a", "text_b"), "a\nb\n\nc\nd\n",
      [{"prediction": "label 3", "similarity": 0.25,
        **{f"probability_label {number}": (number * 5 % 12) / 66 for number in range(12)}}]),
-    ("label_set", ["x", "y"], ("text",), "a\n", [{"prediction": [], "probability_x": 0.25, "probability_y": 0.5}]),
-    ("label_set", ["x", "y"], ("text",), "a\nb\n", [{"prediction": ["x", "y"], "probability_x": 1.0}]),
-    ("spans", ["O", "B-PER", "I-PER", "B-LOC"], ("text",), "in New York now\nb\n",
+    (LabelSetKind(), ["x", "y"], ("text",), "a\n", [{"prediction": [], "probability_x": 0.25, "probability_y": 0.5}]),
+    (LabelSetKind(), ["x", "y"], ("text",), "a\nb\n", [{"prediction": ["x", "y"], "probability_x": 1.0}]),
+    (SpanKind(), ["O", "B-PER", "I-PER", "B-LOC"], ("text",), "in New York now\nb\n",
      [{"prediction": SPANS}, {"prediction": []}]),
-    ("number", [], ("text",), "a\n", [{"prediction": 1.5}]),
-    ("number", [], ("text",), "refused\na\n", [{"prediction": 2.5}]),
+    (NumberKind(), [], ("text",), "a\n", [{"prediction": 1.5}]),
+    (NumberKind(), [], ("text",), "refused\na\n", [{"prediction": 2.5}]),
 ]  # fmt: skip
 """kind, labels, fields, what is typed, what is predicted in turn"""
 
@@ -94,21 +95,20 @@ def test_the_prompt_shows_each_kind_of_prediction_as_approved(
     for kind, labels, roles, typed, answers in TYPED:
         given: list[Any] = []
 
-        def predict(rows: Any, *, scores: bool, kind: str = kind, answers: Any = answers, given: Any = given) -> Any:
-            assert scores == (kind in ("class", "label_set"))
+        def predict(rows: Any, *, scores: bool, kind: Kind = kind, answers: Any = answers, given: Any = given) -> Any:
+            assert scores == isinstance(kind, ClassKind | LabelSetKind)
             if rows == [{"text": "refused"}]:
                 raise DataError("row 1 is refused")
             given.append(rows)
             return [answers[(len(given) - 1) % len(answers)]]
 
-        loaded = SimpleNamespace(labels=labels, trained=None, predict=predict)
+        loaded = SimpleNamespace(labels=labels, trained=SimpleNamespace(kind=kind), predict=predict)
         monkeypatch.setattr(prompt.Loaded, "of", lambda run, loaded=loaded, **unused: loaded)
-        monkeypatch.setattr(prompt, "kind_of", lambda trained, kind=kind: kind)
         monkeypatch.setattr(prompt, "alternatives_of", lambda trained, roles=roles: (("tokens",), roles))
         monkeypatch.setattr("sys.stdin", io.StringIO(typed))
         assert prompt.run_prompt(Serve(run="mine")) == 0
         printed = capsys.readouterr()
-        found.append(f"{kind}: {given}\n{printed.out}{printed.err}")
+        found.append(f"{kind.name}: {given}\n{printed.out}{printed.err}")
     coloured = prompt._coloured("in New York", SPANS, ["PER", "LOC"]).spans
     found.append("\n".join(map(str, coloured)))
     assert_approved(APPROVED / "prompt.txt", "\n".join(found))

@@ -5,15 +5,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from nlu.config.errors import UserError
 from nlu.config.schema import num_repeats
-from nlu.metrics.classes import ClassScorer, log_probabilities
-from nlu.metrics.spans import SpanCounts, spans_of
+from nlu.metrics.classes import ClassScorer
+from nlu.metrics.spans import SpanScorer, spans_of
+from nlu.runs.predictions import write_predictions
 from nlu.sweeps.repeats import join_folds, scorer_named, scores_of, summarise
-from nlu.tasks.classify import class_records
 
 
 def result(value: float, fold: int | None = 0, **changes: Any) -> dict[str, Any]:
@@ -39,32 +38,22 @@ def test_one_run_has_no_deviation_and_a_pruned_one_is_told() -> None:
     assert found["best"]["sd"] is None and found["sd"]["dev"]["accuracy"] is None and found["pruned"]
 
 
-def test_the_records_of_a_set_give_the_scores_of_its_logits() -> None:
-    rng = np.random.default_rng(0)
-    for classes in (2, 5):
-        logits_NC, labels_N = rng.normal(size=(40, classes)) * 3, rng.integers(0, classes, 40)
-        log_probs_NC = log_probabilities(logits_NC)
-        names = [f"label {number}" for number in range(classes)]
-        rows = [
-            {"label": names[gold], "prediction": names[row_C.argmax()], "probability": math.exp(row_C.max()),
-             "loss": -row_C[gold]}
-            for row_C, gold in zip(log_probs_NC, labels_N, strict=True)
-        ]  # fmt: skip
-        scorer = ClassScorer(names)
-        for record in class_records(None, names, labels_N, logits_NC):
-            scorer.add(record)
-        assert scores_of(rows, None, names) == pytest.approx(scorer.result().metrics, rel=1e-12)
+def test_a_loss_that_is_null_in_the_file_is_not_finite() -> None:
+    rows = [{"label": "a", "prediction": "a", "loss": loss} for loss in (0.5, None)]
+    assert math.isnan(scores_of(rows, ClassScorer(["a", "b", "c"]))["loss"])
 
 
-def test_the_records_of_tagged_rows_give_the_scores_of_their_spans() -> None:
+def test_spans_that_were_read_back_give_the_scores_of_the_spans() -> None:
     pairs = [(["B-X", "I-X", "O"], ["B-X", "I-X", "B-Y"]), (["O", "O", "B-Y"], ["O", "B-Y", "O"])]
-    counts = SpanCounts()
-    for found, gold in pairs:
-        counts.add(found, gold)
-    # From JSON a span comes back as a list.
-    rows = json.loads(json.dumps([{"spans": spans_of(found), "label": spans_of(gold)} for found, gold in pairs]))
-    assert scores_of(rows, None, []) == {f"span_{name}": value for name, value in counts.scores().items()}
-    assert counts.scores()["f1"] == pytest.approx(2 / 5)
+    units = {"units": 3, "units_right": 1, "units_scored": 3, "loss": 0.0}
+    # JSON makes a list of a span.
+    rows = json.loads(
+        json.dumps([{"spans": spans_of(found), "label": spans_of(gold), **units} for found, gold in pairs])
+    )
+    found = scores_of(rows, SpanScorer([]))
+    # One of two spans is right where three are wanted.
+    assert found["span_precision"] == pytest.approx(1 / 2) and found["span_recall"] == pytest.approx(1 / 3)
+    assert found["span_f1"] == pytest.approx(2 / 5)
 
 
 @pytest.mark.parametrize(("threshold", "recall"), [(0.9, 0.0), (None, 1.0)])
@@ -76,21 +65,23 @@ def test_joined_folds_are_scored_at_the_tasks_threshold_where_it_is_fixed(
         {"label": [], "probabilities": {"a": 0.1}, "loss": 0.1},
     ]
     config = {"task": {"_target_": "nlu.tasks.multilabel.Multilabel", "threshold": threshold}}
-    metrics = scores_of(rows, scorer_named("nlu.metrics.label_sets.LabelSetScorer", ["a"], config), ["a"])
+    metrics = scores_of(rows, scorer_named("nlu.metrics.label_sets.LabelSetScorer", ["a"], config))
     assert metrics["recall_micro"] == recall
     assert metrics["threshold"] == (threshold or pytest.approx(0.45))
 
 
 def write_fold(folder: Path, fold: int | None, ids: list[int], train_examples: int, **changes: Any) -> Path:
     rows = [
-        {"id": i, "label": "ab"[i % 2], "prediction": "a", "probability": 0.75, "loss": 0.1 * i} for i in ids
-    ]  # fmt: skip
-    content = {"step": 10, "by_label": [{"label": "a"}, {"label": "b"}], "rows": rows}
+        {"id": i, "label": "ab"[i % 2], "prediction": "a", "probability": 0.75, "loss": 0.1 * i, "margin": -1.0}
+        for i in ids
+    ]
+    header = {
+        "step": 10, "kind": "nlu.metrics.kinds.ClassKind", "scorer": "nlu.metrics.classes.ClassScorer",
+        "by_label": [{"label": "a"}, {"label": "b"}],
+    }  # fmt: skip
     facts = {"labels": ["a", "b"], "sets": {"train": {"examples": train_examples}, "dev": {"examples": len(ids)}}}
-    (folder / "predictions").mkdir(parents=True)
-    for name, value in (
-        ("result.json", result(0.5, fold, **changes)), ("predictions/dev.json", content), ("data.json", facts),
-    ):  # fmt: skip
+    write_predictions(folder / "predictions" / "dev.jsonl", header, rows)
+    for name, value in (("result.json", result(0.5, fold, **changes)), ("data.json", facts)):
         (folder / name).write_text(json.dumps(value))
     return folder
 

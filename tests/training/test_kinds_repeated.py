@@ -110,7 +110,7 @@ def test_a_search_draws_methods_and_looks_for_the_least_error(
     name: str, metric: str, drawn: str, best: Callable[[Iterable[float]], float], tmp_path: Path
 ) -> None:
     # Runs of these tests have blank figures.
-    with mock.patch("nlu.display.page.svg_of", return_value="<svg/>"):
+    with mock.patch("nlu.display.search.svg_of", return_value="<svg/>"):
         command(
             "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=grid", "hydra.sweeper.pruner=none",
             "hydra.sweeper.n_trials=2", *KINDS[name].overrides(tmp_path), f"trainer.major_metric={metric}", drawn,

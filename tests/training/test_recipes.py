@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 
 import nlu
+from nlu import report, visualize
 from nlu.config.schema import Run
 from nlu.reports.cleaning import plan_of
 from nlu.reports.runs import read_run
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
+from tests.inference.runs import evaluate, predict
+from tests.serving.servers import serving
 from tests.training.in_process import MODEL, PLAIN, column, composed, killed_in_backward, sets, start, tensors, train
+from tests.training.kinds import read, write
 from tests.training.test_kinds_in_processes import run_in_two
 from tests.training.test_kinds_killed import outcome
 
@@ -82,6 +86,65 @@ def test_a_scorer_of_ones_own_scores_joined_folds(package: Path) -> None:
     ]
     assert len(off_by) == 48
     assert result["out_of_fold"]["1"]["off_by"] == pytest.approx(sum(off_by) / 48)
+
+
+def test_a_kind_of_ones_own_is_predicted_and_served(package: Path) -> None:
+    train(*SHOP, "task=grade", "model=bag")
+    rows = [{"review": "broken 3"}, {"review": "fast 5"}, {"review": "late"}]
+    write(package / "new.jsonl", rows)
+    predict("run=run", "input=new.jsonl", "output=out.jsonl", "logits=true")
+    found = read(package / "out.jsonl")
+    for one in found:
+        share_C = np.exp(one["logits"]) / np.exp(one["logits"]).sum()
+        assert one["expected"] == pytest.approx(share_C @ [1, 2, 3, 4, 5])
+        assert one["prediction"] == str(1 + share_C.argmax())
+    with serving(package / "run") as server:
+        status, about = server.ask("/labels")
+        assert (status, about["kind"], about["labels"], about["scores"]) == (200, "grade", list("12345"), False)
+        expected = [{name: one[name] for name in ("prediction", "expected")} for one in found]
+        assert server.ask("/predict", {"rows": rows}) == (200, {"rows": expected})
+        status, why = server.ask("/explain", {"row": rows[0], "mistakes": 3})
+        assert status == 200 and why["score_of"] == f"log-odds of {found[0]['prediction']}"
+        assert all(one["prediction"] != one["label"] for one in why["mistakes"])
+
+
+def test_a_kind_of_ones_own_has_reports_and_figures(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(*SHOP, "task=grade", "model=bag", "data.dev_fraction=0.5", "optimizer.lr=1e-30")
+    records = list(predictions_of(package / "run", "dev"))
+    off_by = [abs(int(record["label"]) - int(record["prediction"])) for record in records]
+    assert any(off_by), "the test needs mistakes"
+    capsys.readouterr()
+    report.main(["errors", "run", "--json"])
+    errors = json.loads(capsys.readouterr().out)
+    assert errors["kind"] == "grades" and errors["whole"]["value"] == pytest.approx(np.mean(off_by))
+    assert {one["name"]: one["value"] for one in errors["by"]["class"]} == {
+        grade: pytest.approx(
+            np.mean([off for off, record in zip(off_by, records, strict=True) if record["label"] == grade])
+        )
+        for grade in {record["label"] for record in records}
+    }
+    assert [one["distance"] for one in errors["mistakes"]] == sorted(filter(None, off_by), reverse=True)[:20]
+    report.main(["errors", "run"])
+    assert "mistakes, the largest distance first" in capsys.readouterr().out
+    report.main(["diff", "run", "run"])
+    assert "those of dev are neither right nor wrong by themselves" in capsys.readouterr().out
+    evaluate("run=run", "data.test=shop.csv", "out=scores")
+    result = json.loads((package / "scores" / "result.json").read_text())["sets"]["test"]
+    assert np.array(result["confusion"]).sum() == result["rows"] == 48
+    assert (package / "scores" / "plots" / "confusion_test.png").is_file()
+    visualize.main(["run", "--out", "figures"])
+    assert (package / "figures" / "dev_off_by.png").is_file()
+
+
+def test_a_task_that_names_no_kind_of_record_is_refused(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # Another package, since Python keeps the first one that the tests of this process have imported.
+    code = (package / "mypkg" / "grade.py").read_text().replace('    kind = "mypkg.grade.GradeKind"\n', "")
+    (package / "kindless").mkdir()
+    (package / "kindless" / "grade.py").write_text(code.replace("mypkg", "kindless"))
+    (package / "my" / "task" / "kindless.yaml").write_text("_target_: kindless.grade.Grading\n")
+    train(SHOP[0], "trusted_packages=[kindless]", *SHOP[2:], "task=kindless", status=2)
+    said = " ".join(capfd.readouterr().err.split())
+    assert "whose class does not name the kind of its records; add the class constant kind" in said
 
 
 def test_the_weights_of_an_encoder_of_ones_own_are_a_start(package: Path, capfd: pytest.CaptureFixture[str]) -> None:

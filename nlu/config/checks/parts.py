@@ -20,6 +20,11 @@ def part_problems(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]
     """Yield each broken rule, as key, value, rule and remedy; `task` are the constants of the task's class."""
     # What a class is called is read from all files of its group, so it is asked for only where something is to be said.
     name, what = partial(choice_of, "task", config["task"][TARGET]), partial(choice_of, "loss", config["loss"][TARGET])
+    if "metrics" in task and "kind" not in task:
+        yield (
+            f"task is {name()}, whose class does not name the kind of its records; add the class constant kind, such "
+            "as kind = 'nlu.metrics.kinds.ClassKind'"
+        )
     misfit = _misfit(config["loss"][TARGET], task)
     if misfit:
         reads, gives = misfit

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from nlu.data.encoding import units_of
-from nlu.inference.columns import kind_of
 from nlu.inference.exports.padded import Inputs
 from nlu.inference.trained import Trained
+from nlu.metrics.kinds import SimilarityKind
 from nlu.metrics.spans import Span, in_characters, spans_of
 
 Row = dict[str, Any]
@@ -107,8 +107,10 @@ def _kind(trained: Trained) -> str:
     """Return what the logits of an export say; of two texts that are encoded apart they are their cosine."""
     if trained.layout.name != "sides":
         return trained.target.kind
-    # A head over two vectors is no part of what is exported.
-    return {"similarity": "pairs", "class_by_similarity": "pairs of classes"}.get(kind_of(trained), "vectors")
+    if isinstance(trained.kind, SimilarityKind):
+        return "pairs of classes" if trained.kind.is_one_label else "pairs"
+    # The export has no head over two vectors.
+    return "vectors"
 
 
 def _reaching(trained: Trained, probabilities: dict[str, float]) -> list[str]:

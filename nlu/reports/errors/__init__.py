@@ -1,1 +1,1 @@
-"""Where a run is wrong: its surest mistakes, among which rows they gather, and labels that may be wrong themselves."""
+"""Where a run is wrong: its most confident mistakes, what their rows have in common, and suspected label errors."""

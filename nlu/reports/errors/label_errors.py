@@ -2,9 +2,10 @@
 
 Northcutt, Jiang and Chuang, "Confident Learning: Estimating Uncertainty in Dataset Labels", Journal of Artificial
 Intelligence Research 70 (2021), sections 3.1 and 3.2: the threshold of a class is the mean probability that rows with
-this label have of it. A row counts as of the class whose threshold its probability reaches, of several the most
-probable one; where that is not its label, the label is suspected. These counts by label and class are the confident
-joint. Axes: N rows, C classes.
+this label have for it. A row counts for the class whose threshold its probability reaches, or for the most probable of
+several. If that is not its label, the label is suspected. The counts by label and class are the confident joint.
+
+Axes: N rows, C classes.
 """
 
 import warnings
@@ -26,14 +27,14 @@ class Suspect:
     """A row whose label may be wrong."""
 
     number: int
-    """of the record, in their order"""
+    """of the record in the file, from 0"""
     label: str
     likely: str
-    """the most probable class; of label sets, what the row should have or lack"""
+    """the most probable class; for label sets the label that the row should have or lack"""
     self_confidence: float
     """the probability of the label"""
     margin: float
-    """that of the label less that of the most probable other class"""
+    """the probability of the label, less that of the most probable other class"""
 
 
 @dataclass
@@ -42,21 +43,21 @@ class LabelErrors:
 
     method: str
     suspects: list[Suspect]
-    """the likeliest errors first"""
+    """the most probable errors first"""
     rows: int
     thresholds: dict[str, float] = field(default_factory=dict)
     """by class"""
     confused: list[tuple[str, str, float]] = field(default_factory=list)
-    """label, class and the estimated number of rows, the largest first; only of one class a row"""
+    """label, class and estimated number of rows, the largest first; empty for label sets"""
 
     @property
     def estimated(self) -> float:
-        """How many labels are wrong in all, as the calibrated joint estimates it."""
+        """The number of wrong labels that the calibrated joint estimates."""
         return sum(count for _, _, count in self.confused)
 
 
 class Probabilities:
-    """Labels and probabilities of all rows, as they come. Memory: 8 bytes for each row and class."""
+    """Labels and probabilities of all rows in their order. Memory: 8 bytes for each row and class."""
 
     def __init__(self, first: Record):
         self.names = list(first["probabilities"])
@@ -65,7 +66,7 @@ class Probabilities:
         self.labels: list[list[int]] = []
 
     def add(self, record: Record) -> None:
-        """Take in a record."""
+        """Add a record."""
         label = record["label"]
         self.labels.append([self._number[name] for name in (label if isinstance(label, list) else [label])])
         of_each = record["probabilities"]
@@ -77,16 +78,16 @@ class Probabilities:
 
 
 def find_label_errors(known: Probabilities, rank_by: RankBy, are_sets: bool) -> LabelErrors:
-    """Return the suspected labels of single classes or of sets of labels.
+    """Return the suspected labels, each a class or a set of labels.
 
-    Probabilities that do not add up to 1, as of losses that look at each class by itself, are divided by their sum; not
-    those of sets. Raises UserError with a sentence where cleanlab is missing or the rows do not allow it.
+    Probabilities of classes are divided by their sum, since losses that score each class separately give sums other
+    than 1. Raises UserError if cleanlab is missing or the rows do not suffice.
     """
     values_NC = known.values_NC
     if not np.isfinite(values_NC).all():
         raise UserError("some probabilities are not finite")
     if len({label for labels in known.labels for label in labels}) < 2:
-        raise UserError("all rows have the same label, so there is none with which it could be confused")
+        raise UserError("all rows have the same label, so it cannot be confused with another")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _require_cleanlab()
@@ -118,13 +119,16 @@ def _of_classes(known: Probabilities, values_NC: np.ndarray, rank_by: RankBy) ->
     thresholds_C = get_confident_thresholds(label_N, values_NC)
     confused = [
         (names[label], names[other], float(share) * len(label_N))
-        for (label, other), share in np.ndenumerate(share_CC) if label != other and share > 0
-    ]  # fmt: skip
+        for (label, other), share in np.ndenumerate(share_CC)
+        if label != other and share > 0
+    ]
     return LabelErrors(
-        "confident joint", [_suspect(row, names, label_N[row], values_NC[row]) for row in found.tolist()],
-        len(label_N), {names[label]: float(thresholds_C[label]) for label in np.unique(label_N)},
+        "confident joint",
+        [_suspect(row, names, label_N[row], values_NC[row]) for row in found.tolist()],
+        len(label_N),
+        {names[label]: float(thresholds_C[label]) for label in np.unique(label_N)},
         sorted(confused, key=lambda entry: -entry[2]),
-    )  # fmt: skip
+    )
 
 
 def _suspect(row: int, names: Sequence[str], label: int, values_C: np.ndarray) -> Suspect:
@@ -135,22 +139,25 @@ def _suspect(row: int, names: Sequence[str], label: int, values_C: np.ndarray) -
 
 
 def _of_sets(known: Probabilities, values_NC: np.ndarray, rank_by: RankBy) -> LabelErrors:
-    """Each label by itself, has it or lacks it; a row is suspected where one of its labels is."""
+    """Judge each label separately, as present or absent. A row is suspected if one of its labels is."""
     from cleanlab.multilabel_classification.filter import find_label_issues
 
     found: Any = find_label_issues(
-        known.labels, values_NC, filter_by="confident_learning", return_indices_ranked_by=rank_by.replace("-", "_"),
+        known.labels,
+        values_NC,
+        filter_by="confident_learning",
+        return_indices_ranked_by=rank_by.replace("-", "_"),
         n_jobs=1,
-    )  # fmt: skip
+    )
     suspects = []
     for row in found.tolist():
         has_C = np.zeros(len(known.names), bool)
         has_C[known.labels[row]] = True
-        # How probable it is that the row has or lacks each label as it says.
-        as_said_C = np.where(has_C, values_NC[row], 1 - values_NC[row])
-        worst = int(as_said_C.argmin())
+        # The probability that the row has, or lacks, each label as annotated.
+        as_annotated_C = np.where(has_C, values_NC[row], 1 - values_NC[row])
+        worst = int(as_annotated_C.argmin())
         likely = f"{'not ' if has_C[worst] else ''}{known.names[worst]}"
-        confidence = float(as_said_C[worst])
+        confidence = float(as_annotated_C[worst])
         shown = ", ".join(known.names[label] for label in known.labels[row]) or "none"
         suspects.append(Suspect(row, shown, likely, confidence, 2 * confidence - 1))
     return LabelErrors("confident joint of each label", suspects, len(known.labels))

@@ -1,24 +1,28 @@
-"""How wrong the rows of a kind are, with a 95 % interval. Axes: N rows."""
+"""How often predictions of some rows are wrong, or how far off, with a 95 % interval. Axes: N rows."""
 
 import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
+
+from nlu.metrics.kinds import Kind, Unit
 
 LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Some rows of a set."""
+    """Some rows of a set, with their errors."""
 
     name: str
     rows: int
     wrong: int | None
-    """None where predictions are near or far, not right or wrong"""
+    """None for predictions that have a distance, and are not right or wrong"""
     value: float | None
-    """the share that is wrong, or the mean distance from what is right; None without rows"""
+    """the share that is wrong, or the mean distance from the label; None without rows"""
     low: float | None
     high: float | None
     more: dict[str, int | str] = field(default_factory=dict)
@@ -28,7 +32,7 @@ class Slice:
 def rate(name: str, rows: int, wrong: int, more: dict[str, int | str] | None = None) -> Slice:
     """Return the share that is wrong, with Wilson's interval (J. of the American Statistical Association 22, 1927).
 
-    It lies within 0 and 1 and holds for few rows and rare errors too, where the usual p ± 1.96 sd does not.
+    It lies within 0 and 1 and holds for few rows and rare errors, unlike the usual p ± 1.96 sd.
     """
     if not rows:
         return Slice(name, 0, 0, None, None, None, more or {})
@@ -58,10 +62,49 @@ def slice_of(name: str, value_N: np.ndarray, is_rate: bool) -> Slice:
 def by_bounds(
     value_N: np.ndarray, measured_N: np.ndarray, bounds: list[float], names: list[str], is_rate: bool
 ) -> list[Slice]:
-    """Cut rows by what is measured of each: the first part up to the first bound, included, and so on.
+    """Return a slice for each range of a measured quantity: up to and including the first bound, and so on.
 
-    `names` are one more than the bounds; parts without rows are left out.
+    `names` has one name more than there are bounds. Empty slices are left out.
     """
     part_N = np.searchsorted(np.array(bounds), measured_N, side="left")
     found = [slice_of(name, value_N[part_N == part], is_rate) for part, name in enumerate(names)]
     return [one for one in found if one.rows]
+
+
+class Parts:
+    """The units of records by their part, such as the label: how many there are, and what is wrong with them."""
+
+    def __init__(self, kind: Kind):
+        self._kind = kind
+        self._rows: Counter[str] = Counter()
+        self._faults: dict[str, Counter[tuple[str, bool]]] = defaultdict(Counter)
+        self._instead: dict[str, Counter[str]] = defaultdict(Counter)
+        self._distances: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, units: Iterable[Unit], error: float) -> None:
+        """Count the units of a record, whose error is given."""
+        for unit in units:
+            if unit.is_gold:
+                self._rows[unit.part] += 1
+                if not self._kind.is_binary:
+                    self._distances[unit.part].append(error)
+            if unit.fault:
+                self._faults[unit.part][unit.fault, unit.is_gold] += 1
+            if unit.instead:
+                self._instead[unit.part][unit.instead] += 1
+
+    def slices(self) -> list[Slice]:
+        """Return a slice for each part, those with most errors first."""
+        found = [self._slice(part) for part in self._rows.keys() | self._faults.keys()]
+        return sorted(found, key=lambda one: (-(one.wrong or 0), -(one.value or 0.0) * (one.wrong is None), one.name))
+
+    def _slice(self, part: str) -> Slice:
+        if not self._kind.is_binary:
+            return mean(part, np.array(self._distances[part]))
+        faults = self._faults[part]
+        more: dict[str, int | str] = {fault: faults[fault, True] + faults[fault, False] for fault in self._kind.faults}
+        header, most = self._kind.instead
+        if header:
+            more[header] = ", ".join(f"{name} {count:,}" for name, count in self._instead[part].most_common(most))
+        wrong = sum(count for (_, is_gold), count in faults.items() if is_gold)
+        return rate(part, self._rows[part], wrong, more)

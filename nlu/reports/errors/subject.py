@@ -1,33 +1,45 @@
-"""Which predictions are looked into: those of one run, or the out-of-fold ones of all folds together."""
+"""The predictions whose errors are reported: those of one run, or the out-of-fold ones of all folds together.
 
-from collections.abc import Iterator
+Axes: N records, B records of a chunk, T tokens.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.words import path_text
-from nlu.reports.aggregate import Row, missing_folds
+from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.tokenizing import Tokenizer, load_tokenizer
+from nlu.metrics.kinds import Kind, kind_of
+from nlu.reports.aggregate import TableRow, missing_folds
 from nlu.reports.compare import one_row
-from nlu.reports.runs import Run, saved_config
+from nlu.reports.runs import RunRecord, saved_config
 from nlu.runs.predictions import Predictions, Record, kept_sets, predictions_of
 from nlu.sweeps.repeats import HELD_OUT, OUT_OF_FOLD, JoinedFolds, join_folds
 
+CHECKPOINTS = ("best-1", "last")
+NO_CUT = 1 << 30
+
 
 @dataclass(frozen=True)
-class Subject:
+class ErrorSource:
     """The predictions of a set, and the run or the folds that made them."""
 
     folder: Path
-    """as it was named"""
-    run: Run
+    """as the user named it"""
+    run: RunRecord
     """the run, or the first fold"""
     set_name: str
     config: dict[str, Any]
     """with all keys"""
-    predictions: Predictions | None
-    """of a single run"""
+    predictions: Predictions
+    """of a single run, or of the first fold"""
+    kind: Kind
     joined: JoinedFolds | None = None
     """of all folds"""
     remarks: list[str] = field(default_factory=list)
@@ -38,43 +50,32 @@ class Subject:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether the rows are held out of the training rows, in whose files they stand."""
+        """Whether the rows were held out of the training rows and so lie in their files."""
         return self.set_name == HELD_OUT and (self.run.fold is not None or self.config["data"].get("dev") is None)
 
     def records(self) -> Iterator[Record]:
-        """Give the records in order of `id`, those of folds with their `fold`; read anew at each call."""
-        if self.joined is not None:
-            return self.joined.records()
-        assert self.predictions is not None, "a single run or folds"
-        return iter(self.predictions)
+        """Return the records in order of `id`, those of folds with their `fold`; each call reads the files again."""
+        return self.joined.records() if self.joined is not None else iter(self.predictions)
 
-    def threshold_of(self, record: Record) -> float:
-        """Return the threshold by which the prediction of a record was decided; 0 where there is none."""
-        part = self.joined.parts[record["fold"]] if self.joined else self._any
-        return float((part.header.get("metrics") or {}).get("threshold") or 0.0)
-
-    @property
-    def _any(self) -> Predictions:
-        if self.joined is not None:
-            return next(iter(self.joined.parts.values()))
-        assert self.predictions is not None, "a single run or folds"
-        return self.predictions
+    def metrics_of(self, record: Record) -> Mapping[str, float]:
+        """Return the metrics of the set that a record was scored with, which hold its threshold."""
+        part = self.joined.parts[record["fold"]] if self.joined else self.predictions
+        return part.header.get("metrics") or {}
 
 
-def subject_of(folder: Path, set_name: str | None = None, seed: int | None = None) -> Subject:
-    """Find the predictions of a run, or of all folds of a seed.
+def source_of(folder: Path, set_name: str | None = None, seed: int | None = None) -> ErrorSource:
+    """Return the predictions of a run, or of all folds of a seed.
 
-    `set_name` None: the held-out rows of folds, of a single run the set that decides. `seed` None: the first one.
-    Raises UserError for a folder that is no run, a set or a seed that is not there, and folds that are not all
-    complete.
+    Without `set_name` they are the held-out rows of folds, or of a single run the set that decides; without `seed` they
+    are those of the first seed. Raises UserError if the folder holds no run, lacks the set or the seed, or lacks folds.
     """
     row = one_row(folder)
     chosen = _seed_of(row, seed, folder)
     runs = [run for run in row.runs if run.seed == chosen]
     others = [str(other) for other in row.seeds if other != chosen]
-    remarks = [f"of several seeds this is {chosen}; --seed takes one of {', '.join(others)}"] if others and (
-        seed is None
-    ) else []  # fmt: skip
+    remarks = []
+    if others and seed is None:
+        remarks.append(f"of several seeds this is {chosen}; --seed takes one of {', '.join(others)}")
     if len(runs) > 1:
         return _of_folds(folder, row, runs, set_name, remarks)
     (run,) = runs
@@ -85,10 +86,12 @@ def subject_of(folder: Path, set_name: str | None = None, seed: int | None = Non
     name = set_name or default
     if name not in names:
         raise UserError(f"--set is {name}, of which {path_text(run.folder)} keeps no predictions; {hint(name, names)}")
-    return Subject(folder, run, name, saved_config(run.folder), predictions_of(run.folder, name), None, remarks)
+    found = predictions_of(run.folder, name)
+    kind = kind_of(found, run.trusted_packages)
+    return ErrorSource(folder, run, name, saved_config(run.folder), found, kind, None, remarks)
 
 
-def _seed_of(row: Row, seed: int | None, folder: Path) -> int | None:
+def _seed_of(row: TableRow, seed: int | None, folder: Path) -> int | None:
     if seed is None:
         return row.seeds[0]
     if seed not in row.seeds:
@@ -97,13 +100,64 @@ def _seed_of(row: Row, seed: int | None, folder: Path) -> int | None:
     return seed
 
 
-def _of_folds(folder: Path, row: Row, runs: list[Run], set_name: str | None, remarks: list[str]) -> Subject:
+def _of_folds(
+    folder: Path, row: TableRow, runs: list[RunRecord], set_name: str | None, remarks: list[str]
+) -> ErrorSource:
     if set_name not in (None, HELD_OUT, OUT_OF_FOLD):
         raise UserError(
             f"--set is {set_name}, but {path_text(folder)} consists of {len(runs)} folds, each of which scored it; "
             f"name one of them, such as {path_text(runs[0].folder)}"
         )
-    if missing := missing_folds(Row([*runs], row.metric, row.set_name)):
+    if missing := missing_folds(TableRow([*runs], row.metric, row.set_name)):
         raise UserError(*missing, remedy="finish them with resume=auto, or name one fold that is complete")
-    joined = join_folds([run.folder for run in sorted(runs, key=lambda run: run.fold)])
-    return Subject(folder, runs[0], HELD_OUT, saved_config(runs[0].folder), None, joined, remarks)
+    joined = join_folds([run.folder for run in sorted(runs, key=lambda run: run.fold or 0)])
+    first = next(iter(joined.parts.values()))
+    kind, config = kind_of(first, runs[0].trusted_packages), saved_config(runs[0].folder)
+    return ErrorSource(folder, runs[0], HELD_OUT, config, first, kind, joined, remarks)
+
+
+@dataclass(frozen=True)
+class TokenCounter:
+    """Counts the tokens of texts as the run does, but without cutting them."""
+
+    tokenizer: Tokenizer
+    layout: Layout
+
+    def count(self, records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many tokens each record has, special ones included, and how many of them are unknown; (B,) each.
+
+        Both are 0 for a record that kept no text.
+        """
+        tokens_B, unknown_B = (np.zeros(len(records), np.int64) for _ in range(2))
+        # The tokenizer takes either lists of words or texts, not both in one call.
+        for role in ("tokens", None):
+            places = [
+                place
+                for place, record in enumerate(records)
+                if has_text(record, self.layout) and (role is None) != ("tokens" in record)
+            ]
+            if not places:
+                continue
+            encoded = self.layout.encode(self.tokenizer, [dict(records[place]) for place in places], NO_CUT)
+            tokens_B[places] = encoded.lengths_N
+            row_T = np.repeat(np.arange(len(places)), encoded.lengths_N)
+            is_unknown_T = self.tokenizer.is_unknown(encoded.tokens)
+            unknown_B[places] = np.bincount(row_T[is_unknown_T], minlength=len(places))
+        return tokens_B, unknown_B
+
+
+def has_text(record: Record, layout: Layout) -> bool:
+    """Return whether a record kept a text that its layout can read."""
+    try:
+        return layout.problem(record) is None
+    except KeyError:
+        return False
+
+
+def token_counter(run_dir: Path, layout: str) -> TokenCounter | None:
+    """Return a counter that uses the tokenizer in a checkpoint of the run; None without a checkpoint."""
+    for name in CHECKPOINTS:
+        folder = run_dir / "checkpoints" / name
+        if folder.is_dir() and (tokenizer := load_tokenizer(folder, None)) is not None:
+            return TokenCounter(tokenizer, LAYOUTS[layout])
+    return None

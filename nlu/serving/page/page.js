@@ -143,7 +143,7 @@ function drawFound(rows, answers) {
   if (served.kind === "spans") return show("found", title, ...spans(row, found));
   const said = [found.prediction].flat().map((one) => (typeof one === "number" ? String(Number(one.toPrecision(6))) : one));
   const answer = element("p", { className: "answer" }, said.join(", ") || "no label");
-  if (served.kind === "number") return show("found", title, answer);
+  if (!served.scores && !("similarity" in found)) return show("found", title, answer);
   if ("similarity" in found) {
     return show("found", title, answer, element("p", { className: "soft" }, `cosine ${found.similarity.toFixed(4)}`));
   }
@@ -240,8 +240,7 @@ async function predict() {
   fail("");
   const began = performance.now();
   try {
-    const scores = served.kind === "class" || served.kind === "label_set";
-    const { rows: answers } = await send("predict", { rows, scores });
+    const { rows: answers } = await send("predict", { rows, scores: served.scores });
     if (own !== turn) return;
     byId("state").textContent = `${Math.round(performance.now() - began)} ms`;
     drawFound(rows, answers);

@@ -29,8 +29,7 @@ def write_summary(
     left.
     """
     from nlu.config.words import path_text
-    from nlu.display.page import write_page
-    from nlu.display.search import draw_figures, write_figures
+    from nlu.display.search import draw_figures, write_figures, write_search_page
     from nlu.display.tables import print_table
     from nlu.display.trials import print_trials, write_trials
     from nlu.sweeps.summary.best import best_command, write_best
@@ -43,7 +42,7 @@ def write_summary(
     write_trials(folder / FOLDER / TRIALS, summary, folder)
     figures = draw_figures(summary, importances)
     pictures = write_figures(folder / FOLDER, figures)
-    write_page(folder / FOLDER / PAGE, summary, figures, reason, command)
+    write_search_page(folder / FOLDER / PAGE, summary, figures, reason, command)
     print_trials(summary)
     for path in [*pictures, folder / FOLDER / TRIALS, folder / FOLDER / PAGE]:
         print_table(path_text(path))

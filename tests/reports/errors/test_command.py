@@ -135,7 +135,7 @@ def test_a_page_holds_whole_texts_and_overwrites_nothing(folds, tmp_path, capsys
     ("arguments", "words"),
     [
         ([], "required: RUN"),
-        (["nowhere"], "nowhere is no folder"),
+        (["nowhere"], "nowhere is not a folder"),
         (["RUN", "--set", "tset"], "consists of 3 folds"),
         (["RUN/fold-0", "--set", "tset"], "keeps no predictions; valid: dev"),
         (["RUN", "--seed", "7"], "holds the seeds 1"),

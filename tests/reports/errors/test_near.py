@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from nlu.reports.errors.near import NearTexts, grams_of, normalised
+from nlu.reports.errors.overlap import NearTexts, grams_of, normalised
 
 
 def jaccard(first, second):

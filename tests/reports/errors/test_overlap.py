@@ -5,9 +5,8 @@ import json
 import pytest
 
 from nlu.reports.errors.analysis import Options, analyse
-from nlu.reports.errors.subject import subject_of
-from nlu.runs.predictions import write_predictions
-from tests.reports.folders import begin_run, end_run
+from nlu.reports.errors.subject import source_of
+from tests.reports.folders import begin_run, end_run, keep_records
 
 FIELDS = {"data__fields": {"text": 0, "label": 1}}
 LONG = "the quick brown fox jumps over the lazy dog"
@@ -24,15 +23,14 @@ def kept_run(folder, texts, *, name="dev", **changes):
     )  # fmt: skip
     records = [
         {"id": id_, "file": 0, "row": id_ + 1, "text": text, "label": "x", "prediction": "xy"[place > 0],
-         "probability": 0.9, "probabilities": {"x": 0.1, "y": 0.9}, "loss": 1.0}
+         "probability": 0.9, "probabilities": {"x": 0.1, "y": 0.9}, "loss": 1.0, "margin": 2.2}
         for place, (id_, text) in enumerate(texts)
     ]  # fmt: skip
-    write_predictions(run / "predictions" / f"{name}.jsonl", {"by_label": [], "metrics": {}}, records)
-    return run
+    return keep_records(run, records, name, by_label=[{"label": "x"}, {"label": "y"}])
 
 
 def found_in(run, **options):
-    return analyse(subject_of(run), Options(by=("overlap",), **options))
+    return analyse(source_of(run), Options(by=("overlap",), **options))
 
 
 @pytest.fixture
@@ -75,10 +73,11 @@ def test_a_test_set_is_held_to_training_rows_without_the_held_out_ones(here):
     (here / "train.tsv").write_text("first\tx\nsecond\tx\n")
     run = kept_run(here / "run", [(0, "first")], data__dev=None, data__test="test.tsv")
     records = [
-        {"id": place, "text": text, "label": "x", "prediction": "y"} for place, text in enumerate(("first", "second"))
+        {"id": place, "text": text, "label": "x", "prediction": "y", "probability": 0.5}
+        for place, text in enumerate(("first", "second"))
     ]
-    write_predictions(run / "predictions" / "test.jsonl", {"metrics": {}}, records)
-    found = analyse(subject_of(run, "test"), Options(by=("overlap",)))
+    keep_records(run, records, "test")
+    found = analyse(source_of(run, "test"), Options(by=("overlap",)))
     assert found.overlap.place_of(0) is None and found.overlap.is_exact_N.tolist() == [False, True]
 
 
@@ -89,7 +88,7 @@ def test_of_folds_the_rows_that_others_hold_out_are_training_texts(here):
         facts = {"layout": "single", "labels": ["x", "y"], "sets": {"train": {"examples": 2}, "dev": {"examples": 2}}}
         (run / "data.json").write_text(json.dumps(facts))
     found = found_in(here / "run")
-    assert found.subject.name == "out-of-fold"
+    assert found.source.name == "out-of-fold"
     places = [found.overlap.place_of(number) for number in range(4)]
     assert [place and place.rpartition(":")[2] for place in places] == ["3", None, "1", None]
     assert found.overlap.is_repeated_N.tolist() == [True] * 4
@@ -107,8 +106,8 @@ def test_files_that_are_gone_or_have_changed_are_told(here):
 def test_texts_with_several_labels_are_counted(here):
     run = kept_run(here / "run", [(0, "same"), (1, "other")], data__dev="dev.tsv")
     records = [
-        {"id": place, "text": text, "label": label, "prediction": "x"}
+        {"id": place, "text": text, "label": label, "prediction": "x", "probability": 0.5}
         for place, (text, label) in enumerate([("same", "x"), ("Same", "y"), ("one", "x"), ("one", "x")])
     ]
-    write_predictions(run / "predictions" / "dev.jsonl", {"metrics": {}}, records)
+    keep_records(run, records)
     assert "1 text stands in dev with several labels" in found_in(run).remarks

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from nlu.reports.errors.slices import by_bounds, mean, rate, slice_of
+from nlu.metrics.kinds import ClassKind, Kind, LabelSetKind, SpanKind, Unit
+from nlu.reports.errors.slices import Parts, by_bounds, mean, rate, slice_of
 
 
 @pytest.mark.parametrize(("wrong", "rows"), [(0, 5), (3, 10), (10, 10), (41, 938)])
@@ -37,3 +38,48 @@ def test_rows_are_cut_at_bounds_that_belong_to_the_part_below():
     value_N, length_N = np.array([1.0, 0.0, 1.0, 1.0]), np.array([8, 9, 16, 40])
     parts = by_bounds(value_N, length_N, [8, 16, 32], ["to 8", "to 16", "to 32", "above"], is_rate=True)
     assert [(part.name, part.rows, part.wrong) for part in parts] == [("to 8", 1, 1), ("to 16", 2, 1), ("above", 1, 1)]
+
+
+def parts_of(kind, *units):
+    parts = Parts(kind)
+    for unit in units:
+        parts.add([unit], 1.0)
+    return parts.slices()
+
+
+def test_classes_with_most_errors_stand_first_with_what_was_predicted_instead():
+    first, second = parts_of(
+        ClassKind(), Unit("b", "wrong", "c"), Unit("a", "wrong", "b"), Unit("a"), Unit("a", "wrong", "c")
+    )
+    assert (first.name, first.rows, first.wrong, first.more) == ("a", 3, 2, {"predicted instead": "b 1, c 1"})
+    assert (second.name, second.rows, second.wrong, second.more) == ("b", 1, 1, {"predicted instead": "c 1"})
+
+
+def test_what_was_invented_is_no_row_of_a_label():
+    found = parts_of(LabelSetKind(), Unit("x"), Unit("y", "missed"), Unit("x"), Unit("z", "invented", is_gold=False))
+    assert {one.name: (one.rows, one.wrong, one.more) for one in found} == {
+        "y": (1, 1, {"invented": 0}), "x": (2, 0, {"invented": 0}), "z": (0, 0, {"invented": 1})
+    }  # fmt: skip
+
+
+def test_the_faults_of_spans_are_counted_by_type():
+    found = parts_of(
+        SpanKind(), Unit("A", "wrong type", "B"), Unit("A", "missed"), Unit("A", "invented", is_gold=False), Unit("B"),
+        Unit("B", "wrong ends"),
+    )  # fmt: skip
+    slices = {one.name: one for one in found}
+    assert (slices["A"].rows, slices["A"].wrong, slices["A"].more["missed"]) == (2, 2, 1)
+    assert slices["A"].more["invented"] == 1 and slices["A"].more["type predicted instead"] == "B 1"
+    assert (slices["B"].rows, slices["B"].wrong, slices["B"].more["wrong ends"]) == (2, 1, 1)
+
+
+def test_parts_of_predictions_that_are_near_or_far_have_mean_distances():
+    class Near(Kind):
+        name, plural, columns, is_binary = "near", "near", {"prediction": "text"}, False
+
+    parts = Parts(Near())
+    for part, distance in (("1", 2.0), ("2", 0.5), ("1", 4.0), ("2", 0.0)):
+        parts.add([Unit(part)], distance)
+    assert [(one.name, one.rows, one.wrong, one.value) for one in parts.slices()] == [
+        ("1", 2, None, 3.0), ("2", 2, None, 0.25)
+    ]  # fmt: skip

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nlu.reports.mcnemar import holm, mcnemar
+from nlu.reports.flips import holm, mcnemar
 
 
 def test_with_few_discordant_rows_the_test_is_exact():

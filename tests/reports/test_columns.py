@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from nlu.reports.aggregate import rows_of
-from nlu.reports.kept_scores import kept_scores
-from nlu.reports.labels import labels_of, named_rows_of
+from nlu.reports.columns import labels_of, named_rows_of
+from nlu.reports.curves import kept_scores
 from nlu.reports.runs import find_runs
-from nlu.runs.predictions import write_predictions
 from nlu.visualize import main
-from tests.reports.folders import begin_run, end_run, evaluate
+from tests.reports.folders import begin_run, end_run, evaluate, keep_records
 
 
 def labels(*folders: Path) -> list[str]:
@@ -90,8 +89,7 @@ def keep(folder: Path, rows: list[tuple[str, str, float]], f1: tuple[float, floa
     ]  # fmt: skip
     by_label = [{"label": name, "examples": sum(label == name for label, _, _ in rows), "f1": value}
                 for name, value in zip("ab", f1, strict=True)]  # fmt: skip
-    write_predictions(folder / "predictions" / "dev.jsonl", {"step": 1, "by_label": by_label}, records)
-    return folder
+    return keep_records(folder, records, by_label=by_label)
 
 
 def test_figures_of_classes_are_of_all_seeds(tmp_path: Path) -> None:
@@ -101,7 +99,7 @@ def test_figures_of_classes_are_of_all_seeds(tmp_path: Path) -> None:
         keep(a_run(tmp_path / str(seed), seed=seed), rows, f1)
         for seed, (rows, f1) in enumerate(((one, (0.5, 0.25)), (two, (0.75, 0.5))))
     ]
-    found = kept_scores(folders, "dev")
+    found = kept_scores(find_runs(folders)[0], "dev")
     assert not isinstance(found, str) and found.runs == 2
     assert found.confusion == [[2, 1], [2, 2]]
     assert [(one["label"], one["examples"], one["f1"]) for one in found.by_label] == [("a", 3, 0.625), ("b", 4, 0.375)]
@@ -114,4 +112,4 @@ def test_figures_of_classes_are_of_all_seeds(tmp_path: Path) -> None:
     assert sum(share * rows for _, share, rows in found.right_by_length) == pytest.approx(4)
     rows = {round(one["probability"], 3): one["rows"] for one in found.calibration}
     assert rows == {0.55: 1, 0.6: 1, 0.7: 1, 0.75: 1, 0.8: 1, 0.9: 1, 1.0: 1}
-    assert kept_scores([a_run(tmp_path / "none")], "dev") == "no predictions kept"
+    assert kept_scores(find_runs([a_run(tmp_path / "none")])[0], "dev") == "no predictions kept"

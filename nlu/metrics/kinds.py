@@ -1,0 +1,334 @@
+"""The kind of a record: whether a prediction is right, how confident it was, and what is shown of it.
+
+A record is one example with its gold label and its prediction, as `predictions/SET.jsonl` keeps it. A task names the
+kind of its records in its constant `kind`, and the header of the file repeats the name. Reports, figures, `predict` and
+`serve` ask the kind and never guess from the keys of a record.
+
+To add a kind, derive from `Kind` or from the class below that comes closest. CONTRIBUTING.md has a complete example.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from nlu.config.errors import DataError, UserError
+from nlu.config.targets import import_target
+from nlu.metrics.spans import FAULTS, Span, faults_of, span_set
+from nlu.runs.predictions import Predictions, Record
+
+Holds = Literal["text", "number", "texts", "numbers", "spans", "lists of numbers"]
+"""what the cells of a column hold"""
+Cell = str | float | list[Any] | None
+PREDICTION, PROBABILITY, SIMILARITY = "prediction", "probability", "similarity"
+"""names of columns"""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is right or wrong in a record: its label, or each of its labels or spans."""
+
+    part: str
+    """the row of the table of errors that counts it, such as its label"""
+    fault: str = ""
+    """empty if it is right"""
+    instead: str = ""
+    """what was predicted instead, if that is known"""
+    is_gold: bool = True
+    """False for something predicted that the gold label lacks: an error, but not a row of the part"""
+
+
+class Kind:
+    """The contract, with defaults for a prediction that is right if it equals the label.
+
+    A kind is stateless, and its constructor takes no arguments.
+    """
+
+    name: ClassVar[str]
+    """in the singular, for clients of a server"""
+    plural: ClassVar[str]
+    """in the plural, for `report errors --json`"""
+    columns: ClassVar[Mapping[str, Holds]]
+    """the columns that predictions add to a row, in order; one is called `prediction`"""
+    is_one_label: ClassVar[bool] = False
+    """whether label and prediction are each one of the task's labels; such records have a confusion matrix"""
+    has_probabilities: ClassVar[bool] = False
+    """whether `probabilities` holds a probability for each of the task's labels"""
+    is_binary: ClassVar[bool] = True
+    """whether a prediction is right or wrong; False: it has a distance from the label"""
+    has_mean: ClassVar[bool] = False
+    """whether the predictions of several runs can be averaged"""
+    unjudged: ClassVar[str] = ""
+    """why a single record is neither right nor wrong nor near nor far; empty if it is"""
+    unsuspected: ClassVar[str] = "these predictions keep no probability of each label"
+    """why confident learning cannot find label errors, for kinds without `has_probabilities`"""
+    ranked_by: ClassVar[str] = "confidence"
+    """what `confidence` measures, in words"""
+    by_part: ClassVar[str] = ""
+    """title of the table of errors by `Unit.part`; empty: errors are shown by ranges of the label, a number"""
+    faults: ClassVar[tuple[str, ...]] = ()
+    """the faults that have a column in that table"""
+    instead: ClassVar[tuple[str, int]] = ("predicted instead", 3)
+    """title of the column with what was predicted instead, and how many of these it lists"""
+
+    def answer(self, record: Record) -> Any:
+        """Return what was predicted, in the form of the label."""
+        return record[PREDICTION]
+
+    def error(self, record: Record) -> float:
+        """Return 0 if the prediction is right; else 1, or its distance from the label."""
+        return float(self.answer(record) != record["label"])
+
+    def confidence(self, record: Record, metrics: Mapping[str, float]) -> float:
+        """Return how confident a prediction was: among wrong ones, the first to look at has the highest.
+
+        `metrics` are those of the record's set, which hold the threshold if there was one.
+        """
+        return float(record.get("loss") or 0.0)
+
+    def units(self, record: Record) -> Iterable[Unit]:
+        """Yield what is right or wrong in a record."""
+        label, answer = str(record["label"]), str(self.answer(record))
+        yield Unit(label) if answer == label else Unit(label, "wrong", answer)
+
+    def described(self, record: Record) -> dict[str, str]:
+        """Return the cells that describe a mistake, by column: first the label, then the prediction."""
+        return {"label": str(record["label"]), "predicted": str(self.answer(record))}
+
+    def cells(self, values: Mapping[str, Any], found: Record) -> dict[str, Cell]:
+        """Return the cells of `columns`, for the texts of a row by role and what was predicted for it."""
+        return {name: found[name] for name in self.columns}
+
+    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+        """Return the mean of what several runs predict for one row; `names` are the labels. Needs `has_mean`."""
+        raise NotImplementedError
+
+
+class ClassKind(Kind):
+    """One label, with the probability of each."""
+
+    name, plural = "class", "classes"
+    columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "text", PROBABILITY: "number"}
+    is_one_label = has_probabilities = has_mean = True
+    ranked_by, by_part = PROBABILITY, "by class"
+
+    def confidence(self, record: Record, metrics: Mapping[str, float]) -> float:
+        return float(record[PROBABILITY] or 0.0)
+
+    def described(self, record: Record) -> dict[str, str]:
+        return {**super().described(record), PROBABILITY: f"{record[PROBABILITY]:.4f}"}
+
+    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+        means = _mean_probabilities(found, names)
+        best = max(names, key=means.__getitem__)
+        return {PREDICTION: best, PROBABILITY: means[best], "probabilities": means}
+
+
+class SimilarityKind(Kind):
+    """Two texts ranked by the cosine of their vectors, which makes a single pair neither right nor wrong."""
+
+    name, plural = "similarity", "rankings"
+    columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "number"}
+    has_mean = True
+    unjudged = (
+        "these predictions rank candidates, so that no row is right or wrong by itself; python -m nlu.evaluate gives "
+        "the scores of queries"
+    )
+
+    def answer(self, record: Record) -> Any:
+        return record[SIMILARITY]
+
+    def cells(self, values: Mapping[str, Any], found: Record) -> dict[str, Cell]:
+        return {PREDICTION: found[SIMILARITY]}
+
+    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+        return {SIMILARITY: _mean(one[SIMILARITY] for one in found)}
+
+
+class ClassBySimilarityKind(SimilarityKind):
+    """One of two labels, decided by a threshold on the cosine of two texts."""
+
+    name, plural = "class_by_similarity", "classes"
+    columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "text", SIMILARITY: "number"}
+    is_one_label = True
+    unjudged, unsuspected = "", "these predictions keep no probability of each class"
+    ranked_by, by_part = "similarity - threshold", "by class"
+
+    def answer(self, record: Record) -> Any:
+        return record[PREDICTION]
+
+    def confidence(self, record: Record, metrics: Mapping[str, float]) -> float:
+        return abs(float(record[SIMILARITY] or 0.0) - float(metrics.get("threshold") or 0.0))
+
+    def described(self, record: Record) -> dict[str, str]:
+        return {**super().described(record), SIMILARITY: f"{record[SIMILARITY]:.4f}"}
+
+    def cells(self, values: Mapping[str, Any], found: Record) -> dict[str, Cell]:
+        return {name: found[name] for name in self.columns}
+
+
+class LabelSetKind(Kind):
+    """Any number of labels, right if the whole set is."""
+
+    name, plural = "label_set", "label sets"
+    columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "texts", PROBABILITY: "numbers"}
+    has_probabilities = has_mean = True
+    ranked_by, by_part = "the surest wrong label", "by label of the rows that have it"
+    faults, instead = ("invented",), ("", 0)
+
+    def error(self, record: Record) -> float:
+        return float(set(record["label"]) != set(record[PREDICTION]))
+
+    def confidence(self, record: Record, metrics: Mapping[str, float]) -> float:
+        return self._surest(record)[0]
+
+    def units(self, record: Record) -> Iterable[Unit]:
+        gold, predicted = set(record["label"]), set(record[PREDICTION])
+        yield from (Unit(label, "" if label in predicted else "missed") for label in sorted(gold))
+        yield from (Unit(label, "invented", is_gold=False) for label in sorted(predicted - gold))
+
+    def described(self, record: Record) -> dict[str, str]:
+        gold, predicted = set(record["label"]), set(record[PREDICTION])
+        probability, label = self._surest(record)
+        return {
+            "labels": _listed(record["label"]),
+            "missed": _listed(sorted(gold - predicted)),
+            "invented": _listed(sorted(predicted - gold)),
+            "surest": f"{label} {probability:.4f}",
+        }
+
+    def cells(self, values: Mapping[str, Any], found: Record) -> dict[str, Cell]:
+        predicted = found[PREDICTION]
+        return {PREDICTION: predicted, PROBABILITY: [found["probabilities"][label] for label in predicted]}
+
+    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+        return {"probabilities": _mean_probabilities(found, names)}
+
+    def _surest(self, record: Record) -> tuple[float, str]:
+        """Return the wrong label about which the model was most confident, with that confidence.
+
+        It is the probability of an invented label, and 1 less the probability of a missed one.
+        """
+        probabilities = record.get("probabilities") or {}
+        gold, predicted = set(record["label"]), set(record[PREDICTION])
+        wrong = [(1 - probabilities.get(label, 0.0), label) for label in gold - predicted]
+        wrong += [(probabilities.get(label, 0.0), label) for label in predicted - gold]
+        return max(wrong, default=(0.0, ""))
+
+
+class NumberKind(Kind):
+    """A number, near the label or far from it."""
+
+    name, plural = "number", "numbers"
+    columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "number"}
+    has_mean, is_binary = True, False
+    unsuspected = "a number has no probability of being another"
+    ranked_by = "distance"
+
+    def error(self, record: Record) -> float:
+        return abs(float(record[PREDICTION] - record["label"]))
+
+    def confidence(self, record: Record, metrics: Mapping[str, float]) -> float:
+        return self.error(record)
+
+    def units(self, record: Record) -> Iterable[Unit]:
+        return ()
+
+    def described(self, record: Record) -> dict[str, str]:
+        return {
+            "label": f"{record['label']:.6g}",
+            "predicted": f"{record[PREDICTION]:.6g}",
+            "distance": f"{record[PREDICTION] - record['label']:+.4g}",
+        }
+
+    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+        return {PREDICTION: _mean(one[PREDICTION] for one in found)}
+
+
+class SpanKind(Kind):
+    """Typed spans, right if all of them are and no other is predicted."""
+
+    name, plural = "spans", "spans"
+    columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "spans"}
+    unsuspected = "predictions of spans keep no probability of each tag"
+    ranked_by, by_part = "loss of the right tags", "by type of wanted spans"
+    faults, instead = FAULTS, ("type predicted instead", 1)
+
+    def answer(self, record: Record) -> Any:
+        # Spans are tuples until a file of JSON has made lists of them.
+        return [list(span) for span in record["spans"]]
+
+    def error(self, record: Record) -> float:
+        return float(span_set(record["label"]) != span_set(record["spans"]))
+
+    def units(self, record: Record) -> Iterable[Unit]:
+        gold, found = span_set(record["label"]), span_set(record["spans"])
+        yield from (Unit(type_) for _, _, type_ in sorted(gold & found))
+        for fault, span, other in faults_of(gold, found):
+            if span is None:
+                assert other is not None, "a fault has a span"
+                yield Unit(other[2], fault, is_gold=False)
+            else:
+                yield Unit(span[2], fault, other[2] if other and other[2] != span[2] else "")
+
+    def described(self, record: Record) -> dict[str, str]:
+        """Return the faults with the words of the spans, as far as the text is kept."""
+        units = record.get("tokens") or record.get("text") or ""
+        faults = [
+            f"{fault}: {' as '.join(_words_of(one, units) for one in (span, other) if one is not None)}"
+            for fault, span, other in faults_of(span_set(record["label"]), span_set(record["spans"]))
+        ]
+        return {"faults": "; ".join(faults), "loss": f"{record.get('loss') or 0.0:.3f}"}
+
+    def cells(self, values: Mapping[str, Any], found: Record) -> dict[str, Cell]:
+        units = values["tokens"] if "tokens" in values else values["text"]
+        return {
+            PREDICTION: [
+                {"type": type_, "first": first, "last": last, "text": _joined(units[first : last + 1])}
+                for first, last, type_ in found["spans"]
+            ]
+        }
+
+
+def kind_named(name: str, trusted: Sequence[str] = ()) -> Kind:
+    """Return the kind with this dotted name.
+
+    Raises UserError for a package that is neither nlu nor one of `trusted`, and for a class that is not a kind.
+    """
+    kind = import_target(name, trusted)()
+    if not isinstance(kind, Kind):
+        raise UserError(f"{name} is not a kind of record; derive it from nlu.metrics.kinds.Kind")
+    return kind
+
+
+def kind_of(predictions: Predictions, trusted: Sequence[str] = ()) -> Kind:
+    """Return the kind of the records of a file. Raises DataError if its header does not name one."""
+    name = predictions.header.get("kind")
+    if not isinstance(name, str):
+        raise DataError(
+            f"{predictions.path} does not name the kind of its records; score the run again: python -m nlu.evaluate"
+        )
+    return kind_named(name, trusted)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _mean_probabilities(found: Sequence[Record], names: Sequence[str]) -> dict[str, float]:
+    return {name: _mean(one["probabilities"][name] for one in found) for name in names}
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(labels) or "none"
+
+
+def _words_of(span: Span, units: Sequence[str]) -> str:
+    first, last, type_ = span
+    words = _joined(units[first : last + 1])
+    return f"{type_} {words!r}" if words else f"{type_} {first}-{last}"
+
+
+def _joined(units: Sequence[str]) -> str:
+    return units if isinstance(units, str) else " ".join(units)
