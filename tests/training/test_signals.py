@@ -16,13 +16,13 @@ import pytest
 
 from tests import warm
 from tests.training.in_process import sets
-from tests.training.phases import BEFORE_TRAINING, KINDS, OPTIONS, PHASES, PROGRAM, SIGNALS, outcome
+from tests.training.phases import BEFORE_TRAINING, BETWEEN_FOLDS, KINDS, OPTIONS, PHASES, PROGRAM, SIGNALS, outcome
 from tests.training.runs import REPOSITORY, SAME_THREADS
 
 TERM, USR1, INT = SIGNALS
 BETWEEN = {
     "grid": "2 nlu.train run",
-    "folds": "1 nlu.training.repeats _line",
+    "folds": BETWEEN_FOLDS,
     "search": "1 hydra_plugins.hyperband_sweeper._impl Search._show_progress",
 }
 """after the first of the runs, before the second"""
