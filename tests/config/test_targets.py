@@ -27,6 +27,15 @@ def test_what_is_built_does_not_share_its_containers_with_the_configuration():
     assert node == {"_target_": "store.parts.Part", "size": 1, "tags": ["a"]}
 
 
+def test_a_node_within_a_node_is_built_first_from_its_own_keys_alone():
+    inner = {"_target_": "store.parts.Part", "size": 1}
+    part = build({"_target_": "store.parts.Part", "size": inner, "tags": [1]}, "a", trusted=["store"])
+    assert part.given == ("a",) and type(part.size) is type(part)
+    assert (part.size.given, part.size.size, part.size.tags) == ((), 1, ())
+    with pytest.raises(UserError, match=r"trusted_packages=\[antigravity\]"):
+        build({"_target_": "store.parts.Part", "size": {"_target_": "antigravity.Part"}}, trusted=["store"])
+
+
 def test_a_package_that_is_not_trusted_is_not_even_imported():
     with pytest.raises(UserError, match=r"trusted_packages=\[antigravity\]"):
         build({"_target_": "antigravity.Part"})

@@ -37,6 +37,7 @@ def check(annotation: str, value: Any) -> str | None:
         ("list[int]", []),
         ("list[PositiveInt] | None", [1, 2]),
         ("tuple[int, str]", [1, "a"]),
+        ("MethodNode | None", {"_target_": "nlu.methods.rdrop.RDrop"}),
         ("tuple[int, ...]", [1, 2, 3]),
         ("dict[str, float]", {"a": 1}),
         ("list", ["a", 1]),
@@ -142,3 +143,12 @@ def test_a_broken_rule_comes_with_its_remedy(annotation: str, value: Any, said: 
 
 def test_a_value_of_eighty_characters_is_shown_whole() -> None:
     assert show("x" * 78) == f'"{"x" * 78}"' and show("x" * 79).endswith("...")
+
+
+@pytest.mark.parametrize("value", ["rdrop", {"alpha": 1}])
+def test_a_node_within_a_node_says_what_it_looks_like(value: Any):
+    problem = broken_rule("method.of", ast.parse("MethodNode | None", mode="eval").body, value)
+    assert problem == (
+        f"method.of is {show(value)} but must be a mapping such as {{_target_: nlu.methods.rdrop.RDrop, alpha: 1}} or "
+        "null; set method.of to such a value"
+    )
