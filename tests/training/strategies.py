@@ -1,0 +1,96 @@
+"""Strategies of several processes that need every process in every pass and for every tensor."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from nlu.training.parallel import Replicated
+from nlu.training.ranks import Ranks
+
+
+class Lockstep(Replicated):
+    """A strategy under which a process that leaves out a pass or a tensor is found, as one that holds a part of each
+    tensor would need it."""
+
+    def __init__(self, ranks: Ranks):
+        super().__init__(ranks)
+        self._met = 0
+
+    def meet(self, what: str) -> None:
+        """Wait for all processes, and require that they are at the same place."""
+        self._met += 1
+        said = self.ranks.gather_to_first((self._met, what))
+        assert self.ranks.from_first(len(set(said)) == 1 if said else None), f"not all are at {what}"
+
+    def prepare(self, module: Any) -> Any:
+        module = super().prepare(module)
+        module.register_forward_pre_hook(lambda *of: self.meet(f"a pass, training: {module.training}"))
+        return module
+
+    def state_dict(self, module: Any) -> dict[str, Tensor]:
+        return self.gather(super().state_dict(module))
+
+    def load(self, module: Any, weights: dict[str, Tensor]) -> None:
+        self.meet("the weights")
+        super().load(module, weights)
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        for name in tensors:
+            self.meet(name)
+        # What another process than the first gets must not be used.
+        return {name: tensor if self.ranks.is_first else torch.full_like(tensor, 9) for name, tensor in tensors.items()}
+
+    def place(self, whole: Tensor, like: Tensor) -> Tensor:
+        self.meet(f"a tensor {tuple(like.shape)}")
+        return super().place(whole, like)
+
+
+class Sharded:
+    """Each process holds a part of every tensor: torch's FSDP, in as many lines as nlu.training.parallel needs."""
+
+    def __init__(self, ranks: Ranks):
+        self.ranks = ranks
+
+    def prepare(self, module: Any) -> Any:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(self.ranks.device.type, (self.ranks.world_size,))
+        # Parameters are parts between two passes also of the outermost module, where averages take their place.
+        sharded: Any = fully_shard(module.to(self.ranks.device), mesh=mesh, reshard_after_forward=True)
+        # Terms are divided by their counts in the whole step, so gradients are added up.
+        sharded.set_force_sum_reduction_for_comms(True)
+        sharded.set_gradient_divide_factor(1.0)
+        return sharded
+
+    def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
+        dist.all_reduce(totals)
+        return totals
+
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        return whole(torch.nn.utils.get_total_norm(gradients))
+
+    def state_dict(self, module: nn.Module) -> dict[str, Tensor]:
+        return self.gather(module.state_dict())
+
+    def load(self, module: nn.Module, weights: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, value in module.state_dict().items():
+                value.copy_(self.place(weights[name], value))
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: whole(tensor) for name, tensor in tensors.items()}
+
+    def place(self, whole: Tensor, like: Any) -> Tensor:
+        from torch.distributed.tensor import distribute_tensor
+
+        # Counts of steps are whole on every process.
+        return distribute_tensor(whole, like.device_mesh, like.placements) if whole.shape == like.shape else whole
+
+
+def whole(tensor: Any) -> Tensor:
+    """Return a tensor of which each process holds a part."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
