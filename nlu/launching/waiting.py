@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 from nlu.config import stopping
@@ -21,16 +22,30 @@ _turn = threading.Lock()
 """Of all the trials that wait only one asks the queue: hundreds would ask the controller of a cluster all the time."""
 _counting = threading.Lock()
 _waiting = 0
-_is_over = threading.Event()
+_over: ContextVar[threading.Event | None] = ContextVar("_over", default=None)
+"""is set once the search of this context ends; a process may run several, one after another"""
+
+
+@contextmanager
+def of_a_search() -> Iterator[None]:
+    """Mark the block as a search. Its threads run in copies of its context."""
+    before = _over.set(threading.Event())
+    try:
+        yield
+    finally:
+        give_up()
+        _over.reset(before)
 
 
 def give_up() -> None:
-    """Have the threads that wait end soon: the search that they belong to does."""
-    _is_over.set()
+    """Have the threads of this search that wait end soon, as the search does."""
+    if (over := _over.get()) is not None:
+        over.set()
 
 
 def is_over() -> bool:
-    return _is_over.is_set() or stopping.received() is not None
+    over = _over.get()
+    return (over is not None and over.is_set()) or stopping.received() is not None
 
 
 def pause(seconds: float) -> bool:

@@ -2,7 +2,8 @@
 
 It climbs to its value in `steps` steps of 100 examples, saves its step before each report, and notes in runs.txt every
 time it was started: process, first step, devices, threads. A file named full in the sweep folder makes its disk full,
-one named away has its mirror not answer. With stops=true it stops after every step, its state saved.
+one named away has its mirror not answer, one named away-NUMBER that of a trial. With stops=true it stops after every
+step, its state saved.
 """
 
 import json
@@ -63,7 +64,7 @@ def climb(config: DictConfig, folder: Path) -> float:
     if config.die_once and step == 2 and not (folder / "died").exists():
         (folder / "died").touch()
         os._exit(9)
-    if (folder.parent / "away").exists():
+    if (folder.parent / "away").exists() or (folder.parent / f"away-{folder.name}").exists():
         from nlu.storage.ledger import MirrorAway
 
         raise MirrorAway("the mirror is away")

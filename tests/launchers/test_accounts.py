@@ -47,18 +47,6 @@ def test_a_trial_that_ends_well_and_another_error_begin_the_count_again(tmp_path
         never.failed(number, "no", number + 1)
 
 
-def test_machines_at_fault_end_a_search_at_the_third_fault_in_a_row(tmp_path):
-    found = failures(tmp_path)
-    for _ in range(3):
-        found.given_back(1, "the disk is full")
-        found.given_back(2, "the disk is full")
-        found.ended(well=False)
-    found.given_back(1, "the disk is full")
-    found.given_back(1, "the disk is full")
-    with pytest.raises(UserError, match="for no fault of its trials: the disk is full"):
-        found.given_back(1, "the disk is full")
-
-
 def test_what_a_run_or_a_fold_of_it_saves_changes_its_mark(tmp_path):
     from hydra_plugins.hyperband_sweeper._failures import saved_mark
 

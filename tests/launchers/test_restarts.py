@@ -1,11 +1,13 @@
 """A trial whose job ends before its end: it starts again, after a pause where it got no further, and not for ever."""
 
+import signal
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from tests.launchers import searches
-from tests.launchers.searches import runs, search, states
+from tests.launchers.searches import runs, search, start, states, trials
 
 AT_ONCE = "import runpy, sys; sys.argv[:] = sys.argv[1:]; sys.path.insert(0, sys.argv[0].rpartition('/')[0]); " \
     "sys.path.append('launchers'); import hydra_plugins.hyperband_sweeper._failures as failures; " \
@@ -14,17 +16,51 @@ QUICKLY = ["-c", AT_ONCE, *searches.PROGRAM]
 DRAWN = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
 
 
-def test_a_job_that_stops_for_ever_ends_the_search_with_the_reason_and_no_trial_is_lost(tmp_path):
+def test_what_stops_all_jobs_ends_the_search_with_the_reason_and_no_trial_is_lost(tmp_path):
     folder = tmp_path / "s"
     folder.mkdir()
     (folder / "away").touch()
-    said = search(folder, *DRAWN, program=QUICKLY, status=1)
-    assert "the job of trial 0 stopped 5 times in a row" in said and "never got any further" in said
-    assert "MirrorAway" not in said and "the mirror is away" in said and "no trial is lost" in said
-    assert states(folder) == ["RUNNING"] and runs(folder, 0) == [0] * 5
+    many = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=9")
+    said = search(folder, *many, program=QUICKLY, status=1)
+    assert "trials 0, 1 stopped 5 times in a row and never got any further: the mirror is away" in said
+    assert "MirrorAway" not in said and "no trial is lost" in said
+    # The one slot asked for one more trial while the first one paused, and for no third.
+    assert states(folder) == ["RUNNING"] * 2 and [runs(folder, number) for number in (0, 1)] == [[0] * 5] * 2
     (folder / "away").unlink()
-    search(folder, *DRAWN)
-    assert states(folder) == ["COMPLETE"] * 2
+    search(folder, *many)
+    assert states(folder) == ["COMPLETE"] * 9
+
+
+def test_the_slots_run_other_trials_while_one_pauses_and_draw_what_they_would_have_drawn(tmp_path):
+    folder, drawn = tmp_path / "s", ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=4")
+    program = ["-c", AT_ONCE.replace("0.01, 0.01", "9999, 9999"), *searches.PROGRAM]
+    folder.mkdir()
+    (folder / "away-0").touch()
+    process = start(folder, *drawn, program=program)
+    deadline_s = time.monotonic() + 120
+    while len(list(folder.glob("[123]/result.json"))) < 3:
+        assert process.poll() is None and time.monotonic() < deadline_s, "trial 0 keeps the others waiting"
+        time.sleep(0.05)
+    assert runs(folder, 0) == [0]
+    process.send_signal(signal.SIGTERM)
+    assert "continues" in process.communicate(timeout=60)[0]
+    (folder / "away-0").unlink()
+    search(folder, *drawn)
+    search(tmp_path / "t", *drawn)
+    assert states(folder) == ["COMPLETE"] * 4
+    assert [trial.params for trial in trials(folder)] == [trial.params for trial in trials(tmp_path / "t")]
+
+
+def test_a_job_that_can_never_start_ends_the_search_with_the_reason_after_the_others(tmp_path):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    (folder / "away-0").touch()
+    said = search(folder, "lr=interval(0.001,1)", "hydra.sweeper.n_trials=3", program=QUICKLY, status=1)
+    assert states(folder) == ["RUNNING", "COMPLETE", "COMPLETE"]
+    told = "trial 0 stopped 5 times in a row and never got any further: the mirror is away"
+    assert f"{told}; it is set aside until no other trial is left" in said
+    assert said.rindex(told) > said.rindex("it is set aside until"), "the end says why"
+    assert f"correct that, and the same command with hydra.sweep.dir={folder} continues" in said
 
 
 def test_a_job_that_stops_after_every_step_gets_to_its_end(tmp_path):
@@ -61,8 +97,37 @@ def test_a_job_that_got_further_in_between_is_not_given_up(restarts):
 
 
 def test_the_trials_of_other_numbers_count_for_themselves(restarts):
+    """A machine with a full disk takes job after job, since each of them is gone again at once."""
     for number in range(10):
         assert restarts.vanished(number, got_further=False) is not None
+        assert restarts.at_fault(number, got_further=False) is not None
+
+
+def test_a_trial_whose_machine_is_at_fault_again_and_again_starts_no_more(restarts):
+    for _ in range(2):
+        assert restarts.at_fault(1, got_further=False) > 0
+        assert restarts.at_fault(1, got_further=False) > 0
+        assert restarts.at_fault(1, got_further=True) == 0.0
+    assert restarts.at_fault(1, got_further=False) > 0
+    assert restarts.at_fault(1, got_further=False) > 0
+    assert restarts.at_fault(1, got_further=False) is None
+
+
+def test_trials_that_were_set_aside_start_again_if_another_has_got_further_since(restarts, tmp_path):
+    for number in (1, 2):
+        for _ in range(3):
+            restarts.stopped(number, got_further=False)
+        assert restarts.stopped(number, got_further=False) is None
+    restarts.put_aside(1, f"found no {tmp_path}/1/here")
+    restarts.progressed(3)
+    restarts.put_aside(2, f"found no {tmp_path}/2/here")
+    assert restarts.next_due([1, 2]) is None
+    assert not restarts.recall()
+    (told,) = restarts.error(tmp_path).problems
+    assert told == "trials 1, 2 found no FOLDER/here"
+    restarts.progressed(3)
+    assert restarts.recall() and restarts.set_aside == {}
+    assert restarts.next_due([1, 2]) == 1 and restarts.stopped(1, got_further=False) > 0
 
 
 def test_a_trial_that_pauses_lets_others_go_first_and_is_started_when_it_is_due(restarts, monkeypatch):

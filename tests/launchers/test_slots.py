@@ -143,6 +143,20 @@ def test_what_such_a_launcher_raises_is_of_all_jobs_that_it_was_handed(tmp_path,
     assert [(one.number, one.never_began) for one in iter(slots.next_ended, None)] == [(0, True), (1, True)]
 
 
+def test_a_launcher_that_exits_in_its_thread_gives_its_slot_back(tmp_path, primary):
+    primary("x: 1\n")
+
+    class Exiting:
+        def launch(self, job_overrides, initial_job_idx):
+            raise SystemExit(3)
+
+    slots = slots_of(tmp_path, 2)
+    slots._launcher = Exiting
+    slots.launch(4, 1, [])
+    ended = slots.next_ended(30)
+    assert (ended.number, ended.launch, ended.never_began, ended.reason) == (4, 1, True, "SystemExit: 3")
+
+
 def test_two_that_come_as_a_third_leaves_do_not_both_hold_the_folder(tmp_path):
     """The second opens the lock before the first removes it, and locks what is no longer there."""
     from hydra_plugins.hyperband_sweeper import _folder

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +41,6 @@ def ended(tmp_path, monkeypatch):
     """A function that ends a search with these jobs under way, after a signal or without one; returns its board."""
     from hydra_plugins.hyperband_sweeper import _stop
 
-    monkeypatch.setattr(waiting, "_is_over", threading.Event())
     monkeypatch.setattr(_stop, "terminated", [], raising=False)
     monkeypatch.setattr(_stop, "terminate_jobs", lambda: _stop.terminated.append(1))
 
@@ -56,7 +54,8 @@ def ended(tmp_path, monkeypatch):
             stopping._signals.forget()
         return board
 
-    return end
+    with waiting.of_a_search():
+        yield end
 
 
 def test_jobs_elsewhere_continue_there_and_those_that_wait_for_a_place_give_up(ended):
@@ -144,7 +143,7 @@ def test_jobs_under_way_are_asked_to_stop_also_where_ctrl_c_comes_twice(tmp_path
 
     ended: list[set[int]] = []
     monkeypatch.setattr(_impl, "end_jobs", lambda slots, running, folder, board: ended.append(running))
-    monkeypatch.setattr(_impl.Search, "_announce", lambda *_: None)
+    monkeypatch.setattr(_impl, "announce", lambda *_: None)
     monkeypatch.setattr(_impl.Search, "_loop", loop)
     plan: Any = SimpleNamespace(
         folder=tmp_path, settings={"stop_after_same_failures": 0}, n_trials=2, is_run=False, storage=SimpleNamespace(),

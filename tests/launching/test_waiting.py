@@ -1,5 +1,6 @@
 """Trials wait for room in a queue that is full; one of them asks for all; a search that is stopped waits no more."""
 
+import contextvars
 import threading
 import time
 from collections.abc import Callable
@@ -33,7 +34,8 @@ class Queue:
 def quick(monkeypatch):
     monkeypatch.setattr(waiting, "LOOK_S", 0.01)
     monkeypatch.setattr(waiting, "FULL", Pauses(0.02, 0.02))
-    monkeypatch.setattr(waiting, "_is_over", threading.Event())
+    with waiting.of_a_search():
+        yield
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -58,7 +60,7 @@ def trials():
                 ends.append(refusal)
 
         for _ in range(count):
-            threads.append(threading.Thread(target=one))
+            threads.append(threading.Thread(target=contextvars.copy_context().run, args=(one,)))
             threads[-1].start()
         return ends
 
@@ -104,3 +106,17 @@ def test_a_pause_lasts_as_long_as_it_is_to_unless_nothing_is_submitted_any_more(
     assert waiting.pause(0.05) and time.monotonic() - began_s >= 0.05
     waiting.give_up()
     assert not waiting.pause(1000.0)
+
+
+def test_a_second_search_of_a_process_waits_for_a_full_queue_and_the_threads_of_the_first_do_not(trials, monkeypatch):
+    queue = Queue(room=0)
+    with waiting.of_a_search():
+        first = contextvars.copy_context()
+        waiting.give_up()
+        assert waiting.is_over()
+    with waiting.of_a_search():
+        ends = trials(1, queue)
+        until(lambda: len(queue.askers) >= 3)
+        assert first.run(waiting.is_over) and not first.run(waiting.pause, 1000.0)
+        queue.room = 1
+        until(lambda: ends == [1])

@@ -8,6 +8,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from nlu.config.words import counted
+from nlu.sweeps import resources
+
+from ._plan import Plan
+
 LOG = "sweep.log"
 
 
@@ -52,6 +57,23 @@ class Board:
         self._bar.update(self._task, completed=finished, description=f"trials, best {best}")
 
 
+def announce(board: Board, plan: Plan, finished: int, begun: int) -> None:
+    """Say what a search will do and cost, and of one that is continued what there is."""
+    board.say(
+        f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.sampler_name}, "
+        f"{plan.direction} ({plan.folder})"
+    )
+    for line in resources.announced(plan.spec, plan.n_trials, plan.sampler_name):
+        board.say(line, style="yellow" if line.startswith("warning") else None)
+    sentence = plan.slots.sentence(plan.n_jobs)
+    for warning in [*plan.warnings, *([sentence] if sentence else [])]:
+        board.say(f"warning: {warning}", style="yellow")
+    if finished or begun:
+        board.say(f"going on: {counted(finished, 'trial')} finished, {begun} begun")
+    else:
+        board.say(f"to go on after a break: the same command with hydra.sweep.dir={plan.folder}")
+
+
 class Idle:
     """How much of the slots' time no trial ran although one was to be run."""
 
@@ -77,6 +99,11 @@ class Idle:
     @property
     def share(self) -> float:
         return 1 - self._used_s / self._total_s if self._total_s > 0 else 0.0
+
+
+def when(pause_s: float) -> str:
+    """Return what to say of a pause."""
+    return f"in {pause_s:.0f} s" if pause_s >= 1 else "now"
 
 
 def parameters(values: Mapping[str, Any]) -> str:

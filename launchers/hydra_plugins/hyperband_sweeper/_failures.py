@@ -1,23 +1,24 @@
-"""When a search ends because of what fails: trials that fail alike one after another, machines that are at fault, jobs
-that stop again and again; and when a trial is started again.
+"""What a search does about failures: it ends where trials fail alike one after another, starts a trial again whose job
+ended before its end, and sets one aside that does not get any further.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from optuna.trial import FrozenTrial
+
 from nlu.config.errors import UserError
 from nlu.config.words import counted
 from nlu.storage.temporary import Pauses
 
-FAULTS_MAX = 3
-"""How often in a row, no trial having ended in between, machines may be at fault before the search ends."""
-
-
 RESTARTS = Pauses(1.0, 60.0, 10)
-"""how long and how often a trial waits whose job stopped before its end without having got any further"""
+"""how long and how often a trial pauses whose job ended before its end without having got any further"""
+FAULTS_MAX = 3
+"""How often in a row the machine of a trial may be at fault before the trial is set aside."""
 LOST_MAX = 3
 """How often a job may vanish without a word, and without having got any further, before its trial has failed."""
 
@@ -28,7 +29,7 @@ class FailuresEndSearch(UserError):
 
 @dataclass
 class Failures:
-    """What failed since this search was begun: whoever goes on with one believes to have mended what was before."""
+    """Trials that failed since this command began: who continues a search believes to have fixed what was before."""
 
     folder: Path
     limit: int
@@ -38,8 +39,6 @@ class Failures:
     alike: list[int] = field(default_factory=list)
     """the trials that ended last, one after another, with the same error"""
     last_error: str = ""
-    faults: list[int] = field(default_factory=list)
-    """the trials that were given back since one ended"""
 
     def words(self, number: int, error: str) -> str:
         """Return what to say of an error: all of it the first time."""
@@ -50,7 +49,6 @@ class Failures:
 
     def ended(self, *, well: bool) -> None:
         """Count a trial that ended."""
-        self.faults.clear()
         if well:
             self.alike.clear()
 
@@ -73,63 +71,111 @@ class Failures:
             f"correct it, and the same command with hydra.sweep.dir={self.folder} goes on with the rest; {key}"
         )
 
-    def given_back(self, number: int, fault: str) -> None:
-        """Count a trial whose machine was at fault. Raises UserError where machines fail again and again."""
-        self.faults.append(number)
-        if len(self.faults) >= FAULTS_MAX:
-            raise UserError(
-                f"the search cannot go on, for no fault of its trials: {fault}; mend that, and the same command with "
-                f"hydra.sweep.dir={self.folder} goes on; no trial is lost"
-            )
-
 
 @dataclass
 class Restarts:
     """Trials whose jobs ended before their end: how often in a row without having got further, and when each may start
-    again."""
+    again.
+
+    What stops one trial need not stop the others: a machine with a full disk, a job that is always pushed aside. So a
+    trial that has ended too often is set aside, and the search continues with the others. Once nothing else is left,
+    those that were set aside start again, if any trial has got further since; else they end the search.
+    """
 
     lost: Counter[int] = field(default_factory=Counter)
     """how often a trial's job vanished"""
     stops: Counter[int] = field(default_factory=Counter)
     """how often it stopped, its state saved"""
+    faults: Counter[int] = field(default_factory=Counter)
+    """how often its machine was at fault"""
+    set_aside: dict[int, str] = field(default_factory=dict)
+    """the trials that were set aside, each with what happened to it, as a sentence without its subject"""
     _pauses: dict[int, Iterator[float]] = field(default_factory=dict)
     _due_s: dict[int, float] = field(default_factory=dict)
+    _any_progressed: bool = False
+    """whether a trial has got further since the last one was set aside"""
 
     def stopped(self, number: int, *, got_further: bool) -> float | None:
         """Count a job that stopped; returns after how many seconds its trial starts again, None where it has stopped
         too often."""
-        if got_further:
-            self.progressed(number)
-            return 0.0
-        self.stops[number] += 1
-        return self._paused(number)
+        return self._counted(self.stops, number, got_further)
+
+    def at_fault(self, number: int, *, got_further: bool) -> float | None:
+        """Count a job whose machine was at fault; returns as `stopped` does."""
+        return self._counted(self.faults, number, got_further, FAULTS_MAX)
 
     def vanished(self, number: int, *, got_further: bool) -> float | None:
         """Count a job that is gone; returns as `stopped` does."""
-        if got_further:
-            self.progressed(number)
-            return 0.0
-        self.lost[number] += 1
-        return self._paused(number) if self.lost[number] < LOST_MAX else None
+        return self._counted(self.lost, number, got_further, LOST_MAX)
 
     def progressed(self, number: int) -> None:
         """Forget what was before: the trial has got further, or has ended."""
-        for known in (self.lost, self.stops, self._pauses, self._due_s):
-            known.pop(number, None)  # type: ignore[attr-defined]
+        self._any_progressed = True
+        self._forget(number)
+
+    def put_aside(self, number: int, why: str) -> None:
+        """Have a trial start no more until `recall`."""
+        self.set_aside[number] = why
+        self._any_progressed = False
+
+    def recall(self) -> bool:
+        """Let the trials that were set aside start again, and return True; False where none has got further since."""
+        if not self._any_progressed:
+            return False
+        for number in list(self.set_aside):
+            self._forget(number)
+        return True
 
     def next_due(self, waiting: list[int]) -> int | None:
         """Take out of the trials that wait the first that need not pause; None where all must."""
         now_s = time.monotonic()
-        number = next((one for one in waiting if self._due_s.get(one, now_s) <= now_s), None)
+        number = next(
+            (one for one in waiting if one not in self.set_aside and self._due_s.get(one, now_s) <= now_s), None
+        )
         if number is not None:
             waiting.remove(number)
         return number
 
-    def _paused(self, number: int) -> float | None:
-        pause_s = next(self._pauses.setdefault(number, iter(RESTARTS)), None)
+    def error(self, folder: Path) -> UserError:
+        """Return what ends a search that has nothing left but what was set aside."""
+        numbers: dict[str, list[int]] = {}
+        for number, why in sorted(self.set_aside.items()):
+            numbers.setdefault(why.replace(str(folder / str(number)), "FOLDER"), []).append(number)
+        return UserError(
+            *(f"trial{'s' * (len(own) > 1)} {', '.join(map(str, own))} {why}" for why, own in numbers.items()),
+            remedy=f"correct that, and the same command with hydra.sweep.dir={folder} continues; no trial is lost",
+        )
+
+    def _counted(self, counts: Counter[int], number: int, got_further: bool, most: float = math.inf) -> float | None:
+        if got_further:
+            self.progressed(number)
+            return 0.0
+        counts[number] += 1
+        pause_s = next(self._pauses.setdefault(number, iter(RESTARTS)), None) if counts[number] < most else None
         if pause_s is not None:
             self._due_s[number] = time.monotonic() + pause_s
         return pause_s
+
+    def _forget(self, number: int) -> None:
+        for known in (self.lost, self.stops, self.faults, self.set_aside, self._pauses, self._due_s):
+            known.pop(number, None)  # type: ignore[attr-defined]
+
+
+@dataclass
+class Running:
+    """A trial whose job was launched by this command."""
+
+    folder: Path
+    frozen: FrozenTrial
+    attempt: int
+    launch: int
+
+    def __post_init__(self) -> None:
+        self._examples, self._saved = self.frozen.last_step or 0, saved_mark(self.folder)
+
+    def got_further(self, now: FrozenTrial) -> bool:
+        """Whether the trial has reported or saved anything since the launch."""
+        return (now.last_step or 0) > self._examples or saved_mark(self.folder) != self._saved
 
 
 def saved_mark(folder: Path) -> Mapping[str, int]:

@@ -4,7 +4,6 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,15 +17,16 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
 from nlu.config.words import counted
+from nlu.launching import waiting
 from nlu.runs.mirror import Mirror
-from nlu.sweeps import preflight, resources
+from nlu.sweeps import preflight
 from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON, last_line
 from nlu.sweeps.distributions import suggest
 from nlu.sweeps.faults import machine_fault
 from nlu.sweeps.lease import Lease
 
-from ._board import Board, Idle, parameters
-from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, saved_mark
+from ._board import Board, Idle, announce, parameters, when
+from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running
 from ._folder import hold, require_no_run
 from ._mirror import bring_trials_back, mirrored, tell
 from ._plan import Plan
@@ -45,7 +45,7 @@ def sweep(
     settings: dict[str, Any], arguments: list[str], context: HydraContext, task: TaskFunction, config: DictConfig
 ) -> None:
     """Run a search to its end, or continue the one in its folder. Raises UserError before the first trial."""
-    with stopping.listening():
+    with stopping.listening(), waiting.of_a_search():
         try:
             _sweep(settings, arguments, context, task, config)
         except stopping.Stopped as stopped:
@@ -78,17 +78,6 @@ def _sweep(
 
 
 @dataclass
-class Running:
-    """A trial whose job was launched here."""
-
-    frozen: FrozenTrial
-    attempt: int
-    launch: int
-    examples_at_launch: int
-    saved_at_launch: Mapping[str, int]
-
-
-@dataclass
 class Search:
     """A search from its first trial to its end."""
 
@@ -117,7 +106,7 @@ class Search:
             stopping.polled(),
         ):
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
-            self._announce(len(finished))
+            announce(self.board, self.plan, len(finished), len(self.waiting))
             try:
                 self._loop()
             except (UserError, stopping.Stopped):
@@ -144,46 +133,47 @@ class Search:
             self._collect()
             self._fill()
             self.idle.changed(len(self.running), self._remaining())
-            if not self.running and not self._remaining():
-                break
-            self._wait()
-
-    def _announce(self, finished: int) -> None:
-        say = self.board.say
-        plan = self.plan
-        say(f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, "
-            f"{plan.sampler_name}, {plan.direction} ({plan.folder})")  # fmt: skip
-        for line in resources.announced(self.plan.spec, self.plan.n_trials, self.plan.sampler_name):
-            say(line, style="yellow" if line.startswith("warning") else None)
-        sentence = self.plan.slots.sentence(self.plan.n_jobs)
-        for warning in [*plan.warnings, *([sentence] if sentence else [])]:
-            say(f"warning: {warning}", style="yellow")
-        if finished or self.waiting:
-            say(f"going on: {counted(finished, 'trial')} finished, {len(self.waiting)} begun")
-        else:
-            say(f"to go on after a break: the same command with hydra.sweep.dir={self.plan.folder}")
+            if not self.running:
+                if not self._remaining():
+                    break
+                self._recall()
+            # Until a launch returns, an outcome appears, or a while has passed.
+            self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
 
     def _remaining(self) -> int:
         return len(self.waiting) + max(0, self.plan.n_trials - self.asked)
 
     def _fill(self) -> None:
-        while len(self.running) < self.plan.slots.count and stopping.received() is None and self._remaining() > 0:
-            if self.waiting:
-                if (due := self.restarts.next_due(self.waiting)) is None:
-                    # What stopped one trial would stop others, so none takes its place meanwhile.
-                    break
-                number = due
-            else:
-                number = self.plan.study.ask().number
-                self.asked += 1
+        slots = self.plan.slots
+        while len(self.running) < slots.count and stopping.received() is None and (number := self._next()) is not None:
             self.lease.require()
             if not self._start(number):
                 # Its GPUs are those that are free next: a trial that takes fewer does not overtake it again and again.
                 self.waiting.insert(0, number)
                 break
-            if not self.plan.slots.is_threaded and not self.plan.slots.is_batched:
+            if not slots.is_threaded and not slots.is_batched:
                 self._collect()
-        self.plan.slots.hand_over()
+        slots.hand_over()
+
+    def _next(self) -> int | None:
+        """Take the trial for a free slot: one that waits and need not pause, else a new one; None if none may start."""
+        if (due := self.restarts.next_due(self.waiting)) is not None:
+            return due
+        # What keeps more trials from starting than there are slots would keep the next one from it as well. It is drawn
+        # later, by a sampler that has seen results.
+        if self.asked >= self.plan.n_trials or len(self.waiting) > self.plan.slots.count:
+            return None
+        self.asked += 1
+        return self.plan.study.ask().number
+
+    def _recall(self) -> None:
+        """If only trials that were set aside are left, start them again. Raises UserError where that is of no use."""
+        if not self.restarts.set_aside.keys() >= set(self.waiting):
+            return
+        error = self.restarts.error(self.plan.folder)
+        if not self.restarts.recall():
+            raise error
+        self.board.say("no other trial is left, so those that were set aside start again")
 
     def _start(self, number: int) -> bool:
         """Launch a trial's job, or close the trial where its outcome is there; False where it waits for GPUs."""
@@ -197,9 +187,7 @@ class Search:
             return False
         attempt, launch = frozen.user_attrs.get(ATTEMPT, 0), frozen.user_attrs.get(LAUNCHES, 0) + 1
         self._set(number, LAUNCHES, launch)
-        self.running[number] = Running(
-            frozen, attempt, launch, frozen.last_step or 0, saved_mark(self.plan.folder / str(number))
-        )
+        self.running[number] = Running(self.plan.folder / str(number), frozen, attempt, launch)
         self.idle.changed(len(self.running), self._remaining())
         begun = "goes on" if frozen.last_step is not None or attempt else "started"
         self.board.say(f"trial {number} {begun}: {parameters(values)}")
@@ -221,10 +209,6 @@ class Search:
 
     def _set(self, number: int, name: str, value: Any) -> None:
         self.plan.storage.set_trial_user_attr(self.plan.trial_id(number), name, value)
-
-    def _wait(self) -> None:
-        """Sleep until a launch returns, an outcome appears, or a while has passed."""
-        self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
 
     def _collect(self) -> None:
         """Close every trial whose outcome is there, and deal with launches that ended without one."""
@@ -288,11 +272,20 @@ class Search:
             )
         self.failures.failed(number, error, sum(trial.state in FINISHED for trial in self._trials()))
 
-    def _given_back(self, number: int, fault: str) -> None:
-        """Have a trial that its machine could not end launched again."""
+    def _at_fault(self, frozen: FrozenTrial, running: Running, fault: str) -> None:
+        """Have a trial start again that its machine could not end."""
+        number = frozen.number
         self.waiting.insert(0, number)
-        self.board.say(f"trial {number} will start again, its machine was at fault: {fault}", style="red")
-        self.failures.given_back(number, fault)
+        pause_s = self.restarts.at_fault(number, got_further=running.got_further(frozen))
+        if pause_s is None:
+            times = self.restarts.faults[number]
+            self._set_aside(number, f"met a fault of the machine {times} times in a row: {fault}")
+            return
+        self.board.say(f"trial {number}: its machine was at fault ({fault}); it continues {when(pause_s)}", style="red")
+
+    def _set_aside(self, number: int, why: str) -> None:
+        self.restarts.put_aside(number, why)
+        self.board.say(f"trial {number} {why}; it is set aside until no other trial is left", style="red")
 
     def _ended_without_outcome(self, ended: Ended) -> None:
         running = self.running.pop(ended.number)
@@ -304,7 +297,7 @@ class Search:
         if left.get("launch") == ended.launch:
             fault = left["error"]
         if fault is not None:
-            self._given_back(ended.number, fault)
+            self._at_fault(frozen, running, fault)
         elif not self.plan.hands_trial:
             self._close(self._with_outcome(frozen, running, ended))
         elif ended.value in stopping.STOPPED:
@@ -321,29 +314,22 @@ class Search:
                 f"{self.plan.slots.target.rpartition('.')[2]} cannot run what this search hands it, a single job with "
                 f"hydra.sweep.subdir={ended.number}: {ended.reason}; choose another hydra/launcher"
             )
-        elif self.restarts.vanished(ended.number, got_further=self._got_further(frozen, running)) is not None:
+        elif self.restarts.vanished(ended.number, got_further=running.got_further(frozen)) is not None:
             self.waiting.insert(0, ended.number)
             self.board.say(f"trial {ended.number}: its job is gone ({ended.reason}); it continues from its checkpoint")
         else:
             self._close(self._with_outcome(frozen, running, ended))
 
-    def _got_further(self, frozen: FrozenTrial, running: Running) -> bool:
-        has_reported = (frozen.last_step or 0) > running.examples_at_launch
-        return has_reported or saved_mark(self.plan.folder / str(frozen.number)) != running.saved_at_launch
-
     def _stopped_by_itself(self, frozen: FrozenTrial, running: Running) -> None:
-        """Have a trial continue, after a pause where it got no further. Raises UserError where that is of no use."""
+        """Have a trial continue, after a pause where it got no further, or set it aside."""
         number, left = frozen.number, frozen.user_attrs.get(REASON, {})
         reason = left["error"] if left.get("launch") == running.launch else "it did not say why"
-        pause_s = self.restarts.stopped(number, got_further=self._got_further(frozen, running))
+        pause_s = self.restarts.stopped(number, got_further=running.got_further(frozen))
         if pause_s is None:
-            raise UserError(
-                f"the job of trial {number} stopped {self.restarts.stops[number]} times in a row, to be continued, and "
-                f"never got any further: {reason}; correct that, and the same command with "
-                f"hydra.sweep.dir={self.plan.folder} continues; no trial is lost"
-            )
-        when = f"in {pause_s:.0f} s" if pause_s >= 1 else "now"
-        self.board.say(f"trial {number}: its job stopped ({reason}); it continues {when} from what it saved")
+            times = self.restarts.stops[number]
+            self._set_aside(number, f"stopped {times} times in a row and never got any further: {reason}")
+            return
+        self.board.say(f"trial {number}: its job stopped ({reason}); it continues {when(pause_s)} from what it saved")
 
     def _with_outcome(self, frozen: FrozenTrial, running: Running, ended: Ended) -> FrozenTrial:
         """Write the outcome of a job that could not: one of another program, or one that died."""

@@ -2,6 +2,7 @@
 of a launcher that takes one launch at a time."""
 
 import contextlib
+import contextvars
 import logging
 import os
 import queue
@@ -9,6 +10,7 @@ import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,10 +154,9 @@ class Slots:
             with stopping.at_once():
                 self._ended.put(self._launched(launcher, number, launch, own))
             return
-        work = threading.Thread(
-            target=self._launch_apart, args=(launcher, number, launch, own), name=f"trial-{number}", daemon=True
-        )
-        work.start()
+        # The context says which search this is (nlu.launching.waiting).
+        work = partial(contextvars.copy_context().run, self._launch_apart, launcher, number, launch, own)
+        threading.Thread(target=work, name=f"trial-{number}", daemon=True).start()
 
     def hand_over(self) -> None:
         """Hand over what was launched since the last time, consecutive numbers together, and wait for all of it."""
@@ -179,7 +180,12 @@ class Slots:
     def _launch_apart(self, launcher: Launcher, number: int, launch: int, overrides: Sequence[str]) -> None:
         # Ctrl-C is for the search, which then ends its jobs in order; what is started here inherits the mask.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        self._ended.put(self._launched(launcher, number, launch, overrides))
+        try:
+            ended = self._launched(launcher, number, launch, overrides)
+        except BaseException as error:
+            # SystemExit would end this thread only, in silence, and the search would wait for it without end.
+            ended = Ended(number, launch, None, error)
+        self._ended.put(ended)
 
     def freed(self, number: int) -> None:
         """Take back what a job had of the machine."""
