@@ -21,12 +21,14 @@ from nlu.storage.files import replacing, sync_folder, write_json
 from nlu.storage.locks import is_locked
 from nlu.storage.places import is_object
 from nlu.storage.settle import MARKER, copy_files, copy_whole, is_whole, remove
+from nlu.storage.temporary import Pauses
 
 LOCK = ".lock"
 """in a run's folder; whoever writes to it holds it"""
 CHECKPOINTS = "checkpoints"
-TRIES, PAUSE_S = 5, 0.5
-"""A run saves its best weights, their predictions and its state one after another."""
+AGAIN_S = Pauses(0.25, 1.0, 4)
+"""after how long a state is read again, since a run saves its best weights, their predictions and its state one after
+another"""
 
 
 def take(reference: str, run_dir: Path) -> Path:
@@ -35,9 +37,8 @@ def take(reference: str, run_dir: Path) -> Path:
     Raises CheckpointError where the path names no state, or the disk does not take the copy; nothing of it then stays.
     """
     place, taken = _place_of(reference), run_dir / TAKEN
-    for attempt in range(TRIES):
-        if attempt:
-            time.sleep(PAUSE_S)
+    for pause_s in (0.0, *AGAIN_S):
+        time.sleep(pause_s)
         remove(taken)
         try:
             # A state holds files alone; what holds folders is that of several runs, or anything else.

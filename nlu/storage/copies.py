@@ -29,13 +29,14 @@ from nlu.storage.places import Place, is_object, parse_place
 from nlu.storage.settle import remove
 from nlu.storage.store import Found
 from nlu.storage.stores import store_of
+from nlu.storage.temporary import Pauses
 from nlu.storage.transfer import AT_ONCE, Item, run_copies
 
 CHECKPOINTS, RESULT = "checkpoints", "result.json"
 LEFT_OUT = frozenset({FOLDER, ".begun"})
 KNOWN, LOCK = "known.json", "lock"
-TRIES, PAUSE_S = 10, 0.5
-"""A run may go on while it is read."""
+AGAIN_S = Pauses(0.25, 1.0, 9)
+"""after how long a run is read again that was written while it was read"""
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def _is_record(name: str) -> bool:
 def _bring_newest(place: Place, folder: Path, is_wanted: Callable[[str], bool]) -> None:
     """Have the wanted files in the folder as the store has them at one moment."""
     missing: Missing | None = None
-    for tries_left in reversed(range(TRIES)):
+    for pause_s in (*AGAIN_S, None):
         try:
             copied = Copied(place, _originals(place))
             _bring(folder, copied, is_wanted, is_newest=True)
@@ -137,14 +138,14 @@ def _bring_newest(place: Place, folder: Path, is_wanted: Callable[[str], bool]) 
             return
         except Changed as error:
             before, missing = missing, error if isinstance(error, Missing) else None
-            if not tries_left:
+            if pause_s is None:
                 if before and missing and before.save == missing.save:
                     raise DataError(
                         f"{missing.mirror.shown} is damaged: its newest record names {missing.source.shown}, which the "
                         "store does not have; restore that object"
                     ) from error
                 raise
-            time.sleep(PAUSE_S)
+            time.sleep(pause_s)
 
 
 def _bring(folder: Path, copied: Copied, is_wanted: Callable[[str], bool], *, is_newest: bool) -> None:

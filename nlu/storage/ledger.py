@@ -35,7 +35,7 @@ from nlu.storage.answers import Unreachable
 from nlu.storage.heartbeat import BEAT_S, SILENCE_S, Heartbeat, elapsed_s, falls_silent
 from nlu.storage.objects import ObjectStore
 from nlu.storage.processes import has_ended, identity_of
-from nlu.storage.temporary import Temporary
+from nlu.storage.temporary import Pauses, Temporary
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,11 @@ KEPT = 4
 """records of a holder that stay beside its claim, for readers that have just read the number of one"""
 HELD_FOR_S = 1.0
 """for how long an answer that the folder is still held counts; far less than any silence"""
-PAUSE_S, TRIES, CLAIM_TRIES = 0.5, 20, 5
+LISTED_AGAIN_S = Pauses(0.2, 1.0, 12)
+"""after how long a store is asked again that lists records which it does not have"""
+CLAIM_AGAIN_S = Pauses(0.5, 2.0, 4)
+"""after how long a store is asked again that did not answer a claim"""
+NEWER_TRIES = 20
 
 
 class MirrorAway(UserError, Temporary):
@@ -90,14 +94,15 @@ class Ledger:
         """
         if (record := self._last_from(max(filter(None, map(_number, listed)), default=0))) is not None:
             return record
-        for _ in range(TRIES):
+        for pause_s in (*LISTED_AGAIN_S, None):
             # A listing may be some records old, or show none, and the first claim is always there. Earlier versions
             # deleted it, and noted how many there are.
             known = max(filter(None, map(_number, self._store.list(FOLDER))), default=0)
             record = self._last_from(known) or self._last_from(1) or self._last_from(noted := self._noted(0) or 0)
             if record is not None or not (known or noted):
                 return record
-            time.sleep(PAUSE_S)
+            if pause_s is not None:
+                time.sleep(pause_s)
         raise Unreachable(f"{self._store.shown} lists records that it does not have; ask again later")
 
     def _last_from(self, number: int) -> Record | None:
@@ -112,7 +117,7 @@ class Ledger:
         later = self._read(record.number + 1)
         if later is not None or record.kind != CLAIM:
             return later
-        for _ in range(TRIES):
+        for _ in range(NEWER_TRIES):
             noted = self._noted(record.number)
             if noted is None or noted <= record.number:
                 return None
@@ -141,12 +146,12 @@ class Ledger:
 
     def _claimed(self, content: Mapping[str, Any]) -> Record:
         own_id = uuid.uuid4().hex
-        for _ in range(CLAIM_TRIES - 1):
+        for pause_s in CLAIM_AGAIN_S:
             try:
                 return self.append(CLAIM, content, own_id)
             except Unreachable as error:
                 log.debug("%s; trying again", error)
-                time.sleep(PAUSE_S)
+                time.sleep(pause_s)
         return self.append(CLAIM, content, own_id)
 
     def append(self, kind: str, content: Mapping[str, Any], own_id: str | None = None) -> Record:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 MARKER = "COMPLETE"
 COPY_TRIES, COPY_PAUSE_S = 20, 0.01
-"""A place has no whole folder for the instant between two renames."""
+"""A place has no whole folder for the instant between two renames, which is over at once."""
 COPY_BYTES = 1 << 20
 
 

@@ -225,6 +225,7 @@ def _commit(session: Any, blocks: list[int]) -> None:
             session.reload()
             if _state(session) not in ("closing", "closed"):
                 raise
+    # The service is at work, and nothing failed: it is asked in even intervals.
     until_s = time.monotonic() + CLOSING_S
     while _state(session) == "closing" and time.monotonic() < until_s:
         time.sleep(1.0)

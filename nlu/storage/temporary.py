@@ -9,6 +9,9 @@ What is temporary is tried again after pauses that double up to a limit and are 
 do not come back at the same moment. Each use has a bound, by number or by time. After it the error is told: a job then
 leaves its work to be continued (status 75), and whoever starts it again counts how often it comes back without having
 got any further.
+
+Waiting for what is under way elsewhere is another thing: a lock, an instant between two renames, a job, a state of a
+service. Nothing failed, so it is looked at in intervals of its own.
 """
 
 import itertools

@@ -1,8 +1,5 @@
 """Whose a run folder is, and what may be continued in it."""
 
-import os
-import subprocess
-import sys
 import threading
 import tracemalloc
 from pathlib import Path
@@ -17,6 +14,7 @@ from nlu.runs.folder import LOCK, checkpoint_to_continue, hold, write_config
 from nlu.runs.takeover import make_own
 from nlu.storage import locks
 from nlu.storage.settle import MARKER, mark_whole
+from tests.waits import Clock, held_elsewhere
 
 CONFIG: dict[str, Any] = {
     "seed": 1,
@@ -180,22 +178,10 @@ def test_a_wait_for_a_folder_that_another_process_holds_is_told(
 
 
 def test_a_folder_is_held_by_one_process_and_free_when_it_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; from nlu.runs.folder import hold\n"
-        "with hold(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-    )
-    root = str(Path(run_folder.__file__).parents[2])
-    other = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "run")],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": root},
-    )
-    assert other.stdout is not None and other.stdout.readline() == b"held\n"
     monkeypatch.setattr(run_folder, "LOCK_WAIT_S", 0.1)
-    with pytest.raises(UserError, match="another process is writing to it"), hold(tmp_path / "run"):
-        pass
-    other.kill()
-    other.wait()
+    with held_elsewhere("from nlu.runs.folder import hold", "hold(path)", tmp_path / "run"):
+        with pytest.raises(UserError, match="another process is writing to it"), hold(tmp_path / "run"):
+            pass
     with hold(tmp_path / "run"):
         assert (tmp_path / "run" / LOCK).exists()
 
@@ -248,18 +234,9 @@ def test_whoever_waits_for_a_folder_that_its_holder_takes_away_makes_it_anew(tmp
 def test_a_folder_that_another_holds_is_seen_as_soon_as_it_shows_and_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slept: list[float] = []
-
-    class Clock:
-        def monotonic(self) -> float:
-            return sum(slept)
-
-        def sleep(self, seconds: float) -> None:
-            slept.append(seconds)
-            if len(slept) == appears_after:
-                (tmp_path / LOCK).touch()
-
-    monkeypatch.setattr(run_folder, "time", Clock())
+    clock = Clock(lambda count: (tmp_path / LOCK).touch() if count == appears_after else None)
+    slept = clock.slept
+    monkeypatch.setattr(run_folder, "time", clock)
     appears_after = 10_000
     assert not run_folder.is_seen(tmp_path) and sum(slept) == pytest.approx(run_folder.SHARED_WAIT_S, abs=0.3)
     appears_after, slept[:] = 5, []

@@ -27,10 +27,10 @@ from nlu.storage.copies import records_of
 from nlu.storage.ledger import RELEASE, SAVE, Ledger, MirrorAway, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.settle import mark_whole
-from nlu.storage.temporary import is_temporary
+from nlu.storage.temporary import Pauses, is_temporary
 from nlu.sweeps.object_journal import ObjectJournalBackend
 from tests.buckets import Server
-from tests.disk import followed
+from tests.disk import Disk, followed
 from tests.suspending import write_state
 from tests.training.in_process import TINY, Killed, composed, killed_in_backward, start
 from tests.training.runs import files
@@ -683,7 +683,7 @@ def test_a_run_that_goes_on_while_it_is_read_is_read_as_one_record_names_it(
 
     run_copies = copies.run_copies
     monkeypatch.setattr(copies, "run_copies", first_goes_on)
-    monkeypatch.setattr(copies, "PAUSE_S", 0)
+    monkeypatch.setattr(copies, "AGAIN_S", Pauses(0, 0, 9))
     assert read(url, "best-1") == read(str(tmp_path / "here"), "best-1") and len(gone_on) == 2
     assert read(url, "last", "best-2") == read(str(tmp_path / "here"), "last", "best-2")
 
@@ -720,12 +720,8 @@ def test_of_a_folder_of_mirrors_each_is_read_as_its_own_record_names_it(run: Run
         assert read(str(top / number), "best-1") == read(str(tmp_path / number), "best-1")
 
 
-def test_what_is_fetched_is_on_the_disk_before_it_is_noted_and_what_makes_it_a_runs_comes_last(
-    tmp_path: Path, url: str
-) -> None:
-    write_state(tmp_path / "here", 3, "weights")
-    (tmp_path / "here/predictions").mkdir()
-    (tmp_path / "here/predictions/dev.jsonl").write_text("{}")
+def fetched_from_mirror(tmp_path: Path, url: str) -> Disk:
+    """Send the folder here to its mirror and fetch it there; returns what was done to the disk, all of it synced."""
     sent = Mirror(url, tmp_path / "here")
     sent.open(may_hold_a_run=False)
     sent.close()
@@ -734,6 +730,16 @@ def test_what_is_fetched_is_on_the_disk_before_it_is_noted_and_what_makes_it_a_r
         fetched.open(may_hold_a_run=True)
     fetched.close()
     disk.require_on_disk()
+    return disk
+
+
+def test_what_is_fetched_is_on_the_disk_before_it_is_noted_and_what_makes_it_a_runs_comes_last(
+    tmp_path: Path, url: str
+) -> None:
+    write_state(tmp_path / "here", 3, "weights")
+    (tmp_path / "here/predictions").mkdir()
+    (tmp_path / "here/predictions/dev.jsonl").write_text("{}")
+    disk = fetched_from_mirror(tmp_path, url)
     order = [path.relative_to(tmp_path / "there").as_posix() for path in disk.named]
     placed = [place for place in order if not place.startswith((".mirror/", ".mirror.json"))]
     assert set(placed) == {"predictions/dev.jsonl", "train.tsv", "checkpoints/last", "config.yaml"}
@@ -861,13 +867,6 @@ def test_the_names_of_the_configurations_of_folds_are_on_the_disk_too(tmp_path: 
     for fold in ("fold-0", "fold-1"):
         write_state(tmp_path / f"here/{fold}", 3, "weights")
     (tmp_path / "here/config.yaml").write_text("x")
-    sent = Mirror(url, tmp_path / "here")
-    sent.open(may_hold_a_run=False)
-    sent.close()
-    with followed() as disk:
-        fetched = Mirror(url, tmp_path / "there")
-        fetched.open(may_hold_a_run=True)
-    fetched.close()
-    disk.require_on_disk()
+    disk = fetched_from_mirror(tmp_path, url)
     configs = {tmp_path / "there" / place for place in ("config.yaml", "fold-0/config.yaml", "fold-1/config.yaml")}
     assert set(disk.named[-4:-1]) == configs, "what makes them runs comes last"

@@ -12,6 +12,7 @@ from nlu.storage.copies import complete, records_of
 from nlu.storage.ledger import SAVE, Ledger
 from nlu.storage.objects import ObjectStore
 from nlu.storage.store import Found
+from nlu.storage.temporary import Pauses
 from tests.buckets import Server
 
 WEIGHTS = "checkpoints/last/model.safetensors"
@@ -21,7 +22,7 @@ WEIGHTS = "checkpoints/last/model.safetensors"
 def url(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(copies, "_copies", {})
-    monkeypatch.setattr(copies, "PAUSE_S", 0)
+    monkeypatch.setattr(copies, "AGAIN_S", Pauses(0, 0, 9))
     return f"{s3.bucket(monkeypatch)}/runs"
 
 

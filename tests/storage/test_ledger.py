@@ -16,6 +16,7 @@ from nlu.storage.answers import Unreachable
 from nlu.storage.ledger import CLAIM, KEPT, RELEASE, SAVE, Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.store import Found
+from nlu.storage.temporary import Pauses
 from tests.buckets import Server
 
 
@@ -370,14 +371,14 @@ def test_a_store_that_refuses_a_record_that_it_does_not_have_is_told(url: str) -
 def test_a_claim_is_tried_again_where_the_store_does_not_answer_and_stands_once(
     url: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
 ) -> None:
-    monkeypatch.setattr(ledger, "PAUSE_S", 0.0)
+    monkeypatch.setattr(ledger, "CLAIM_AGAIN_S", Pauses(0, 0, 4))
     put_new, tries = ObjectStore.put_new, list[str]()
 
     def sometimes(self: ObjectStore, key: str, content: bytes) -> bool:
         if not key.startswith(".ledger/0"):
             return put_new(self, key, content)
         tries.append(key)
-        if len(tries) < ledger.CLAIM_TRIES:
+        if len(tries) < 5:
             if arrives:
                 _carried_out_and_not_answered(self, key, content)
             raise Unreachable("no answer")
@@ -386,5 +387,5 @@ def test_a_claim_is_tried_again_where_the_store_does_not_answer_and_stands_once(
     monkeypatch.setattr(ObjectStore, "put_new", sometimes)
     holder = claimed(Ledger(ObjectStore(url, "mirror"), beat_s=1000))
     holder.stop_beating()
-    assert tries == [".ledger/0000000001.json"] * ledger.CLAIM_TRIES
+    assert tries == [".ledger/0000000001.json"] * 5
     assert [key for key in records(url) if key.startswith(".ledger/0")] == tries[:1]

@@ -5,8 +5,6 @@ import fcntl
 import logging
 import math
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,25 +14,15 @@ import pytest
 
 from nlu.storage import locks
 from nlu.storage.locks import Locked, NoLocks, hold_lock, is_locked
-
-HOLDER = """
-import sys, time
-from nlu.storage.locks import hold_lock
-with hold_lock(sys.argv[1], wait_s=0):
-    print("held", flush=True)
-    time.sleep(60)
-"""
+from tests.waits import Clock, held_elsewhere
 
 
 def test_a_lock_keeps_another_process_out_and_goes_with_the_one_that_dies(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    other = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
-    assert other.stdout is not None and other.stdout.readline() == b"held\n"
-    assert is_locked(path)
-    with pytest.raises(Locked, match="lock is locked by another process"), hold_lock(path, wait_s=0.05):
-        pass
-    other.kill()
-    other.wait()
+    with held_elsewhere("from nlu.storage.locks import hold_lock", "hold_lock(path, wait_s=0)", path):
+        assert is_locked(path)
+        with pytest.raises(Locked, match="lock is locked by another process"), hold_lock(path, wait_s=0.05):
+            pass
     assert not is_locked(path)
     with hold_lock(path, wait_s=0):
         assert is_locked(path)
@@ -151,17 +139,10 @@ def test_any_other_error_of_a_lock_is_raised_as_it_is(tmp_path: Path, monkeypatc
 def test_pauses_grow_with_the_wait_within_their_bounds_and_end_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slept: list[float] = []
-
-    class Clock:
-        def monotonic(self) -> float:
-            return sum(slept)
-
-        def sleep(self, seconds: float) -> None:
-            slept.append(seconds)
-
+    clock = Clock()
+    slept = clock.slept
     with hold_lock(tmp_path / "lock", wait_s=0):
-        monkeypatch.setattr(locks, "time", Clock())
+        monkeypatch.setattr(locks, "time", clock)
         with pytest.raises(Locked), hold_lock(tmp_path / "lock", wait_s=3.0):
             pass
     shortest, longest = locks.PAUSES_S
