@@ -36,6 +36,9 @@ class Input:
     """How the file is read; auto = by its suffix, or as the run's own file of the same suffix was."""
     header: bool | None = None
     """Whether the first row of a table names its columns; null = where a field is given by name."""
+    separator: str | None = None
+    """Character between the cells of a csv or tsv file; null = that of the run's own files of the same format, else a
+    comma in csv and a tab in tsv."""
 
 
 @dataclass(kw_only=True)

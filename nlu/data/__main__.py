@@ -22,6 +22,7 @@ SUFFIX = ".html"
 CALLED = {
     "data.fields.": "--fields ", "data.fields": "--fields", "data.header=true": "--header",
     "data.header=false": "--no-header", "data.format=": "--format ", "data.format": "--format",
+    "data.separator": "--separator",
 }  # fmt: skip
 """keys of a configuration, as this command has them"""
 
@@ -72,6 +73,10 @@ def _parser() -> Parser:
         help=f"columns by name, or by number from 0; roles: {', '.join(ROLES)}; default: guessed, with the reason",
     )  # fmt: skip
     parser.add_argument("--format", choices=FORMATS, default="auto", help="default: by the suffix")
+    parser.add_argument(
+        "--separator", metavar="CHARACTER",
+        help="stands between the cells of csv and tsv files, such as ';'; default: a comma in csv, a tab in tsv",
+    )  # fmt: skip
     header = parser.add_mutually_exclusive_group()
     header.add_argument(
         "--header", dest="header", action="store_true", default=None, help="a table's first row names columns"
@@ -138,7 +143,7 @@ def _report(given: Any, out: str | None) -> int:
     if given.data:
         sources = of_choice(given.data, given.max_rows)
     else:
-        sources = of_files(given.files, fields, given.format, given.header, given.max_rows)
+        sources = of_files(given.files, fields, given.format, given.header, given.max_rows, given.separator)
     tokenizer, positions, model = _tokenizer(given)
     surveys = []
     with Progress() as progress:

@@ -141,7 +141,7 @@ class Builder:
             np.array([self._group(values.get(GROUP)) for values in rows], np.int64),
             np.array([source for source, _, _ in good]),
             np.array([row.number for _, row, _ in good], np.int64),
-            _hashes(list(map(self._layout.query, rows))),
+            *_hashes_of_sides([self._layout.sides(values) for values in rows]),
         )
         try:
             writer.add(encoded, [target for _, _, target in good], origin)
@@ -158,9 +158,13 @@ class Builder:
         return text_hash(str(value))
 
 
-def _hashes(queries: list[str | None]) -> np.ndarray | None:
-    """Return a number that identifies each first text of a pair; null where rows are one text."""
-    return np.array([text_hash(query) for query in queries if query is not None], np.int64) if any(queries) else None
+def _hashes_of_sides(pairs: list[tuple[str, str] | None]) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return a number that identifies each first and each second text of pairs; null where rows are one text."""
+    if not any(pairs):
+        return None, None
+    firsts, seconds = zip(*(pair for pair in pairs if pair is not None), strict=True)
+    first_N, second_N = (np.array(list(map(text_hash, texts)), np.int64) for texts in (firsts, seconds))
+    return first_N, second_N
 
 
 def _is_group(value: Any) -> bool:

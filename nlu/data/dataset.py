@@ -10,6 +10,7 @@ from nlu.config.checks.rules import content_of, data_folder, files_like, is_patt
 from nlu.config.errors import DataError, UserError
 from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
 from nlu.config.words import called
+from nlu.data.dialect import Dialect
 from nlu.storage.matching import fetch_matching
 from nlu.storage.places import is_object
 from nlu.storage.redaction import hide
@@ -77,12 +78,7 @@ class Files:
         self.fields = dict(fields or {})
         self.format = format
         self.header = header
-        self.separator = separator
-        if separator is not None and (len(separator) != 1 or separator in '"\r\n' or separator.isalnum()):
-            raise UserError(
-                f"data.separator is {separator!r} but must be one character that separates cells, such as ; or |; set "
-                "it to one, or to null for the comma of csv and the tab of tsv"
-            )
+        self.dialect = Dialect(separator)
         self.labels = labels
         self.label_separator = label_separator
         if not label_separator:

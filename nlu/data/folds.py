@@ -1,17 +1,25 @@
 """Which fold holds out which training row: a function of the rows and the seed, for cross validation.
 
-Rows that may not be torn apart (equal texts; with groups, rows of one group) make a cluster and share a fold. Clusters
+Rows that stay together (equal texts; pairs with a text in common; rows of one group) make a cluster and share a fold.
+A split without folds goes by the same clusters (`nlu.data.opening`). Clusters
 of several rows are dealt largest first, each to the fold that has least of its labels, as stratified group k-fold does;
 single rows then level every label over the folds, exactly. Rows of several labels are dealt rarest label first.
 
 Axes: N rows, K clusters, F folds, C labels, P pairs of cluster and label.
 """
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from nlu.data.seeds import generator
+
+log = logging.getLogger(__name__)
+
+MOST_SHARE = 0.5
+"""of the rows that a cluster of pairs may hold"""
 
 
 @dataclass(frozen=True)
@@ -23,20 +31,64 @@ class Fold:
     seed: int
 
 
-def clusters_of(text_hash_N: np.ndarray, group_N: np.ndarray | None = None) -> np.ndarray:
-    """Return the cluster of each row, numbered from 0; rows with the same text or the same group share one, and so do
-    groups that have a text in common."""
-    text_N = np.unique(text_hash_N, return_inverse=True)[1]
-    if group_N is None:
+def clusters_of(
+    first_N: np.ndarray, second_N: np.ndarray | None = None, group_N: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the cluster of each row, numbered from 0: rows that are connected by a text or by a group.
+
+    `first_N` identifies the text of each row. Rows that are pairs have a second one: a text that is the first of one
+    pair and the second of another connects them as well.
+    """
+    texts, text_N = np.unique(first_N, return_inverse=True)
+    nodes, linked = len(texts), []
+    if second_N is not None:
+        # What occurs as a first text keeps its number there, so that clusters are numbered in the order of first texts.
+        others = np.setdiff1d(second_N, texts)
+        place_N = np.minimum(np.searchsorted(texts, second_N), len(texts) - 1)
+        other_N = np.searchsorted(others, second_N) + len(texts)
+        linked.append(np.where(texts[place_N] == second_N, place_N, other_N))
+        nodes += len(others)
+    if group_N is not None:
+        groups, number_N = np.unique(group_N, return_inverse=True)
+        linked.append(number_N + nodes)
+        nodes += len(groups)
+    if not linked:
         return text_N
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    group_N = np.unique(group_N, return_inverse=True)[1] + len(text_N)
-    size = 2 * len(text_N)
-    links = coo_array((np.ones(len(text_N), bool), (text_N, group_N)), shape=(size, size))
+    ends = np.tile(text_N, len(linked)), np.concatenate(linked)
+    links = coo_array((np.ones(len(ends[0]), bool), ends), shape=(nodes, nodes))
     node_to_part = connected_components(links, directed=False)[1]
     return np.unique(node_to_part[text_N], return_inverse=True)[1]
+
+
+def kept_together(
+    first_N: np.ndarray, second_N: np.ndarray | None, group_N: np.ndarray | None,
+    fits: Callable[[np.ndarray], bool] = lambda cluster_N: True,
+) -> np.ndarray:  # fmt: skip
+    """Return the cluster of each row: `clusters_of`, unless second texts connect too many pairs.
+
+    A text that most pairs have, such as one of ten answers, would connect them all, and leave nothing to hold out. So
+    the pairs of a cluster with more than MOST_SHARE of the rows stay together by their first texts only, and all do
+    where the clusters do not fit the split. A warning then has the number of rows.
+    """
+    cluster_N = clusters_of(first_N, second_N, group_N)
+    if second_N is None:
+        return cluster_N
+    by_first_N = clusters_of(first_N, None, group_N)
+    sizes_K = np.bincount(cluster_N)
+    is_cut_N = sizes_K[cluster_N] > MOST_SHARE * len(cluster_N)
+    found_N = np.unique(np.where(is_cut_N, len(sizes_K) + by_first_N, cluster_N), return_inverse=True)[1]
+    if not fits(found_N):
+        is_cut_N, found_N = np.ones(len(cluster_N), bool), by_first_N
+    if len(np.unique(by_first_N[is_cut_N])) > len(np.unique(cluster_N[is_cut_N])):
+        log.warning(
+            "data: %s of the %s pairs of data.train stay together by their first text only: shared texts connect %s of "
+            "them, too many to hold out together, so a second text may be both held out and trained on",
+            f"{is_cut_N.sum():,}", f"{len(cluster_N):,}", f"{sizes_K.max():,}",
+        )  # fmt: skip
+    return found_N
 
 
 def fold_numbers(

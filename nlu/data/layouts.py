@@ -55,10 +55,10 @@ class Layout(Protocol):
     def identity(self, values: Values) -> str:
         """Return one text that is the same for rows of the same texts and no others."""
 
-    def query(self, values: Values) -> str | None:
-        """Return the text of a pair that is asked about, the first one; None where a row is one text.
+    def sides(self, values: Values) -> tuple[str, str] | None:
+        """Return both texts of a pair; None where a row is one text.
 
-        A query has several rows in many data sets, one for each candidate. Rows of one query are split off together.
+        Many data sets have a text in several pairs, on either side. Pairs that share a text are held out together.
         """
 
     def shown(self, values: Values) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Single:
     def identity(self, values: Values) -> str:
         return values["text"]
 
-    def query(self, values: Values) -> str | None:
+    def sides(self, values: Values) -> tuple[str, str] | None:
         return None
 
     def shown(self, values: Values) -> dict[str, Any]:
@@ -115,8 +115,8 @@ class Pair:
     def identity(self, values: Values) -> str:
         return values["text_a"] + SEPARATOR + values["text_b"]
 
-    def query(self, values: Values) -> str | None:
-        return values["text_a"]
+    def sides(self, values: Values) -> tuple[str, str] | None:
+        return values["text_a"], values["text_b"]
 
     def shown(self, values: Values) -> dict[str, Any]:
         return {"text_a": values["text_a"], "text_b": values["text_b"]}
@@ -169,7 +169,7 @@ class Units:
     def identity(self, values: Values) -> str:
         return SEPARATOR.join(values["tokens"]) if "tokens" in values else values["text"]
 
-    def query(self, values: Values) -> str | None:
+    def sides(self, values: Values) -> tuple[str, str] | None:
         return None
 
     def shown(self, values: Values) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from nlu.config.words import counted
 from nlu.data.building import LISTED_GROUPS
 from nlu.data.duplicates import among, repeated
 from nlu.data.examples import Examples
-from nlu.data.folds import Fold, clusters_of, fold_numbers
+from nlu.data.folds import Fold, fold_numbers, kept_together
 from nlu.data.layouts import Layout, Pair
 from nlu.data.plan import Plan
 from nlu.data.reading import Texts
@@ -63,8 +63,8 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     """Open a complete store, drop duplicates and split off a dev set as its files or the fold say.
 
     A fold takes the place of every dev set: what it holds out of the training rows is `dev`, the declared ones are
-    left out. Without one, the split goes by a hash (of the text, of a pair's first text, or of the group), so that what
-    belongs together lands on the same side, whatever the seed. Raises StoreDamaged where something is missing.
+    left out. Without one, the split goes by a hash of what belongs together, which so lands on the same side, whatever
+    the seed. Raises StoreDamaged where something is missing.
     """
     files, meta = plan.files, meta_of(folder)
     names = list(files.sources())
@@ -120,6 +120,12 @@ def _vocabulary_of(
     for rows_B in chunks_of(train.rows_N):
         counts_V += np.bincount(train.stored.tokens(rows_B), minlength=len(counts_V))
     tokenizer, numbers_V = tokenizing.restrict(built, counts_V)
+    if not counts_V[numbers_V == tokenizer.unknown_id].any():
+        log.warning(
+            "data: the vector of [UNK], which stands for all words outside the vocabulary, stays random: no training "
+            "row holds a word that occurs less than tokenizer.min_count=%d times; a higher one would train it",
+            tokenizing.min_count,
+        )
     for stored in all_stored:
         stored.renumber("tokens", numbers_V)
     return tokenizer
@@ -128,16 +134,27 @@ def _vocabulary_of(
 def _split_off(stored: StoredSet, rows_N: np.ndarray, fraction: float, group_by: str | int | None) -> np.ndarray:
     """Return which of the training rows are the dev set, by a hash of what may not stand on both sides.
 
-    That is the query, or with groups all rows that are connected by a query or a group; the smallest hash of a group
-    among them decides.
+    Of rows that stay together the smallest hash of a text decides, of pairs of a first one, with groups of a group.
     """
-    decides_N = stored.query_N[rows_N]
-    if group_by is not None:
-        cluster_N = clusters_of(decides_N, stored.group_N[rows_N])
+    decides_N = (stored.first_N if group_by is None else stored.group_N)[rows_N]
+
+    def is_dev(cluster_N: np.ndarray) -> np.ndarray:
         smallest_K = np.full(int(cluster_N.max()) + 1, np.iinfo(np.int64).max)
-        np.minimum.at(smallest_K, cluster_N, stored.group_N[rows_N])
-        decides_N = smallest_K[cluster_N]
-    return decides_N % 1_000_003 / 1_000_003 < fraction
+        np.minimum.at(smallest_K, cluster_N, decides_N)
+        return smallest_K[cluster_N] % 1_000_003 / 1_000_003 < fraction  # type: ignore[no-any-return]
+
+    def fits(cluster_N: np.ndarray) -> bool:
+        return 0 < is_dev(cluster_N).sum() < len(cluster_N)
+
+    return is_dev(kept_together(*_what_connects(stored, rows_N, group_by), fits))
+
+
+def _what_connects(
+    stored: StoredSet, rows_N: np.ndarray, group_by: str | int | None
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Return what identifies the first text of each row and, where there are such, the second one and the group."""
+    second_N = None if stored.second_N is None else stored.second_N[rows_N]
+    return stored.first_N[rows_N], second_N, None if group_by is None else stored.group_N[rows_N]
 
 
 def _held_out(
@@ -148,7 +165,9 @@ def _held_out(
 
     Rows are stratified as their target says; tagged rows have no strata and are spread only by their number.
     """
-    cluster_N = clusters_of(stored.query_N[rows_N], None if group_by is None else stored.group_N[rows_N])
+    cluster_N = kept_together(
+        *_what_connects(stored, rows_N, group_by), lambda cluster_N: cluster_N.max() + 1 >= fold.count
+    )
     if (available := int(cluster_N.max()) + 1) < fold.count:
         shown = ", ".join(groups) + (", ..." if len(groups) == LISTED_GROUPS else "")
         noun = "different first text" if isinstance(layout, Pair) else "different text"

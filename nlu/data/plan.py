@@ -10,9 +10,9 @@ from pathlib import Path
 from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
+from nlu.data.dialect import PLAIN
 from nlu.data.layouts import LAYOUTS, Layout, Pair
 from nlu.data.pieces import WORDS
-from nlu.data.readers import PLAIN, Dialect
 from nlu.data.reading import Reading, fields_of, layout_of
 from nlu.data.shared import SharedStores
 from nlu.data.store import FORMAT_VERSION
@@ -70,8 +70,8 @@ class Plan:
         """Return where the store lies on this machine, or is to lie."""
         name = self.fingerprint(self.sets)
         if isinstance(self.layout, Pair):
-            # Stores of pairs that were built before the first texts were stored lack a column.
-            name = hashlib.sha256(f"{name} with queries".encode()).hexdigest()[:24]
+            # Stores of pairs that were built before both texts were stored lack a column.
+            name = hashlib.sha256(f"{name} with both texts".encode()).hexdigest()[:24]
         return cache_dir() / "stores" / name
 
     def _settings(self) -> dict[str, object]:
@@ -95,7 +95,7 @@ def plan_of(
     empty: Target = build_target({TARGET: target}, files, trusted=trusted)
     fields = fields_of(files, sets["train"], type(empty).roles)
     layout = LAYOUTS[layout_of(fields, layouts, type(empty).roles, files, sets["train"])]
-    reading = Reading(fields, files.format, files.header, files.max_rows, group_by, Dialect(files.separator))
+    reading = Reading(fields, files.format, files.header, files.max_rows, group_by, files.dialect)
     return Plan(
         files, sets, reading, layout, empty, tokenizing.given(vocab, pretrained), tokenizing,
         shared=SharedStores(shared) if shared else None,

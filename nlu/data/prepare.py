@@ -21,7 +21,6 @@ from nlu.data.layouts import LAYOUTS
 from nlu.data.opening import Store, meta_of, open_sets, open_store
 from nlu.data.parts import Chunks
 from nlu.data.plan import Plan, plan_of
-from nlu.data.readers import Dialect
 from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header_as_row, texts_for_vocabulary
 from nlu.data.store import StoreDamaged
 from nlu.data.targets import Target
@@ -100,7 +99,7 @@ def prepare_scoring(
     first = next(iter(sets.values()))
     fields = fields_of(files, first, roles)
     layout_of(fields, [layout], roles, files, first)
-    reading = Reading(fields, files.format, files.header, files.max_rows, group_by, Dialect(files.separator))
+    reading = Reading(fields, files.format, files.header, files.max_rows, group_by, files.dialect)
     plan = Plan(files, sets, reading, LAYOUTS[layout], target, tokenizer, None, is_trained=True)
 
     def open_it(folder: Path) -> Store:

@@ -5,7 +5,6 @@ caller's decision. Memory does not grow with the number of rows, except for one 
 for the texts of a workbook.
 """
 
-import csv
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any, Self, TextIO
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
 from nlu.config.words import called, counted
+from nlu.data.dialect import PLAIN, SEPARATED_BY, Dialect
 from nlu.data.workbook import text_rows
 
 SUFFIX_FORMATS = {
@@ -31,10 +31,6 @@ LIST_ROLES = ("tokens", "tags", "spans")
 """Fields that the cell of a table cannot hold."""
 TABLES = ("csv", "tsv", "xlsx")
 """formats whose rows are cells, and whose first row may name them"""
-SEPARATED_BY = {"csv": ",", "tsv": "\t"}
-"""What stands between the cells of a table, unless it is set."""
-SEPARATORS = {"\t": "tsv", ",": "csv", ";": None, "|": None}
-"""What tables are separated by, and the format that reads them so."""
 BLANKS = re.compile("[ \t]+")
 """What separates CoNLL columns; the wide space of Chinese text is a token like any other."""
 
@@ -84,19 +80,6 @@ class Mark:
     number: int
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """How the cells of a csv or tsv file are written, as far as its format leaves that open."""
-
-    separator: str | None = None
-    """the character between two cells; null: that of the format"""
-
-    def between(self, file_format: str) -> str:
-        """Return what separates the cells of a file in this format."""
-        return self.separator or SEPARATED_BY[file_format]
-
-
-PLAIN = Dialect()
 Fields = dict[str, str | int]
 DOCUMENT_MARK = "-DOCSTART-"
 GROUP = "group"
@@ -153,11 +136,6 @@ def format_of(path: Path, file_format: str) -> str:
     return chosen
 
 
-MAX_CELL = 1 << 24
-"""characters of a csv cell; without a limit, quotes that never close would take in the rest of the file"""
-csv.field_size_limit(MAX_CELL)
-
-
 def has_header(fields: Fields, header: bool | None) -> bool:
     """Whether the first row of a table names its columns: as set, else where a field other than the group is given by
     name."""
@@ -178,7 +156,7 @@ def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list
         return next((cells for _, cells in text_rows(path)), [])
     if chosen in SEPARATED_BY:
         with open(path, encoding="utf-8-sig", newline="\n" if chosen == "tsv" else "") as lines:
-            return next((cells for _, cells in _cells(chosen, path, lines, dialect)), [])
+            return next((cells for _, cells in dialect.cells(chosen, path, lines)), [])
     if chosen in ("jsonl", "json"):
         return next((list(record) for _, record in _records(path, chosen) if isinstance(record, dict)), [])
     return []
@@ -188,38 +166,11 @@ def _read_text_table(
     kind: str, path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect
 ) -> Iterator[Row | BadRow]:
     with open(path, encoding="utf-8-sig", newline="\n" if kind == "tsv" else "") as lines:
-        yield from _table(path, _cells(kind, path, watch(lines), dialect), fields, header, kind, dialect)
-
-
-def _cells(kind: str, path: Path, lines: Any, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the cells of each row of a table, as it is written in a csv or tsv file."""
-    separator = dialect.between(kind)
-    if kind == "csv":
-        yield from _numbered_csv(path, csv.reader(lines, strict=True, delimiter=separator))
-        return
-    for number, line in _lines(lines):
-        if line.strip("\r\n"):
-            yield number, line.rstrip("\r\n").split(separator)
+        yield from _table(path, dialect.cells(kind, path, watch(lines)), fields, header, kind, dialect)
 
 
 def _read_xlsx(path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect) -> Iterator[Row | BadRow]:
     yield from _table(path, text_rows(path), fields, header)
-
-
-def _numbered_csv(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
-    while True:
-        number = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise DataError(
-                f"{path}:{number}: the quotes of this row do not close ({error}); mend the row, "
-                "or set data.format=tsv where the file is separated by tabs and not quoted"
-            ) from None
-        if cells:
-            yield number, cells
 
 
 def _table(
@@ -247,7 +198,7 @@ def _table(
 
 def _columns(path: Path, fields: Fields, first: list[str], header: bool, kind: str, dialect: Dialect) -> dict[str, int]:
     columns = {}
-    other_separator = _other_separator(first, kind, dialect)
+    other_separator = dialect.remedy(first, kind)
     for role, column in fields.items():
         if isinstance(column, int):
             if column >= len(first):
@@ -279,19 +230,6 @@ def _columns(path: Path, fields: Fields, first: list[str], header: bool, kind: s
         else:
             columns[role] = first.index(column)
     return columns
-
-
-def _other_separator(first: list[str], kind: str, dialect: Dialect) -> str | None:
-    """What to do about a first row that is one cell and holds what separates other tables; None for any other."""
-    found = [separator for separator in SEPARATORS if len(first) == 1 and separator in first[0]]
-    if not found or kind not in SEPARATED_BY:
-        return None
-    other = SEPARATORS[found[0]]
-    if dialect.separator is not None:
-        remedy = "correct data.separator, or leave it out"
-    else:
-        remedy = f"set data.format={other}" if other else f"set data.separator to {found[0]!r}"
-    return f"the separator of this file seems to be {found[0]!r}: {remedy}"
 
 
 def _read_json(

@@ -14,13 +14,12 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.layouts import ROLES, chosen_layout, missing_roles, usual_fields
 from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files, SourceFile
+from nlu.data.dialect import PLAIN, Dialect
 from nlu.data.layouts import Layout
 from nlu.data.readers import (
     GROUP,
-    PLAIN,
     TABLES,
     BadRow,
-    Dialect,
     Fields,
     Mark,
     Row,
@@ -96,7 +95,7 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
         return files.fields
     path = sources[0].path
     try:
-        names = column_names(path, files.format, Dialect(files.separator))
+        names = column_names(path, files.format, files.dialect)
     except UnicodeDecodeError as error:
         raise not_utf_8(path, error) from None
     if files.header is False and format_of(path, files.format) in TABLES:
@@ -132,7 +131,7 @@ def layout_of(
     if lacking := missing_roles(layouts, targets, present, files.format):
         seen, columns = "", ""
         if not files.fields:
-            names = column_names(sources[0].path, files.format, Dialect(files.separator))
+            names = column_names(sources[0].path, files.format, files.dialect)
             seen, columns = f", so that fields are told by the columns' names: {fields}", f" ({_listed(names)})"
         raise DataError(
             f"data.fields is {files.fields or 'null'}{seen}, but the task needs {', '.join(lacking)} as well; set "

@@ -56,17 +56,19 @@ class Origin:
     """number of the row's file among the set's"""
     number_N: np.ndarray
     """line or place of the row in its file"""
-    query_N: np.ndarray | None = None
-    """int64, the same for equal first texts; null where a row is one text"""
+    first_N: np.ndarray | None = None
+    """int64, the same for equal texts, be they the first or the second of their pairs; null where a row is one text"""
+    second_N: np.ndarray | None = None
+    """the same of the second texts"""
 
 
-def schema(target: pa.DataType | None, *, with_query: bool = False, with_places: bool = False) -> pa.Schema:
-    """Return the columns of a set whose targets are of this type, None where its rows have none; `with_query` where
+def schema(target: pa.DataType | None, *, with_sides: bool = False, with_places: bool = False) -> pa.Schema:
+    """Return the columns of a set whose targets are of this type, None where its rows have none; `with_sides` where
     they are pairs of texts, `with_places` where they are texts of which each word is tagged."""
     columns = {"tokens": pa.list_(pa.int32()), "boundary": pa.int32(), "words": pa.list_(pa.int32())}
     columns |= {} if target is None else {"target": target}
     columns |= {"text_hash": pa.int64(), "group": pa.int64(), "file": pa.int32(), "number": pa.int64()}
-    columns |= {"query": pa.int64()} if with_query else {}
+    columns |= {"first": pa.int64(), "second": pa.int64()} if with_sides else {}
     return pa.schema(columns | ({"places": pa.list_(pa.int32())} if with_places else {}))
 
 
@@ -143,11 +145,11 @@ def record_batch(encoded: Encoded, targets: list[Any], target: pa.DataType | Non
         _numbers(origin.file_N, np.int32),
         _numbers(origin.number_N, np.int64),
     ]
-    columns += [] if origin.query_N is None else [_numbers(origin.query_N, np.int64)]
+    columns += [_numbers(side_N, np.int64) for side_N in (origin.first_N, origin.second_N) if side_N is not None]
     columns += [] if encoded.places is None else [_lists(encoded.places, encoded.place_counts_N)]
     return pa.record_batch(
         columns,
-        schema=schema(target, with_query=origin.query_N is not None, with_places=encoded.places is not None),
+        schema=schema(target, with_sides=origin.first_N is not None, with_places=encoded.places is not None),
     )
 
 
@@ -234,9 +236,14 @@ class StoredSet:
         return self._column("group")
 
     @cached_property
-    def query_N(self) -> np.ndarray:
-        """Hash of the text that must not stand on both sides of a split: of a pair the first one."""
-        return self._column("query") if self.has("query") else self.text_hash_N
+    def first_N(self) -> np.ndarray:
+        """Hash of each row's text, of a pair that of the first one."""
+        return self._column("first") if self.has("first") else self.text_hash_N
+
+    @cached_property
+    def second_N(self) -> np.ndarray | None:
+        """Hash of the second text of each pair; null where a row is one text."""
+        return self._column("second") if self.has("second") else None
 
     def has(self, column: str) -> bool:
         """Whether the rows were written with this column, which only some layouts have."""

@@ -71,6 +71,11 @@ class Tokenizer:
         )
         return together != apart and together == spaced
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """The number of each token."""
+        return dict(self.backend.get_vocab(with_added_tokens=True))
+
     def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of all texts without special ones: flat int32 and the count of each text."""
         if self._pieces is not None:

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO, Protocol
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
+from nlu.data.dialect import PLAIN
 from nlu.data.originals import BOM, Original, Originals, token_lines
-from nlu.data.readers import PLAIN
 from nlu.data.workbook import MOST_ROWS, cell_text, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
 from nlu.inference.columns import Columns, text_of
 from nlu.metrics.kinds import PREDICTION, Cell, Holds, SpanKind

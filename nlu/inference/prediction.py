@@ -37,7 +37,7 @@ from nlu.training.ranks import Ranks, process_group
 log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 4096
-KEYS = {f"data.{key}": f"input.{key}" for key in ("fields", "format", "header")}
+KEYS = {f"data.{key}": f"input.{key}" for key in ("fields", "format", "header", "separator")}
 """what readers of training rows call a key, and what it is called here"""
 USED = ("average.safetensors", "labels.json", "model.safetensors", "tokenizer.json")
 """files of a checkpoint"""
@@ -191,7 +191,10 @@ class _Work:
             "decided": [run.decided for run in self.predictor.runs], "device": self.predictor.device.type,
             "max_len": trained.config.data["max_len"], "separator": trained.config.data.get("label_separator"),
             "input": file_digest(self.source.path),
-            "reading": [self.source.file_format, self.source.fields, self.source.header],
+            "reading": [
+                self.source.file_format, self.source.fields, self.source.header,
+                *([self.source.dialect.separator] if self.source.dialect.separator else []),
+            ],
             "columns": list(self.columns.holds), "on_bad_row": config.on_bad_row, "max_rows": config.max_rows,
             "precision": trained.config.precision, "chunk_rows": CHUNK_ROWS,
         }  # fmt: skip

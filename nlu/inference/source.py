@@ -16,9 +16,10 @@ from nlu.config.words import counted, show_as
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files
+from nlu.data.dialect import Dialect
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals
-from nlu.data.readers import BadRow, Dialect, Fields, Row, column_names, format_of
+from nlu.data.readers import BadRow, Fields, Row, column_names, format_of
 from nlu.inference.rows import alternatives_of, either
 from nlu.inference.trained import Trained
 
@@ -58,7 +59,7 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
     if file_format == "auto" and isinstance(own, str) and Path(own).suffix == path.suffix:
         file_format = data["format"]
     file_format = format_of(path, file_format)
-    dialect = _dialect(data, file_format)
+    dialect = Dialect(asked.separator) if asked.separator is not None else _dialect(data, file_format)
     fields = _fields(trained, asked, path, file_format, dialect)
     header = asked.header
     if header is None and not asked.fields and all(isinstance(column, int) for column in fields.values()):

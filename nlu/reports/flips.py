@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from nlu.config.checks.rules import DATA_TARGET, data_folder
 from nlu.config.errors import DataError, UserError
+from nlu.data.dialect import Dialect
 from nlu.data.readers import Row, read_rows
 from nlu.metrics.kinds import kind_of
 from nlu.reports.runs import RunRecord
@@ -234,7 +235,9 @@ def _rows(run: RunRecord, path: Path, numbers: set[int]) -> Iterator[Row]:
     fields = {key.removeprefix(prefix): value for key, value in run.config.items() if key.startswith(prefix)}
     last = max(numbers)
     try:
-        for row in read_rows(path, run.config.get("data.format", "auto"), fields, run.config.get("data.header")):
+        dialect = Dialect(run.config.get("data.separator"))
+        file_format = run.config.get("data.format", "auto")
+        for row in read_rows(path, file_format, fields, run.config.get("data.header"), dialect=dialect):
             if row.number in numbers and isinstance(row, Row):
                 yield row
             if row.number >= last:

@@ -68,7 +68,7 @@ def build_run(
     )  # fmt: skip
     clock = Clock(len(store.sets["train"]), trainer.batch_size * trainer.accumulation)
     scheduler = build(config.scheduler, trusted=trusted)
-    state = resume(checkpoint, stepper, order_key) if checkpoint else State()
+    state = resume(checkpoint, stepper, order_key, store.tokenizer) if checkpoint else State()
     return Training(
         trainer, config.seed, task, scheduler, stepper, store, state, clock, order_key, checkpoints, run_dir, progress,
         Journal(ranks, build(config.tracker, trusted=trusted)), trial, after_save,

@@ -13,8 +13,10 @@ from torch import nn
 
 from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
+from nlu.config.words import counted
 from nlu.data.opening import Store
-from nlu.runs.checkpoint import OrderKey, read_order, source_of
+from nlu.data.tokenizing import Tokenizer, load_tokenizer
+from nlu.runs.checkpoint import OrderKey, damaged, read_order, source_of
 from nlu.runs.state import State
 from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper
@@ -75,9 +77,10 @@ PASSED_OVER = {"world_size", "store", "machine"}
 """differences that are told, or covered by others, and do not keep a run from going on"""
 
 
-def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey) -> State:
-    """Load a saved state. Raises CheckpointError where its position means another order of examples, or its best
-    evaluations are of other sets. The rows are compared before weights are read, since a vocabulary may depend on them.
+def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: Tokenizer) -> State:
+    """Load a saved state. Raises CheckpointError if its position means another order of examples, its best
+    evaluations are of other sets, or its tokens have other numbers. The rows are compared first, since a vocabulary may
+    depend on them, and weights are read last.
     """
     step, saved = read_order(checkpoint)
     if "machine" not in saved:
@@ -93,6 +96,7 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey) -> State:
             remedy="write the values of its config.yaml, with the same files, to go on, or take only its weights with "
             "model.pretrained=RUN/last",
         )
+    _require_vocabulary(checkpoint, tokenizer)
     state, _ = stepper.saved.load(checkpoint)
     stepper.precision.load_state(state.precision)
     for change in changes(saved, order_key):
@@ -101,6 +105,28 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey) -> State:
         log.warning("%s, so the order of examples, dropout masks and bytes may differ from an unbroken run", change)
     log.info("continuing from %s at step %d", source_of(checkpoint), state.step)
     return state
+
+
+def _require_vocabulary(checkpoint: Path, tokenizer: Tokenizer) -> None:
+    """Raise CheckpointError where tokens have other numbers than those by which the weights were trained.
+
+    Where the rows are the same, that is so with a vocabulary that another version built of them.
+    """
+    last = source_of(checkpoint)
+    try:
+        before = load_tokenizer(checkpoint, None)
+    except Exception as error:
+        # The library has no class for a file that it cannot read.
+        raise damaged(last, error) from error
+    if before is None or (there := before.vocabulary) == (here := tokenizer.vocabulary):
+        return
+    differing = sum(there.get(token) != number for token, number in here.items())
+    raise CheckpointError(
+        f"{last} was trained with a vocabulary of {counted(len(there), 'token')}; the one that this version builds "
+        f"from the same rows has {len(here):,}, {differing:,} of them new or with another number, so the run cannot "
+        f"continue; continue it with the version that began it, or take its weights and its vocabulary with "
+        f"model.pretrained={last.parent.parent}/last in another hydra.run.dir"
+    )
 
 
 def changes(saved: OrderKey, here: OrderKey) -> list[str]:

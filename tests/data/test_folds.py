@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nlu.data.folds import clusters_of, fold_numbers
+from nlu.data.folds import clusters_of, fold_numbers, kept_together
 from nlu.data.seeds import generator
 
 LABELS = st.lists(st.integers(0, 4), min_size=2, max_size=80)
@@ -33,16 +33,16 @@ def test_no_text_and_no_group_is_in_two_folds(labels, data):
     text_N = np.array(data.draw(st.lists(st.integers(0, size), min_size=size, max_size=size)))
     group_N = np.array(data.draw(st.lists(st.integers(0, size), min_size=size, max_size=size)))
     for groups in (None, group_N):
-        cluster_N = clusters_of(text_N, groups)
+        cluster_N = clusters_of(text_N, group_N=groups)
         available = cluster_N.max() + 1
         if available < 2:
             continue
         count = data.draw(st.integers(2, min(6, available)))
         fold_N = fold_numbers(cluster_N, np.array(labels), count=count, seed=1)
         assert set(fold_N) == set(range(count)), "a fold has no rows"
-        for kept_together in (text_N, *([group_N] if groups is not None else [])):
-            for value in set(kept_together):
-                assert len(set(fold_N[kept_together == value])) == 1
+        for together_N in (text_N, *([group_N] if groups is not None else [])):
+            for value in set(together_N):
+                assert len(set(fold_N[together_N == value])) == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=12, max_size=40), st.integers(2, 5))
@@ -63,12 +63,48 @@ def test_single_rows_level_what_texts_that_stand_several_times_left_uneven():
 
 
 def test_groups_that_share_a_text_are_one():
-    assert clusters_of(np.array([1, 2, 2, 3]), np.array([7, 7, 8, 9])).tolist() == [0, 0, 0, 1]
+    assert clusters_of(np.array([1, 2, 2, 3]), group_N=np.array([7, 7, 8, 9])).tolist() == [0, 0, 0, 1]
 
 
 def test_rows_that_share_neither_text_nor_group_are_strangers():
-    assert clusters_of(np.array([1, 2, 3]), np.array([8, 7, 9])).tolist() == [0, 1, 2]
-    assert clusters_of(np.array([3, 1, 2, 1]), np.array([7, 8, 9, 9])).tolist() == [1, 0, 0, 0]
+    assert clusters_of(np.array([1, 2, 3]), group_N=np.array([8, 7, 9])).tolist() == [0, 1, 2]
+    assert clusters_of(np.array([3, 1, 2, 1]), group_N=np.array([7, 8, 9, 9])).tolist() == [1, 0, 0, 0]
+
+
+PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=40)
+
+
+@given(PAIRS, st.booleans())
+def test_pairs_are_in_one_cluster_exactly_if_a_chain_of_common_texts_or_groups_joins_them(rows, with_groups):
+    first_N, second_N, group_N = np.array(rows).T
+    cluster_N = clusters_of(first_N, second_N, group_N if with_groups else None)
+    owned = [{("text", a), ("text", b), *([("group", group)] if with_groups else [])} for a, b, group in rows]
+    for start in range(len(rows)):
+        reached = set(owned[start])
+        while any(own & reached and not own <= reached for own in owned):
+            reached |= set().union(*(own for own in owned if own & reached))
+        assert [bool(own & reached) for own in owned] == (cluster_N == cluster_N[start]).tolist()
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=40))
+def test_second_texts_that_each_occur_once_change_no_cluster(firsts):
+    first_N = np.array(firsts)
+    second_N = 1000 - np.arange(len(first_N))
+    assert clusters_of(first_N, second_N).tolist() == clusters_of(first_N).tolist()
+
+
+def test_a_text_that_connects_most_pairs_keeps_none_of_them_together_and_that_is_said(caplog):
+    # Pairs 0 to 5 have the second text 90 in common, the pairs behind them 91 and 92.
+    first_N = np.array([0, 0, 1, 2, 3, 4, 5, 6, 7, 8])
+    second_N = np.array([90, 90, 90, 90, 90, 90, 91, 91, 92, 92])
+    assert kept_together(first_N, second_N, None).tolist() == [2, 2, 3, 4, 5, 6, 0, 0, 1, 1]
+    told = "6 of the 10 pairs of data.train stay together by their first text only: shared texts connect 6"
+    assert told in caplog.text
+    caplog.clear()
+    assert kept_together(first_N[2:], second_N[2:], None).tolist() == [0, 0, 0, 0, 1, 1, 2, 2]
+    assert caplog.text == "", "half of the pairs"
+    by_first = kept_together(first_N[2:], second_N[2:], None, fits=lambda cluster_N: cluster_N.max() >= 5)
+    assert by_first.tolist() == list(range(8)) and "8 of the 8 pairs" in caplog.text
 
 
 def test_large_clusters_are_dealt_before_small_ones():

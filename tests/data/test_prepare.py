@@ -147,6 +147,14 @@ def test_another_vocabulary_file_makes_another_store(write, open_files):
     assert words_of(stores[0], "train") == ["good [UNK]", "[UNK] [UNK]", "[UNK]"]
 
 
+@pytest.mark.parametrize(("least", "words", "is_trained"), [(1, "fine", False), (2, "fine", True), (2, "good", False)])
+def test_an_unknown_token_that_no_training_row_trains_is_warned_of(write, open_files, caplog, least, words, is_trained):
+    train = write("train.tsv", f"good\t1\ngood\t0\n{words} good\t1\n")
+    open_files(train=train, dev=train, tokenizing=WordPiece(min_count=least))
+    assert ("the vector of [UNK]" in caplog.text) != is_trained
+    assert f"tokenizer.min_count={least} times" in caplog.text or is_trained
+
+
 def test_what_only_chooses_among_the_rows_opens_the_same_store(write, open_files):
     train = write("train.tsv", "".join(f"text {i}\t{i % 2}\n" for i in range(60)))
     opened = [open_files(train=train, **choice) for choice in ({}, {"dev_fraction": 0.5}, {"drop_duplicates": True})]
@@ -291,6 +299,25 @@ def test_a_query_with_several_candidates_stays_on_one_side(write, open_files, la
     sides = [texts_of(train, store.sets[name]) for name in ("train", "dev")]
     assert len(sides[0]) + len(sides[1]) == 200 and min(map(len, sides)) >= 20
     assert not set(sides[0]) & set(sides[1])
+
+
+@pytest.mark.parametrize("layout", ["pair", "sides"])
+@pytest.mark.parametrize("fold", [None, Fold(1, 4, 1)], ids=["split", "fold"])
+def test_pairs_that_share_a_text_on_either_side_stay_on_one_side(write, open_files, layout, fold):
+    rows = [(f"{a} {i}", f"{b} {i}") for i in range(60) for a, b in ("xy", "zx", "wz")]
+    train = write("train.tsv", "".join(f"{a}\t{b}\t{n % 2}\n" for n, (a, b) in enumerate(rows)))
+    store = open_files(layout, train=train, fields=PAIR_FIELDS, dev_fraction=0.3, fold=fold)
+    sides = [{text for row in store.sets[name].rows_N for text in rows[row]} for name in ("train", "dev")]
+    assert not sides[0] & sides[1] and min(map(len, sides)) >= 30
+
+
+@pytest.mark.parametrize("fold", [None, Fold(1, 4, 1)], ids=["split", "fold"])
+def test_pairs_with_few_second_texts_are_held_out_by_their_first(write, open_files, fold, caplog):
+    train = write("train.tsv", "".join(f"question {i // 2}\tanswer {i % 3}\t{i % 2}\n" for i in range(120)))
+    store = open_files("sides", train=train, fields=PAIR_FIELDS, dev_fraction=0.3, fold=fold)
+    questions = [{row // 2 for row in store.sets[name].rows_N} for name in ("train", "dev")]
+    assert not questions[0] & questions[1] and min(map(len, questions)) >= 10
+    assert "120 of the 120 pairs of data.train stay together by their first text only" in caplog.text
 
 
 def test_groups_stay_on_one_side_of_the_dev_split_and_so_do_texts_that_join_them(write, open_files):
@@ -573,7 +600,7 @@ def test_groups_make_a_store_of_their_own_and_dev_needs_no_such_column(write, op
         ("9567c46e5194b1518861ab45", "single", {}),
         ("4ac941db9a27d12329e4b1bb", "single",
          {"group_by": 1, "max_len": 64, "on_bad_row": "skip", "max_rows": 7, "labels": ["1", "0"]}),
-        ("4860d76e10e45a80fb456dfd", "pair", {"fields": {"text_a": 0, "text_b": 0, "label": 1}, "header": False}),
+        ("bc52d445835f906b200b6081", "pair", {"fields": {"text_a": 0, "text_b": 0, "label": 1}, "header": False}),
         ("0f6b1f8ab1c81eee4c7111d8", "single",
          {"separator": ";", "target": "nlu.data.targets.LabelSet", "label_separator": ","}),
         ("bc4a34f66879aadf52bd29cc", "units", {"fields": {"text": "text", "spans": "label"}}),

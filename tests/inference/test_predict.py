@@ -91,6 +91,17 @@ def test_a_csv_keeps_every_byte_of_its_rows(run: Path, tmp_path: Path) -> None:
         ]
 
 
+def test_cells_of_a_csv_may_be_separated_by_another_character(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text('id;text\n1;"a b; c"\n2;c, d\n')
+    predict(f"run={run}", f"input={tmp_path}/new.csv", "input.separator=';'", f"output={tmp_path}/out.csv")
+    with open(tmp_path / "out.csv", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter=";"))
+    assert [(row["id"], row["text"]) for row in rows] == [("1", "a b; c"), ("2", "c, d")]
+    assert [row["prediction"] for row in rows] == [
+        one["prediction"] for one in of_texts(run, tmp_path, ["a b; c", "c, d"])
+    ]
+
+
 def of_texts(run: Path, folder: Path, texts: list[str]) -> list[dict[str, Any]]:
     write(folder / "texts.jsonl", [{"text": text} for text in texts])
     predict(f"run={run}", f"input={folder}/texts.jsonl", f"output={folder}/of_texts.jsonl")
@@ -264,6 +275,7 @@ def test_the_command_itself_writes_what_the_tests_find_in_its_parts(run: Path, t
         (["output=OUT/o.csv", "input=OUT/absent.csv"], ["no file here"]),
         (["output=OUT/o.csv", "input.fields={text: texts}"], ["is 'texts', but the header has", "nearest: text"]),
         (["output=OUT/o.csv", "input.fields={label: text}"], ["the run reads text"]),
+        (["output=OUT/o.csv", "input.separator=ab"], ["input.separator is 'ab' but must be one character"]),
         (["output=OUT/o.csv", "checkpoint=best-7"], ["no checkpoint best-7", "best-1, best-2, last"]),
         (["output=OUT/o.csv", "checkpoint=OUT"], ["is no checkpoint"]),
         (["output=OUT/o.csv", "run=ABOVE"], ["holds no config.yaml", "run: name one"]),

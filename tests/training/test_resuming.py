@@ -199,6 +199,23 @@ def test_other_rows_are_named_as_such_though_the_vocabulary_that_hangs_on_them_i
     assert "damaged" not in said and "scored while training" not in said and not (tmp_path / "second").exists()
 
 
+def test_a_vocabulary_that_an_earlier_version_built_of_the_same_rows_is_said_to_be_another(
+    broken: tuple[Path, tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir, options = broken
+    path = run_dir / "checkpoints" / "last" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    vocab = content["model"]["vocab"]
+    # Two words of the same frequency in the other order: every shape is the same.
+    (first, a), (second, b) = list(vocab.items())[-2:]
+    content["model"]["vocab"] |= {first: b, second: a}
+    path.write_text(json.dumps(content))
+    train(*options, f"hydra.run.dir={run_dir}", status=2)
+    said = capsys.readouterr().err
+    assert f"was trained with a vocabulary of {len(vocab)} tokens" in said and "2 of them new or with another" in said
+    assert f"model.pretrained={run_dir}/last" in said and "damaged" not in said
+
+
 def test_other_tokens_of_the_same_rows_are_not_told_as_other_rows(
     broken: tuple[Path, tuple[str, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

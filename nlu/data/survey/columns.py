@@ -9,6 +9,7 @@ from typing import Any
 
 from nlu.config.errors import DataError
 from nlu.data.charset import not_utf_8
+from nlu.data.dialect import PLAIN, Dialect
 from nlu.data.readers import Fields, Row, column_names, format_of, read_rows
 from nlu.data.reading import HEADER_WORDS
 from nlu.data.targets.names import NUMBER
@@ -104,7 +105,7 @@ class _Column:
         return few and self.distinct > 1 and not self.holds(dict)
 
 
-def guess(path: Path, file_format: str, header: bool | None) -> Guess:
+def guess(path: Path, file_format: str, header: bool | None, dialect: Dialect = PLAIN) -> Guess:
     """Return how a file seems to be read; `header` null: looked for.
 
     Raises DataError where the file is empty, cannot be read or has no column of texts.
@@ -115,7 +116,7 @@ def guess(path: Path, file_format: str, header: bool | None) -> Guess:
             return Guess({}, None, chosen)
         if chosen == "conll":
             return _of_conll(path)
-        columns, header = _columns(path, chosen, header)
+        columns, header = _columns(path, chosen, header, dialect)
     except UnicodeDecodeError as error:
         raise not_utf_8(path, error) from None
     if not columns or not columns[0].values:
@@ -156,15 +157,17 @@ def _of_conll(path: Path) -> Guess:
     return Guess({"tokens": 0, "tags": place}, None, "conll", reasons)
 
 
-def _columns(path: Path, chosen: str, header: bool | None) -> tuple[list[_Column], bool | None]:
-    names = column_names(path, chosen)
+def _columns(path: Path, chosen: str, header: bool | None, dialect: Dialect) -> tuple[list[_Column], bool | None]:
+    names = column_names(path, chosen, dialect)
     if chosen not in ("csv", "tsv"):
-        rows = list(islice(_values(path, chosen, {name: name for name in names}, None), SAMPLED_ROWS))
+        rows = list(islice(_values(path, chosen, {name: name for name in names}, None, dialect), SAMPLED_ROWS))
         return [_Column(name, [row.get(name) for row in rows]) for name in names], None
-    if len(names) == 1:
+    if len(names) == 1 and dialect.separator is None:
         _require_own_separator(path, chosen)
+    elif remedy := dialect.remedy(names, chosen):
+        raise DataError(f"{path}:1: {remedy}")
     numbers: Fields = {str(place): place for place in range(len(names))}
-    rows = list(islice(_values(path, chosen, numbers, False), SAMPLED_ROWS + 1))
+    rows = list(islice(_values(path, chosen, numbers, False, dialect), SAMPLED_ROWS + 1))
     by_place = [[row[key] for row in rows] for key in numbers]
     if header is None:
         header = bool(rows) and _is_header(by_place)
@@ -186,13 +189,17 @@ def _require_own_separator(path: Path, chosen: str) -> None:
         is_table = len(sample) >= LEAST_LINES and len(widths) == 1 and 1 not in widths
         if is_table and all(cell.strip() and '"' not in cell for row in cells for cell in row):
             raise DataError(
-                f"{path}: a {chosen} file of one column, whose lines all hold {separator!r}; write commas or tabs "
-                "between the cells, as .csv or .tsv, or say that it is one column by --fields text=0"
+                f"{path}: a {chosen} file of one column, whose lines all hold {separator!r}; say that this "
+                f"separates the cells by {_flag(separator)}, or that it is one column by --fields text=0"
             )
 
 
-def _values(path: Path, chosen: str, fields: Fields, header: bool | None) -> Iterator[dict[str, Any]]:
-    return (row.values for row in read_rows(path, chosen, fields, header) if isinstance(row, Row))
+def _flag(separator: str) -> str:
+    return "--format tsv" if separator == "\t" else f"--separator '{separator}'"
+
+
+def _values(path: Path, chosen: str, fields: Fields, header: bool | None, dialect: Dialect) -> Iterator[dict[str, Any]]:
+    return (row.values for row in read_rows(path, chosen, fields, header, dialect=dialect) if isinstance(row, Row))
 
 
 def _is_header(columns: Sequence[Sequence[str]]) -> bool:

@@ -162,8 +162,8 @@ def _of_texts(report: Report, survey: Survey) -> Iterator[str]:
         share = survey.unknown.tokens / max(1, int(survey.tokens_N.sum()))
         if share > MUCH_UNKNOWN:
             yield (
-                f"{survey.name}: {share:.1%} of the tokens are unknown to the tokenizer; is it one for "
-                f"{survey.letters.language()}?"
+                f"{survey.name}: {share:.1%} of the tokens are unknown to the tokenizer, which may be for another "
+                f"language than these texts ({survey.letters.language()})"
             )
     damaged = survey.letters.classes["r"]
     if damaged:
@@ -223,6 +223,8 @@ def _set_words(report: Report) -> list[str]:
     suffixes = [SUFFIX_FORMATS.get(file.path.suffix.lower()) for file in train.source.files]
     if reading.file_format != "auto" and set(suffixes) != {reading.file_format}:
         words.append(f"data.format={reading.file_format}")
+    if (separator := reading.dialect.separator) is not None:
+        words.append(f'data.separator="{separator}"')
     if reading.header is not None and reading.header != has_header(reading.fields, None):
         words.append(f"data.header={str(reading.header).lower()}")
     return words

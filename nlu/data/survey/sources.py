@@ -15,7 +15,8 @@ from nlu.config.nearest import hint
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
 from nlu.data.dataset import Files, SourceFile
-from nlu.data.readers import Dialect, Fields
+from nlu.data.dialect import Dialect
+from nlu.data.readers import Fields
 from nlu.data.reading import Reading
 from nlu.data.survey.columns import Guess, guess
 from nlu.data.survey.walk import Source
@@ -25,8 +26,9 @@ FILES = "nlu.data.dataset.Files"
 
 
 def of_files(
-    written: Sequence[str], fields: Fields | None, file_format: str, header: bool | None, max_rows: int | None
-) -> list[Source]:
+    written: Sequence[str], fields: Fields | None, file_format: str, header: bool | None, max_rows: int | None,
+    separator: str | None = None,
+) -> list[Source]:  # fmt: skip
     """Return a set for each file, or one of all where each file is the rows of a label.
 
     Raises DataError for a file that is not there, is empty or lacks a column, UserError for names that occur twice.
@@ -37,10 +39,10 @@ def of_files(
         reading = Reading({}, "lines", None, max_rows, None)
         files = [replace(file, label=name) for name, file in named]
         return [Source("texts", files, reading, "each line is a text, its file says the label")]
-    sources = []
+    sources, dialect = [], Dialect(separator)
     for name, (_, file) in zip(_names(named), named, strict=True):
-        how = _how(file.path, fields, file_format, header)
-        reading = Reading(how.fields, how.file_format, how.header, max_rows, None)
+        how = _how(file.path, fields, file_format, header, dialect)
+        reading = Reading(how.fields, how.file_format, how.header, max_rows, None, dialect)
         sources.append(Source(name, [file], reading, how.sentence()))
     return sources
 
@@ -65,11 +67,11 @@ def _names(named: Sequence[tuple[str | None, SourceFile]]) -> list[str]:
     return names
 
 
-def _how(path: Path, fields: Fields | None, file_format: str, header: bool | None) -> Guess:
+def _how(path: Path, fields: Fields | None, file_format: str, header: bool | None, dialect: Dialect) -> Guess:
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty; give a file with rows")
     if fields is None:
-        return guess(path, file_format, header)
+        return guess(path, file_format, header, dialect)
     if file_format != "lines" and chosen_layout(list(TEXT_ROLES), fields) is None:
         raise UserError(
             f"--fields names {', '.join(fields)}, but a survey needs a column of texts; give text=COLUMN, "
@@ -94,11 +96,11 @@ def of_choice(name: str, max_rows: int | None) -> list[Source]:
     for set_name, found in files.sets().items():
         fields, header, told = files.fields, files.header, f"as {path.name} says"
         if not fields and files.format != "lines":
-            how = guess(found[0].path, files.format, header)
+            how = guess(found[0].path, files.format, header, files.dialect)
             fields, header, told = how.fields, how.header, how.sentence()
         else:
             told = f"{Guess(fields, header, files.format).sentence()}, {told}"
-        reading = Reading(fields, files.format, header, max_rows or files.max_rows, None, Dialect(files.separator))
+        reading = Reading(fields, files.format, header, max_rows or files.max_rows, None, files.dialect)
         sources.append(Source(set_name, found, reading, told))
     return sources
 

@@ -25,7 +25,7 @@ from nlu.config.targets import TARGET, build
 from nlu.config.words import called
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.layouts import LAYOUTS, SEPARATOR, Layout
-from nlu.data.readers import Dialect, Row
+from nlu.data.readers import Row
 from nlu.data.reading import Reading, fields_of
 from nlu.data.seeds import text_hash
 from nlu.reports.errors.subject import ErrorSource, has_text
@@ -240,9 +240,7 @@ def training_texts(source: ErrorSource, layout: Layout) -> TrainingTexts:
     sources = files.sets(["train"])["train"]
     constants = read_constants(source.config["task"][TARGET])
     roles = read_constants(constants.get("target", "")).get("roles", ())
-    reading = Reading(
-        fields_of(files, sources, roles), files.format, files.header, files.max_rows, None, Dialect(files.separator)
-    )
+    reading = Reading(fields_of(files, sources, roles), files.format, files.header, files.max_rows, None, files.dialect)
     return TrainingTexts(sources, reading, layout, _held_out(source, layout))
 
 

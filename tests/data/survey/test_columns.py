@@ -73,9 +73,13 @@ def test_text_files_are_tables_tags_or_lines_by_what_they_hold(tmp_path: Path) -
 
 
 def test_a_table_with_separators_of_another_is_refused(tmp_path: Path) -> None:
-    for name, separator in (("semicolons.csv", ";"), ("tabs.csv", "\t"), ("bars.tsv", "|")):
+    for name, separator, flag in (
+        ("semicolons.csv", ";", "--separator ';'"),
+        ("tabs.csv", "\t", "--format tsv"),
+        ("bars.tsv", "|", "--separator"),
+    ):
         path = written(tmp_path, name, f"text{separator}label\n" + f"good{separator}1\n" * 3)
-        with pytest.raises(DataError, match=r"of one column, whose lines all hold .*write commas or tabs"):
+        with pytest.raises(DataError, match=rf"of one column, whose lines all hold .*separates the cells by {flag}"):
             guess(path, "auto", None)
     for one_column in ("one; two\nthree\nfour; five; six\n", "a one;\na two;\na three;\n", '"a; b"\n"c; d"\n"e; f"\n'):
         texts = written(tmp_path, "texts.csv", f"text\n{one_column}")

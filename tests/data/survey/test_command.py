@@ -60,6 +60,17 @@ def test_the_command_to_begin_with_trains_on_these_rows(capsys: pytest.CaptureFi
     assert config.data["fields"] == {"text": "review", "label": "stars"} and config.data["dev"].endswith("shop.csv")
 
 
+def test_a_separator_reads_a_table_and_stands_in_the_command_to_begin_with(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("bars.csv").write_text(ROWS.replace(",", "|").replace("what", "what,"))
+    assert main(["bars.csv", "--separator", "|", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    config = composed(*shlex.split(told["command"])[3:])
+    assert config.data["separator"] == "|" and config.data["fields"] == {"text": "review", "label": "stars"}
+    assert told["sets"]["bars"]["rows"] == 12
+
+
 def test_the_command_names_addresses_as_they_were_written(
     server: storage.FileServer, empty_cache: Path, open_files: Callable[..., Store], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +179,8 @@ BAD = {
         (["shop.csv", "--out", "there.html"], "which exists; nothing was written"),
         (["shop.csv", "--max-len", "3"], "must be a whole number >= 4"),
         (["shop.csv", "--field", "text=review"], "nearest: --fields"),
+        (["shop.csv", "--separator", "ab"], "--separator is 'ab' but must be one character"),
+        (["shop.csv", "--separator", ";"], "correct --separator, or leave it out"),
         (["shop.csv", "shop.csv"], "two sets would be called"),
         (["data.train=shop.csv"], "written as a key of nlu.train; here a set is NAME=FILE: write train=shop.csv"),
     ],

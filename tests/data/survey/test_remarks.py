@@ -74,7 +74,7 @@ FINE = ["x", "y"] * 50
         ({"labels": FINE, "tokens": [129] * 6 + [128] * 94}, ["6.0% of the rows are longer than max_len 128 and are"]),
         ({"labels": FINE, "tokens": [2] * 100, "unknown": Unknown(2)}, []),
         ({"labels": FINE, "tokens": [2] * 100, "unknown": Unknown(3)},
-         ["1.5% of the tokens are unknown to the tokenizer; is it one for"]),
+         ["1.5% of the tokens are unknown to the tokenizer, which may be for another language"]),
         ({"labels": FINE, "letters": "a\ufffd\ufffd"}, ["2 damaged or private characters, as a wrong encoding leaves"]),
         ({"labels": FINE, "letters": "a\u200b"}, ["1 invisible or control character; tokenizers drop such"]),
     ],
