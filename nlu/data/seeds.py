@@ -37,15 +37,15 @@ def uniforms(seed: int, purpose: str, *keys: int | str, example_T: np.ndarray, p
     https://doi.org/10.1145/2660193.2660195), seeded by a hash of all else.
     """
     begin = np.array([stable_seed(seed, purpose, *keys)], np.uint64)
-    state_T = _mixed(_mixed(begin) ^ example_T.astype(np.uint64)) + (place_T.astype(np.uint64) + _ONE) * _GOLDEN
-    return (_mixed(state_T) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    state_T = mixed(mixed(begin) ^ example_T.astype(np.uint64)) + (place_T.astype(np.uint64) + _ONE) * GOLDEN
+    return (mixed(state_T) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-_ONE, _GOLDEN = np.uint64(1), np.uint64(0x9E3779B97F4A7C15)
+_ONE, GOLDEN = np.uint64(1), np.uint64(0x9E3779B97F4A7C15)
 
 
-def _mixed(bits: np.ndarray) -> np.ndarray:
-    """Return what SplitMix64 makes of its state; arrays of uint64 wrap around."""
+def mixed(bits: np.ndarray) -> np.ndarray:
+    """Return the output of SplitMix64 for a state; arrays of uint64 wrap around."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))

@@ -1,6 +1,8 @@
 """How the ranks of a run share its weights and add up its gradients.
 
-A strategy holds no collective inside a micro-batch, so that a rank may run one again, or have fewer than the others.
+Every rank runs the same passes in the same order, in training and in scoring: one without rows runs over a stand-in
+whose terms count nothing. Every rank also makes each call below. So a strategy may have the ranks meet anywhere; one
+that shards every tensor is in tests/training/strategies.py. The strategies here meet only in `reduce`.
 """
 
 from collections.abc import Mapping

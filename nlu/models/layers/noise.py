@@ -16,7 +16,7 @@ from numpy.random.bit_generator import ISeedSequence
 from torch import Tensor
 
 from nlu.data.collate import Batch
-from nlu.data.seeds import stable_seed
+from nlu.data.seeds import GOLDEN, mixed, stable_seed
 
 PER_WORD = 4
 """draws of 16 bits in a word of a generator"""
@@ -89,15 +89,8 @@ def seeds_of(begin: int, example_S: np.ndarray, text_S: np.ndarray) -> np.ndarra
     They are outputs of SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2660193.2660195), whose states are
     hashes of the keys.
     """
-    state_S = _mixed(_mixed(_mixed(np.array([begin], np.uint64)) ^ example_S) ^ text_S)
-    return _mixed(state_S[:, None] + np.arange(1, 4, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-
-
-def _mixed(bits: np.ndarray) -> np.ndarray:
-    """Return the output of SplitMix64 for a state; arrays of uint64 wrap around."""
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
+    state_S = mixed(mixed(mixed(np.array([begin], np.uint64)) ^ example_S) ^ text_S)
+    return mixed(state_S[:, None] + np.arange(1, 4, dtype=np.uint64) * GOLDEN)
 
 
 class _Given(ISeedSequence):
