@@ -1,0 +1,75 @@
+"""A signal to a command that follows a job of a real Slurm: the command ends, the job stays, and the same command
+collects its run with the bytes of one that nobody stopped.
+"""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from nlu.launching.submissions import Submissions
+from tests import warm
+from tests.slurm.test_runs import job_of, logs
+from tests.slurm.works import ask
+from tests.training.in_process import command, sets
+from tests.training.phases import CHECKOUT, OPTIONS, PROGRAM, outcome
+
+pytestmark = [pytest.mark.slurm]
+
+SLURM = "hydra/launcher=slurm"
+Data = tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    # Whether a job continues is for the test to say.
+    own = [option for option in OPTIONS if option != "resume=auto"]
+    return (*own, *sets(tmp_path_factory.mktemp("data")), "data.test=${data.dev}")
+
+
+@pytest.fixture(scope="module")
+def unbroken(data: Data, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What the run leaves without Slurm."""
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
+    command(*data, f"hydra.run.dir={folder}")
+    return outcome(folder)
+
+
+def start(folder: Path, *overrides: str, environment: Mapping[str, str] | None = None) -> warm.Process:
+    """Start a command into a folder."""
+    return warm.start(
+        [PROGRAM, *overrides, SLURM, f"hydra.run.dir={folder}"], cwd=folder.parent,
+        env={**os.environ, "PYTHONPATH": CHECKOUT, **(environment or {})}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def end(process: warm.Process, status: int = 0) -> str:
+    """Wait for the end of a command, and return what it said; asserts its exit status, and that nothing is a bug."""
+    said = process.communicate(timeout=400)[0] or ""
+    assert process.returncode == status, f"exit {process.returncode}, not {status}\n{said}\n{logs()}"
+    assert "Traceback" not in said, said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("waits", "name", "status"), [(True, "SIGTERM", 75), (False, "SIGINT", 130)], ids=["waiting", "running"]
+)
+def test_a_command_that_is_asked_to_stop_leaves_its_job_waiting_or_running_and_the_same_command_collects_it(
+    data: Data, unbroken: dict[str, bytes], tmp_path: Path, waits: bool, name: str, status: int
+) -> None:
+    folder = tmp_path / "run"
+    held = ("+hydra.launcher.additional_parameters={hold: true}",) if waits else ()
+    said = end(
+        start(folder, *data, *held, environment={"SIGNALLED_AT": f"{name} 2 nlu.launching.looks Looks.at"}), status
+    )
+    assert "1 job goes on" in said and "jobs that were submitted continue; the same command finds them" in said, said
+    if waits:
+        assert "PENDING" in ask("squeue", "--noheader", "--format=%T", f"--jobs={job_of(folder)}")
+        ask("scontrol", "release", job_of(folder))
+    said = end(start(folder, *data, *held))
+    assert "1 job of an earlier command found again" in said
+    assert [job.ended for job in Submissions(folder).read()] == ["done"]
+    assert outcome(folder) == unbroken
