@@ -120,11 +120,10 @@ def _vocabulary_of(
     for rows_B in chunks_of(train.rows_N):
         counts_V += np.bincount(train.stored.tokens(rows_B), minlength=len(counts_V))
     tokenizer, numbers_V = tokenizing.restrict(built, counts_V)
-    if not counts_V[numbers_V == tokenizer.unknown_id].any():
+    if tokenizing.min_count == 1 and not counts_V[numbers_V == tokenizer.unknown_id].any():
         log.warning(
-            "data: the vector of [UNK], which stands for all words outside the vocabulary, stays random: no training "
-            "row holds a word that occurs less than tokenizer.min_count=%d times; a higher one would train it",
-            tokenizing.min_count,
+            "data: the vector of [UNK], which stands for all words outside the vocabulary, stays random, since "
+            "tokenizer.min_count is 1; tokenizer.min_count=2 trains it by the words that occur once"
         )
     for stored in all_stored:
         stored.renumber("tokens", numbers_V)

