@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.collections import FillBetweenPolyCollection
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -53,7 +53,7 @@ def test_a_curve_has_its_points_its_band_its_best_and_its_name() -> None:
         assert line.get_xdata().tolist() == curve.x_P.tolist() and line.get_ydata().tolist() == curve.mean_P.tolist()
     stars = [line for line in axes.lines if line.get_marker() == "*"]
     assert [(*line.get_xdata(), *line.get_ydata()) for line in stars] == [(16.0, 0.875), (24.0, 0.625)]
-    (band,) = [one for one in axes.collections if isinstance(one, FillBetweenPolyCollection)]
+    (band,) = [one for one in axes.collections if isinstance(one, PolyCollection)]
     corners = band.get_paths()[0].vertices
     for x, mean, sd in zip(first.x_P, first.mean_P, first.sd_P, strict=True):  # type: ignore[arg-type]
         heights = sorted({round(float(y), 9) for at, y in corners if at == x})
