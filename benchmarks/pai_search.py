@@ -6,7 +6,7 @@ The search is the real command with hydra/launcher=pai; the store is SeaweedFS, 
 to the double may be answered by 429 or 500, be reset, be done without an answer, have half an answer, or be done a
 second after the client gave up. Of the jobs 1 % die without a word, and 1 % are started again by the service. A job is
 quick: it claims its submission and its trial, reports twice and leaves the outcome as its command does
-(nlu.launching.pai.claim, nlu.sweeps.channel), in a thread of the double instead of a process.
+(pai_launcher._claim, nlu.sweeps.channel), in a thread of the double instead of a process.
 """
 
 import argparse
@@ -28,11 +28,12 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/services"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "launchers"))
 
+from hydra_plugins.pai_launcher._claim import MODULE, holder_after
 from pai_server import ID, SECRET, PaiServer, Started
 
 from nlu.config.errors import UserError
-from nlu.launching.pai.claim import MODULE, holder_after
 from nlu.storage.objects import ObjectStore
 from nlu.sweeps import channel
 from nlu.sweeps.channel import CLAIM_VARIABLE, COMPLETE, PRUNED, Trial

@@ -89,11 +89,10 @@ def _list(given: Namespace) -> int:
 
 def _of_project() -> list:
     """Return the records that the history of this project names and that are still there."""
-    from nlu.launching.history import read
-    from nlu.launching.submissions import FILE, FOLDER, Submissions
+    from nlu.launching.submissions import FILE, FOLDER, Submissions, read_history
 
     folders: dict[Path, None] = {}
-    for row in read():
+    for row in read_history():
         # A job's own folder is that of the submission or, in a grid, one below it.
         own = Path(row.get("folder", ""))
         folders |= {place: None for place in (own, *own.parents) if (place / FOLDER / FILE).is_file()}
@@ -212,9 +211,9 @@ def _forget(folder: Path, numbers: Sequence[int]) -> int:
 def _history(folder: Path | None) -> int:
     from nlu.config.words import path_text
     from nlu.display.tables import print_table, table_of
-    from nlu.launching.history import read
+    from nlu.launching.submissions import read_history
 
-    rows = read(folder)
+    rows = read_history(folder)
     if not rows:
         below = "" if folder is None else f" into {path_text(folder)}"
         raise UserError(f"nothing was submitted from this project{below} yet; hydra/launcher=slurm submits a run")

@@ -98,7 +98,7 @@ def table(arguments: Sequence[str]) -> int:
 
 
 def _follow(folders: Sequence[str]) -> None:
-    from nlu.launching.following import Left
+    from nlu.launching.following import Detached
     from nlu.launching.listing import follow
 
     if away := [folder for folder in folders if "://" in folder]:
@@ -108,7 +108,7 @@ def _follow(folders: Sequence[str]) -> None:
         )
     try:
         follow([Path(folder) for folder in folders])
-    except Left:
+    except Detached:
         raise KeyboardInterrupt from None
 
 

@@ -106,15 +106,6 @@ def run_folder(path: str) -> None:
         (Path(path) / "config.yaml").write_text("seed: 1")
 
 
-def claim(path: str, work: str) -> None:
-    """Write to `work` under a claim, suspended within."""
-    from nlu.storage.claims import hold_claim
-
-    with hold_claim(Path(path), wait_s=0):
-        stop()
-        Path(work).write_text("the holder's")
-
-
 def write_state(folder: Path, step: int, text: str) -> None:
     """Make a folder that of a run whose state was saved at a step."""
     from nlu.storage.settle import aside, replace
@@ -178,7 +169,7 @@ def trial(handed: str, folder: str, call: str) -> None:
 
 def attended(file: str) -> None:
     """Beat beside a log, suspended after a while."""
-    from nlu.launching.attended import beating
+    from nlu.launching.submitit_jobs import beating
 
     with beating(Path(file), interval_s=BEAT_S):
         while not Path(file).exists():
@@ -191,15 +182,18 @@ def attended(file: str) -> None:
 
 def submission(folder: str, token: str, attempt: str) -> int:
     """Claim a submission to PAI, suspended just before the request."""
-    from nlu.launching.pai import claim as pai
+    from nlu.config.entry.app import find_plugins
     from nlu.storage.objects import ObjectStore
 
+    find_plugins()
+    from hydra_plugins.pai_launcher import _claim
+
     stops(ObjectStore, "put_new")
-    return pai.main([folder, token, attempt])
+    return _claim.main([folder, token, attempt])
 
 
 ROLES: dict[str, Callable[..., int | None]] = {
-    role.__name__: role for role in (lock, run_folder, claim, mirror, lease, trial, attended, submission)
+    role.__name__: role for role in (lock, run_folder, mirror, lease, trial, attended, submission)
 }
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from nlu.launching.queue import Job, Ticket
+from nlu.launching.submissions import Submissions
 from tests.distribution import copy_checkout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -133,6 +135,17 @@ def test_the_sweeper_is_found(request, way):
     assert installed.run("-c", SWEEPERS).strip() == str(root / "hydra_plugins/hyperband_sweeper/__init__.py")
     refused = "model=bert_tiny", "data=afqmc", "seed=3", "hydra/sweeper=hyperband", "hydra.sweep.dir=never-made"
     assert "nothing is drawn" in installed.run("-m", "nlu.train", "--multirun", *refused, status=2)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_launcher_is_found_by_hydra_and_its_queue_by_name(request, way):
+    installed = request.getfixturevalue(way)
+    job = Job(0, str(installed.folder / "run"), (), "token")
+    record = Submissions(installed.folder / "run")
+    record.begin([job], "pai", {}, "the command")
+    record.submitted([Ticket(job, "dlc1")])
+    for command in (["nlu.train", "hydra/launcher=pai", "hydra.run.dir=new"], ["nlu.jobs", "run"]):
+        assert "hydra.launcher.region is not set" in installed.run("-m", *command, status=2)
 
 
 FOUND = "import nlu; from nlu.config.choices import conf_dir; print(conf_dir()); print(nlu.__file__)"

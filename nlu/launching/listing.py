@@ -1,4 +1,4 @@
-"""Jobs that were submitted into folders, found again later by another process: looked at, followed, cancelled."""
+"""Jobs that an earlier command submitted into a folder: list, follow and cancel them."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,22 +8,21 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.words import path_text
-from nlu.launching.following import Ended, Follower
-from nlu.launching.queue import Job, JobState, Look, Queue, Ticket
-from nlu.launching.queues import Place, open_queue
+from nlu.launching.following import Follower, JobEnd
+from nlu.launching.queue import Job, JobState, Look, Queue, QueueContext, Ticket, open_queue
 from nlu.launching.submissions import Submissions, Submitted, submissions_below
 
 CUT_OFF = "unknown"
-"""state of a job whose submission was killed in its midst"""
+"""state of a job whose command was killed before the queue answered"""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A job that was submitted, and where it is now."""
+    """A job that was submitted, and its present state."""
 
     submitted: Submitted
     folder: Path
-    """where it was submitted"""
+    """the folder of the submission"""
     state: str
     node: str
     reason: str
@@ -36,33 +35,31 @@ class Listed:
         return self.state in (JobState.WAITING, JobState.RUNNING)
 
 
-class Several:
-    """The queues of several submissions as one, for looking after their jobs."""
+class CombinedQueue:
+    """Several queues as one, which only looks after jobs; `queues` has the queue of each job by the id of the job."""
 
-    name = "queue"
-
-    def __init__(self, of_ids: Mapping[str, Queue]):
-        self._of_ids = of_ids
-        self.poll_s = min((getattr(queue, "poll_s", 1.0) for queue in of_ids.values()), default=1.0)
-        names = {queue.name for queue in of_ids.values()}
+    def __init__(self, queues: Mapping[str, Queue]):
+        self._queues = queues
+        self.poll_s = min((getattr(queue, "poll_s", 1.0) for queue in queues.values()), default=1.0)
+        names = {queue.name for queue in queues.values()}
         self.name = names.pop() if len(names) == 1 else "queue"
 
-    def _apart(self, ids: Sequence[str]) -> list[tuple[Queue, list[str]]]:
+    def _by_queue(self, ids: Sequence[str]) -> list[tuple[Queue, list[str]]]:
         found: dict[int, tuple[Queue, list[str]]] = {}
-        for id in ids:
-            queue = self._of_ids[id]
-            found.setdefault(queue_key(queue), (queue, []))[1].append(id)
+        for of_job in ids:
+            queue = self._queues[of_job]
+            found.setdefault(id(queue), (queue, []))[1].append(of_job)
         return list(found.values())
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         raise AssertionError("these queues were opened to look after jobs")
 
     def look(self, ids: Sequence[str]) -> Mapping[str, Look]:
-        return {id: look for queue, own in self._apart(ids) for id, look in queue.look(own).items()}
+        return {id: look for queue, own in self._by_queue(ids) for id, look in queue.look(own).items()}
 
     def cancel(self, ids: Sequence[str]) -> None:
         refused: list[str] = []
-        for queue, own in self._apart(ids):
+        for queue, own in self._by_queue(ids):
             try:
                 queue.cancel(own)
             except UserError as error:
@@ -71,24 +68,19 @@ class Several:
             raise UserError(*refused)
 
     def log_tail(self, id: str, lines: int = 1) -> list[str]:
-        return self._of_ids[id].log_tail(id, lines)
+        return self._queues[id].log_tail(id, lines)
 
     def outcome(self, id: str) -> Any:
-        return self._of_ids[id].outcome(id)
+        return self._queues[id].outcome(id)
 
     def status(self, id: str) -> Any:
-        return self._of_ids[id].status(id)
-
-
-def queue_key(queue: Queue) -> int:
-    """Return what tells queues apart."""
-    return id(queue)
+        return self._queues[id].status(id)
 
 
 def records_of(folder: Path) -> list[Submissions]:
-    """Return the records of what was submitted in a folder and below it. Raises UserError where there is none."""
+    """Return the records of what was submitted in a folder and below it. Raises UserError if there are none."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; give that of a run, a grid or a search")
+        raise UserError(f"{folder} is not a folder; give that of a run, a grid or a search")
     if not (found := submissions_below(folder)):
         raise UserError(
             f"nothing was submitted in {folder}; give the folder of a run, a grid or a search that a launcher took"
@@ -97,7 +89,7 @@ def records_of(folder: Path) -> list[Submissions]:
 
 
 def latest(records: Sequence[Submissions]) -> list[tuple[Path, Submitted]]:
-    """Return the newest submission of each job, with the folder of its record; by folder and number."""
+    """Return the newest submission of each job with the folder of its record, by folder and number."""
     found: dict[tuple[Path, int], Submitted] = {}
     for record in records:
         for submitted in record.read():
@@ -105,21 +97,21 @@ def latest(records: Sequence[Submissions]) -> list[tuple[Path, Submitted]]:
     return [(folder, found[folder, number]) for folder, number in sorted(found)]
 
 
-def queue_of(submitted: Iterable[tuple[Path, Submitted]]) -> Several:
-    """Return the queues of these jobs, each with the folder of its record, as one."""
+def queue_of(submitted: Iterable[tuple[Path, Submitted]]) -> CombinedQueue:
+    """Return the queues of these jobs as one. Each job comes with the folder of its record."""
     opened: dict[str, Queue] = {}
-    of_ids: dict[str, Queue] = {}
+    queues: dict[str, Queue] = {}
     for folder, one in submitted:
         if one.ticket is not None:
             key = f"{folder} {one.queue} {dict(one.settings)}"
             if key not in opened:
-                opened[key] = open_queue(one.queue, Place(one.settings, folder))
-            of_ids[one.ticket.id] = opened[key]
-    return Several(of_ids)
+                opened[key] = open_queue(one.queue, QueueContext(one.settings, folder))
+            queues[one.ticket.id] = opened[key]
+    return CombinedQueue(queues)
 
 
 def listed(found: Sequence[tuple[Path, Submitted]]) -> list[Listed]:
-    """Return where these jobs are now; the queue is asked for those alone of which nobody was told the end."""
+    """Return the present state of these jobs. The queue is asked only for jobs whose end is not on record."""
     unknown = [(folder, one) for folder, one in found if one.ended is None and one.ticket is not None]
     looks: Mapping[str, Look] = {}
     statuses: dict[str, Any] = {}
@@ -138,15 +130,15 @@ def listed(found: Sequence[tuple[Path, Submitted]]) -> list[Listed]:
             rows.append(Listed(one, folder, CUT_OFF, "", "its submission was cut off"))
         else:
             look = looks[one.ticket.id]
-            state = Ended(look, statuses[one.ticket.id]).word if look.state.is_final else str(look.state)
+            state = JobEnd(look, statuses[one.ticket.id]).word if look.state.is_final else str(look.state)
             rows.append(Listed(one, folder, state, look.node or "", look.reason or "", look.is_certain))
     return rows
 
 
 def cancel_all(folder: Path) -> int:
-    """Cancel all jobs that were submitted into a folder and have not ended; returns how many these were.
+    """Cancel all jobs that were submitted into a folder and have not ended, except those of other machines.
 
-    Of another machine's jobs none is.
+    Returns the number of cancelled jobs.
     """
     found = [row for row in listed(latest([Submissions(folder)])) if row.is_open and row.is_certain]
     ids = [row.submitted.ticket.id for row in found if row.submitted.ticket is not None]
@@ -155,7 +147,7 @@ def cancel_all(folder: Path) -> int:
 
 
 def _fetch(ended: Sequence[tuple[Path, Submitted]]) -> None:
-    """Have the runs of jobs here that ended while nobody followed them."""
+    """Fetch the runs of jobs that ended while no command followed them."""
     queue = queue_of(ended)
     try:
         for _, one in ended:
@@ -166,17 +158,17 @@ def _fetch(ended: Sequence[tuple[Path, Submitted]]) -> None:
 
 
 def follow(folders: Sequence[Path]) -> None:
-    """Follow all jobs of these folders until they have ended; of what ended before the runs are fetched alone.
+    """Follow all jobs of these folders until they have ended. Runs of jobs that ended before are only fetched.
 
-    The same command still collects them. Raises UserError where nothing was submitted there, Left where the user has
-    the jobs go on.
+    The command that submitted the jobs can still collect them. Raises UserError if nothing was submitted there, and
+    Detached if the user leaves the jobs running.
     """
     records = [record for folder in folders for record in records_of(folder)]
     rows = listed(latest(records))
     _fetch([(row.folder, row.submitted) for row in rows if not row.is_open and row.submitted.ended is None])
-    several = len({row.folder for row in rows}) > 1
+    has_folders = len({row.folder for row in rows}) > 1
     names = {
-        row.submitted.job.token: f"{path_text(row.folder)} {name}" if several else name
+        row.submitted.job.token: f"{path_text(row.folder)} {name}" if has_folders else name
         for row in rows
         for name in [f"job {row.submitted.job.number}"]
     }

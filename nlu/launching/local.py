@@ -1,7 +1,7 @@
-"""Start work on one device here, or one process for each of several: a run, or what uses one.
+"""Do work on one device in this process, or in one process for each of several devices.
 
-Workers get what is to be done, never the command line; they die with their parent, and the first of them that fails
-takes the others along.
+A worker gets a function to call, not a command line. Workers die with their parent, and the first worker that fails
+ends the others.
 """
 
 import ctypes
@@ -39,52 +39,52 @@ from nlu.training.experiment import run_experiment
 
 PR_SET_PDEATHSIG = 1
 LOST_PEER_S = 30.0
-"""how long a worker that lost another waits to be ended with the rest, so that the other's error is the one told"""
+"""how long a worker that lost another one waits, so that the error of that one is reported"""
 INTERRUPT = signal.SIGRTMIN
-"""how workers hear of Ctrl-C, from their command only: a terminal sends that to them as well, and they would take the
-one that is handed on for a second"""
+"""the signal by which the command passes Ctrl-C on. Workers ignore SIGINT: the terminal sends it to them too, and they
+would take the one that is passed on for a second Ctrl-C."""
 _OF_WORKERS = {*stopping.SIGNALS, INTERRUPT}
 STOP_S = 90.0
-"""how long the other workers have to end once one of them has, where all were asked to stop"""
+"""how long the other workers have to end after the first one, if all were asked to stop"""
 MEETINGS, MEETING_LOCK = "nlu-meeting", ".lock"
-"""folders in the system's own for temporary files, each locked by the command whose processes meet there"""
+"""folders in the system's folder for temporary files, each locked by the command whose processes meet there"""
 
 Work = Callable[[], int]
-"""what each process does, with the exit status; a function that other processes can import, with its arguments"""
+"""what each process calls; returns the exit status. It can be pickled: an importable function with its arguments"""
 
 
 def launch(config: Run, run_dir: Path, overrides: list[str]) -> int:
-    """Run to the end and return the exit status. Raises the UserError of whichever worker had one."""
+    """Train a run and return the exit status. Raises the UserError of a worker."""
     return spread(partial(run_experiment, config, run_dir, overrides), config.trainer.devices)
 
 
 def spread(work: Work, devices: int) -> int:
     """Do the work here, or in a process for each device, and return the exit status; raises as `launch` does."""
-    # cuBLAS repeats its sums only with a fixed workspace, and reads this once.
+    # cuBLAS is deterministic only with a fixed workspace, and reads this variable once.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     workers = placement().workers(devices)
     return _work_together(work, workers, None) if workers else work()
 
 
 def in_processes(work: Work, count: int, limit_s: float | None = None) -> int:
-    """Do the work in so many processes, one too, and return the exit status; raises as `launch` does.
+    """Do the work in `count` processes, also if that is 1, and return the exit status; raises as `launch` does.
 
-    Raises TimeoutError, after ending them, where they have not ended by themselves after `limit_s` seconds.
+    After `limit_s` seconds it ends the processes and raises TimeoutError.
     """
     workers = [Placement("workers", local, count, local, count) for local in range(count)]
     return _work_together(work, workers, limit_s)
 
 
 def _work_together(work: Work, workers: list[Placement], limit_s: float | None) -> int:
-    # Those of one node meet at a file, since a port that is free now may be another's by the time it is bound.
+    # The workers of one node meet at a file: another process may bind a port that was free before they do.
     with meeting_folder() as folder:
         return _Workers(work, workers, limit_s, f"file://{folder}/store").wait()
 
 
 @contextmanager
 def meeting_folder() -> Iterator[Path]:
-    """Give a folder for the time of the block, and remove those that commands which were killed here have left."""
-    # Hosts may share the folder above, where a lock may be seen by its own host alone.
+    """Give a folder for the time of the block, and remove the folders of commands that were killed on this host."""
+    # Hosts may share the parent folder, and a lock may be visible on its own host only.
     boot = identity_of(os.getpid()).get("machine", "").partition(" ")[0]
     own = f"{MEETINGS}-{socket.gethostname()}-{boot}-"
     for left in Path(tempfile.gettempdir()).glob(f"{glob.escape(own)}*"):
@@ -110,7 +110,7 @@ class _Workers:
                 environment = replace(worker, meeting=worker.meeting or meeting).environment()
                 self._start(context, environment, work)
         except BaseException:
-            # Those that began would wait for the others for long, and the end of this process for them.
+            # Workers that have begun would wait long for the others, and this process for them.
             self._kill()
             raise
 
@@ -118,10 +118,10 @@ class _Workers:
         report, theirs = context.Pipe(duplex=False)
         arguments = (os.getpid(), sys.argv, environment, theirs, work)
         process = context.Process(target=_work, args=arguments, daemon=False)
-        # A signal that waits is told as soon as the mask is as before.
+        # Before the start: a pending signal is delivered as soon as the mask is restored.
         self._processes.append(process)
         self._reports.append(report)
-        # A worker listens once it has imported what it needs; until then its signals wait, and Python's own handlers
+        # A worker handles signals once its imports are done. Until then they stay blocked, since Python's own handlers
         # would print a traceback.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_WORKERS)
         try:
@@ -132,7 +132,7 @@ class _Workers:
 
     def wait(self) -> int:
         with stopping.passed_on(self._pass_on):
-            # One that came just now was passed on already.
+            # A signal that came in this moment was passed on already.
             if (number := stopping.received()) is not None and not self._is_asked:
                 self._pass_on(number)
             return self._wait()
@@ -140,13 +140,13 @@ class _Workers:
     def _wait(self) -> int:
         sentinels = {process.sentinel: process for process in self._processes}
         reports = {report: rank for rank, report in enumerate(self._reports)}
-        statuses, told_by = [], {}
+        statuses, reported = [], {}
         while sentinels or reports:
-            # A long report fills its pipe, and its worker cannot end before it is read.
+            # Reports are read while workers run: a long one fills its pipe, and its worker waits until it is read.
             left_s = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
             found = wait([*sentinels, *reports], left_s)
             if not found and stopping.received():
-                # One has left, and another waits for it.
+                # One worker has ended, and another waits for it.
                 self._kill()
                 self._deadline_s = None
             elif not found:
@@ -159,10 +159,10 @@ class _Workers:
                     if (report := _received(ready)) is _SAVED:
                         stopping.tell_saved()
                     else:
-                        told_by[reports.pop(ready)] = report
+                        reported[reports.pop(ready)] = report
                     continue
                 process = sentinels.pop(ready)  # type: ignore[arg-type]
-                # The pipe of a sentinel closes a moment before the process can be asked for its status.
+                # The pipe of a sentinel closes a moment before the exit status is available.
                 process.join()
                 status = process.exitcode
                 statuses.append(status)
@@ -172,16 +172,16 @@ class _Workers:
                     self._kill()
         if stopping.received() and (self._is_killed or any(status in stopping.STOPPED for status in statuses)):
             return stopping.exit_code()
-        errors = [error for _, error in sorted(told_by.items(), key=itemgetter(0)) if error is not None]
+        errors = [error for _, error in sorted(reported.items(), key=itemgetter(0)) if error is not None]
         if others := [error for error in errors if not isinstance(error, UserError)]:
             raise others[0]
-        told = [error for error in errors if isinstance(error, UserError)]
-        if len(told) == 1 or len({type(error) for error in told}) > 1:
-            # What a caller makes of an error may hang on its kind.
-            raise told[0]
-        if told:
-            problems = dict.fromkeys(problem for error in told for problem in error.problems)
-            raise type(told[0])(*problems, summary=told[0].summary, remedy=told[0].remedy)
+        mistakes = [error for error in errors if isinstance(error, UserError)]
+        if len(mistakes) == 1 or len({type(error) for error in mistakes}) > 1:
+            # The class of an error may decide what the caller does.
+            raise mistakes[0]
+        if mistakes:
+            problems = dict.fromkeys(problem for error in mistakes for problem in error.problems)
+            raise type(mistakes[0])(*problems, summary=mistakes[0].summary, remedy=mistakes[0].remedy)
         return next((abs(status) for status in statuses if status), 0)
 
     def _pass_on(self, number: int) -> None:
@@ -191,7 +191,7 @@ class _Workers:
             return
         self._is_asked = True
         for process in self._processes:
-            # The code that was interrupted may just have asked for its status, after which it is nobody's.
+            # The interrupted code may just have reaped the process, and its number may be free again.
             with suppress(ProcessLookupError):
                 if process.pid and process.is_alive():
                     os.kill(process.pid, INTERRUPT if number == signal.SIGINT else number)
@@ -207,11 +207,11 @@ class _Report(Enum):
 
 
 _SAVED = _Report.SAVED
-"""what a worker reports that was asked to stop, before it ends"""
+"""the report of a worker that was asked to stop, before it ends"""
 
 
 def _received(report: Connection) -> Any:
-    """Return what a worker reported, `_SAVED` or the error with which it ended; None where it ended without a word."""
+    """Return what a worker reported: `_SAVED`, the error with which it ended, or None if it ended without a report."""
     try:
         return report.recv()
     except EOFError:
@@ -219,9 +219,9 @@ def _received(report: Connection) -> Any:
 
 
 def _work(parent: int, argv: list[str], environment: dict[str, str], report: Connection, work: Work) -> None:
-    """One worker, in a process of its own."""
+    """Be a worker; runs in a new process."""
     _die_with(parent)
-    # Slurm sends it to all processes of a job some time before its end; the first one says what is to be done.
+    # Slurm sends it to all processes of a job before its end. The command decides what to do, and passes that on.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     os.environ.update(environment)
     sys.argv = argv
@@ -229,14 +229,14 @@ def _work(parent: int, argv: list[str], environment: dict[str, str], report: Con
         with stopping.listening(), stopping.told_when_saved(partial(report.send, _SAVED)):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(INTERRUPT, lambda *_: stopping.receive(signal.SIGINT))
-            _tell_errors(report, work)
+            _report_errors(report, work)
     except Exception as error:
-        # multiprocessing would print it as it is.
+        # multiprocessing would print the secrets that an error may hold.
         print_traceback(error)
         _leave(1)
 
 
-def _tell_errors(report: Connection, work: Work) -> None:
+def _report_errors(report: Connection, work: Work) -> None:
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_WORKERS)
         _leave(work())
@@ -246,19 +246,19 @@ def _tell_errors(report: Connection, work: Work) -> None:
         report.send(error)
         _leave(EXIT_USER_ERROR)
     except OSError as error:
-        # A full disk is no mistake of the run; whoever started it must be able to tell.
+        # A copy without its traceback: the command needs errno, to tell a full disk from a bug.
         report.send(OSError(error.errno, error.strerror, error.filename))
         raise
     except RuntimeError as error:
         if lost_a_peer(error):
             time.sleep(LOST_PEER_S)
-            # Still here, so it was none of this machine's.
+            # No worker of this machine has failed, or this one would have been ended by now.
             report.send(ProcessLost(str(error)))
         raise
 
 
 def _leave(status: int) -> NoReturn:
-    """End this process at once: the communication threads of torch now and then abort one that tears itself down."""
+    """End this process at once. In an orderly exit torch's communication threads sometimes abort the process."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

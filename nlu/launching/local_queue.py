@@ -1,8 +1,8 @@
-"""A queue of this machine: every job is a process of its own that submitit starts, and outlives whoever submitted it.
+"""The queue of this machine: submitit starts each job as a process, which outlives the command that submitted it.
 
-A job's id is HOST/TOKEN/PROCESS. The folder of a token belongs to one submission of one job, so that a process number
-that comes again is never taken for it. Other machines may see that folder too, but not the process: what it returned
-they read, and whether it lives the beat beside its log tells. Its own machine alone can cancel it.
+The id of a job is HOST/TOKEN/PROCESS. The folder of a token belongs to one submission of one job, so that a later
+process with the same number is not taken for the job. Another machine may see that folder, but not the process: there
+the heartbeat beside the log shows whether the job lives. Only its own machine can cancel it.
 """
 
 import contextlib
@@ -20,25 +20,33 @@ from hydra.core.utils import JobStatus
 
 from nlu.config.errors import UserError
 from nlu.config.words import path_text
-from nlu.launching.attended import SILENCE_S, Attended, Beats, beat_file
-from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
-from nlu.launching.queues import Place
-from nlu.launching.submitit_jobs import log_files, read_outcome, result_file, start_jobs_apart, tail
+from nlu.launching.queue import Job, JobRefused, JobState, Look, QueueContext, Ticket
+from nlu.launching.submitit_jobs import (
+    SILENCE_S,
+    LastBeats,
+    WithHeartbeat,
+    beat_file,
+    detach_jobs,
+    log_files,
+    read_outcome,
+    result_file,
+    tail,
+)
 from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.storage.processes import identity_of
 
 CANCELLED = "cancelled"
-"""file in the folder of a job that was cancelled"""
+"""the file in the folder of a job that was cancelled"""
 CONTROLLER = b"submitit.local._local"
 CANCEL_AGAIN_S, CANCEL_WAIT_S = 0.5, 30.0
-"""A job that is just starting does not listen to SIGTERM yet; one that does not leave in time is killed."""
+"""A job that is just starting ignores SIGTERM, so it is repeated; a job that does not end in time is killed."""
 TIMEOUT_MIN = 60
-"""longest time of a job where nobody set it"""
+"""limit of a job if hydra.launcher.timeout_min is null"""
 OURS = ("submitit_folder", "wait")
 """keys of hydra.launcher that submitit does not know"""
 MACHINE = "machine.json"
-"""file in the folder of a token: which machine its process is of, which start of it, and the number of the job"""
+"""the file in the folder of a token: the machine of its process, its boot, and the number of the job"""
 
 
 class LocalQueue:
@@ -47,15 +55,15 @@ class LocalQueue:
     name = "local"
     poll_s = 0.1
 
-    def __init__(self, place: Place):
-        self._settings, self._work = dict(place.settings), place.work
-        folder = self._settings.get("submitit_folder") or f"{place.folder}/.submitit/%j"
+    def __init__(self, context: QueueContext):
+        self._settings, self._work = dict(context.settings), context.work
+        folder = self._settings.get("submitit_folder") or f"{context.folder}/.submitit/%j"
         self._folder = Path(os.path.abspath(str(folder).replace("%j", ""))).expanduser()
         self._started: dict[str, Any] = {}
-        self._shown = shlex.quote(path_text(place.folder))
+        self._shown = shlex.quote(path_text(context.folder))
         self._machines: dict[Path, Mapping[str, Any]] = {}
-        """by the folder of a token: what its file says of its machine"""
-        self._beats = Beats()
+        """what the file in the folder of a token says of its machine"""
+        self._beats = LastBeats()
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         """Start a process for each job; see `nlu.launching.queue.Queue`."""
@@ -71,9 +79,9 @@ class LocalQueue:
             executor.update_parameters(**{"timeout_min": TIMEOUT_MIN, **known})
         except (TypeError, ValueError, NameError) as error:
             raise JobRefused(f"submitit cannot start jobs here: {error}; correct what hydra.launcher sets") from error
-        start_jobs_apart()
+        detach_jobs()
         write_json(self._folder / job.token / MACHINE, {**_here(), "number": job.number})
-        started = executor.submit(Attended(self._work), job)
+        started = executor.submit(WithHeartbeat(self._work), job)
         self._started[str(started.job_id)] = started
         return self._ticket(job, socket.gethostname(), str(started.job_id))
 
@@ -85,13 +93,13 @@ class LocalQueue:
     def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
         """Return the ticket of each job that was started; see `nlu.launching.queue.Finding`.
 
-        Raises UserError for one that another machine was about to start, or has.
+        Raises UserError for a job that another machine has, or was about to start.
         """
         found: list[Ticket | None] = []
         for job in jobs:
             folder = self._folder / job.token
             host = self._machine(folder).get("host", _here()["host"])
-            # Before submitit has moved the job into its folder, nothing but its process is known.
+            # Before submitit has moved the job into its folder, only its process is there.
             began = [path.name for path in folder.glob("*") if path.name.isdigit()]
             began += [str(process) for process in _processes(str(folder))]
             if not began and self._is_elsewhere(host, folder):
@@ -107,10 +115,10 @@ class LocalQueue:
         return {id: self._look(id) for id in ids}
 
     def _look(self, id: str) -> Look:
-        host, folder, process = self._place(id)
+        host, folder, process = self._parts(id)
         is_elsewhere, why = self._is_elsewhere(host, folder.parent), "its process ended without a word"
         is_alive = not is_elsewhere and self._is_alive(folder, process)
-        # What it returned is there before its process is gone.
+        # The result of a job is written before its process ends.
         if (outcome := read_outcome(result_file(folder, process))) is not None and not is_alive:
             if (folder / CANCELLED).exists():
                 return Look(JobState.CANCELLED)
@@ -135,19 +143,18 @@ class LocalQueue:
         return f"where {host} is gone, run python -m nlu.jobs {self._shown} --forget {numbers}"
 
     def _number(self, folder: Path) -> str:
-        """Return the number of a job; an earlier version did not write it down."""
         return str(self._machine(folder).get("number", "NUMBER"))
 
     def _machine(self, folder: Path) -> Mapping[str, Any]:
-        """Return what is known of the machine that has the processes of a token's folder."""
+        """Return what is known of the machine of the processes in the folder of a token."""
         if folder not in self._machines and (found := read_json(folder / MACHINE)) is not None:
             self._machines[folder] = found
         return self._machines.get(folder, {})
 
     def _is_elsewhere(self, host: str, folder: Path) -> bool:
-        """Whether the processes of a token's folder are those of another machine, or of another container of this one.
+        """Whether the processes of a token's folder belong to another machine, or to another container on this one.
 
-        A machine of the same name that was started again since has none of them any more.
+        After a restart of its machine a process is gone, and belongs to no other machine.
         """
         here, theirs = _here(), self._machine(folder).get("machine")
         if not theirs or not here["machine"]:
@@ -158,12 +165,12 @@ class LocalQueue:
         return host != here["host"] or is_of_this_start
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """Have the jobs save their state and end; those that do not in time are killed.
+        """Have the jobs save their state and end, and kill those that do not end in time.
 
-        Raises UserError, when these have ended, for those that are processes of other machines.
+        Afterwards it raises UserError for jobs that are processes of other machines.
         """
         own, others = [], dict[str, list[str]]()
-        for host, folder, process in map(self._place, ids):
+        for host, folder, process in map(self._parts, ids):
             if self._is_elsewhere(host, folder.parent):
                 others.setdefault(host, []).append(self._number(folder.parent))
             else:
@@ -174,10 +181,10 @@ class LocalQueue:
 
     def _refusal(self, host: str, numbers: Sequence[str]) -> str:
         are = f"job {numbers[0]} is a process" if len(numbers) == 1 else f"jobs {', '.join(numbers)} are processes"
-        told = " ".join(numbers)
+        given = " ".join(numbers)
         return (
-            f"{are} of {host}, and can be cancelled there only; run python -m nlu.jobs {self._shown} --cancel {told} "
-            f"there; {self._way_out(host, told)}"
+            f"{are} of {host}, and can be cancelled there only; run python -m nlu.jobs {self._shown} --cancel {given} "
+            f"there; {self._way_out(host, given)}"
         )
 
     def _cancel_here(self, jobs: Sequence[tuple[Path, str]]) -> None:
@@ -194,33 +201,32 @@ class LocalQueue:
 
     def log_tail(self, id: str, lines: int = 1) -> list[str]:
         """See `nlu.launching.queue.Queue`."""
-        return tail(log_files(*self._place(id)[1:]), lines)
+        return tail(log_files(*self._parts(id)[1:]), lines)
 
     def outcome(self, id: str) -> Any:
         """See `nlu.launching.queue.Queue`."""
-        return read_outcome(result_file(*self._place(id)[1:]))
+        return read_outcome(result_file(*self._parts(id)[1:]))
 
     status = outcome
 
-    def _place(self, id: str) -> tuple[str, Path, str]:
+    def _parts(self, id: str) -> tuple[str, Path, str]:
         """Return the host of a job, its folder and its process."""
-        host, token, process = ["", "", *id.split("/")][-3:]
-        if not token or not process.isdigit():
-            raise UserError(f"{id} is no job of this machine; its ids are HOST/TOKEN/PROCESS")
-        # An earlier version left the host out.
-        return host or socket.gethostname(), self._folder / token / process, process
+        match id.split("/"):
+            case [host, token, process] if process.isdigit():
+                return host, self._folder / token / process, process
+        raise UserError(f"{id} is not a job of this machine; its ids are HOST/TOKEN/PROCESS")
 
     def _is_alive(self, folder: Path, process: str) -> bool:
         started = self._started.get(process)
         if started is not None:
-            # For a moment a process that has just begun has no command line yet.
+            # /proc shows no command line in the first moment of a process.
             return not started.done()
         return _is_controller(Path("/proc") / process, str(folder.parent))
 
 
 @cache
 def _here() -> Mapping[str, str]:
-    """Return what names this machine, and this start of it."""
+    """Return the name of this machine, and its identity, which includes its boot."""
     return {"host": socket.gethostname(), "machine": identity_of(os.getpid()).get("machine", "")}
 
 
@@ -229,7 +235,7 @@ def _is_controller(process: Path, folder: str) -> bool:
         command = (process / "cmdline").read_bytes()
     except OSError:
         return False
-    # The name of one folder may begin that of another.
+    # With the slash, since the name of another folder may begin in the same way.
     return CONTROLLER in command and f"{folder}/".encode() in command
 
 
@@ -241,8 +247,8 @@ def _processes(folder: str) -> Iterator[int]:
 
 
 def _signal_job(process: int, number: int) -> None:
-    """Send a signal to a job's process, which hands SIGTERM on to those that it started; SIGKILL goes to each."""
-    # One of them may end meanwhile.
+    """Send a signal to the process of a job, which passes SIGTERM on to its children. SIGKILL goes to all of them."""
+    # Any of them may have ended.
     with contextlib.suppress(OSError):
         if number == signal.SIGKILL:
             for listing in Path(f"/proc/{process}/task").glob("*/children"):

@@ -1,22 +1,25 @@
-"""What every queue of jobs promises, whatever cluster stands behind it: submit, look, cancel, read the log.
+"""The contract of a queue of jobs, on any cluster: submit, look, cancel, read the log.
 
-A launcher hands jobs to a queue and follows them by their tickets. A job is one run in one folder; it ends by itself,
-or it is lost. That is found out by looking, never by waiting for an answer that may not come.
+A launcher hands jobs to a queue and follows them by their tickets. A job is one run in one folder. It ends by itself,
+or it is lost. The only way to learn that is to look again: an answer may never come.
 """
 
-from collections.abc import Mapping, Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from nlu.config.errors import UserError
-from nlu.config.submitted import JobLost
+from nlu.config.nearest import hint
 
-__all__ = ["Finding", "Job", "JobLost", "JobRefused", "JobState", "Look", "Queue", "Ticket"]
+OWN = {"local": "nlu.launching.local_queue.LocalQueue", "slurm": "nlu.launching.slurm.SlurmQueue"}
+"""the queues of this package by name; any other queue is opened by its launcher"""
 
 
 class JobState(StrEnum):
-    """Where a job is. The last four are final."""
+    """The state of a job. The last four are final."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -31,11 +34,11 @@ class JobState(StrEnum):
 
 
 class QueueFull(OSError):
-    """The queue takes no more jobs before some have ended: no fault of those that it did not take."""
+    """The queue is full until some jobs have ended. The jobs that it did not take are valid."""
 
 
 class JobRefused(UserError):
-    """The queue did not take a job: what it said, and what to change."""
+    """The queue refused a job: the message of the queue, and what to change."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,13 @@ class Job:
     """One run that is to be started elsewhere."""
 
     number: int
-    """its number in a grid or a search, 0 of a single run"""
+    """its number in a grid or a search, 0 for a single run"""
     folder: str
-    """where its run lies: a path that the job sees, or the object store's folder that keeps it"""
+    """the folder of its run: a path that the job sees, or a folder in an object store"""
     overrides: tuple[str, ...]
-    """what composes it, as on the command line"""
+    """the arguments that compose it, as on the command line"""
     token: str = ""
-    """a name that no other submission has: by it a queue finds a job again whose ticket was not written down"""
+    """a name that no other submission has, by which a queue finds a job whose ticket was not written down"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Ticket:
 
     job: Job
     id: str
-    """by what the queue knows it"""
+    """the name of the job in the queue"""
     log: str | None = None
     """path or address of its log"""
 
@@ -72,11 +75,11 @@ class Look:
     reason: str | None = None
     """why it waits, or why it ended"""
     is_certain: bool = True
-    """False of a job that runs as far as this machine can tell, which is not the one that could tell"""
+    """False if the job seems to run, but only another machine could tell"""
 
 
 class Queue(Protocol):
-    """A cluster's queue. All of it may raise OSError while the cluster does not answer: ask again."""
+    """The queue of a cluster. Every method may raise OSError while the cluster does not answer: ask again."""
 
     name: str
 
@@ -84,30 +87,76 @@ class Queue(Protocol):
         """Hand over the jobs, in order. Raises JobRefused, after which none of them is in the queue."""
 
     def look(self, ids: Sequence[str]) -> Mapping[str, Look]:
-        """Return what is known of these jobs, every one of them; one that is not known any more is LOST."""
+        """Return what is known of every one of these jobs; a job that is no longer known is LOST."""
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """End jobs, waiting or running; those that have ended stay as they are.
+        """End jobs that wait or run; jobs that have ended stay as they are.
 
-        Raises UserError, when the others have been told to, for those that cannot be cancelled from here.
+        Raises UserError for jobs that cannot be cancelled from here, after the others were asked to end.
         """
 
     def log_tail(self, id: str, lines: int = 1) -> list[str]:
-        """Return the last lines of a job's log; nothing before it began."""
+        """Return the last lines of the log of a job, an empty list before it began."""
 
     def outcome(self, id: str) -> Any:
-        """Return what a job that has ended returned: Hydra's JobReturn or an exit status; None where nothing is known.
+        """Return what an ended job returned: Hydra's JobReturn, an exit status, or None if that is not known.
 
-        A job that raised an error has that error as the value of its JobReturn.
+        The JobReturn of a job that raised an error has that error as its value.
         """
 
     def status(self, id: str) -> Any:
-        """Return what `outcome` would, as far as that is known without fetching the run: enough to say how it ended."""
+        """Return what `outcome` would return, as far as that is known without fetching the run."""
 
 
 @runtime_checkable
 class Finding(Protocol):
-    """A queue that finds jobs whose tickets were lost, as they are where a submission is killed in its midst."""
+    """A queue that finds jobs without their tickets, which a kill in the middle of a submission loses."""
 
     def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
-        """Return the ticket of each of the jobs, by its token; None of one that never came into the queue."""
+        """Return the ticket of each job, by its token; None for a job that never reached the queue."""
+
+
+@dataclass(frozen=True)
+class QueueContext:
+    """What a queue needs to be opened."""
+
+    settings: Mapping[str, Any]
+    """the keys of hydra.launcher, as plain containers"""
+    folder: Path
+    """the folder of the submission: that of a grid, a search, or the one run"""
+    module: str = "nlu.train"
+    """the program of the jobs: python -m MODULE"""
+    work: Callable[[Job], Any] | None = None
+    """what a process of a job calls, which can be pickled; None if nothing is to be submitted"""
+    compose: Callable[[Job], Mapping[str, Any]] | None = None
+    """returns the configuration of a job, as plain containers"""
+    config_dirs: tuple[str, ...] = ()
+    """the folders of --config-dir, absolute"""
+
+
+def open_queue(name: str, context: QueueContext) -> Queue:
+    """Return the queue of this name, to submit jobs or only to look after those that it has.
+
+    A queue that is not in `OWN` is opened by its launcher: a Hydra plugin with the class attribute `queue`, its name,
+    and the class method `open_queue(context)`. Raises UserError for an unknown name.
+    """
+    if name in OWN:
+        module, _, factory = OWN[name].rpartition(".")
+        return getattr(importlib.import_module(module), factory)(context)
+    launchers = _launchers()
+    if name not in launchers:
+        raise UserError(f"{name} is not a queue of nlu or of an installed launcher; {hint(name, [*OWN, *launchers])}")
+    return launchers[name].open_queue(context)
+
+
+def _launchers() -> dict[str, Any]:
+    """Return the plugins that open a queue, by its name."""
+    # To find one plugin Hydra imports all of them, so the queues of this package do without.
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.launcher import Launcher
+
+    from nlu.config.entry.app import find_plugins
+
+    find_plugins()
+    found: list[Any] = Plugins.instance().discover(Launcher)
+    return {launcher.queue: launcher for launcher in found if hasattr(launcher, "open_queue")}

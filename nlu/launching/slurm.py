@@ -1,31 +1,41 @@
-"""Slurm as a queue: jobs handed over by submitit, a grid as one array, and looked at by whatever answers.
+"""Slurm as a queue: submitit hands over the jobs, a grid as one array.
 
-What is known of a job comes from squeue, which also knows those that ended some minutes ago, then from sacct where
-there is accounting. What a job returned lies in its folder. Where Slurm says that a job waits or runs, it does, also
-when the job has returned already: it was queued again, and goes on. While Slurm does not answer at all, the beat that
-each job leaves beside its log tells who lives.
+The state of a job comes from squeue, which still knows jobs that ended some minutes ago, then from sacct if there is
+accounting. What a job returned lies in its folder. If Slurm says that a job waits or runs, it does, even if it has
+returned before: it was queued again and continues. While Slurm does not answer at all, the heartbeat beside the log of
+each job shows which jobs live.
 
-A job's id is Slurm's own, `57` or `57_3` in an array. Its files lie in the folder of the submission, named by the token
-of its first job, so that a cluster that counts from 1 again takes no old result for a new one. That folder is there
-before the job is: Slurm ends one at once whose log it cannot open.
+The id of a job is Slurm's: `57`, or `57_3` in an array. Its files lie in the folder of its submission, named by the
+token of its first job, so that a cluster that counts from 1 again does not take an old result for a new one. The folder
+exists before the job does: Slurm ends a job at once if it cannot open its log.
 """
 
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.submitted import refusal_of
-from nlu.launching.attended import SILENCE_S, Attended, Beats, beat_file, missed_file
-from nlu.launching.queue import Job, JobRefused, JobState, Look, QueueFull, Ticket
-from nlu.launching.queues import Place
-from nlu.launching.slurm_folders import TOKENS, Folders
-from nlu.launching.submitit_jobs import log_files, read_outcome, result_file, start_jobs_apart, tail
+from nlu.launching.queue import Job, JobRefused, JobState, Look, QueueContext, QueueFull, Ticket
+from nlu.launching.submitit_jobs import (
+    SILENCE_S,
+    LastBeats,
+    WithHeartbeat,
+    beat_file,
+    detach_jobs,
+    log_files,
+    missed_file,
+    read_outcome,
+    result_file,
+    tail,
+)
+from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.storage.heartbeat import Marks
 
@@ -34,34 +44,109 @@ WAITING = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
 CANCELLED = frozenset({"CANCELLED", "REVOKED"})
-"""the states of squeue(1); a job in any other has ended"""
+"""the states of squeue(1); a job in any other state has ended"""
 GRACE_S = 30.0
-"""how long the result of a job that has ended may take to be seen here, on a shared file system"""
+"""how long a shared file system may take to show the result of a job that has ended"""
 ANSWER_S = 60.0
 LAST_TASK_S = 600
-"""how long the tasks of a job go on when one has ended: they end together, or one waits for what will never come.
-More than the five minutes after which Slurm counts a node as down, and has its jobs queued again."""
+"""seconds that the other tasks of a job have to end after the first one: they may wait for a task that is gone.
+The time is longer than the five minutes after which Slurm counts a node as down and queues its jobs again."""
 ARRAY_MAX = 1001
-"""Slurm's own default of MaxArraySize"""
+"""Slurm's default of MaxArraySize"""
 INIT_KEYS = ("slurm_max_num_timeout", "slurm_python")
 SHARED = frozenset({
     "name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "stderr_to_stdout",
 })  # fmt: skip
-"""keys that submitit knows of every executor; its others are called `slurm_...`"""
+"""keys that submitit knows for every executor; its other keys are called `slurm_...`"""
 OURS = ("submitit_folder", "wait", "modules", "container", "container_mounts", "srun_args", "setup")
-"""keys of hydra.launcher that are turned into others, or that submitit does not know"""
+"""keys of hydra.launcher that become other keys, or that submitit does not know"""
 NAMES = {"gpus": "gpus_per_node", "cpus": "cpus_per_task", "memory_gb": "mem_gb"}
-"""what submitit calls our keys"""
+"""submitit's names of our keys"""
 LOAD_MODULES = "type module >/dev/null 2>&1 || . /etc/profile"
-"""A job's shell is no login shell, and may not know the command."""
+"""The shell of a job is not a login shell, and may not know the command."""
 _AWAY = re.compile(r"[Uu]nable to contact|[Ss]ocket timed out|connect failure|Connection refused|Zero Bytes")
 _FULL = re.compile(
     r"(QOS|Assoc)(Max|Grp)Submit\w*|[Rr]esource temporarily unavailable|[Ss]lurm temporarily unable[^\n]*"
 )
-"""what sbatch says of a limit that ends by itself; its last line names the policy only"""
+"""sbatch's message for a limit that ends by itself; its last line only names the policy"""
+SUBMITTED = "_submitted.pkl"
+"""the end of the name of the file with the work of a job, after its id"""
+TOKENS = "tokens.json"
+"""the file in the folder of a submission with the tokens of its jobs, in the order of the array"""
 _NO_CLUSTER = "Could not establish a configuration source"
 SAYS = "sbatch: error: "
 _UNKNOWN = "Invalid job id"
+
+
+class SubmissionFolders:
+    """The folders of the submissions below one folder. Several threads may ask.
+
+    Submissions of this process are remembered. To find those of other processes each folder is read once: a search has
+    a folder for each of its trials.
+    """
+
+    _known: dict[Path, "SubmissionFolders"] = {}
+
+    @classmethod
+    def below(cls, base: Path) -> "SubmissionFolders":
+        """Return the object that all queues of this process share that submit into a folder.
+
+        Each trial of a search opens a queue, and one of them looks after the jobs of all.
+        """
+        return cls._known.setdefault(base, cls(base))
+
+    def __init__(self, base: Path):
+        self._base = base
+        self._lock = threading.Lock()
+        self._of_id: dict[str, tuple[Path, float]] = {}
+        """the folder of a job, and when its work was put there: a cluster may count from 1 again"""
+        self._ids: dict[str, str] = {}
+        """by token"""
+        self._complete: set[str] = set()
+        """names of folders in which nothing more will appear"""
+
+    def submitted(self, folder: Path, ids: Iterable[str]) -> None:
+        """Remember jobs that this process has just submitted."""
+        with self._lock:
+            self._of_id |= {id: (folder, float("inf")) for id in ids}
+
+    def of(self, id: str) -> Path | None:
+        """Return the folder of the newest job that had this id, None if there is none."""
+        with self._lock:
+            if id not in self._of_id:
+                self._look()
+            return self._of_id[id][0] if id in self._of_id else None
+
+    def ids(self) -> Mapping[str, str]:
+        """Return the id of each job whose work is in place, by token."""
+        with self._lock:
+            self._look()
+            return dict(self._ids)
+
+    def _look(self) -> None:
+        names: list[str] = []
+        with suppress(FileNotFoundError):
+            names = [name for name in os.listdir(self._base) if name not in self._complete]
+        for name in names:
+            # Another command removes the folder of a submission that was refused.
+            with suppress(FileNotFoundError, NotADirectoryError):
+                self._look_into(self._base / name)
+
+    def _look_into(self, folder: Path) -> None:
+        works = {
+            entry.name.removesuffix(SUBMITTED): entry.stat().st_mtime
+            for entry in os.scandir(folder)
+            if entry.name.endswith(SUBMITTED)
+        }
+        tokens = (read_json(folder / TOKENS) or {}).get("tokens", [])
+        for id, time_s in works.items():
+            if time_s > self._of_id.get(id, (folder, 0.0))[1]:
+                self._of_id[id] = folder, time_s
+            place = int(id.partition("_")[2] or 0)
+            if place < len(tokens):
+                self._ids[tokens[place]] = id
+        if tokens and len(works) >= len(tokens):
+            self._complete.add(folder.name)
 
 
 class SlurmQueue:
@@ -71,16 +156,16 @@ class SlurmQueue:
     poll_s = 2.0
     slowest_poll_s = 30.0
 
-    def __init__(self, place: Place):
-        self._settings, self._work = dict(place.settings), place.work
-        folder = self._settings.get("submitit_folder") or f"{place.folder}/.submitit/%j"
+    def __init__(self, context: QueueContext):
+        self._settings, self._work = dict(context.settings), context.work
+        folder = self._settings.get("submitit_folder") or f"{context.folder}/.submitit/%j"
         self._base = Path(os.path.abspath(Path(str(folder).replace("%j", "")).expanduser()))
-        self._folders = Folders.below(self._base)
+        self._folders = SubmissionFolders.below(self._base)
         self._missed = Marks()
-        self._beats = Beats()
+        self._beats = LastBeats()
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
-        """Hand over the jobs, several as arrays; see `nlu.launching.queue.Queue`."""
+        """Hand over the jobs, more than one as arrays; see `nlu.launching.queue.Queue`."""
         tickets: list[Ticket] = []
         try:
             largest = _largest_array() if len(jobs) > 1 else 1
@@ -100,19 +185,19 @@ class SlurmQueue:
 
     def _submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         assert self._work is not None, "this queue was opened to look after jobs"
-        executor, attended = self._executor(jobs[0].token), Attended(self._work)
+        executor, work = self._executor(jobs[0].token), WithHeartbeat(self._work)
         write_json(self._base / jobs[0].token / TOKENS, {"tokens": [job.token for job in jobs]})
-        start_jobs_apart()
+        detach_jobs()
         try:
             with executor.batch():
-                submitted = [executor.submit(attended, job) for job in jobs]
+                submitted = [executor.submit(work, job) for job in jobs]
         except Exception as error:
             if (said := refusal_of(error)) is None:
                 raise
             if _AWAY.search(said):
                 raise OSError(f"Slurm does not answer: {said}") from error
             if limit := _FULL.search(str(getattr(error.__cause__, "stderr", ""))):
-                # It is over once jobs of this user have ended; what was taken before stays.
+                # The limit ends with other jobs of this user; jobs that were taken before it stay.
                 raise QueueFull(f"Slurm takes no more jobs now: {limit[0]}") from error
             self._take_back(jobs[0].token)
             if _NO_CLUSTER in said:
@@ -129,7 +214,7 @@ class SlurmQueue:
     def _take_back(self, token: str) -> None:
         """Remove the files of jobs that were refused."""
         shutil.rmtree(self._base / token, ignore_errors=True)
-        # Others of this folder may have jobs.
+        # Other submissions may have jobs below the same folder.
         with suppress(OSError):
             self._base.rmdir()
 
@@ -152,7 +237,7 @@ class SlurmQueue:
                 "hydra/launcher"
             ) from error
         except (TypeError, ValueError, NameError) as error:
-            # Behind the first line stands which parameters there are.
+            # The lines after the first one list the valid parameters.
             said = " ".join(str(error).split())
             raise JobRefused(f"submitit takes no such job: {said}; correct what hydra.launcher sets") from error
         return executor
@@ -176,14 +261,14 @@ class SlurmQueue:
     def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
         """Return the ticket of each job that was handed over; see `nlu.launching.queue.Finding`.
 
-        A job whose submission was killed before submitit had put its work in place is none: started, it finds nothing
-        to do, and fails after a minute.
+        A job without its work does not count: the command was killed before submitit had written the file. Such a job
+        finds nothing to do, and fails after a minute.
         """
         ids = self._folders.ids()
         return [self._ticket(job, ids[job.token]) if job.token in ids else None for job in jobs]
 
     def look(self, ids: Sequence[str]) -> Mapping[str, Look]:
-        """See `nlu.launching.queue.Queue`. While Slurm does not answer, the jobs' beats do."""
+        """See `nlu.launching.queue.Queue`. While Slurm does not answer, the heartbeats of the jobs do."""
         try:
             known = _squeue(ids)
         except OSError as error:
@@ -203,8 +288,8 @@ class SlurmQueue:
             return Look(result, node)
         if state in ("", "COMPLETED") and self._missed.still_s(missed_file(self._folder(id), id)) < GRACE_S:
             return Look(JobState.RUNNING, node, "its result is awaited")
-        told = {"": reason, "COMPLETED": "it ended without a result"}.get(state, state)
-        return Look(JobState.LOST, node, told)
+        why = {"": reason, "COMPLETED": "it ended without a result"}.get(state, state)
+        return Look(JobState.LOST, node, why)
 
     def _look_without_slurm(self, id: str, error: str) -> Look:
         result, beat = self._result(id), self._beats.last(beat_file(self._folder(id), id))
@@ -223,7 +308,7 @@ class SlurmQueue:
         return JobState.DONE if outcome.status.name == "COMPLETED" else JobState.FAILED
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """Have the jobs save their state and end, for which Slurm leaves them its KillWait."""
+        """Have the jobs save their state and end. Slurm leaves them KillWait seconds for that."""
         for start in range(0, len(ids), 100):
             _ask(["scancel", *ids[start : start + 100]])
 
@@ -243,26 +328,27 @@ class SlurmQueue:
 
     def _folder(self, id: str) -> Path:
         if not re.fullmatch(r"\d+(_\d+)?", id):
-            raise UserError(f"{id} is no job of Slurm's; its ids are like 57 or 57_3")
+            raise UserError(f"{id} is not a job of Slurm; its ids are like 57 or 57_3")
         return self._folders.of(id) or self._base
 
 
 def _largest_array() -> int:
-    """Return how many jobs an array may have here; what keeps Slurm from telling, sbatch says better."""
+    """Return the largest number of jobs in an array."""
     try:
         found = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]))
     except OSError:
+        # sbatch will fail for the same reason, with a better message.
         return ARRAY_MAX
     return max(1, int(found[1]) if found else ARRAY_MAX)
 
 
 def _squeue(ids: Sequence[str]) -> dict[str, tuple[str, str | None, str | None]]:
-    """Return the state, nodes and reason of each job that Slurm's controller knows."""
+    """Return the state, the nodes and the reason of each job that Slurm's controller knows."""
     command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%N|%r", f"--jobs={_main_ids(ids)}"]
     try:
         answer = _ask(command)
     except OSError as error:
-        # It says so of a job that ended long ago, where that is the only one that it is asked for.
+        # The answer for a single job that ended long ago; among others squeue leaves such a job out.
         if _UNKNOWN not in str(error):
             raise
         return {}
@@ -273,7 +359,7 @@ def _squeue(ids: Sequence[str]) -> dict[str, tuple[str, str | None, str | None]]
 
 
 def _sacct(ids: Sequence[str]) -> dict[str, tuple[str, str | None, str | None]]:
-    """Return the same of jobs that only the accounting knows; nothing where there is none, or it does not answer."""
+    """Return the same for jobs that the accounting knows, nothing if there is no accounting or it does not answer."""
     command = ["sacct", "--noheader", "--allocations", "--parsable2", "--format=JobID,State,NodeList,ExitCode"]
     try:
         answer = _ask([*command, f"--jobs={_main_ids(ids)}"])
@@ -282,7 +368,7 @@ def _sacct(ids: Sequence[str]) -> dict[str, tuple[str, str | None, str | None]]:
     found: dict[str, tuple[str, str | None, str | None]] = {}
     for line in answer.splitlines():
         id, state, node, exit_code = line.split("|")
-        # What is said of a job that was cancelled goes on: "CANCELLED by 1000".
+        # The state of a cancelled job has more words: "CANCELLED by 1000".
         found[id] = (state.partition(" ")[0], None if node == "None assigned" else node, f"{state}, exit {exit_code}")
     return found
 
@@ -292,7 +378,7 @@ def _main_ids(ids: Sequence[str]) -> str:
 
 
 def _ask(command: list[str]) -> str:
-    """Return what one of Slurm's commands says. Raises OSError where it cannot answer."""
+    """Return the output of a command of Slurm. Raises OSError if it cannot answer."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
     except subprocess.TimeoutExpired:

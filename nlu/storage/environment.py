@@ -1,7 +1,7 @@
 """Every variable of the environment that has to do with a service: its name, which service, what for, secret or not.
 
 This is the only table of such names. Drivers, errors, `nlu.doctor`, and what is hidden (`nlu.storage.redaction`) read
-it. `nlu/launching/pai/fetch.py` cannot, since it runs where nothing of ours is installed yet; a test compares both.
+it. `_fetch.py` of the launcher for PAI cannot, since it runs before nlu is installed; a test compares both.
 """
 
 from collections.abc import Iterator, Mapping

@@ -91,7 +91,7 @@ def test_a_folder_that_holds_a_search_takes_no_second_one(tmp_path):
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", "hydra.sweeper.study_name=k2")
     before = sorted(folder.rglob("*"))
     said = search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.study_name=k3", status=1)
-    assert f"{folder} holds the search k2; go on with it by hydra.sweeper.study_name=k2" in said
+    assert f"{folder} holds the search k2; continue it with hydra.sweeper.study_name=k2" in said
     assert "started" not in said
     elsewhere = ("hydra.sweeper.study_name=k2", f"hydra.sweeper.storage={tmp_path}/other.log")
     said = search(folder, *ARGUMENTS, "step_s=0", *elsewhere, status=1)

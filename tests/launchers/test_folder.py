@@ -25,7 +25,7 @@ def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: 
     _folder.require_no_run(tmp_path)
     assert _folder.held_search(tmp_path) == {"study": "a", "storage": "url", "id": "id"}
     _folder.require_same_study(tmp_path, "a")
-    with pytest.raises(UserError, match="holds the search a; go on with it by hydra.sweeper.study_name=a"):
+    with pytest.raises(UserError, match="holds the search a; continue it with hydra.sweeper.study_name=a"):
         _folder.require_same_study(tmp_path, "b")
     _folder.require_same_id(tmp_path, "a", "other", "id")
     for url, said in (("url", "a, which is no longer in url;"), ("other", "a from url, which is not the one in other")):

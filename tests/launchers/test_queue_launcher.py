@@ -16,7 +16,8 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.jobs import main as jobs_main
-from nlu.launching import local_queue, queues, waiting
+from nlu.launching import local_queue, waiting
+from nlu.launching import queue as queues
 from nlu.launching.listing import follow, latest, listed
 from nlu.launching.local_queue import LocalQueue
 from nlu.launching.queue import Job, QueueFull
@@ -99,7 +100,7 @@ def test_a_submission_that_was_cut_off_is_not_repeated_silently(project, capfd):
     cut_off(project / "run", "elsewhere")
     command(*own, status=2)
     said = capfd.readouterr().err
-    assert "the submission of jobs 0" in said and "nobody knows whether it has them; look there, cancel" in said
+    assert "the submission of jobs 0" in said and "it is not known whether it has them; look there, cancel" in said
     assert jobs_main(["run"]) == 0 and "unknown" in capfd.readouterr().out
     assert jobs_main(["--forget", "run"]) == 0 and "1 job taken for not submitted" in capfd.readouterr().out
     assert submitted(project / "run") == []
@@ -133,7 +134,7 @@ class Elsewhere(LocalQueue):
 
 @pytest.mark.thorough
 def test_a_job_of_another_queue_is_not_submitted_a_second_time_here(project, capfd, monkeypatch):
-    monkeypatch.setitem(queues.FACTORIES, "elsewhere", f"{Elsewhere.__module__}.Elsewhere")
+    monkeypatch.setitem(queues.OWN, "elsewhere", f"{Elsewhere.__module__}.Elsewhere")
     own = (*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
     command(*own, LONG, LEFT, "hydra.launcher.submitit_folder=there")
     file = project / "run/.submitted/jobs.jsonl"
@@ -201,7 +202,7 @@ class LosesItsAnswer(LocalQueue):
 
 @pytest.mark.thorough
 def test_a_job_whose_answer_was_lost_is_found_instead_of_submitted_again(project, capfd, monkeypatch):
-    monkeypatch.setitem(queues.FACTORIES, "local", f"{LosesItsAnswer.__module__}.LosesItsAnswer")
+    monkeypatch.setitem(queues.OWN, "local", f"{LosesItsAnswer.__module__}.LosesItsAnswer")
     command(*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
     said = capfd.readouterr().err
     assert re.search(r"local does not answer: connection reset; it is asked again in [01]\.\d s", said)
@@ -222,7 +223,7 @@ class FullAtFirst(LocalQueue):
 
 
 def test_a_trial_waits_until_its_queue_has_room(project, capfd, monkeypatch):
-    monkeypatch.setitem(queues.FACTORIES, "local", f"{FullAtFirst.__module__}.FullAtFirst")
+    monkeypatch.setitem(queues.OWN, "local", f"{FullAtFirst.__module__}.FullAtFirst")
     monkeypatch.setattr(waiting, "FULL", Pauses(0.01, 0.01))
     # Figures are blank here, and it draws some.
     monkeypatch.setattr("nlu.sweeps.summary.write_summary", lambda study, folder: None)
@@ -239,11 +240,11 @@ def test_jobs_says_what_it_cannot_do(project, capfd):
     (project / "empty").mkdir()
     for arguments, told in (
         (["--cancel"], "jobs are numbered within a folder; name it"),
-        (["absent"], "absent is no folder"),
+        (["absent"], "absent is not a folder"),
         (["empty"], "nothing was submitted in empty"),
         (["--history"], "nothing was submitted from this project yet"),
         (["empty", "--cancel", "-1"], "argument --cancel: is '-1' but must be a whole number >= 0"),
-        (["--cancel", "3", "absent"], "absent is no folder"),
+        (["--cancel", "3", "absent"], "absent is not a folder"),
         (["--forget", "empty"], "nothing was submitted in empty"),
         (["--forget", "empty", "3x"], "argument --forget: is '3x' but must be a whole number >= 0"),
         (["--cancle"], "--cancle: there is no such flag; nearest: --cancel"),
@@ -300,7 +301,7 @@ def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_ag
     assert jobs_main([str(folder), "--cancel", "1"]) == 0
     before = rows(folder / "1")
     said = grid(project, *long, LEFT, "resume=auto")
-    assert re.search(r"nlu: job 1 \(local \S+\) was cancelled; it goes on", said) and "the same command coll" in said
+    assert re.search(r"nlu: job 1 \(local \S+\) was cancelled; it continues", said) and "the same command coll" in said
     until_steps(folder / "1", before)
     assert jobs_main([str(folder), "--cancel", "1"]) == 0
     # All have ended: there is nothing to leave, and they are collected.

@@ -9,10 +9,9 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from nlu.display.jobs import JobRow, JobsBoard
 from nlu.launching import local_queue
-from nlu.launching.following import Ended, Follower, Left, left_sentence, progress_of
+from nlu.launching.following import Detached, Follower, JobEnd, left_sentence, progress_of
 from nlu.launching.local_queue import LocalQueue
-from nlu.launching.queue import Job, JobState, Look
-from nlu.launching.queues import Place
+from nlu.launching.queue import Job, JobState, Look, QueueContext
 from nlu.launching.submissions import new_tokens
 from tests.launching.jobs import number_of, sleep
 
@@ -52,7 +51,7 @@ def follow(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
     def ended(work, failures, ctrl_c=0):
-        queue = AwayAtFirst(Place({"timeout_min": 5, "nodes": 1}, tmp_path, work=work))
+        queue = AwayAtFirst(QueueContext({"timeout_min": 5, "nodes": 1}, tmp_path, work=work))
         queue.failures, queue.ctrl_c = failures, ctrl_c
         (token,) = new_tokens(1)
         tickets = queue.submit([Job(1, str(tmp_path / "1"), (), token)])
@@ -86,7 +85,7 @@ def test_who_presses_ctrl_c_is_asked_each_time_and_may_leave_the_jobs(follow, ca
     asked, given = [], iter(["g", "c", "l"])
     monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: asked.append(question) or next(given))
     assert follow(sleep, failures=0, ctrl_c=2).word == "cancelled"
-    with pytest.raises(Left):
+    with pytest.raises(Detached):
         follow(sleep, failures=0, ctrl_c=1)
     said = capfd.readouterr().err
     assert asked == ["1 job has not ended"] * 3 and "cancelling 1 job" in said and "1 job goes on; " in said
@@ -117,7 +116,7 @@ def job_return(status: JobStatus, value: object) -> JobReturn:
     ],
 )
 def test_a_word_tells_how_a_job_ended(state, outcome, word):
-    assert Ended(Look(state), outcome).word == word
+    assert JobEnd(Look(state), outcome).word == word
 
 
 @pytest.mark.parametrize(
@@ -130,7 +129,7 @@ def test_a_word_tells_how_a_job_ended(state, outcome, word):
     ],
 )  # fmt: skip
 def test_the_status_of_a_job_is_what_it_returned(state, outcome, status):
-    assert Ended(Look(state), outcome).status == status
+    assert JobEnd(Look(state), outcome).status == status
 
 
 def test_of_jobs_that_are_left_it_is_said_how_to_find_them_again(tmp_path):

@@ -8,16 +8,15 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.launching import listing
-from nlu.launching.listing import Several, cancel_all, follow, latest, listed, queue_of, records_of
-from nlu.launching.queue import Job, JobState, Look, Ticket
-from nlu.launching.queues import Place
+from nlu.launching.listing import CombinedQueue, cancel_all, follow, latest, listed, queue_of, records_of
+from nlu.launching.queue import Job, JobState, Look, QueueContext, Ticket
 from nlu.launching.submissions import Submissions
 
 
 class Fixed:
     """A queue in which every job is as a test says."""
 
-    def __init__(self, name: str, place: Place):
+    def __init__(self, name: str, place: QueueContext):
         self.name, self.place = name, place
         self.looks: dict[str, Look] = {}
         self.outcomes: dict[str, Any] = {}
@@ -55,7 +54,7 @@ def queues(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Fixed]:
     """The queues that were opened, by the folder."""
     opened: dict[Path, Fixed] = {}
 
-    def open_queue(name: str, place: Place) -> Fixed:
+    def open_queue(name: str, place: QueueContext) -> Fixed:
         return opened.setdefault(place.folder, Fixed(name, place))
 
     monkeypatch.setattr(listing, "open_queue", open_queue)
@@ -111,7 +110,7 @@ def test_all_open_jobs_of_a_folder_are_cancelled_but_not_those_that_may_be_anoth
     tmp_path: Path, queues: dict[Path, Fixed]
 ) -> None:
     submit(tmp_path, 0, 1, 2, 3).ended(f"{tmp_path.name}-3-1", "done")
-    queue = queues.setdefault(tmp_path, Fixed("slurm", Place({}, tmp_path)))
+    queue = queues.setdefault(tmp_path, Fixed("slurm", QueueContext({}, tmp_path)))
     id = f"{tmp_path.name}/%d/1"
     queue.looks = {
         id % 0: Look(JobState.DONE), id % 1: Look(JobState.WAITING),
@@ -121,11 +120,11 @@ def test_all_open_jobs_of_a_folder_are_cancelled_but_not_those_that_may_be_anoth
 
 
 def test_several_queues_are_asked_each_for_its_own_and_what_one_refuses_stops_no_other(tmp_path: Path) -> None:
-    one, other = Fixed("slurm", Place({}, tmp_path)), Fixed("local", Place({}, tmp_path))
-    both = Several({"1": one, "2": other, "3": one})
-    assert both.name == "queue" and Several({"1": one, "3": one}).name == "slurm" and both.poll_s == 1.0
+    one, other = Fixed("slurm", QueueContext({}, tmp_path)), Fixed("local", QueueContext({}, tmp_path))
+    both = CombinedQueue({"1": one, "2": other, "3": one})
+    assert both.name == "queue" and CombinedQueue({"1": one, "3": one}).name == "slurm" and both.poll_s == 1.0
     other.poll_s = 0.25  # type: ignore[attr-defined]
-    assert Several({"1": one, "2": other}).poll_s == 0.25 and Several({}).poll_s == 1.0
+    assert CombinedQueue({"1": one, "2": other}).poll_s == 0.25 and CombinedQueue({}).poll_s == 1.0
     assert {id: look.node for id, look in both.look(["1", "2", "3"]).items()} == {id: f"node of {id}" for id in "123"}
     assert (one.asked, other.asked) == (["1", "3"], ["2"])
     one.refuses = {"3"}
@@ -151,7 +150,7 @@ def test_what_is_followed_is_open_and_of_the_others_the_ends_are_told_and_the_ru
 
     monkeypatch.setattr(listing, "Follower", Follower)
     submit(tmp_path / "a", 0, 1, 2).ended("a-2-1", "lost")
-    queue = queues.setdefault(tmp_path / "a", Fixed("slurm", Place({}, tmp_path / "a")))
+    queue = queues.setdefault(tmp_path / "a", Fixed("slurm", QueueContext({}, tmp_path / "a")))
     queue.looks["a/1/1"] = Look(JobState.FAILED, None, "OutOfMemory")
     follow([tmp_path])
     names = {f"a-{number}-1": f"job {number}" for number in range(3)}
@@ -167,7 +166,7 @@ def test_what_is_followed_is_open_and_of_the_others_the_ends_are_told_and_the_ru
     queue.looks["a/0/1"] = Look(JobState.DONE)
     follow([tmp_path / "a"])
     assert followed == []
-    for folder, said in ((tmp_path / "none", "is no folder; give"), (tmp_path / "a/0", "is no folder; give")):
+    for folder, said in ((tmp_path / "none", "is not a folder; give"), (tmp_path / "a/0", "is not a folder; give")):
         with pytest.raises(UserError, match=said):
             follow([folder])
     (tmp_path / "empty").mkdir()

@@ -17,14 +17,12 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.jobs import main as jobs_main
 from nlu.launching import local_queue
-from nlu.launching.attended import beat_file
-from nlu.launching.listing import Several, follow
+from nlu.launching.listing import CombinedQueue, follow
 from nlu.launching.local_queue import MACHINE, LocalQueue
-from nlu.launching.queue import Job, JobRefused, JobState, Look, Ticket
-from nlu.launching.queues import Place, open_queue
+from nlu.launching.queue import Job, JobRefused, JobState, Look, QueueContext, Ticket, open_queue
 from nlu.launching.slurm import SlurmQueue
 from nlu.launching.submissions import Submissions, new_tokens
-from nlu.launching.submitit_jobs import TAIL_BYTES, failed, read_outcome, tail, told
+from nlu.launching.submitit_jobs import TAIL_BYTES, beat_file, failed, read_outcome, tail, to_plain
 from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
 from nlu.sweeps.channel import last_line
@@ -35,7 +33,7 @@ SETTINGS = {"timeout_min": 5, "nodes": 1}
 
 
 def queue(folder: Path, work=None, **settings) -> LocalQueue:
-    return LocalQueue(Place({**SETTINGS, **settings}, folder, work=work))
+    return LocalQueue(QueueContext({**SETTINGS, **settings}, folder, work=work))
 
 
 def jobs(count: int) -> list[Job]:
@@ -112,10 +110,10 @@ def test_what_submitit_does_not_take_is_refused_with_what_it_says(tmp_path):
 
 
 def test_ids_and_queues_that_there_are_not_are_refused(tmp_path):
-    with pytest.raises(UserError, match="57 is no job of this machine"):
+    with pytest.raises(UserError, match="57 is not a job of this machine"):
         queue(tmp_path).look(["57"])
-    with pytest.raises(UserError, match="slrum is no queue of this version; nearest: slurm"):
-        open_queue("slrum", Place({}, tmp_path))
+    with pytest.raises(UserError, match="slrum is not a queue of nlu or of an installed launcher; nearest: slurm"):
+        open_queue("slrum", QueueContext({}, tmp_path))
 
 
 ELSEWHERE = """
@@ -215,7 +213,7 @@ def test_of_two_machines_jobs_those_of_this_one_are_cancelled_and_the_others_nam
     # Submitted with other settings, so that each queue is asked by itself.
     each = {others[0]: queue(tmp_path), here[1]: queue(tmp_path, timeout_min=6)}
     with pytest.raises(UserError, match="job 4 is a process of far"):
-        Several(each).cancel(list(each))
+        CombinedQueue(each).cancel(list(each))
     assert own.look(here)[here[1]].state is JobState.CANCELLED
 
 
@@ -238,8 +236,6 @@ def test_a_machine_that_was_started_again_has_lost_its_jobs_and_one_of_another_s
     ):  # fmt: skip
         write_json(tmp_path / ".submitit/token/machine.json", {"host": own["host"], "machine": machine})
         assert queue(tmp_path).look([id])[id].state is state
-    # Of an earlier version, which wrote down no machine.
-    assert queue(tmp_path).look(["former/1"])["former/1"].state is JobState.LOST
 
 
 def test_what_another_machine_was_about_to_start_is_not_taken_for_absent(tmp_path):
@@ -279,7 +275,7 @@ def test_nothing_that_lies_in_a_folder_runs_when_its_jobs_are_listed_and_followe
     if name == "slurm":
         (base / "57_submitted.pkl").write_bytes(pickle.dumps(Runs(f"touch {tmp_path}/ran")))
         monkeypatch.setenv("PATH", str(tmp_path / "no-programs"))
-        assert SlurmQueue(Place({}, tmp_path)).find([job]) == [None]
+        assert SlurmQueue(QueueContext({}, tmp_path)).find([job]) == [None]
     assert jobs_main([str(tmp_path)]) == 0
     assert "failed" in capsys.readouterr().out
     follow([tmp_path])
@@ -295,7 +291,7 @@ def test_the_error_of_a_job_is_told_with_its_kind_its_causes_and_without_secrets
     except ValueError as error:
         returned = failed(error)
     file = tmp_path / "57_0_result.pkl"
-    file.write_bytes(pickle.dumps(("success", told(returned))))
+    file.write_bytes(pickle.dumps(("success", to_plain(returned))))
     assert b"geheim" not in file.read_bytes()
     found = read_outcome(file)._return_value
     assert last_line(found) == "ValueError: cannot write with https://***@host/a"
@@ -306,13 +302,13 @@ def test_the_error_of_a_job_is_told_with_its_kind_its_causes_and_without_secrets
 @pytest.mark.parametrize(("value", "read"), [(np.float32(0.5), 0.5), ([1, {"a": None}], [1, {"a": None}]), (75, 75)])
 def test_what_a_job_returned_is_read_as_numbers_texts_and_lists(tmp_path, value, read):
     file = tmp_path / "57_0_result.pkl"
-    file.write_bytes(pickle.dumps(("success", told(value))))
+    file.write_bytes(pickle.dumps(("success", to_plain(value))))
     assert read_outcome(file) == read
 
 
 def test_a_refusal_in_a_job_is_told_as_a_refusal(tmp_path):
     file = tmp_path / "57_0_result.pkl"
-    file.write_bytes(pickle.dumps(("success", told(failed(UserError("a", "b", summary="c", remedy="d"))))))
+    file.write_bytes(pickle.dumps(("success", to_plain(failed(UserError("a", "b", summary="c", remedy="d"))))))
     found = read_outcome(file)._return_value
     assert isinstance(found, UserError) and found.sentences == ["c", "a", "b", "d"]
 

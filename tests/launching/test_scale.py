@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nlu.launching.queue import Job, JobState, Ticket
-from nlu.launching.queues import Place
-from nlu.launching.slurm import SlurmQueue
-from nlu.launching.slurm_folders import SUBMITTED, TOKENS
+from nlu.launching.queue import Job, JobState, QueueContext, Ticket
+from nlu.launching.slurm import SUBMITTED, TOKENS, SlurmQueue
 from nlu.launching.submissions import FILE, FOLDER, Submissions, new_tokens
 from tests.launching.operations import counted
 
@@ -38,7 +36,7 @@ def cluster(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("count", [10, 100])
 def test_a_look_at_jobs_of_slurm_is_one_command_and_reads_each_folder_once(tmp_path, cluster, count):
-    ids, queue = cluster(count), SlurmQueue(Place({}, tmp_path / "search"))
+    ids, queue = cluster(count), SlurmQueue(QueueContext({}, tmp_path / "search"))
     with counted(tmp_path) as first:
         assert {look.state for look in queue.look(ids).values()} == {JobState.RUNNING}
     # All are listed together, then each folder is listed, its list of tokens is read, and an old mark is removed.
@@ -51,7 +49,7 @@ def test_a_look_at_jobs_of_slurm_is_one_command_and_reads_each_folder_once(tmp_p
 
 @pytest.mark.parametrize("count", [10, 100])
 def test_the_folder_of_one_more_job_is_found_without_reading_those_of_the_others(tmp_path, cluster, count):
-    queue = SlurmQueue(Place({}, tmp_path / "search"))
+    queue = SlurmQueue(QueueContext({}, tmp_path / "search"))
     queue.look(cluster(count))
     more = cluster(count + 1)
     with counted(tmp_path) as counts:
@@ -64,7 +62,7 @@ def test_a_trial_that_this_process_submitted_is_found_without_reading_a_folder(t
     for name, text in {"sbatch": "echo Submitted batch job 57", "srun": ""}.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
-    place = Place({}, tmp_path / "search", work=print)
+    place = QueueContext({}, tmp_path / "search", work=print)
     (ticket,) = SlurmQueue(place).submit([Job(0, str(tmp_path), (), "token-57")])
     (tmp_path / "answer").write_text("57|RUNNING|n1|None\n")
     other = SlurmQueue(place)
@@ -81,11 +79,11 @@ def test_a_cluster_that_counts_from_1_again_has_its_newest_job_looked_at(tmp_pat
     (again / f"{id}{SUBMITTED}").touch()
     old = time.time() - 3600
     os.utime(tmp_path / f"search/.submitit/token-{id}/{id}{SUBMITTED}", (old, old))
-    assert SlurmQueue(Place({}, tmp_path / "search"))._folder(id) == again
+    assert SlurmQueue(QueueContext({}, tmp_path / "search"))._folder(id) == again
 
 
 def test_jobs_of_a_submission_that_is_under_way_are_found_as_they_come(tmp_path):
-    folder, queue = tmp_path / ".submitit/a", SlurmQueue(Place({}, tmp_path))
+    folder, queue = tmp_path / ".submitit/a", SlurmQueue(QueueContext({}, tmp_path))
     folder.mkdir(parents=True)
     (folder / TOKENS).write_text('{"tokens": ["a", "b"]}')
     jobs = [Job(number, "", (), token) for number, token in enumerate("ab")]

@@ -55,7 +55,7 @@ JOBS = [
 INSTANTS = {**OF_JOBS, "upload": UPLOAD}
 COMMANDS = [
     Case("run", "1 nlu.launching.submissions Submissions.submitted", TERM),
-    Case("run", "2 nlu.launching.looks Looks.at", INT),
+    Case("run", "2 nlu.launching.following StatusCache.at", INT),
 ]
 Start = Callable[..., warm.Process]
 

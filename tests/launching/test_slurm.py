@@ -9,11 +9,9 @@ import cloudpickle
 import pytest
 
 from nlu.launching import slurm
-from nlu.launching.attended import beat_file, beating
-from nlu.launching.queue import Job, JobRefused, JobState, QueueFull, Ticket
-from nlu.launching.queues import Place
-from nlu.launching.slurm import SlurmQueue
-from nlu.launching.slurm_folders import SUBMITTED
+from nlu.launching.queue import Job, JobRefused, JobState, QueueContext, QueueFull, Ticket
+from nlu.launching.slurm import SUBMITTED, SlurmQueue
+from nlu.launching.submitit_jobs import beat_file, beating
 from nlu.storage.heartbeat import Marks
 
 ID = "57_3"
@@ -23,7 +21,7 @@ ID = "57_3"
 def queue(tmp_path, monkeypatch):
     """A queue of a machine without Slurm's commands."""
     monkeypatch.setenv("PATH", str(tmp_path / "no-programs"))
-    return SlurmQueue(Place({}, tmp_path, work=print))
+    return SlurmQueue(QueueContext({}, tmp_path, work=print))
 
 
 @pytest.fixture
@@ -82,7 +80,7 @@ def test_a_job_beats_as_long_as_it_works_and_no_beat_is_like_the_one_before(fold
 def test_a_beat_that_stands_still_is_told_by_commands_of_which_each_looks_but_once(queue, folder, monkeypatch):
     monkeypatch.setattr(slurm, "SILENCE_S", 0.5)
     beat_file(folder, ID).write_text("n1 0 7 3\n")
-    place = Place({}, folder.parents[1])
+    place = QueueContext({}, folder.parents[1])
     assert SlurmQueue(place).look([ID])[ID].state is JobState.RUNNING
     threading.Event().wait(0.6)
     assert SlurmQueue(place).look([ID])[ID].state is JobState.LOST
@@ -100,7 +98,7 @@ def test_a_job_that_slurm_has_forgotten_is_lost_to_commands_of_which_each_looks_
     monkeypatch.setattr(slurm, "GRACE_S", 0.5)
 
     def look():
-        return SlurmQueue(Place({}, tmp_path)).look([ID])[ID]
+        return SlurmQueue(QueueContext({}, tmp_path)).look([ID])[ID]
 
     assert (look().state, look().reason) == (JobState.RUNNING, "its result is awaited")
     threading.Event().wait(0.6)
@@ -144,7 +142,7 @@ def test_a_limit_that_ends_by_itself_refuses_no_job_and_withdraws_none_that_was_
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
     jobs = [Job(number, str(tmp_path), (), f"token-{number}") for number in range(2)]
-    full = SlurmQueue(Place({}, tmp_path, work=print))
+    full = SlurmQueue(QueueContext({}, tmp_path, work=print))
     with pytest.raises(QueueFull, match="Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit"):
         full.submit(jobs)
     assert said.read_text() == "", "nothing was cancelled"
@@ -160,7 +158,9 @@ def test_a_wrong_setting_is_told_with_those_that_there_are(tmp_path, monkeypatch
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     with pytest.raises(JobRefused, match="takes no such job: .*partition.*; correct what hydra.launcher sets"):
-        SlurmQueue(Place({"partitoin": "gpu"}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
+        SlurmQueue(QueueContext({"partitoin": "gpu"}, tmp_path, work=print)).submit(
+            [Job(0, str(tmp_path), (), "token")]
+        )
 
 
 def test_a_job_that_is_submitted_from_within_another_inherits_what_the_user_set_only(tmp_path, monkeypatch):
@@ -172,7 +172,7 @@ def test_a_job_that_is_submitted_from_within_another_inherits_what_the_user_set_
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "RANK", "MASTER_ADDR", "SLURM_CONF", "SBATCH_ACCOUNT", "HF_HOME"):
         monkeypatch.setenv(name, "7")
-    SlurmQueue(Place({}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
+    SlurmQueue(QueueContext({}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
     names = {line.partition("=")[0] for line in (tmp_path / "inherited").read_text().splitlines()}
     assert {"SLURM_CONF", "SBATCH_ACCOUNT", "HF_HOME"} <= names
     assert not names & {"SLURM_JOB_ID", "SLURM_NTASKS", "RANK", "MASTER_ADDR"}

@@ -7,8 +7,7 @@ import cloudpickle
 import pytest
 
 from nlu.launching import slurm
-from nlu.launching.queue import Job, JobRefused, JobState
-from nlu.launching.queues import Place
+from nlu.launching.queue import Job, JobRefused, JobState, QueueContext
 from nlu.launching.slurm import SlurmQueue
 
 COUNTS = 'n=$(($(cat count 2>/dev/null || echo 56) + 1)); echo $n > count; echo "Submitted batch job $n"'
@@ -31,7 +30,7 @@ def programs(tmp_path, monkeypatch) -> Callable[..., Path]:
 
 
 def queue(tmp_path: Path, **settings) -> SlurmQueue:
-    return SlurmQueue(Place(settings, tmp_path, work=print))
+    return SlurmQueue(QueueContext(settings, tmp_path, work=print))
 
 
 def jobs(tmp_path: Path, count: int) -> list[Job]:

@@ -2,17 +2,24 @@
 
 import errno
 import json
-import os
 import subprocess
-import threading
-from pathlib import Path
 
 import pytest
 
 from nlu.config.errors import DataError, UserError
-from nlu.launching import history
+from nlu.launching import submissions
 from nlu.launching.queue import Job, Ticket
-from nlu.launching.submissions import FILE, FOLDER, Submissions, new_tokens, submissions_below, without_resume
+from nlu.launching.submissions import (
+    FILE,
+    FOLDER,
+    Submissions,
+    add_to_history,
+    new_tokens,
+    project_folder,
+    read_history,
+    submissions_below,
+    without_resume,
+)
 from nlu.storage.redaction import command_text
 from tests.disk import followed
 
@@ -70,7 +77,7 @@ def test_a_damaged_record_is_named_with_its_line(tmp_path):
     record.submitted(submit(record, 0))
     file = tmp_path / FOLDER / FILE
     file.write_text(file.read_text() + json.dumps({"event": "ended", "token": "other"}) + "\n")
-    with pytest.raises(DataError, match=rf"{FILE}:3 is no event of a submission"):
+    with pytest.raises(DataError, match=rf"{FILE}:3 is not an event of a submission"):
         record.read()
 
 
@@ -82,7 +89,7 @@ def test_no_secret_is_written_down_anywhere(tmp_path, monkeypatch):
     command = command_text(["train", *overrides])
     record.begin([job], "dlc", {"endpoint": "https://me:hunter2@host"}, command)
     record.submitted([ticket := Ticket(job, "1", None)])
-    history.note("dlc", [ticket], command)
+    add_to_history("dlc", [ticket], command)
     written = [(tmp_path / place).read_text() for place in (f"{FOLDER}/{FILE}", ".nlu/submissions.tsv")]
     assert all("hunter2" not in text and "***" in text for text in written)
     # The same command is known again all the same.
@@ -107,13 +114,13 @@ def test_the_history_has_a_line_for_each_job_with_the_commit_and_is_left_out_of_
     (tmp_path / "deep").mkdir()
     monkeypatch.chdir(tmp_path / "deep")
     tickets = [Ticket(Job(number, "run", (), str(number)), f"9_{number}", "/log") for number in range(2)]
-    history.note("slurm", tickets, command_text(["train", "a='b\nc\td'"]))
-    rows = history.read()
+    add_to_history("slurm", tickets, command_text(["train", "a='b\nc\td'"]))
+    rows = read_history()
     assert [(row["job"], row["id"], row["folder"]) for row in rows] == [
         (str(number), f"9_{number}", f"{tmp_path}/deep/run") for number in range(2)
     ]
-    assert history.read(tmp_path / "deep/run") == rows == history.read(tmp_path)
-    assert history.read(tmp_path / "deep/r") == []
+    assert read_history(tmp_path / "deep/run") == rows == read_history(tmp_path)
+    assert read_history(tmp_path / "deep/r") == []
     assert "\\n" in rows[0]["command"] and (tmp_path / ".nlu/.gitignore").read_text() == "*\n"
 
 
@@ -126,9 +133,9 @@ def test_the_history_tells_of_files_that_differ_from_the_commit_and_keeps_its_co
     commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
     for number, text in enumerate("12"):
         (tmp_path / "code.py").write_text(text)
-        history._git_state.cache_clear()
-        history.note("slurm", [Ticket(Job(number, "a\tb", (), str(number)), "9", "c\nd")], "train")
-    rows = history.read()
+        submissions._git_state.cache_clear()
+        add_to_history("slurm", [Ticket(Job(number, "a\tb", (), str(number)), "9", "c\nd")], "train")
+    rows = read_history()
     assert [row["changed"] for row in rows] == ["no", "yes"]
     assert {row["commit"] for row in rows} == {commit[:12]}
     assert {(row["folder"], row["log"], row["command"]) for row in rows} == {(f"{tmp_path}/a\\tb", "c\\nd", "train")}
@@ -147,56 +154,17 @@ def test_records_are_found_below_a_folder_but_not_within_hidden_ones(tmp_path):
     assert [record.folder for record in submissions_below(tmp_path)] == [tmp_path / "a", tmp_path / "a/b"]
 
 
-@pytest.fixture
-def no_locks(monkeypatch):
+def test_without_locks_jobs_are_written_down_and_nothing_leaves_nothing(tmp_path, monkeypatch):
     def refused(descriptor, operation):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr("fcntl.flock", refused)
-
-
-def test_without_locks_commands_that_submit_into_one_folder_are_kept_apart_all_the_same(
-    tmp_path, monkeypatch, no_locks
-):
-    monkeypatch.setattr("nlu.launching.submissions.WAIT_S", 0.2)
-    folder = tmp_path / "run"
-    with Submissions(folder).held():
-        with pytest.raises(UserError, match=rf"process {os.getpid()} on \S+ is submitting into .*remove .*claim"):
-            with Submissions(folder).held():
-                pass
-        submit(Submissions(folder), 0)
-    assert not (folder / FOLDER / "claim").exists()
-    with Submissions(folder).held():
-        pass
+    with Submissions(tmp_path / "run").held():
+        submit(Submissions(tmp_path / "run"), 0)
+    assert [known.job.number for known in Submissions(tmp_path / "run").read()] == [0]
     with Submissions(tmp_path / "nothing").held():
         pass
     assert not (tmp_path / "nothing").exists()
-
-
-def test_a_command_that_takes_the_record_of_nothing_away_leaves_the_claim_of_the_next_one(
-    tmp_path, monkeypatch, no_locks
-):
-    claim, unlink = tmp_path / "run" / FOLDER / "claim", Path.unlink
-    has_come, may_go = threading.Event(), threading.Event()
-
-    def next_one():
-        with Submissions(tmp_path / "run").held():
-            has_come.set()
-            may_go.wait(30)
-
-    def slow(path, missing_ok=False):
-        unlink(path, missing_ok=missing_ok)
-        if path == claim and threading.current_thread() is threading.main_thread():
-            assert has_come.wait(30), "a file server may take its time"
-
-    monkeypatch.setattr(Path, "unlink", slow)
-    thread = threading.Thread(target=next_one)
-    with Submissions(tmp_path / "run").held():
-        thread.start()
-    stands = claim.exists()
-    may_go.set()
-    thread.join()
-    assert stands and not claim.exists()
 
 
 def test_what_changed_since_a_record_was_read_is_told_once(tmp_path):
@@ -224,7 +192,7 @@ def test_a_line_that_is_no_json_is_named(tmp_path):
     submit(record, 0)
     with open(tmp_path / FOLDER / FILE, "a") as file:
         file.write("[\n")
-    with pytest.raises(DataError, match=rf"{FILE}:2 is no JSON; move it away"):
+    with pytest.raises(DataError, match=rf"{FILE}:2 is not JSON; move the file away"):
         record.read()
 
 
@@ -261,6 +229,6 @@ def test_two_commands_do_not_submit_into_one_folder_and_nothing_leaves_nothing(t
 def test_a_history_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".nlu/submissions.tsv").mkdir(parents=True)
-    history.note("slurm", [Ticket(Job(0, "run", (), "0"), "9")], "train")
-    assert "submissions.tsv is not written: Is a directory" in capsys.readouterr().err and history.read() == []
-    assert history.project_folder(tmp_path / "x") == tmp_path / "x", "where there is no checkout"
+    add_to_history("slurm", [Ticket(Job(0, "run", (), "0"), "9")], "train")
+    assert "submissions.tsv is not written: Is a directory" in capsys.readouterr().err and read_history() == []
+    assert project_folder(tmp_path / "x") == tmp_path / "x", "where there is no checkout"

@@ -9,9 +9,9 @@ import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
 from nlu.config.errors import UserError
+from nlu.config.submitted import JobLost
 from nlu.launching import submitit_jobs
-from nlu.launching.queue import JobLost
-from nlu.launching.submitit_jobs import failed, read_outcome, tail, told
+from nlu.launching.submitit_jobs import failed, read_outcome, tail, to_plain
 
 SECRET = "https://me:hunter2@host/x"
 SHOWN = "https://***@host/x"
@@ -19,7 +19,7 @@ SHOWN = "https://***@host/x"
 
 def left(tmp_path: Path, returned: Any, how: str = "success") -> Any:
     """What is read back of what a job returned."""
-    (tmp_path / "result.pkl").write_bytes(pickle.dumps((how, told(returned) if how == "success" else returned)))
+    (tmp_path / "result.pkl").write_bytes(pickle.dumps((how, to_plain(returned) if how == "success" else returned)))
     return read_outcome(tmp_path / "result.pkl")
 
 

@@ -13,10 +13,9 @@ from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
-from nlu.launching.attended import beat_file
-from nlu.launching.queue import Job, JobState, Look, Ticket
-from nlu.launching.queues import Place
+from nlu.launching.queue import Job, JobState, Look, QueueContext, Ticket
 from nlu.launching.slurm import SlurmQueue
+from nlu.launching.submitit_jobs import beat_file
 
 PATIENCE_S = 120.0
 
@@ -88,7 +87,7 @@ def jobs(folder: Path, count: int, seconds: float = 0.0) -> list[Job]:
 
 def queue(folder: Path, work: Callable[[Job], Any] = sleep, **settings: Any) -> SlurmQueue:
     """The queue of the running cluster, with a folder of its own."""
-    return SlurmQueue(Place({"timeout_min": 60, **settings}, folder, work=work))
+    return SlurmQueue(QueueContext({"timeout_min": 60, **settings}, folder, work=work))
 
 
 def until(state: JobState, queue: SlurmQueue, *tickets: Ticket, patience_s: float = PATIENCE_S) -> list[Look]:

@@ -229,11 +229,14 @@ def test_every_variable_of_a_service_that_the_code_names_is_in_the_table() -> No
         r"\b(?:AWS|FSSPEC|OSS|ALIBABA_CLOUD|ODPS|HF|HUGGING_FACE|GITHUB|WANDB|MLFLOW|PG)_?[A-Z][A-Z_0-9]{3,}\b"
     )
     package = Path(redaction.__file__).parents[1]
-    named = {found for path in package.rglob("*.py") for found in name.findall(path.read_text(encoding="utf-8"))}
+    launchers = package.parent / "launchers/hydra_plugins"
+    sources = [*package.rglob("*.py"), *launchers.rglob("*.py")]
+    named = {found for path in sources for found in name.findall(path.read_text(encoding="utf-8"))}
     settings = {"AWS_MAX_ATTEMPTS", "MLFLOW_DISABLE_TELEMETRY", "MLFLOW_LOGGING_LEVEL", "WANDB_ERROR_REPORTING"}
     known = {variable.name for variable in VARIABLES}
     assert {one for one in named if "_" in one} - settings - {"OSS_FOLDER", "ALIBABA_CLOUD_"} <= known
-    fetched = set(re.findall(r'"([A-Z_]{6,})"', (package / "launching/pai/fetch.py").read_text(encoding="utf-8")))
+    fetch = launchers / "pai_launcher/_fetch.py"
+    fetched = set(re.findall(r'"([A-Z_]{6,})"', fetch.read_text(encoding="utf-8")))
     assert fetched == {name_of("alibaba cloud", "place"), name_of("oss", "key")}
 
 

@@ -13,7 +13,6 @@ from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.runs import folder as run_folder
 from nlu.runs.mirror import Mirror
 from nlu.storage import ledger
-from nlu.storage.claims import Claimed, hold_claim
 from nlu.storage.heartbeat import elapsed_s
 from nlu.storage.ledger import KEPT, Ledger
 from nlu.storage.locks import Locked, hold_lock
@@ -38,22 +37,6 @@ def test_a_suspended_run_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(UserError, match="another process is writing to it"), run_folder.hold(tmp_path / "run"):
             pass
         assert holder.continued() == (0, "") and (tmp_path / "run/config.yaml").read_text() == "seed: 1"
-
-
-def test_a_suspended_process_keeps_its_claim_and_others_are_refused_until_it_is_done(tmp_path: Path) -> None:
-    path, work = tmp_path / "claim", tmp_path / "work"
-    with suspended("claim", path, work) as holder:
-        with pytest.raises(Claimed, match=rf"process {holder.pid} on"), hold_claim(path, wait_s=SILENCE_S):
-            work.write_text("the other's")
-        assert holder.continued() == (0, "") and work.read_text() == "the holder's" and not path.exists()
-
-
-def test_a_claim_that_a_user_took_away_is_not_given_back_by_whoever_was_suspended(tmp_path: Path) -> None:
-    path, work = tmp_path / "claim", tmp_path / "work"
-    with suspended("claim", path, work) as holder:
-        path.unlink()
-        with hold_claim(path, wait_s=0):
-            assert holder.continued() == (0, "") and path.exists()
 
 
 @pytest.mark.parametrize(

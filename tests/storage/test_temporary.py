@@ -8,7 +8,6 @@ import pytest
 from botocore.exceptions import ClientError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError
 
 from nlu.config.errors import UserError
-from nlu.launching.pai.calls import Away
 from nlu.storage.answers import CredentialsAway, Denied, Unreachable, code_of, is_absent, refusal, status_of
 from nlu.storage.ledger import MirrorAway, TakenOver
 from nlu.storage.temporary import Pauses, is_temporary
@@ -45,7 +44,7 @@ def test_a_store_that_is_busy_and_credentials_that_are_late_are_temporary_and_a_
     assert is_temporary(told) == (kind is not Denied)
 
 
-@pytest.mark.parametrize("error", [MirrorAway("x"), StorageAway("x"), Away("x"), Unreachable("x")])
+@pytest.mark.parametrize("error", [MirrorAway("x"), StorageAway("x"), Unreachable("x")])
 def test_what_does_not_answer_is_temporary_whoever_says_so(error: Exception) -> None:
     assert is_temporary(error)
     other = RuntimeError("in other words")

@@ -1,4 +1,4 @@
-"""The plugin that Hydra finds. Its keys are in conf/hydra/sweeper/basic.yaml, which takes the place of Hydra's grid."""
+"""The plugin that Hydra finds. Its keys are in conf/hydra/sweeper/basic.yaml, which replaces Hydra's own choice."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 
 class GridSweeper(Sweeper):
-    """Runs each combination, once all of them are known to be valid."""
+    """Runs each combination, after all of them were found valid."""
 
     def __init__(self, max_batch_size: int | None = None, params: Mapping[str, Any] | None = None) -> None:
         self.max_batch_size, self.params = max_batch_size, dict(params or {})
@@ -25,7 +25,7 @@ class GridSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> list[Sequence[Any]]:
-        """Run the grid. Raises UserError, before anything is written, with all that is wrong with any job."""
+        """Run the grid. Raises UserError, before anything is written, with everything that is wrong with any job."""
         from hydra.core.override_parser.overrides_parser import OverridesParser
 
         from nlu.config.entry.grid import run_grid
@@ -43,6 +43,6 @@ class GridSweeper(Sweeper):
                 "has ended; leave one of them out (hydra.launcher.array_parallelism of Slurm limits what runs at once)"
             )
         given = [*(f"{key}={value}" for key, value in self.params.items()), *arguments]
-        # The loader is what glob(*) asks for the choices of a group.
+        # glob(*) asks the loader for the choices of a group.
         overrides = OverridesParser.create(self.hydra_context.config_loader).parse_overrides(given)
         return run_grid(overrides, self.hydra_context, self.config, self.launcher, self.max_batch_size)

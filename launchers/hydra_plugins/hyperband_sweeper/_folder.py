@@ -1,27 +1,41 @@
-"""The sweep folder: held by one search at a time, and always by the same one, since its trials are called by number."""
+"""The sweep folder: one search at a time holds it, and always the same search, since its trials are numbered.
+
+If the search has a mirror, an object store keeps the folder; the runs of its trials have their own mirrors below it.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.entry.grid import RECORD
 from nlu.config.errors import UserError
+from nlu.runs.mirror import Mirror, bring_back, closed_at_the_end
+from nlu.runs.mirrored import RESULT
 from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
 
+if TYPE_CHECKING:
+    from ._plan import Plan
+
 LOCK = ".sweep.lock"
 HELD = "search.json"
-"""study and storage of the search that the folder holds, and the id that its study has as a user attribute"""
+"""study and storage of the search in the folder, and the id that its study has as a user attribute"""
 ID = "id"
 
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[str]:
-    """Hold the sweep folder for this process; gives a name that no other folder has, of another host either.
+    """Hold the sweep folder for this process; gives a name that no other folder has, on any host.
 
-    Raises UserError where another process sweeps into it.
+    Raises UserError if another process sweeps into it.
     """
     with contextlib.ExitStack() as held:
         try:
@@ -35,14 +49,14 @@ def hold(folder: Path) -> Iterator[str]:
             yield _name_in(folder / LOCK)
         finally:
             if made_here and all(path.name == LOCK or _is_empty(path) for path in folder.iterdir()):
-                # Refused before anything was settled.
+                # The search was refused before it wrote anything.
                 for path in folder.iterdir():
                     path.unlink()
                 folder.rmdir()
 
 
 def _name_in(lock: Path) -> str:
-    """Return the name that stands in the lock, which the first holder writes there."""
+    """Return the name in the lock file, which the first holder writes there."""
     if not (name := lock.read_text()):
         name = uuid.uuid4().hex
         lock.write_text(name)
@@ -54,19 +68,19 @@ def _is_empty(path: Path) -> bool:
 
 
 def held_search(folder: Path) -> dict[str, str] | None:
-    """Return study, storage and id of the search that the folder holds; None where it holds none yet."""
+    """Return study, storage and id of the search in the folder; None if there is none yet."""
     path = folder / HELD
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def held_name(folder: Path) -> str | None:
-    """Return the name of the study that the folder holds; None where it holds none yet."""
+    """Return the name of the study of the search in the folder; None if there is none yet."""
     held = held_search(folder)
     return None if held is None else held["study"]
 
 
 def require_no_run(folder: Path) -> None:
-    """Raise UserError where the folder holds a run or the runs of a grid, and no search to go on with."""
+    """Raise UserError if the folder holds a run or the runs of a grid, and no search to continue."""
     if held_search(folder) is not None:
         return
     found = [folder, *(path for path in folder.glob("*") if path.name.isdigit())]
@@ -76,17 +90,17 @@ def require_no_run(folder: Path) -> None:
 
 
 def require_same_study(folder: Path, name: str) -> None:
-    """Raise UserError where the folder holds a search of another name, whose trials would have the same folders."""
+    """Raise UserError if the folder holds a search of another name, whose trials would have the same folders."""
     held = held_search(folder)
     if held is not None and held["study"] != name:
         raise UserError(
-            f"{folder} holds the search {held['study']}; go on with it by hydra.sweeper.study_name={held['study']}, or "
+            f"{folder} holds the search {held['study']}; continue it with hydra.sweeper.study_name={held['study']}, or "
             "choose another hydra.sweep.dir"
         )
 
 
 def require_same_id(folder: Path, name: str, url: str, found: str | None) -> None:
-    """Raise UserError where the folder holds a search, and the study of its name in this storage is not that one."""
+    """Raise UserError if the folder holds a search, and the study of its name in this storage is another one."""
     held = held_search(folder)
     if held is None or held[ID] == found:
         return
@@ -95,7 +109,7 @@ def require_same_id(folder: Path, name: str, url: str, found: str | None) -> Non
             f"{folder} holds the search {name}, which is no longer in {url}; choose another hydra.sweep.dir"
         )
     raise UserError(
-        f"{folder} holds the search {name} from {held['storage']}, which is not the one in {url}; go on with it by "
+        f"{folder} holds the search {name} from {held['storage']}, which is not the one in {url}; continue it with "
         f"hydra.sweeper.storage={held['storage']}, or choose another hydra.sweep.dir"
     )
 
@@ -103,3 +117,38 @@ def require_same_id(folder: Path, name: str, url: str, found: str | None) -> Non
 def keep(folder: Path, name: str, url: str, own_id: str) -> None:
     """Note which search the folder holds."""
     write_json(folder / HELD, {"study": name, "storage": url, ID: own_id})
+
+
+@contextlib.contextmanager
+def mirrored(plan: Plan) -> Iterator[Mirror | None]:
+    """Keep the folder in the mirror of the search, if it has one.
+
+    Before the block the folder becomes what the mirror holds; after it the mirror holds what the folder does.
+    """
+    if plan.mirror is None:
+        yield None
+        return
+    mirror = Mirror(plan.mirror, plan.folder, say=tell, is_search=True)
+    with hold(plan.folder):
+        mirror.open(may_hold_a_run=True)
+    with closed_at_the_end(mirror):
+        yield mirror
+
+
+def bring_trials_back(plan: Plan, trials: Iterable[FrozenTrial], say: Callable[[str], None]) -> None:
+    """Fetch the runs of trials that ran elsewhere, unless their launcher has fetched them."""
+    if plan.mirror is None:
+        return
+    for trial in trials:
+        folder = plan.folder / str(trial.number)
+        if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED) or (folder / RESULT).is_file():
+            continue
+        try:
+            bring_back(f"{plan.mirror.rstrip('/')}/{trial.number}", folder)
+        except (UserError, OSError) as error:
+            say(f"the run of trial {trial.number} stays in its mirror: {error}")
+
+
+def tell(text: str) -> None:
+    """Print a message that the user should read before the search starts."""
+    print(text, file=sys.stderr)

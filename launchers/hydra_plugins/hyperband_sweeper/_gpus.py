@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and which of them each trial that runs here has to itself."""
+"""The GPUs of this machine, and which of them each trial on this machine uses."""
 
 import os
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ from nlu.config.words import counted
 
 @dataclass(frozen=True)
 class Need:
-    """What a trial takes of the machine on which it runs."""
+    """The processes and GPUs of a trial."""
 
     processes: int = 1
     gpus: int = 1
 
 
 def need_of(config: DictConfig) -> Need:
-    """Return what a trial of this configuration takes; a program without trainer.devices is one process."""
+    """Return the need of a trial of this configuration; a program without trainer.devices is one process."""
     devices = OmegaConf.select(config, "trainer.devices")
     processes = devices if isinstance(devices, int) and devices > 0 else 1
     return Need(processes, 0 if OmegaConf.select(config, "trainer.device") == "cpu" else processes)
 
 
 class Gpus:
-    """GPUs, none of which two trials have at once. One that `names` has twice counts as two."""
+    """GPUs, each of which one trial uses at a time. A GPU that is twice in `names` counts as two."""
 
     def __init__(self, names: Sequence[str]):
         self._free = list(names)
@@ -38,11 +38,11 @@ class Gpus:
         return len(self._order)
 
     def at_once(self, gpus: int, wanted: int) -> int:
-        """Return how many trials that take so many GPUs each can run at once, at most `wanted`, at least one."""
+        """Return how many trials with `gpus` GPUs each can run at once, at most `wanted`, at least one."""
         return min(wanted, max(1, len(self) // gpus)) if self._order and gpus else wanted
 
     def require(self, gpus: int) -> None:
-        """Raise UserError where a trial would wait forever for so many."""
+        """Raise UserError if a trial would wait for ever for so many GPUs."""
         if self._order and gpus > len(self):
             raise UserError(
                 f"trainer.devices is {gpus}, but a trial on this machine can have {counted(len(self), 'GPU')} only; "
@@ -53,7 +53,7 @@ class Gpus:
         return not self._order or gpus <= len(self._free)
 
     def take(self, number: int, gpus: int) -> str | None:
-        """Return the value of CUDA_VISIBLE_DEVICES for a trial; None where there are no GPUs or it takes none."""
+        """Return the value of CUDA_VISIBLE_DEVICES for a trial; None without GPUs, or if it needs none."""
         if not self._order or not gpus:
             return None
         assert self.has_free(gpus) and number not in self._taken
@@ -61,7 +61,7 @@ class Gpus:
         return ",".join(self._taken[number])
 
     def give_back(self, number: int) -> None:
-        """Have what a trial took free again, in the order of the machine, so that neighbors go together."""
+        """Free the GPUs of a trial. They keep the order of the machine, so that neighbors are used together."""
         self._free = sorted(self._free + self._taken.pop(number, []), key=self._order.index)
 
 

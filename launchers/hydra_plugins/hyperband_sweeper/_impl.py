@@ -27,8 +27,7 @@ from nlu.sweeps.lease import Lease
 
 from ._board import Board, Idle, announce, parameters, when
 from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running
-from ._folder import hold, require_no_run
-from ._mirror import bring_trials_back, mirrored, tell
+from ._folder import bring_trials_back, hold, mirrored, require_no_run, tell
 from ._plan import Plan
 from ._slots import REMEDY, Ended, quiet_launchers
 from ._stop import end_jobs

@@ -1,4 +1,4 @@
-"""What a search settles before its first trial: its settings, its space, its sampler and pruner, its study."""
+"""What a search decides before its first trial: settings, space, sampler and pruner, study."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -36,13 +36,13 @@ from ._slots import LOCAL, Slots
 
 SAMPLERS = "hydra/sweeper/sampler"
 SPACE, SHARED, FOLDER, SAMPLER = "space", "shared", "folder", "sampler"
-"""user attributes of a study: what is drawn, the values that all trials share, the sweep folder, name and parameters of
+"""user attributes of a study: the space, the values that all trials share, the sweep folder, the name and parameters of
 the sampler"""
 
 
 @dataclass
 class Plan:
-    """A search before its first trial; `prepare` makes it ready."""
+    """A search before its first trial; `prepare` completes it."""
 
     settings: dict[str, Any]
     arguments: list[str]
@@ -58,17 +58,17 @@ class Plan:
         self.n_trials, self.n_jobs = int(self.settings["n_trials"]), int(self.settings["n_jobs"])
         self.folder = Path(str(self.config.hydra.sweep.dir))
         self.hands_trial = "trial" in self.config
-        """the program reports to its trial; of any other the number that its job returns is the value"""
+        """whether the program reports to its trial; if not, the number that its job returns is the value"""
         self.is_run = self.hands_trial and "task" in self.config and "trainer" in self.config
-        """the program is nlu.train"""
+        """whether the program is nlu.train"""
         self.mirror = _mirror(self.arguments, self.config)
-        """where the folder is kept while the search goes on, and with it the journal, unless a storage is set"""
+        """the object store that keeps the folder and, unless a storage is set, the journal"""
         self.url = storage_url(self.settings["storage"] or journal_of(self.mirror), self.folder)
         self.warnings: list[str] = []
         """what the user should know before the first trial"""
 
     def prepare(self) -> None:
-        """Settle everything that can be settled without a trial. Raises UserError with all problems of a step."""
+        """Decide everything that needs no trial. Raises UserError with all problems of a step."""
         # A folder may have been moved or renamed since its search began.
         self.name = self.settings["study_name"] or _folder.held_name(self.folder) or self.folder.name
         _folder.require_same_study(self.folder, self.name)
@@ -122,7 +122,7 @@ class Plan:
         self._open_study(storage)
 
     def _composer(self) -> Callable[[Sequence[str]], DictConfig]:
-        """Return what composes overrides of a trial; those of the last compositions are kept, since each takes long."""
+        """Return a function that composes overrides of a trial; it keeps its last results, since composing is slow."""
 
         @lru_cache(maxsize=32)
         def composed(*overrides: str) -> DictConfig:
@@ -154,12 +154,12 @@ class Plan:
         subdir = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)["subdir"]  # type: ignore[index, call-overload]
         if "hydra:job.num" not in subdir and "hydra.job.num" not in subdir:
             found.append(
-                f"hydra.sweep.subdir is {subdir}, but a trial's folder must be found by its number; leave it out"
+                f"hydra.sweep.subdir is {subdir}, but the folder of a trial must be found by its number; leave it out"
             )
         if self.config.hydra.launcher.get("wait") is False:
             found.append(
                 "hydra.launcher.wait is false, but a search draws its next trials from the results of the last ones; "
-                "leave it out, and start the search where it can stay, in tmux or as a job of its own"
+                "leave it out, and start the search where it can keep running, in tmux or as a job"
             )
         found += run_dir_problems(self.config)
         found += url_problems(self.url, self.n_jobs)
@@ -183,7 +183,7 @@ class Plan:
         return isinstance(sampler, dict) and sampler["_target_"].endswith(".GridSampler")
 
     def _probes(self, is_group: Callable[[str], bool]) -> list[list[str]]:
-        """Return what trials may hold: of each combination of groups both ends of what is drawn, and all choices."""
+        """Return values of trials: both ends of intervals and all choices, for every combination of groups."""
         value_of = partial(preflight.composed_value, self.base)
         tried = preflight.combinations(self.space, is_group)
         return [probe for combination in tried for probe in preflight.probes(self.space, combination, value_of)]
@@ -217,14 +217,16 @@ class Plan:
             reason = " ".join(str(error).split()).removesuffix(".")
             raise UserError(
                 f"{SAMPLERS} is {chosen}, which cannot be made: {reason}; correct what hydra.sweeper.sampler sets, or "
-                f"choose another by {SAMPLERS}=NAME"
+                f"choose another with {SAMPLERS}=NAME"
             ) from error
         self.sampler_name = kind.removesuffix("Sampler").lower()
         is_quasi_random = kind == "QMCSampler"
         self.sampler = SeededByTrial(
-            lambda own_seed: build(seed=own_seed), seed, one_sequence=self._is_grid or is_quasi_random,
+            lambda own_seed: build(seed=own_seed),
+            seed,
+            one_sequence=self._is_grid or is_quasi_random,
             alone=(lambda own_seed: RandomSampler(seed=own_seed)) if is_quasi_random else None,
-        )  # fmt: skip
+        )
 
     def _count_examples(self, overrides: list[str], config: dict[str, Any]) -> int:
         directories = [
@@ -235,13 +237,17 @@ class Plan:
 
     def _open_study(self, storage: PatientStorage) -> None:
         _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
-        # Its pruner is asked by the jobs alone.
+        # Without a pruner: only the jobs ask it.
         self.study = optuna.create_study(
-            study_name=self.name, storage=storage, direction=self.direction, load_if_exists=True, sampler=self.sampler,
-        )  # fmt: skip
+            study_name=self.name,
+            storage=storage,
+            direction=self.direction,
+            load_if_exists=True,
+            sampler=self.sampler,
+        )
         self.storage, self.study_id = storage, storage.get_study_id_from_name(self.name)
         attributes = self.study.user_attrs
-        # The space stands last: it says that all is there, whatever kills this process before.
+        # The space is written last: if it is there, a kill has not cut off the others.
         now = {
             FOLDER: str(self.folder.absolute()), SHARED: preflight.shared_values(self.base, self.space.names),
             PRUNER: self.spec, SAMPLER: self._described_sampler(),
@@ -253,17 +259,17 @@ class Plan:
         self._settled = {key: value for key, value in now.items() if attributes.get(key) != value}
 
     def settle(self) -> None:
-        """Write into study and folder what this search is; from now on they belong together."""
+        """Write the identity of this search into study and folder; from now on they belong together."""
         for key, value in self._settled.items():
             self.study.set_user_attr(key, value)
         _folder.keep(self.folder, self.name, self.url, self.study.user_attrs[_folder.ID])
 
     def trial_id(self, number: int) -> int:
-        """Return by what the storage knows a trial."""
+        """Return the id of a trial in the storage."""
         return self.storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
 
     def _found_id(self, storage: Any) -> str | None:
-        """Return the id of the study of this name that the storage has already."""
+        """Return the id of a study of this name in the storage, None if there is none."""
         try:
             return optuna.load_study(study_name=self.name, storage=storage).user_attrs.get(_folder.ID)
         except KeyError:
@@ -271,17 +277,17 @@ class Plan:
 
     def _refuse_another(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         where = f"the study {self.name} in {self.url}"
-        # A journal within the folder goes with it, wherever it is moved.
+        # A journal inside the folder moves with it.
         if before[FOLDER] != now[FOLDER] and self.settings["storage"] is not None:
             raise UserError(
                 f"{where} belongs to the sweep folder {before[FOLDER]}, not {now[FOLDER]}; set hydra.sweep.dir to that "
-                "folder to go on with it, or hydra.sweeper.study_name to another name"
+                "folder to continue it, or hydra.sweeper.study_name to another name"
             )
         if self.study.direction.name.lower() != self.direction:
             raise UserError(f"{where} is to {self.study.direction.name.lower()}, this search to {self.direction}")
-        # Under another name alone its trials would have the folders of this one's.
+        # With only another name its trials would have the folders of this search.
         named = " and hydra.sweeper.study_name" if self.settings["study_name"] else ""
-        remedy = f"write the same to go on with it, or choose another hydra.sweep.dir{named}"
+        remedy = f"write the same to continue it, or choose another hydra.sweep.dir{named}"
         if found := space_differences(before[SPACE], now[SPACE]):
             raise UserError(*found, summary=f"{where} draws from another space", remedy=remedy)
         if found := space_differences(before[SHARED], now[SHARED], absent="absent"):
@@ -295,15 +301,15 @@ class Plan:
         for key in (SAMPLER, PRUNER):
             old, new = before.get(key, now[key]), now[key]
             if old != new:
-                told = " so far, ".join(_described(spec, besides) for spec, besides in ((old, new), (new, old)))
-                self.warnings.append(f"the search had another {key}: {told} from now on")
+                change = " so far, ".join(_described(spec, besides) for spec, besides in ((old, new), (new, old)))
+                self.warnings.append(f"the search had another {key}: {change} from now on")
 
     @property
     def _is_local(self) -> bool:
         return str(self.config.hydra.launcher._target_) == LOCAL
 
     def need(self, values: dict[str, Any]) -> Need:
-        """Return what a trial takes of this machine. Raises UserError where it has not got as much."""
+        """Return what a trial needs of this machine. Raises UserError if the machine has less."""
         if not self._is_local:
             return Need()
         need = need_of(self._compose([*self.space.fixed, *overrides_of(values)]))
@@ -311,7 +317,7 @@ class Plan:
         return need
 
     def overrides(self, number: int, attempt: int, launch: int, values: dict[str, Any]) -> list[str]:
-        """Return what the job of a trial is launched with."""
+        """Return the overrides of the job of a trial."""
         found = [*self.space.fixed, *overrides_of(values)]
         if self.hands_trial:
             named = f'storage:"{_quoted(self.url)}",study:"{_quoted(self.name)}"'
@@ -321,15 +327,15 @@ class Plan:
 
 
 def _mirror(arguments: Sequence[str], config: DictConfig) -> str | None:
-    """Return the mirror that the trials share, each of which has a folder of its own in it."""
+    """Return the mirror of the search, which has a folder for each trial."""
     written = [read_override(text).value() for text in arguments if text.lstrip("+").startswith("mirror=")]
     mirror = written[-1] if written else OmegaConf.select(config, "mirror")
-    # What is none is refused with all else, when the trials' configuration is checked.
+    # A wrong address is refused with all other problems, when the configuration of the trials is checked.
     return mirror if isinstance(mirror, str) and not address_problems(mirror, "mirror") else None
 
 
 def _described(spec: dict[str, Any], besides: dict[str, Any]) -> str:
-    """Return the name of a sampler or pruner and, beside another of this name, the parameters that differ."""
+    """Return the name of a sampler or pruner and, if both have the same name, the parameters that differ."""
     if spec["name"] != besides["name"]:
         return spec["name"]
     differing = [f"{key}={value}" for key, value in spec.items() if value != besides.get(key)]

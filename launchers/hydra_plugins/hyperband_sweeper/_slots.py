@@ -18,6 +18,7 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
+from hydra_plugins.queue_launcher.queue_launcher import QueueLauncher
 from omegaconf import DictConfig, open_dict, read_write
 
 from nlu.config import stopping
@@ -28,8 +29,8 @@ from nlu.sweeps.channel import last_line
 
 from ._gpus import Gpus, Need, visible_gpus
 
-SEVERAL_AT_ONCE = ("hydra_plugins.queue_launcher.", "hydra_plugins.hydra_submitit_launcher.")
-"""Launchers that were read and found to take launches from several threads."""
+SUBMITIT = "hydra_plugins.hydra_submitit_launcher."
+"""Launchers of another package whose code allows launches from several threads."""
 LOCAL = "hydra_plugins.queue_launcher.queue_launcher.LocalLauncher"
 REMEDY = "; correct what hydra.launcher sets"
 NO_TIMEOUT_MIN = 60 * 24 * 60
@@ -92,7 +93,7 @@ class Slots:
         # OmegaConf takes nodes out of their tree while it copies them: no other thread may read this copy meanwhile.
         self._config, self._context, self._task = config.copy(), context, task
         self.target = str(config.hydra.launcher._target_)
-        self.is_threaded = self.target.startswith(SEVERAL_AT_ONCE)
+        self.is_threaded = self.target.startswith(SUBMITIT) or self.target in queue_launchers()
         self.is_batched = not self.is_threaded and self.target != BASIC and wanted > 1
         self.gpus = Gpus(visible_gpus() if self.is_local else [])
         self._least_gpus = least_gpus
@@ -221,6 +222,12 @@ class Slots:
         if (devices := self.gpus.take(number, need.gpus)) is not None:
             shares["CUDA_VISIBLE_DEVICES"] = devices
         return [f"+hydra.job.env_set.{name}='{value}'" for name, value in shares.items()]
+
+
+def queue_launchers() -> set[str]:
+    """Return the names of the launchers that hand jobs to a queue, also those of other packages."""
+    found = Plugins.instance().discover(Launcher)
+    return {f"{each.__module__}.{each.__name__}" for each in found if issubclass(each, QueueLauncher)}
 
 
 def quiet_launchers() -> None:

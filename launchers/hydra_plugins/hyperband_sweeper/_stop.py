@@ -1,4 +1,4 @@
-"""A search that is asked to stop: what becomes of the jobs that are under way."""
+"""What becomes of running jobs when a search is asked to stop."""
 
 import signal
 import time
@@ -15,17 +15,17 @@ from ._slots import Slots, terminate_jobs
 
 WAIT_S, AGAIN_S = 60.0, 2.0
 REFUSED_S = 15.0
-"""how much later than the first job another may be refused, where nobody waits for the search to stop"""
+"""how much later than the first job another one may be refused, if the search ends for that and not by a signal"""
 
 
 def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> None:
-    """Have local jobs save their state and end; those on other machines continue, and are found again."""
-    # A job of this process has ended by then.
+    """Have local jobs save their state and end. Jobs on other machines continue, and are found again."""
+    # A job in this process has ended by now.
     left = set(running) if slots.is_threaded else set()
-    # What waits for a place in a queue never gets one now.
+    # Threads that wait for room in a queue stop waiting.
     give_up()
     if not slots.is_local:
-        # What refused one job refuses others, which end by themselves soon after.
+        # A queue that refused one job refuses the others as well, which then end by themselves soon.
         wait_s = REFUSED_S if stopping.received() is None else AGAIN_S
         while left and (ended := slots.next_ended(wait_s)) is not None:
             left.discard(ended.number)
@@ -42,7 +42,7 @@ def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> Non
     board.say(f"{under_way}: {'it saves its state and ends' if one else 'they save their state and end'}")
     deadline_s = time.monotonic() + WAIT_S
     while left and time.monotonic() < deadline_s:
-        # More than once: a job that is just starting does not listen yet.
+        # Repeated, since a job that is just starting does not listen yet.
         terminate_jobs()
         if (last := slots.next_ended(AGAIN_S)) is not None:
             left.discard(last.number)
@@ -54,5 +54,5 @@ def _cancels(under_way: str, folder: Path, board: Board) -> bool:
     if choose(f"{under_way} elsewhere", {"c": "cancel", "l": "leave"}) != "c":
         return False
     count = cancel_all(folder.absolute())
-    board.say(f"cancelled {counted(count, 'job')}; their trials go on from what they saved")
+    board.say(f"cancelled {counted(count, 'job')}; their trials continue from what they saved")
     return True

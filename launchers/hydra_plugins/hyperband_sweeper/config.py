@@ -28,9 +28,9 @@ class HyperbandSweeperConf:
     pruner: Any = "hyperband"
     """hyperband | successive_halving | median | threshold | none, or {name: NAME, PARAMETER: VALUE}"""
     min_resource: str | None = None
-    """Examples seen before the first decision, a duration; null, and whatever is less = trainer.eval_interval"""
+    """Examples seen before the first decision, a duration; null, and smaller values = trainer.eval_interval"""
     max_resource: str | None = None
-    """Examples seen by a trial that is never stopped, a duration; null = trainer.max_duration"""
+    """Examples seen by a trial that is not stopped, a duration; null = trainer.max_duration"""
     reduction_factor: int = 3
     """One trial in so many passes a rung."""
     on_failure: str = "continue"
@@ -40,9 +40,9 @@ class HyperbandSweeperConf:
     stop_after_same_failures: int = 3
     """Stop when so many trials in a row fail with the same error; 0 = never."""
     params: dict[str, Any] | None = None
-    """What is drawn, as on the command line: {optimizer.lr: "tag(log, interval(1e-5, 5e-4))"}"""
+    """The space, as on the command line: {optimizer.lr: "tag(log, interval(1e-5, 5e-4))"}"""
     when: dict[str, Any] | None = None
-    """What is drawn only on a condition: {method=rdrop: {method.alpha: "interval(0.5, 5)"}}"""
+    """Parameters that are drawn only under a condition: {method=rdrop: {method.alpha: "interval(0.5, 5)"}}"""
 
 
 ConfigStore.instance().store(

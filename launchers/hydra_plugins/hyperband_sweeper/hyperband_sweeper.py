@@ -1,4 +1,4 @@
-"""The plugin that Hydra finds; all that is heavy waits in `_impl`."""
+"""The plugin that Hydra finds; heavy imports are in `_impl`."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from . import config as config
 
 
 class HyperbandSweeper(Sweeper):
-    """Draws trials, launches each by itself, stops the bad ones early, and goes on where it was broken off."""
+    """Draws trials, launches each of them, stops bad ones early, and continues an interrupted search."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -19,7 +19,7 @@ class HyperbandSweeper(Sweeper):
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run the search to its end. Raises UserError before the first trial for whatever the user must change."""
+        """Run the search to its end. Raises UserError, before the first trial, with everything the user must change."""
         from ._impl import sweep
 
         assert self.hydra_context is not None and self.config is not None, "Hydra calls setup first"

@@ -1,1 +1,1 @@
-"""Launchers that hand jobs to a queue: this machine's, Slurm's, PAI's. One run, a grid or the trials of a search."""
+"""Launchers that hand jobs to a queue: a run, a grid or the trials of a search. Here are this machine's and Slurm's."""

@@ -23,33 +23,38 @@ from nlu.config.errors import UserError
 from nlu.config.hydra_private import hide_saved_configs
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 from nlu.config.words import counted
-from nlu.launching import history
-from nlu.launching.following import Ended, Follower, Left, left_sentence
-from nlu.launching.listing import Several
-from nlu.launching.queue import Finding, Job, JobRefused, JobState, Look, Queue, Ticket
-from nlu.launching.queues import Place, open_queue
-from nlu.launching.submissions import Submissions, Submitted, kept_settings, new_tokens, without_resume
+from nlu.launching.following import Detached, Follower, JobEnd, left_sentence
+from nlu.launching.listing import CombinedQueue
+from nlu.launching.queue import Finding, Job, JobRefused, JobState, Look, Queue, QueueContext, Ticket, open_queue
+from nlu.launching.submissions import (
+    Submissions,
+    Submitted,
+    add_to_history,
+    kept_settings,
+    new_tokens,
+    without_resume,
+)
 from nlu.launching.waiting import pause, when_there_is_room
 from nlu.storage.redaction import LAUNCHER_LINES, command_text, hide_setting, is_secret_name
 from nlu.storage.temporary import Pauses
 
 AGAIN_S = Pauses(1.0, 60.0, 7)
-"""after how long a queue that did not answer a submission is asked again"""
+"""the pauses after which a queue that did not answer a submission is asked again"""
 CUT_SHORT = ("cancelled", "lost", "stopped")
-"""what became of jobs that a command with resume= submits again at once"""
+"""the ends after which a command with resume= submits a job again at once"""
 _COPYING = threading.Lock()
-"""OmegaConf takes nodes out of their tree while it copies them, and trials are launched side by side."""
+"""OmegaConf takes nodes out of their tree while it copies them, and several threads launch trials."""
 
 
 class SubmittedJob:
-    """What a process of a job calls: composes the job as Hydra's launchers do, and runs it. submitit pickles it."""
+    """What a process of a job calls: it composes the job as Hydra's launchers do, and runs it. submitit pickles it."""
 
     def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, *, is_single: bool):
         self.context, self.task, self.is_single = context, task, is_single
         self.command = [hide_setting(argument) for argument in current_command()]
         with _COPYING:
             self.config = for_jobs(config)
-            # It is a copy, whose holder has the configuration once more, as it was composed.
+            # A copy of the singletons, in which HydraConfig has the configuration with all that `for_jobs` removes.
             self.singletons = Singleton.get_state()
         if (holder := self.singletons["instances"].get(HydraConfig)) is not None:
             holder.cfg = self.config
@@ -60,7 +65,7 @@ class SubmittedJob:
         Singleton.set_state(self.singletons)
         setup_globals()
         hide_saved_configs()
-        # What a run writes down is the command that was given, not the one by which a queue starts Python.
+        # A run records the command of the user, not the one by which a queue starts Python.
         sys.argv = list(self.command)
         # submitit's own handlers ignore SIGTERM, and a job that dies of another signal leaves no word.
         with stopping.listening():
@@ -82,15 +87,17 @@ class SubmittedJob:
                 return returned
 
     def checkpoint(self, job: Job) -> Any:
-        """Have submitit start the same job again: what it goes on with lies in its folder."""
+        """Have submitit start the same job again, which continues from its folder."""
         import submitit
 
         return submitit.helpers.DelayedSubmission(self, job)
 
 
 def for_jobs(config: DictConfig) -> DictConfig:
-    """Return a configuration without what its jobs do not need and nobody should find in their files: the values of
-    variables, which they inherit, and the lines of the launcher."""
+    """Return a configuration without secrets that its jobs do not need and that would lie in their files.
+
+    These are values of variables, which the jobs inherit, and the launcher's lines of shell.
+    """
     found = config.copy()
     with read_write(found.hydra), open_dict(found.hydra):
         for name in [name for name in found.hydra.job.env_set if is_secret_name(str(name))]:
@@ -104,12 +111,12 @@ def for_jobs(config: DictConfig) -> DictConfig:
 
 
 def _of_job(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of the settings that are written down those by which a job is found, not those of whoever waits for it."""
+    """Return the settings on which a job depends, without the one that only the waiting command needs."""
     return {key: value for key, value in settings.items() if key != "wait"}
 
 
 def current_command() -> list[str]:
-    """Return the command as it was given."""
+    """Return the command as the user gave it."""
     grid = current()
     return list(grid.command) if grid is not None and grid.command else list(sys.argv)
 
@@ -117,7 +124,7 @@ def current_command() -> list[str]:
 def composed(
     config: DictConfig, context: HydraContext, number: int, overrides: Sequence[str], *, is_single: bool
 ) -> DictConfig:
-    """Return the configuration of a job; that of one run is what it would be without a launcher."""
+    """Return the configuration of a job. A single run gets the same one as without a launcher."""
     found = context.config_loader.load_sweep_config(config, list(overrides))
     with read_write(found.hydra), open_dict(found.hydra):
         if is_single:
@@ -129,19 +136,30 @@ def composed(
 
 
 def launch(
-    name: str, params: dict[str, Any], job_overrides: Sequence[Sequence[str]], first: int, config: DictConfig,
-    context: HydraContext, task: TaskFunction,
-) -> list[JobReturn]:  # fmt: skip
+    name: str,
+    params: dict[str, Any],
+    job_overrides: Sequence[Sequence[str]],
+    first: int,
+    config: DictConfig,
+    context: HydraContext,
+    task: TaskFunction,
+) -> list[JobReturn]:
     """Run the jobs on the queue of this name; see `QueueLauncher.launch`."""
     return _Launch(name, params, job_overrides, first, config, context, task).run()
 
 
 class _Launch:
     def __init__(
-        self, name: str, params: dict[str, Any], job_overrides: Sequence[Sequence[str]], first: int,
-        config: DictConfig, context: HydraContext, task: TaskFunction,
-    ):  # fmt: skip
-        # A program of another's may have found this plugin in ways of its own, which its jobs do not know.
+        self,
+        name: str,
+        params: dict[str, Any],
+        job_overrides: Sequence[Sequence[str]],
+        first: int,
+        config: DictConfig,
+        context: HydraContext,
+        task: TaskFunction,
+    ):
+        # The program of another package may have found this plugin in a way that its jobs do not have.
         find_plugins()
         self.name, self.params, self.config, self.context = name, params, config, context
         grid = current()
@@ -149,9 +167,9 @@ class _Launch:
         self.is_single = grid is not None and grid.is_single
         self.folder = Path(os.path.abspath(str(config.hydra.sweep.dir)))
         if "submitit_folder" in params:
-            # Hydra resolved it in a copy, where the time of day in the name of a default folder is another one.
+            # Hydra resolved params in a copy, in which a folder named by the time has another name.
             own = str(config.hydra.launcher.submitit_folder) if self.is_single else params["submitit_folder"]
-            # Whoever looks after the jobs later may do so from another folder.
+            # A later command may look after the jobs from another folder.
             self.params = {**params, "submitit_folder": os.path.abspath(os.path.expanduser(own))}
         self.is_trial = any(override.startswith("trial=") for one in job_overrides for override in one)
         tokens = new_tokens(len(job_overrides))
@@ -162,12 +180,12 @@ class _Launch:
         work = SubmittedJob(config, context, task, is_single=self.is_single)
         module = f"nlu.{config.hydra.job.config_name}"
         dirs = tuple(source.path for source in config.hydra.runtime.config_sources if source.provider == "command-line")
-        self.queue: Queue = open_queue(name, Place(self.params, self.folder, module, work, self._composed, dirs))
+        self.queue: Queue = open_queue(name, QueueContext(self.params, self.folder, module, work, self._composed, dirs))
         self.queues: dict[str, Queue] = {}
-        """by its id the queue of each job that an earlier command submitted"""
+        """the queue of each job that an earlier command submitted, by the id of the job"""
         self.former: dict[str, Queue] = {}
         self.looks: dict[str, Look] = {}
-        """where jobs of earlier commands were when this one began"""
+        """the states of jobs of earlier commands when this one began"""
         self.submissions = Submissions(self.folder)
         self.command = command_text(work.command)
 
@@ -179,20 +197,21 @@ class _Launch:
             return resolve(without_hydra(own))[0]
 
     def _folder_of(self, number: int, overrides: Sequence[str]) -> str:
-        """Return the folder of a job; composing it takes a tenth of a second, and a number alone needs none."""
-        raw = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)["subdir"]  # type: ignore[index, call-overload]
-        if raw == "${hydra:job.num}" and not self.is_single:
+        """Return the folder of a job, without composing the job if the folder has only a number: that saves 0.1 s."""
+        sweep = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)
+        assert isinstance(sweep, dict)
+        if sweep["subdir"] == "${hydra:job.num}" and not self.is_single:
             return str(self.folder / str(number))
         from nlu.config.entry.guard import current_config
 
         own = composed(self.config, self.context, number, overrides, is_single=self.is_single)
         with current_config(own):
-            place = own.hydra.run.dir if self.is_single else os.path.join(own.hydra.sweep.dir, own.hydra.sweep.subdir)
-            return os.path.abspath(str(place))
+            folder = own.hydra.run.dir if self.is_single else os.path.join(own.hydra.sweep.dir, own.hydra.sweep.subdir)
+            return os.path.abspath(str(folder))
 
     def run(self) -> list[JobReturn]:
         if self.is_trial:
-            # What became of a job that an earlier search left is that trial's to know.
+            # The sweeper has already asked what became of jobs of an earlier search.
             tickets = self._submit(self.jobs)
         else:
             with self.submissions.held():
@@ -204,14 +223,15 @@ class _Launch:
         names = {ticket.job.token: self._name(ticket.job) for ticket in tickets}
         try:
             found = Follower(self._followed(tickets), tickets, names, self.folder).run(self._note_end)
-        except Left:
+        except Detached:
             raise KeyboardInterrupt from None
         return [self._returned(ticket, found[ticket.job.token]) for ticket in tickets]
 
     def _count_open(self, tickets: Sequence[Ticket]) -> int:
-        """Return how many of the jobs have not ended, as far as the queue tells; those of this command are open.
+        """Return how many of the jobs have not ended, where those of this command count as open.
 
-        Says of which only another machine can tell."""
+        Prints which jobs only another machine can tell about.
+        """
         former = [ticket.id for ticket in tickets if ticket.id in self.queues]
         looks: Mapping[str, Look] = {}
         with contextlib.suppress(OSError):
@@ -224,21 +244,24 @@ class _Launch:
     def _followed(self, tickets: Sequence[Ticket]) -> Queue:
         if all(queue is self.queue for queue in self.queues.values()):
             return self.queue
-        return Several({ticket.id: self.queues.get(ticket.id, self.queue) for ticket in tickets})
+        return CombinedQueue({ticket.id: self.queues.get(ticket.id, self.queue) for ticket in tickets})
 
     def _name(self, job: Job) -> str:
         return "run" if self.is_single else job_name(job.number, job.overrides, self.swept)
 
-    def _note_end(self, ticket: Ticket, ended: Ended) -> None:
+    def _note_end(self, ticket: Ticket, ended: JobEnd) -> None:
         self.submissions.ended(ticket.job.token, ended.word)
 
     def _attach_or_submit(self) -> list[Ticket]:
-        """Return a ticket for each job: of those that an earlier command submitted, and nobody was told the end of,
-        their own; the others are submitted."""
+        """Return a ticket for each job, and submit those that no earlier command has submitted.
+
+        A job whose end a user has seen is submitted again.
+        """
         known = {
-            submitted.job.number: submitted for submitted in self._recovered(self.submissions.read())
+            submitted.job.number: submitted
+            for submitted in self._recovered(self.submissions.read())
             if submitted.ended is None
-        }  # fmt: skip
+        }
         if self.config.get("resume", "never") != "never":
             self._look_at([known[job.number] for job in self.jobs if job.number in known])
         found: dict[int, Ticket] = {}
@@ -253,7 +276,7 @@ class _Launch:
                     f"has not ended; python -m nlu.jobs {self.folder} --cancel {job.number} cancels it, or choose "
                     "another folder"
                 )
-            if is_same and not self._is_to_go_on(before, before.ticket):
+            if is_same and not self._continues(before, before.ticket):
                 found[job.number] = before.ticket
                 self.queues[before.ticket.id] = self._queue_of(before)
         if found:
@@ -265,40 +288,40 @@ class _Launch:
         return [found.get(job.number) or submitted[job.number] for job in self.jobs]
 
     def _queue_of(self, before: Submitted) -> Queue:
-        """Return the queue that has a job of an earlier command, with the settings by which it was submitted."""
+        """Return the queue that has a job of an earlier command, with the settings of that command."""
         if before.queue == self.name and _of_job(before.settings) == _of_job(kept_settings(self.params)):
             return self.queue
         key = f"{before.queue} {_of_job(before.settings)}"
         if key not in self.former:
-            self.former[key] = open_queue(before.queue, Place(before.settings, self.folder))
+            self.former[key] = open_queue(before.queue, QueueContext(before.settings, self.folder))
         return self.former[key]
 
-    def _is_to_go_on(self, before: Submitted, ticket: Ticket) -> bool:
-        """Whether a job is to be submitted again: it was cut short, and the command says that it resumes."""
+    def _continues(self, before: Submitted, ticket: Ticket) -> bool:
+        """Whether a job is submitted again: it was cut short, and the command has resume=."""
         if self.config.get("resume", "never") == "never" or (ended := self._ended(before, ticket)) is None:
             return False
         if ended.word not in CUT_SHORT or ended.status == 0:
             return False
         self._note_end(ticket, ended)
         which = f"job {ticket.job.number} ({before.queue} {ticket.id})"
-        print(f"nlu: {which} was {ended.word}; it goes on", file=sys.stderr)
+        print(f"nlu: {which} was {ended.word}; it continues", file=sys.stderr)
         return True
 
     def _look_at(self, known: Sequence[Submitted]) -> None:
-        """Ask each queue once for all of its jobs; one that does not answer is asked job by job, and told."""
+        """Ask each queue once for all of its jobs. If it does not answer, `_ended` asks again and reports that."""
         queues = {one.ticket.id: self._queue_of(one) for one in known if one.ticket is not None}
         with contextlib.suppress(OSError):
-            self.looks |= Several(queues).look(list(queues))
+            self.looks |= CombinedQueue(queues).look(list(queues))
 
     def _has_ended(self, before: Submitted, ticket: Ticket) -> bool:
         return self._ended(before, ticket) is not None
 
-    def _ended(self, before: Submitted, ticket: Ticket) -> Ended | None:
-        """Return how a job of an earlier command ended; None where it has not."""
+    def _ended(self, before: Submitted, ticket: Ticket) -> JobEnd | None:
+        """Return how a job of an earlier command ended; None if it has not."""
         queue = self._queue_of(before)
         try:
             look = self.looks.get(ticket.id) or queue.look([ticket.id])[ticket.id]
-            return Ended(look, queue.status(ticket.id)) if look.state.is_final else None
+            return JobEnd(look, queue.status(ticket.id)) if look.state.is_final else None
         except OSError as error:
             raise UserError(
                 f"{queue.name} does not answer ({error}), so it is not known whether job {ticket.job.number} has "
@@ -306,8 +329,10 @@ class _Launch:
             ) from error
 
     def _require_free(self, jobs: Sequence[Job]) -> None:
-        """Raise UserError where a job would be refused by the run that its folder holds: it may wait for hours before
-        it could say so."""
+        """Raise UserError if the folder of a job already holds a run.
+
+        The job itself would refuse that too, but perhaps only after hours in the queue.
+        """
         if "resume" not in self.config or self.config.resume != "never":
             return
         if taken := [job for job in jobs if (Path(job.folder) / RECORD).is_file()]:
@@ -318,8 +343,10 @@ class _Launch:
             )
 
     def _recovered(self, known: list[Submitted]) -> list[Submitted]:
-        """Return the record, with the tickets of jobs whose submission was cut off. Raises UserError where those
-        cannot be found."""
+        """Return the record, with tickets also for jobs whose submission was cut off.
+
+        Raises UserError if their queue cannot find such jobs.
+        """
         cut = [one for one in known if one.ticket is None]
         if not cut:
             return known
@@ -328,7 +355,7 @@ class _Launch:
             numbers = ", ".join(str(one.job.number) for one in others)
             raise UserError(
                 f"the submission of jobs {numbers} in {self.folder} was cut off before {others[0].queue} had answered, "
-                "so nobody knows whether it has them; look there, cancel what you find, and "
+                "so it is not known whether it has them; look there, cancel what you find, and "
                 f"python -m nlu.jobs {self.folder} --forget lets the same command submit them again"
             )
         for settings in dict.fromkeys(str(one.settings) for one in cut):
@@ -361,21 +388,21 @@ class _Launch:
                 self._unanswered(left, found, error, wait_s)
         tickets = [found[job.token] for job in jobs]
         self.submissions.submitted(tickets)
-        history.note(self.name, tickets, self.command)
+        add_to_history(self.name, tickets, self.command)
         return tickets
 
     def _hand_over(self, jobs: list[Job]) -> list[Ticket]:
-        # A grid is handed over as a whole, which a limit may refuse whatever ends.
+        # A grid is handed over as a whole, and may exceed the limit of a queue even when that is empty.
         return when_there_is_room(partial(self.queue.submit, jobs)) if self.is_trial else self.queue.submit(jobs)
 
     def _unanswered(self, jobs: list[Job], found: dict[str, Ticket], error: OSError, wait_s: float | None) -> None:
-        """Wait where a queue did not answer, and look which jobs it has all the same, before it is asked again.
+        """Wait after a submission without an answer, and find the jobs that the queue has nevertheless.
 
-        Raises JobRefused where that was the last time, or where it cannot be known which jobs it has.
+        Raises JobRefused after the last attempt, and if the queue cannot find jobs.
         """
         what = f"{self.queue.name} does not answer: {error}"
         if not isinstance(self.queue, Finding) or wait_s is None:
-            raise JobRefused(f"{what}; the same command finds what it has taken all the same, and submits the rest")
+            raise JobRefused(f"{what}; the same command finds the jobs that it took, and submits the rest")
         print(f"nlu: {what}; it is asked again in {wait_s:.1f} s", file=sys.stderr)
         if not pause(wait_s):
             raise JobRefused(f"{what}; it was not asked again, since this command was stopped")
@@ -383,7 +410,7 @@ class _Launch:
             tickets = self.queue.find(jobs)
             found |= {ticket.job.token: ticket for ticket in tickets if ticket is not None}
 
-    def _returned(self, ticket: Ticket, ended: Ended) -> JobReturn:
+    def _returned(self, ticket: Ticket, ended: JobEnd) -> JobReturn:
         job = ticket.job
         own = ElsewhereReturn(overrides=filter_overrides(job.overrides), number=job.number, folder=job.folder)
         if isinstance(ended.outcome, JobReturn):

@@ -1,7 +1,7 @@
-"""Types and defaults of the launchers' keys. Hydra imports this at every start, so it imports next to nothing.
+"""Types and defaults of the launchers' keys. Hydra imports this at every start, so it imports little.
 
-What the keys mean stands in conf/hydra/launcher/*.yaml, which the commands of nlu read: the types are those of
-`hydra/launcher/types`. Other programs that find this plugin have the choices themselves, with the same defaults.
+The commands of nlu read conf/hydra/launcher/*.yaml, which explain the keys and take their types from
+`hydra/launcher/types`. Other programs that find this plugin have the same choices with the same defaults.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra_plugins.hydra_submitit_launcher.config import SlurmQueueConf
-
-from nlu.launching.pai.settings import PaiSettings
 
 LAUNCHERS = "hydra_plugins.queue_launcher.queue_launcher"
 
@@ -73,21 +71,14 @@ class SlurmLauncherConf:
     wait: bool = True
 
 
-@dataclass
-class PaiLauncherConf(PaiSettings):
-    """Jobs on Alibaba Cloud's PAI; a null that is needed is asked for on a terminal, and remembered for the project."""
-
-    _target_: str = f"{LAUNCHERS}.PaiLauncher"
-    wait: bool = True
-
-
 def register() -> None:
-    """Put the choices of hydra/launcher where Hydra finds them, two of them in the place of submitit's own plugin's."""
+    """Register the choices of hydra/launcher; two of them replace those of submitit's plugin."""
     store = ConfigStore.instance()
     nodes = {
-        "submitit_local": LocalLauncherConf, "submitit_slurm": SubmititSlurmLauncherConf, "slurm": SlurmLauncherConf,
-        "pai": PaiLauncherConf,
-    }  # fmt: skip
+        "submitit_local": LocalLauncherConf,
+        "submitit_slurm": SubmititSlurmLauncherConf,
+        "slurm": SlurmLauncherConf,
+    }
     for name, node in nodes.items():
         for group in ("hydra/launcher", "hydra/launcher/types"):
             store.store(group=group, name=name, node=node(), provider="queue_launcher", replace=True)

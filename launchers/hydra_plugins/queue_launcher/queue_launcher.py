@@ -1,4 +1,4 @@
-"""The plugins that Hydra finds; all that is heavy waits in `_impl` and `nlu.launching`."""
+"""The plugins that Hydra finds; heavy imports are in `_impl` and `nlu.launching`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,14 @@ from . import config as config
 
 
 class QueueLauncher(Launcher):
-    """Hands jobs to a queue, writes down that it did, and follows them to their end."""
+    """Hands jobs to a queue, keeps a record of them, and follows them to their end.
+
+    A package can bring a launcher of its own: a subclass in hydra_plugins.NAME with a `queue` and a class method
+    `open_queue(context)`, see `nlu.launching.queue.open_queue`.
+    """
 
     queue = ""
-    """by which `nlu.launching.queues` knows the queue"""
+    """by which `nlu.launching.queue` knows the queue"""
     keys: Any = None
     """the dataclass of its keys"""
 
@@ -32,9 +36,9 @@ class QueueLauncher(Launcher):
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run the jobs; returns what each returned, in order, and of one that was cancelled or lost that it was.
+        """Run the jobs; returns what each returned, in order. A cancelled or lost job returns an error that says so.
 
-        With `wait=false` nothing is returned. Raises JobRefused where the queue takes none of them.
+        With `wait=false` it returns an empty list. Raises JobRefused if the queue takes none of them.
         """
         from ._impl import launch
 
@@ -58,8 +62,10 @@ class SlurmLauncher(QueueLauncher):
     keys = config.SlurmLauncherConf
 
 
-class PaiLauncher(QueueLauncher):
-    """Jobs on Alibaba Cloud's PAI: DLC, or PAI commands of MaxCompute."""
+def __getattr__(name: str) -> Any:
+    # An editable install from before PAI had a plugin of its own names the class here until it is installed again.
+    if name == "PaiLauncher":
+        from hydra_plugins.pai_launcher.pai_launcher import PaiLauncher
 
-    queue = "pai"
-    keys = config.PaiLauncherConf
+        return PaiLauncher
+    raise AttributeError(name)

@@ -1,0 +1,229 @@
+"""PAI-DLC, by the SDK alibabacloud_pai_dlc20201203 (read in 1.11.6): version 2020-12-03 of its interface.
+
+A job carries the token of its submission and its attempt as tags, and the service lists jobs by their tags.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.launching.queue import Job, JobState, Look
+from nlu.storage.objects import ObjectStore
+
+from ._code import CodePackage
+from ._command import Attempt, Program, shell_command
+from ._requests import Credentials, RequestFailure, asked, import_or_say
+from ._service import AmbiguousSubmissions, Created, Service
+from ._settings import PaiSettings, mount_of, mounts_of, region_endpoint, store_environment
+
+PACKAGE = "alibabacloud_pai_dlc20201203"
+TOKEN_TAG, ATTEMPT_TAG, FOLDER_TAG = "nlu-token", "nlu-attempt", "nlu-folder"
+IDS_PER_QUESTION = 50
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10, 30
+STATES = {
+    **dict.fromkeys(("Creating", "Queuing", "Bidding", "EnvPreparing", "SanityChecking"), JobState.WAITING),
+    **dict.fromkeys(("Running", "Restarting", "Stopping"), JobState.RUNNING),
+    **dict.fromkeys(("Succeeded", "SucceededReserving"), JobState.DONE),
+    **dict.fromkeys(("Failed", "FailedReserving"), JobState.FAILED),
+    "Stopped": JobState.CANCELLED,
+}
+
+
+class DlcQueue(Service):
+    """The jobs of one workspace."""
+
+    name = "PAI-DLC"
+    ambiguous = AmbiguousSubmissions()
+
+    def __init__(
+        self, settings: PaiSettings, keys: Credentials, store: ObjectStore, code: CodePackage, program: Program
+    ):
+        import_or_say(f"{PACKAGE}.client", PACKAGE, "backend=dlc")
+        super().__init__(settings, keys, store, code, program)
+
+    def upload(self, code: CodePackage) -> None:
+        """See `Service.upload`: the jobs fetch the code from the store."""
+        code.put(self._store)
+
+    def log_tail(self, id: str, lines: int = 1) -> list[str]:
+        """Return the last lines of the output of the first machine of the job."""
+        try:
+            pods = asked(lambda: self._job(id), f"job {id}").pods or []
+            pod = next(
+                (pod for pod in pods if (pod.type or "").lower() in ("master", "chief")), pods[0] if pods else None
+            )
+            if pod is None:
+                return []
+            request = self._models.GetPodLogsRequest(max_lines=lines)
+            answer = asked(
+                lambda: self._call(lambda client: client.get_pod_logs(id, pod.pod_id, request).body),
+                f"the log of job {id}",
+            )
+        except RequestFailure:
+            return []
+        text = [line.rstrip("\n") for line in answer.logs or []]
+        return [line for entry in text for line in entry.split("\n")][-lines:]
+
+    def _create(self, job: Job, attempt: Attempt) -> str:
+        request = self._request(job, attempt)
+        return self._call(lambda client: client.create_job(request).body.job_id)
+
+    def _with_token(self, token: str, since_s: float) -> list[Created]:
+        found = self._listed({TOKEN_TAG: token})
+        return [Created(item.job_id, _tags(item).get(ATTEMPT_TAG, "")) for item in reversed(found)]
+
+    def _stop(self, id: str) -> None:
+        self._call(lambda client: client.stop_job(id))
+
+    def _state_of(self, id: str) -> Look:
+        return _look(self._job(id))
+
+    def _states_of(self, ids: Sequence[str]) -> dict[str, Look]:
+        found: dict[str, Look] = {}
+        for begin in range(0, len(ids), IDS_PER_QUESTION):
+            part = ids[begin : begin + IDS_PER_QUESTION]
+            if len(part) > 1:
+                found |= {item.job_id: _look(item) for item in self._listed(job_ids=",".join(part), size=len(part))}
+        return found
+
+    def _page(self, id: str) -> str:
+        region, workspace = self._settings.region, self._settings.workspace
+        return f"https://pai.console.aliyun.com/?regionId={region}&workspaceId={workspace}#/dlc/jobs/{id}/overview"
+
+    def _job(self, id: str) -> Any:
+        request = self._models.GetJobRequest()
+        return self._call(lambda client: client.get_job(id, request).body)
+
+    def _listed(self, tags: Mapping[str, str] | None = None, job_ids: str | None = None, size: int = 100) -> list[Any]:
+        """Return the jobs with these tags or ids, newest first."""
+        request = self._models.ListJobsRequest(
+            workspace_id=self._settings.workspace,
+            tags=dict(tags) if tags else None,
+            job_ids=job_ids,
+            page_number=1,
+            page_size=size,
+        )
+        try:
+            answer = asked(lambda: self._call(lambda client: client.list_jobs(request).body), "the list of jobs")
+        except RequestFailure as failure:
+            raise UserError(f"PAI-DLC does not list the jobs of the workspace: {failure.sentence}") from None
+        return answer.jobs or []
+
+    def _request(self, job: Job, attempt: Attempt) -> Any:
+        settings, models = self._settings, self._models
+        return models.CreateJobRequest(
+            display_name=f"nlu-{job.number}-{attempt.token[:8]}",
+            job_type="PyTorchJob",
+            workspace_id=settings.workspace,
+            resource_id=settings.resource_quota,
+            priority=settings.priority,
+            job_max_running_time_minutes=settings.max_minutes or None,
+            user_command=shell_command(
+                f"{attempt.folder}/{self._code.key}", self._code.archive.digest, job.overrides, self._program, attempt
+            ),
+            envs=store_environment(settings),
+            job_specs=self._specs(),
+            data_sources=self._data_sources(),
+            credential_config=self._credential_config(),
+            settings=models.JobSettings(
+                tags={TOKEN_TAG: attempt.token, ATTEMPT_TAG: attempt.id, FOLDER_TAG: _folder_tag(job)}
+            ),
+        )
+
+    def _specs(self) -> list[Any]:
+        settings, models = self._settings, self._models
+        if settings.instance_type:
+            share: dict[str, Any] = {"ecs_spec": settings.instance_type}
+        else:
+            gigabytes = f"{settings.memory_gb:g}Gi"
+            share = {
+                "resource_config": models.ResourceConfig(
+                    cpu=f"{settings.cpus:g}", memory=gigabytes, gpu=str(settings.gpus), shared_memory=gigabytes
+                )
+            }
+        counts = {"Master": 1, "Worker": settings.workers - 1}
+        return [
+            models.JobSpec(type=type, pod_count=count, image=settings.image, **share)
+            for type, count in counts.items()
+            if count
+        ]
+
+    def _data_sources(self) -> list[Any]:
+        mounts, folder = mounts_of(self._settings), self._settings.work_folder
+        written = mount_of(folder, mounts) if folder else None
+        return [
+            self._models.CreateJobRequestDataSources(
+                **{"uri" if "://" in source else "data_source_id": source},
+                mount_path=path,
+                mount_access="RW" if path == written else None,
+            )
+            for path, source in mounts.items()
+        ]
+
+    def _credential_config(self) -> Any:
+        """Return the role by which the service gives the job short-lived keys, at ALIBABA_CLOUD_CREDENTIALS_URI."""
+        role, models = self._settings.role, self._models
+        if role is None:
+            return None
+        roles = [] if role == "default" else [models.CredentialRole(role_arn=role, role_type="service")]
+        return models.CredentialConfig(
+            enable_credential_inject=True,
+            aliyun_env_role_key="0",
+            credential_config_items=[models.CredentialConfigItem(key="0", type="Role", roles=roles)],
+        )
+
+    @property
+    def _models(self) -> Any:
+        from alibabacloud_pai_dlc20201203 import models
+
+        return models
+
+    def _connected(self) -> Any:
+        from alibabacloud_pai_dlc20201203.client import Client
+        from alibabacloud_tea_openapi.models import Config
+
+        keys = self._keys
+        protocol, _, host = region_endpoint(self._settings).rpartition("://")
+        return Client(
+            Config(
+                access_key_id=keys.id,
+                access_key_secret=keys.secret,
+                security_token=keys.token,
+                region_id=self._settings.region,
+                endpoint=host,
+                protocol=protocol or "https",
+                connect_timeout=CONNECT_TIMEOUT_S * 1000,
+                read_timeout=READ_TIMEOUT_S * 1000,
+            )
+        )
+
+    def _said(self, error: Exception) -> tuple[str, str]:
+        code, status = str(getattr(error, "code", None) or ""), getattr(error, "status_code", None)
+        if not isinstance(status, int):
+            return code, str(getattr(error, "inner_exception", None) or error)
+        return code, f"{code or status}: {getattr(error, 'message', None) or error}"
+
+    def _means_overload(self, code: str) -> bool:
+        return code.startswith(("Throttling", "TooManyRequests", "ServiceUnavailable"))
+
+
+def _tags(item: Any) -> Mapping[str, str]:
+    return (item.settings.tags if item.settings else None) or {}
+
+
+def _look(item: Any) -> Look:
+    status = item.status or "Creating"
+    # An unknown status must not end the job.
+    state = STATES.get(status, JobState.RUNNING)
+    said = [text for text in (item.reason_code, item.reason_message) if text]
+    reason = ": ".join(dict.fromkeys(said)) or (status.lower() if state is not JobState.RUNNING else None)
+    nodes = [pod.node_name or pod.ip for pod in item.pods or [] if pod.node_name or pod.ip]
+    return Look(state, ",".join(dict.fromkeys(nodes)) or None, reason)
+
+
+def _folder_tag(job: Job) -> str:
+    """Return the folder of a job as a tag, which must be short and of letters and digits."""
+    return hashlib.sha256(job.folder.encode()).hexdigest()[:32]

@@ -1,0 +1,193 @@
+"""A job's command line: what a value holds arrives as it is, through the shell of a real process."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra pai")
+from hydra_plugins.pai_launcher import _claim as claim
+from hydra_plugins.pai_launcher._command import JOB, Attempt, Program, parameters, shell_command
+from oss_emulator import OssEmulator
+from pai_server import SECRET
+
+AWKWARD = {
+    "quotes": """model.name='it''s "quoted"'""",
+    "spaces": "data.train=two  words and a tab\there",
+    "dollar": "data.fields=$HOME ${seed} $(touch ran) `touch ran`",
+    "braces": "data.fields={text: 'a, b', label: [x, y]}",
+    "newline": "note=first\nsecond\n",
+    "chinese": 'data.train="数据 集.csv"',
+    "shell": "note=; touch ran & echo > ran | cat < /etc/passwd # \\ ! * ? ~ %s",
+    "empty": "note=",
+    "dash": "~data.dev",
+}
+FIRST = Attempt("oss://bucket/nlu", "token1", "attempt1")
+NLU = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])}
+SAYING = Program("says.main", sys.executable)
+SAYS = "import json, os, sys; print(json.dumps([sys.argv[1:], sorted(os.listdir())]))"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch):
+    with OssEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        yield emulator
+
+
+def archived(store: OssEmulator, tmp_path: Path) -> tuple[str, str]:
+    """An archive with a module that says its arguments; its address and digest."""
+    import hashlib
+
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
+        archive.write(claim.__file__, "nlu_pai_claim.py")
+        archive.writestr("says/__init__.py", "")
+        archive.writestr("says/main.py", SAYS)
+    content = (tmp_path / "code.zip").read_bytes()
+    store.objects["/bucket/code%2Fa.zip"] = content
+    return "oss://bucket/code/a.zip", hashlib.sha256(content).hexdigest()
+
+
+def run(command: str, folder: Path) -> subprocess.CompletedProcess:
+    folder.mkdir()
+    environment = {**os.environ, **NLU, "TMPDIR": str(folder)}
+    return subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_every_awkward_value_arrives_as_it_is(store, tmp_path):
+    address, digest = archived(store, tmp_path)
+    # As of a job that the service starts again.
+    store.objects[CLAIM] = FIRST.id.encode()
+    command = shell_command(address, digest, list(AWKWARD.values()), SAYING, FIRST)
+    done = run(command, tmp_path / "job")
+    assert done.stderr == ""
+    arguments, files = json.loads(done.stdout)
+    assert arguments == list(AWKWARD.values()) and files == ["nlu_pai_claim.py", "says"]
+    assert not list(tmp_path.rglob("ran"))
+
+
+def test_the_text_of_a_command_is_this_one():
+    command = shell_command(
+        "oss://b/f/code/ab.zip", "ab", ["a=1", "b='x y'", "c=$HOME", "d={e: 1}", "f=é\n"], Program(), FIRST
+    )
+    head, fetch_line, *rest = re.sub(r"'\"\"\"python fetch.py.*?' oss", "'...' oss", command, flags=re.S).split("\n", 2)
+    assert head == "set -eu" and fetch_line == "code=$(mktemp -d)"
+    assert rest == [
+        "python3 -c '...' oss://b/f/code/ab.zip ab \"$code\"\n"
+        'cd "$code"\n'
+        "python3 -m nlu_pai_claim oss://bucket/nlu token1 attempt1 "
+        "|| { status=$?; if [ $status -eq 3 ]; then status=0; fi; exit $status; }\n"
+        "exec python3 -m nlu.train a=1 'b='\"'\"'x y'\"'\"'' 'c=$HOME' 'd={e: 1}' 'f=é\n'\n"
+    ]
+
+
+def entered(text: str, folder: Path, store: OssEmulator) -> subprocess.CompletedProcess:
+    """Do what a MaxCompute job does with its arguments, in a folder of code."""
+    (folder / "says").mkdir(parents=True)
+    (folder / "says/main.py").write_text(SAYS + "; print(os.environ['NOTE'])")
+    for name in ("claim", "entry"):
+        shutil.copy(Path(claim.__file__).with_name(f"_{name}.py"), folder / f"nlu_pai_{name}.py")
+    command = [sys.executable, str(folder / "nlu_pai_entry.py"), text]
+    given = {
+        **NLU,
+        **store.environment,
+        "PATH": os.environ["PATH"],
+        "LC_ALL": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return subprocess.run(command, capture_output=True, text=True, env=given)
+
+
+def test_a_maxcompute_job_gets_its_command_in_plain_characters(store, tmp_path):
+    text = parameters(list(AWKWARD.values()), SAYING, {"NOTE": "https://数据"}, FIRST)
+    assert re.fullmatch(re.escape(JOB) + r"[A-Za-z0-9_-]+", text)
+    done = entered(text, tmp_path / "job", store)
+    said, endpoint = done.stdout.splitlines()
+    assert (
+        json.loads(said) == [list(AWKWARD.values()), ["nlu_pai_claim.py", "nlu_pai_entry.py", "says"]]
+        and endpoint == "https://数据"
+    )
+
+
+CLAIM = "/bucket/nlu%2Fjobs%2Ftoken1"
+"""where the double of OSS has the claim"""
+
+
+@pytest.mark.parametrize("backend", ["dlc", "maxcompute"])
+def test_a_job_whose_submission_another_has_leaves_quietly_and_computes_nothing(store, tmp_path, backend):
+    store.objects[CLAIM] = b"attempt2"
+    if backend == "dlc":
+        done = run(shell_command(*archived(store, tmp_path), ["x=1"], SAYING, FIRST), tmp_path / "job")
+    else:
+        done = entered(parameters(["x=1"], SAYING, {"NOTE": "n"}, FIRST), tmp_path / "job", store)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("nlu: another job of the same submission has begun")
+
+
+def test_the_first_claim_stands_and_a_job_that_is_started_again_finds_its_own(claims):
+    statuses = [claim.main(["oss://bucket/nlu", "token1", attempt]) for attempt in ("attempt1", "attempt2", "attempt1")]
+    assert statuses == [0, claim.TAKEN, 0]
+    assert claim.holder_after(claims, "token1", "attempt3") == "attempt1"
+    assert claim.main(["oss://bucket/nlu", "token2", "attempt2"]) == 0
+
+
+def test_a_job_that_cannot_claim_computes_nothing_and_says_why(store, tmp_path):
+    given = {"NOTE": "n", "FSSPEC_OSS_SECRET": "wrong"}
+    done = entered(parameters(["x=1"], SAYING, given, FIRST), tmp_path / "job", store)
+    assert done.returncode == 2 and done.stdout == "" and "correct FSSPEC_OSS_SECRET" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"digest": "0" * 64}, "is not the code that was submitted"),
+        ({"address": "oss://bucket/code/none.zip"}, "cannot be fetched from oss://bucket/code/none.zip"),
+    ],
+)
+def test_a_job_without_its_code_ends_with_one_line(store, tmp_path, change, said):
+    address, digest = archived(store, tmp_path)
+    command = shell_command(change.get("address", address), change.get("digest", digest), [], SAYING, FIRST)
+    done = run(command, tmp_path / "job")
+    assert done.returncode and said in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.thorough
+def test_a_job_with_a_role_fetches_its_code_by_the_keys_of_the_platform(tmp_path, monkeypatch):
+    from oss_emulator import KEY as KEY_OF_STORE
+    from oss_emulator import SECRET as SECRET_OF_STORE
+    from pai_server import PaiServer
+
+    (tmp_path / "pai").mkdir()
+    with OssEmulator() as store, PaiServer(tmp_path / "pai", runs=False) as server:
+        server.role = {"AccessKeyId": KEY_OF_STORE, "AccessKeySecret": SECRET_OF_STORE, "SecurityToken": "a-token"}
+        address, digest = archived(store, tmp_path)
+        monkeypatch.setenv("OSS_ENDPOINT", store.environment["OSS_ENDPOINT"])
+        monkeypatch.delenv("FSSPEC_OSS_KEY", raising=False)
+        for name, value in server.role_environment.items():
+            monkeypatch.setenv(name, value)
+        done = run(shell_command(address, digest, ["x=1"], SAYING, FIRST), tmp_path / "job")
+    assert json.loads(done.stdout)[0] == ["x=1"] and done.stderr == ""
+
+
+def test_old_pythons_can_read_what_says_that_they_are_too_old():
+    """No syntax that Python 3.6 does not know: there the refusal must still be read."""
+    import ast
+
+    for name in ("_fetch.py", "_entry.py"):
+        source = Path(claim.__file__).with_name(name).read_text()
+        ast.parse(source, feature_version=(3, 6))
+        assert not re.search(r"\w \| \w", source)
+
+
+def test_no_key_of_the_account_is_in_a_command():
+    text = shell_command("oss://b/f/a.zip", "ab", ["x=1"], Program(), FIRST) + parameters(["x=1"], Program(), {}, FIRST)
+    assert SECRET not in text and "ALIBABA_CLOUD_ACCESS_KEY" not in text
