@@ -65,7 +65,7 @@ class Method(Protocol):
         """Add the gradient of `sum of scale[term] * term` to the parameters' and return the sums of the terms.
 
         `scale` is the weight of a term over its count in the whole step, so nothing is divided afterwards. A scale of 0
-        must add zeros: a rank without rows of its own runs a pass in that way, to keep up with the others.
+        must add zeros: a rank without rows runs a pass in that way, to keep up with the others.
         The call may be repeated for the same rows, so it must change nothing but gradients.
         """
 

@@ -20,9 +20,8 @@ class Optimizer(Protocol):
 
         A parameter that is not to be trained gets `requires_grad_(False)` here. Each group of the optimizer has its
         peak rate as `lr`, which the schedule multiplies at every step. The optimizer's state must be tensors and
-        numbers by parameter, which `last` holds as `FIELD:PARAMETER`; its step must be a function of weights,
-        gradients and that state alone, so that a continued run does the same. Parameters without a gradient must stay
-        as they are.
+        numbers by parameter, which `last` holds as `FIELD:PARAMETER`; its step must depend only on weights, gradients
+        and that state, so that a continued run does the same. Parameters without a gradient must not change.
         """
 
 

@@ -9,7 +9,7 @@ from nlu.config.types import PositiveFloat, Warmup
 
 
 class Schedule(Protocol):
-    """A learning rate as a function of the step alone."""
+    """A learning rate that depends only on the step."""
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
         """Return the factor on the base rate for the update that ends step `step`, counted from 1."""

@@ -1,7 +1,7 @@
 """Checkpoints: folders that are whole or not there.
 
-Each is settled as `nlu.storage.settle` does it. `last` is for going on, `best-1` to `best-k` are for use; neither ever
-stands in for the other.
+Each is settled as `nlu.storage.settle` does it. `last` is to continue from, `best-1` to `best-k` are to use; neither
+ever replaces the other.
 """
 
 import json
@@ -27,7 +27,7 @@ from nlu.storage.settle import aside, candidates, find_whole, is_whole, remove, 
 log = logging.getLogger(__name__)
 
 OrderKey = dict[str, Any]
-"""what the order of examples and the best evaluations of a run hang on, by name"""
+"""what the order of examples and the best evaluations of a run depend on, by name"""
 
 TAKEN = ".taken"
 """in a run's folder: the checkpoints of another run, until they are this one's"""
@@ -40,7 +40,7 @@ SCORE = "score.json"
 
 
 class Savable(Protocol):
-    """What lies beside the weights in a file of its own: a tokenizer."""
+    """What a checkpoint holds in a separate file beside the weights: a tokenizer."""
 
     def save(self, folder: Path) -> None:
         """Write it into a folder."""
@@ -101,7 +101,7 @@ class Checkpoints:
             metadata = None if step is None else {STEP: str(step)}
             for part, values in tensors.items():
                 save_file(_separate(values), new / f"{part}.safetensors", metadata)
-                # The library makes files for their owner alone; a run folder may be shared.
+                # The library makes files that only their owner can read; a run folder may be shared.
                 (new / f"{part}.safetensors").chmod(0o666 & ~umask())
             for document, content in {"config.json": self._config, "labels.json": self._labels, **documents}.items():
                 (new / document).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
@@ -124,7 +124,7 @@ class Checkpoints:
 
 
 def find_last(run_dir: Path) -> Path | None:
-    """Return the newest complete state of a run, mending the names that a kill between two renames leaves."""
+    """Return the newest complete state of a run, repairing the names that a kill between two renames leaves."""
     return find_whole(run_dir / "checkpoints" / "last")
 
 
@@ -253,7 +253,7 @@ def damaged(path: object, error: Exception) -> CheckpointError:
 
 
 def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors on the CPU, each with memory of its own: the format knows no two names for one tensor."""
+    """Return the tensors on the CPU, each with its own memory: the format cannot hold one tensor under two names."""
     separate: dict[str, Tensor] = {}
     seen = set()
     for name, value in tensors.items():

@@ -1,4 +1,4 @@
-"""Numbers that a model or a loss of one's own records while it is trained:
+"""Numbers that your own model or loss records while it is trained:
 
     from nlu.runs import summary
 
@@ -83,7 +83,7 @@ class Collector:
         self._numbers[name] = self._numbers[name] + more if name in self._numbers else more
 
     def take(self) -> "tuple[dict[str, Mean], dict[str, Histogram]]":
-        """Return all that was recorded and begin anew."""
+        """Return all that was recorded, and forget it."""
         from nlu.runs.tallies import histogram_of
 
         self._settle()

@@ -1,7 +1,7 @@
-"""What of a run is told beside train.tsv and valid.tsv: what its model recorded, and everything to its tracker.
+"""What a run writes beside train.tsv and valid.tsv: what its model recorded, and all numbers to its tracker.
 
-Rank 0 tells. What `nlu.runs.summary` recorded is added up over the ranks at each row of train.tsv, and before a state
-is saved, which holds the sums since that row: so a run that goes on writes the same rows.
+Rank 0 writes. What `nlu.runs.summary` recorded is added up over the ranks at each row of train.tsv, and before a state
+is saved, which holds the sums since that row: so a continued run writes the same rows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -83,7 +83,7 @@ class Journal:
         self._tracker.log(of_valid(row))
 
     def sync(self) -> None:
-        """Have everything on the disk; on rank 0, before a state is saved, from which a run goes on."""
+        """Have everything on the disk; on rank 0, before a state is saved that a run may continue from."""
         for table in self._tables.values():
             table.sync()
         self._tracker.flush()

@@ -104,7 +104,7 @@ class Training:
         )  # fmt: skip
 
     def value_of(self, metrics: dict[str, dict[str, float]]) -> float:
-        """Return by what an evaluation is compared: the run's metric on the first of its sets."""
+        """Return the value that decides which evaluation is best: the run's metric on its first set."""
         return metrics[self.eval_sets[0]][self.metric]
 
     def ranked(self, evaluations: list[Best]) -> list[Best]:

@@ -51,7 +51,7 @@ class Machine:
 
 
 def machine_of(ranks: Ranks) -> Machine:
-    """Return where this process computes; the number of threads counts on CPUs alone."""
+    """Return where this process computes; the number of threads matters only on a CPU."""
     cuda = ranks.device.type == "cuda"
     device = torch.cuda.get_device_name(ranks.device) if cuda else f"cpu {platform.machine()}"
     threads = 0 if cuda else torch.get_num_threads()
@@ -74,7 +74,7 @@ def versions_of(model: nn.Module) -> dict[str, str]:
 
 
 PASSED_OVER = {"world_size", "store", "machine"}
-"""differences that are told, or covered by others, and do not keep a run from going on"""
+"""differences that are logged, or part of others, and with which a run may still continue"""
 
 
 def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: Tokenizer) -> State:

@@ -80,8 +80,9 @@ def require_shared(run_dir: Path, ranks: Ranks) -> None:
 def take_over(run: Training, checkpoint: Path, config: Run) -> None:
     """Make another run's state this folder's own, with the weights and predictions of its best evaluations.
 
-    From then on the run goes on from here alone, and its best is there even if nothing better comes. That run's metric
-    may have been another; what is best is judged anew. It may have been pruned; this one is not.
+    After that the run continues from this folder only, and has a best checkpoint even if no later evaluation is better.
+    The other run may have had another metric, so its evaluations are ranked again. It may have been pruned; this run is
+    not.
     """
     ranks, state, taken = run.stepper.ranks, run.state, run.checkpoints.at(checkpoint.parent)
     for entry in state.best:
@@ -109,7 +110,7 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
 
 
 def begin_records(run: Training, config: Run, overrides: list[str]) -> None:
-    """Make the folder this run's: configuration, provenance, code, tables; on a continued run, mend them.
+    """Make the folder this run's: configuration, provenance, code, tables; on a continued run, repair them.
 
     All ranks leave together: rank 0 renames best checkpoints here, which the others may read from then on.
     """
@@ -172,7 +173,7 @@ def _warnings(run: Training) -> Iterator[str]:
             f"a step asks for {wanted:,} examples (trainer.batch_size * trainer.accumulation), but there are "
             f"{there:,}, so that every step takes all of them; set trainer.batch_size lower"
         )
-    # A schedule of one's own may have no warm-up, or another.
+    # A user's own schedule may have no warm-up, or one of another kind.
     warmup = run.scheduler.warmup if isinstance(run.scheduler, OneCycle | Constant) else 0
     if (rise := warmup_steps(warmup, run.total_steps, run.clock)) > run.total_steps:
         yield (

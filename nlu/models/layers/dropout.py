@@ -2,7 +2,7 @@
 
 Srivastava et al. 2014 (https://jmlr.org/papers/v15/srivastava14a.html). torch draws one number of a serial generator
 for each element there, which takes longer than the normalisation after it; here 16 bits of a fast generator decide.
-While a run trains, each sequence has a stream of its own (`nlu.models.layers.noise`).
+While a run trains, each sequence has its own stream (`nlu.models.layers.noise`).
 """
 
 from collections.abc import Sequence
