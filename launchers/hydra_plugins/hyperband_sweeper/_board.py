@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from nlu.config.words import counted
 from nlu.sweeps import resources
 
-from ._plan import Plan
+from ._plan import SearchPlan
 
 LOG = "sweep.log"
 
@@ -57,7 +57,7 @@ class Board:
         self._bar.update(self._task, completed=finished, description=f"trials, best {best}")
 
 
-def announce(board: Board, plan: Plan, finished: int, begun: int) -> None:
+def announce(board: Board, plan: SearchPlan, finished: int, begun: int) -> None:
     """Say what a search will do and cost, and of one that is continued what there is."""
     board.say(
         f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.sampler_name}, "

@@ -23,7 +23,7 @@ from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
 
 if TYPE_CHECKING:
-    from ._plan import Plan
+    from ._plan import SearchPlan
 
 LOCK = ".sweep.lock"
 HELD = "search.json"
@@ -120,7 +120,7 @@ def keep(folder: Path, name: str, url: str, own_id: str) -> None:
 
 
 @contextlib.contextmanager
-def mirrored(plan: Plan) -> Iterator[Mirror | None]:
+def mirrored(plan: SearchPlan) -> Iterator[Mirror | None]:
     """Keep the folder in the mirror of the search, if it has one.
 
     Before the block the folder becomes what the mirror holds; after it the mirror holds what the folder does.
@@ -135,7 +135,7 @@ def mirrored(plan: Plan) -> Iterator[Mirror | None]:
         yield mirror
 
 
-def bring_trials_back(plan: Plan, trials: Iterable[FrozenTrial], say: Callable[[str], None]) -> None:
+def bring_trials_back(plan: SearchPlan, trials: Iterable[FrozenTrial], say: Callable[[str], None]) -> None:
     """Fetch the runs of trials that ran elsewhere, unless their launcher has fetched them."""
     if plan.mirror is None:
         return

@@ -28,7 +28,7 @@ from nlu.sweeps.lease import Lease
 from ._board import Board, Idle, announce, parameters, when
 from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running
 from ._folder import bring_trials_back, hold, mirrored, require_no_run, tell
-from ._plan import Plan
+from ._plan import SearchPlan
 from ._slots import REMEDY, Ended, quiet_launchers
 from ._stop import end_jobs
 
@@ -58,7 +58,7 @@ def _sweep(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.simplefilter("ignore", ExperimentalWarning)
     quiet_launchers()
-    plan = Plan(settings, arguments, context, task, config)
+    plan = SearchPlan(settings, arguments, context, task, config)
     require_no_run(plan.folder)
     with mirrored(plan) as mirror, hold(plan.folder) as place:
         plan.prepare()
@@ -80,7 +80,7 @@ def _sweep(
 class Search:
     """A search from its first trial to its end."""
 
-    plan: Plan
+    plan: SearchPlan
     lease: Lease
     mirror: Mirror | None = None
     running: dict[int, Running] = field(default_factory=dict)

@@ -41,7 +41,7 @@ the sampler"""
 
 
 @dataclass
-class Plan:
+class SearchPlan:
     """A search before its first trial; `prepare` completes it."""
 
     settings: dict[str, Any]
