@@ -2,7 +2,7 @@
 
 Axes: T tokens of all sequences, B sequences, L the length of one, H heads, E width of a head, D = H * E. In products
 also R rows of all sequences and heads, each E wide; N = sequences of a group * H, Q the queries of a sequence: L, or 1
-where only first tokens ask.
+where only first tokens ask. O offsets of a key from a query.
 """
 
 import inspect
@@ -32,22 +32,55 @@ MIN_MATRICES = 2
 
 
 HEAD_STEP = 8
+OUTSIDE = torch.finfo(torch.float32).min / 2
+"""Score of a key outside the window. It is finite, since all keys of a padded query may lie outside."""
 Kernel = Callable[..., Tensor]
 """Called as torch.nn.attention.varlen.varlen_attn is."""
 
 
-class Attention(Protocol):
-    """softmax(q k / sqrt(E)) v of every sequence of a batch with itself.
+@dataclass(frozen=True)
+class Pattern:
+    """Attention by the offset of a key from a query: a window (local attention), a bias of scores, or both.
 
-    No sequence can influence another's result, not even its rounding. Rows after those of the last sequence belong to
-    none; they take no part and come out as zeros.
+    The products are still computed for every pair of tokens, so a window saves no time.
     """
 
-    def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
-        """Return what every token finds; (T, D)."""
+    window: int | None = None
+    """a query attends to keys at most this many places before or after it; None = to all"""
+    bias_HO: Tensor | None = None
+    """Added to the scores after scaling; O is odd. Column O // 2 + (place of the key - place of the query) holds the
+    bias; offsets beyond the table take its first or last column. ALiBi and relative positions are such tables."""
 
-    def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
-        """Return what the first token of each sequence finds; (B, D)."""
+    def added(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        """Return what is added to the scores of the first queries of a sequence; (H or 1, Q, L), float32."""
+        offsets_QL = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
+        added_HQL = torch.zeros(1, queries, keys, device=device)
+        if self.bias_HO is not None:
+            added_HQL = self.bias_HO.float()[:, self.columns(queries, keys, device)]
+        return added_HQL if self.window is None else added_HQL.masked_fill(offsets_QL.abs() > self.window, OUTSIDE)
+
+    def columns(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        """Return the column of `bias_HO` for each query and key; (Q, L)."""
+        assert self.bias_HO is not None
+        offsets_QL = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
+        count = self.bias_HO.shape[1]
+        return (offsets_QL + count // 2).clamp(0, count - 1)
+
+
+class Attention(Protocol):
+    """softmax(q k / sqrt(E) + bias) v of every sequence of a batch with itself.
+
+    No sequence can influence another's result, not even its rounding. Rows after those of the last sequence belong to
+    no sequence: they take no part, and their result is zero.
+    """
+
+    def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
+        """Return the result for every token; (T, D)."""
+
+    def first_token_attention(
+        self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float, pattern: Pattern | None = None
+    ) -> Tensor:
+        """Return the result for the first token of each sequence; (B, D)."""
 
 
 @cache
@@ -88,9 +121,9 @@ class AttentionInProducts:
     The library's call there has no fast kernel with dropout, and none in bf16: its fused one takes several times as
     long as these products.
 
-    A sequence is padded to a multiple of LENGTH_STEP, which depends on its own length alone, and sequences of one
-    padded length are computed together: the library compiles its kernels anew for every shape that it meets, so it
-    shall meet few. Padding repeats the sequence's first token and weighs nothing.
+    A sequence is padded to a multiple of LENGTH_STEP, which depends only on its own length, and sequences of one padded
+    length are computed together: the library compiles its kernels again for every shape that it meets, so there should
+    be few shapes. Padding repeats the sequence's first token and has weight 0.
     """
 
     def __init__(self, lengths: list[int], heads: int):
@@ -101,13 +134,19 @@ class AttentionInProducts:
         ones_B = np.ones_like(lengths_B)
         self._firsts = _Rows(ones_B, ones_B, heads)
 
-    def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
-        """Return what every token finds; (T, D)."""
-        return _Products.apply(None, qkv_T3D, self._groups, self._tokens, self._tokens, dropout_p)
+    def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
+        """Return the result for every token; (T, D)."""
+        bias_HO = None if pattern is None else pattern.bias_HO
+        return _Products.apply(None, qkv_T3D, bias_HO, pattern, self._groups, self._tokens, self._tokens, dropout_p)
 
-    def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
-        """Return what the first token of each sequence finds; (B, D)."""
-        return _Products.apply(query_BD, key_value_T2D, self._groups, self._firsts, self._tokens, dropout_p)
+    def first_token_attention(
+        self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float, pattern: Pattern | None = None
+    ) -> Tensor:
+        """Return the result for the first token of each sequence; (B, D)."""
+        bias_HO = None if pattern is None else pattern.bias_HO
+        return _Products.apply(
+            query_BD, key_value_T2D, bias_HO, pattern, self._groups, self._firsts, self._tokens, dropout_p
+        )
 
 
 @dataclass(frozen=True)
@@ -178,7 +217,7 @@ class _Rows:
         return packed_RE.index_select(0, self._sources[parts]).view(parts, len(self._source_R), -1)
 
     def gradient_by_head(self, gradient_TD: Tensor) -> Tensor:
-        """Return (R, E); padding is zero, since nobody reads it."""
+        """Return (R, E); padding is zero, since it is not read."""
         return self.by_head(gradient_TD, 1)[0].index_fill_(0, self._padding, 0)
 
     def packed(self, rows_PRE: Tensor, count: int) -> Tensor:
@@ -198,9 +237,11 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query_BD: Tensor | None, projected_TC: Tensor, groups: list[_Group], asking: _Rows, tokens: _Rows,
-        dropout_p: float,
+        ctx: Any, query_BD: Tensor | None, projected_TC: Tensor, bias_HO: Tensor | None, pattern: Pattern | None,
+        groups: list[_Group], asking: _Rows, tokens: _Rows, dropout_p: float,
     ) -> Tensor:  # fmt: skip
+        # The pattern holds the bias too; as an argument of its own it gets a gradient.
+        ctx.pattern = pattern
         ctx.first_only, ctx.groups, ctx.asking, ctx.tokens = query_BD is not None, groups, asking, tokens
         ctx.counts = len(projected_TC if query_BD is None else query_BD), len(projected_TC)
         parts_PRE = tokens.by_head(projected_TC, 3 if query_BD is None else 2)
@@ -213,7 +254,10 @@ class _Products(torch.autograd.Function):
             key_NLE, value_NLE = (group.all(rows) for rows in parts_PRE[-2:])
             scores_NQL = _product(query_NQE, key_NLE.mT)
             scores_BHQL = scores_NQL.view(len(group.bias_B11L), -1, *scores_NQL.shape[1:])
-            weights_NQL = torch.add(group.bias_B11L, scores_BHQL, alpha=scale).softmax(-1).view(scores_NQL.shape)
+            bias_BHQL = group.bias_B11L
+            if pattern is not None:
+                bias_BHQL = bias_BHQL + pattern.added(scores_NQL.shape[1], group.length, scores_NQL.device)
+            weights_NQL = torch.add(bias_BHQL, scores_BHQL, alpha=scale).softmax(-1).view(scores_NQL.shape)
             mask_NQL = None
             if dropout_p:
                 count = len(group.bias_B11L)
@@ -231,6 +275,7 @@ class _Products(torch.autograd.Function):
         low, scale = query_RE.dtype, query_RE.shape[1] ** -0.5
         to_parts_PRE = torch.empty_like(parts_PRE)
         to_query_RE = torch.empty_like(query_RE) if ctx.first_only else to_parts_PRE[0]
+        to_bias_HO = torch.zeros_like(ctx.pattern.bias_HO) if ctx.needs_input_grad[2] else None
         for group, (weights_NQL, mask_NQL, dropped_NQL) in zip(
             ctx.groups, zip(*[iter(saved)] * 3, strict=True), strict=True
         ):
@@ -243,13 +288,17 @@ class _Products(torch.autograd.Function):
             if mask_NQL is not None:
                 to_weights_NQL *= mask_NQL
             to_scores_NQL = softmax_gradient(to_weights_NQL, weights_NQL)
+            if to_bias_HO is not None:
+                to_bias_HQL = to_scores_NQL.view(len(group.bias_B11L), -1, *to_scores_NQL.shape[1:]).sum(0)
+                columns_QL = ctx.pattern.columns(to_scores_NQL.shape[1], group.length, to_scores_NQL.device)
+                to_bias_HO.index_add_(1, columns_QL.view(-1), to_bias_HQL.flatten(1).to(to_bias_HO.dtype))
             low_NQL = (to_scores_NQL * scale).to(low)
             _product(low_NQL, key_NLE, out=to_query_NQE)
             _product(low_NQL.mT, query_NQE, out=to_key_NLE)
             _product(dropped_NQL.mT, gradient_NQE, out=to_value_NLE)
         asking_rows, token_rows = ctx.counts
         to_query_BD = ctx.asking.packed(to_query_RE[None], asking_rows) if ctx.first_only else None
-        return to_query_BD, ctx.tokens.packed(to_parts_PRE, token_rows), None, None, None, None
+        return to_query_BD, ctx.tokens.packed(to_parts_PRE, token_rows), to_bias_HO, None, None, None, None, None
 
 
 def _product(left_NIJ: Tensor, right_NJK: Tensor, out: Tensor | None = None) -> Tensor:
@@ -266,9 +315,9 @@ def _product(left_NIJ: Tensor, right_NJK: Tensor, out: Tensor | None = None) -> 
 class AttentionInOneKernel:
     """Attention in one call, for an accelerator: one masked call costs less there than a call for each length.
 
-    Where nothing is dropped and the input is in half precision, the kernel reads packed rows; else they are padded to
-    the longest sequence, inside this call only. Heads are padded to a multiple of HEAD_STEP, without which the library
-    takes a slow path. In the library's deterministic mode the gradient has the same bits each time.
+    Where nothing is dropped, the input is in half precision and there is no pattern, the kernel reads packed rows; else
+    they are padded to the longest sequence, only inside this call. Heads are padded to a multiple of HEAD_STEP, without
+    which the library takes a slow path. In the library's deterministic mode the gradient has the same bits each time.
     """
 
     def __init__(
@@ -289,25 +338,28 @@ class AttentionInOneKernel:
         """where each sequence begins among all tokens, and where the last one ends"""
         self._firsts = to_device(torch.arange(len(lengths) + 1, dtype=torch.int32), device)
 
-    def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
-        """Return what every token finds; (T, D)."""
-        if kernel := self._kernel_for(qkv_T3D, dropout_p):
+    def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
+        """Return the result for every token; (T, D)."""
+        if pattern is None and (kernel := self._kernel_for(qkv_T3D, dropout_p)):
             query_THE, key_THE, value_THE = self._by_head(qkv_T3D[: self._tokens], 3)
             mixed_TD = self._mix_packed(kernel, query_THE, key_THE, value_THE, self._bounds, self._longest)
         else:
             query_BHLE, key_BHLE, value_BHLE = self._padded(qkv_T3D, 3)
-            mixed_BHLE = self._mix(query_BHLE, key_BHLE, value_BHLE, dropout_p)
+            mixed_BHLE = self._mix(query_BHLE, key_BHLE, value_BHLE, dropout_p, pattern)
             mixed_TD = mixed_BHLE.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, self._place_T)
         return with_rows(mixed_TD, len(qkv_T3D))
 
-    def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
-        """Return what the first token of each sequence finds; (B, D)."""
-        if kernel := self._kernel_for(key_value_T2D, dropout_p):
+    def first_token_attention(
+        self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float, pattern: Pattern | None = None
+    ) -> Tensor:
+        """Return the result for the first token of each sequence; (B, D)."""
+        if pattern is None and (kernel := self._kernel_for(key_value_T2D, dropout_p)):
             key_THE, value_THE = self._by_head(key_value_T2D[: self._tokens], 2)
             (query_BHE,) = self._by_head(query_BD, 1)
             return self._mix_packed(kernel, query_BHE, key_THE, value_THE, self._firsts, 1)
         key_BHLE, value_BHLE = self._padded(key_value_T2D, 2)
-        return self._mix(query_BD.view(self._count, self._heads, 1, -1), key_BHLE, value_BHLE, dropout_p).flatten(1)
+        query_BH1E = query_BD.view(self._count, self._heads, 1, -1)
+        return self._mix(query_BH1E, key_BHLE, value_BHLE, dropout_p, pattern).flatten(1)
 
     def _kernel_for(self, packed_TC: Tensor, dropout_p: float) -> Kernel | None:
         is_half = packed_TC.dtype in (torch.bfloat16, torch.float16)
@@ -323,14 +375,22 @@ class AttentionInOneKernel:
         padded = padded.index_copy(0, self._place_T, packed_TC[: self._tokens])
         return padded.view(self._count, self._longest, parts, self._heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
 
-    def _mix(self, query_BHQE: Tensor, key_BHLE: Tensor, value_BHLE: Tensor, dropout_p: float) -> Tensor:
-        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _mix(
+        self, query_BHQE: Tensor, key_BHLE: Tensor, value_BHLE: Tensor, dropout_p: float, pattern: Pattern | None
+    ) -> Tensor:
+        def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor = self._mask_B11L) -> Tensor:
             return F.scaled_dot_product_attention(
-                query, key, value, attn_mask=self._mask_B11L, dropout_p=dropout_p, scale=width**-0.5
+                query, key, value, attn_mask=mask, dropout_p=dropout_p, scale=width**-0.5
             )
 
         width = query_BHQE.shape[-1]
-        return repeatable(attend, *map(_wide_enough, (query_BHQE, key_BHLE, value_BHLE)))[..., :width]
+        inputs = [_wide_enough(heads) for heads in (query_BHQE, key_BHLE, value_BHLE)]
+        if pattern is not None:
+            added_HQL = pattern.added(query_BHQE.shape[2], self._longest, query_BHQE.device)
+            lowest = torch.finfo(query_BHQE.dtype).min / 2
+            masked_BHQL = added_HQL.clamp(min=lowest).masked_fill(~self._mask_B11L, -torch.inf)
+            inputs.append(masked_BHQL.to(query_BHQE.dtype))
+        return repeatable(attend, *inputs)[..., :width]
 
     def _mix_packed(
         self, kernel: Kernel, query_QHE: Tensor, key_THE: Tensor, value_THE: Tensor, query_bounds: Tensor, longest: int
@@ -340,6 +400,31 @@ class AttentionInOneKernel:
 
         width = query_QHE.shape[-1]
         return repeatable(attend, *map(_wide_enough, (query_QHE, key_THE, value_THE)))[..., :width].flatten(1)
+
+
+def attention_weights(
+    query_TD: Tensor, key_TD: Tensor, lengths: list[int], heads: int, pattern: Pattern | None = None
+) -> list[Tensor]:
+    """Return the weights with which the tokens of each sequence attend to one another, before dropout.
+
+    One tensor (H, L, L), float32, for each sequence, with a gradient; a row (query) adds up to 1. `lengths` must
+    ascend, as `collate` lays them out.
+    """
+    found: list[Tensor] = []
+    start = 0
+    with torch.autocast(query_TD.device.type, enabled=False):
+        for length, same in groupby(lengths):
+            stop = start + len(list(same)) * length
+            query_BHLE, key_BHLE = (
+                rows[start:stop].float().view(-1, length, heads, rows.shape[1] // heads).transpose(1, 2)
+                for rows in (query_TD, key_TD)
+            )
+            scores_BHLL = query_BHLE @ key_BHLE.mT * query_BHLE.shape[-1] ** -0.5
+            if pattern is not None:
+                scores_BHLL = scores_BHLL + pattern.added(length, length, scores_BHLL.device)
+            found += scores_BHLL.softmax(-1).unbind(0)
+            start = stop
+    return found
 
 
 def _wide_enough(heads: Tensor) -> Tensor:

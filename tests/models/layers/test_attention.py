@@ -3,10 +3,17 @@
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
-from nlu.models.layers.attention import AttentionInOneKernel, attention_over, packed_kernel
+from nlu.models.layers.attention import (
+    AttentionInOneKernel,
+    Pattern,
+    attention_over,
+    attention_weights,
+    packed_kernel,
+)
 from nlu.models.layers.dropout import dropout_mask
 from nlu.models.layers.repeatable import repeatable, repeatable_attention
 from tests.models.parts import Watch
@@ -344,3 +351,106 @@ def test_on_cuda_attention_and_its_gradient_are_finite_and_equal_twice(determini
     one, other = (on_cuda(dtype, dropout_p, **sizes)[0] for _ in range(2))
     assert all(tensor.isfinite().all() for tensor in one)
     assert all(map(torch.equal, one, other))
+
+
+TABLE = torch.randn(HEADS, 9, generator=torch.Generator().manual_seed(3))
+PATTERNS = {
+    "a window": Pattern(window=2), "only itself": Pattern(window=0), "a bias": Pattern(bias_HO=TABLE),
+    "both": Pattern(window=3, bias_HO=TABLE),
+    "ALiBi": Pattern(bias_HO=-(torch.arange(41) - 20).abs() * torch.tensor([[0.5], [0.25], [0.125]])),
+}  # fmt: skip
+
+
+def weights_by_place(query, key, pattern: Pattern) -> np.ndarray:
+    """The weights of a sequence by the formula, in numpy; (H, Q, L)."""
+    width, offset_QL = WIDTH // HEADS, np.arange(len(key)) - np.arange(len(query))[:, None]
+    scores_HQL = np.einsum(
+        "qhe,khe->hqk", query.reshape(-1, HEADS, width), key.reshape(-1, HEADS, width)
+    ) / np.sqrt(width)  # fmt: skip
+    if pattern.bias_HO is not None:
+        middle = pattern.bias_HO.shape[1] // 2
+        scores_HQL += pattern.bias_HO.detach().numpy()[:, middle + np.clip(offset_QL, -middle, middle)]
+    if pattern.window is not None:
+        scores_HQL[:, np.abs(offset_QL) > pattern.window] = -np.inf
+    exponents_HQL = np.exp(scores_HQL - scores_HQL.max(-1, keepdims=True))
+    return exponents_HQL / exponents_HQL.sum(-1, keepdims=True)
+
+
+def mixed_by_place(query, key_value, lengths, first_only, pattern) -> np.ndarray:
+    rows, width = [], WIDTH // HEADS
+    counts = [1] * len(lengths) if first_only else lengths
+    parts = (np.split(values.detach().double().numpy(), np.cumsum(sizes)[:-1]) for values, sizes in
+             ((query, counts), (key_value, lengths)))  # fmt: skip
+    for q, kv in zip(*parts, strict=True):
+        weights_HQL = weights_by_place(q, kv[:, :WIDTH], pattern)
+        values = kv[:, WIDTH:].reshape(len(kv), HEADS, width)
+        rows.append(np.einsum("hqk,khe->qhe", weights_HQL, values).reshape(len(q), WIDTH))
+    return np.concatenate(rows)
+
+
+def attend_by(pattern, query, key_value, lengths, first_only, way, dropout_p=0.0):
+    attention = Packed(lengths) if way == "packed" else WAYS[way](lengths)
+    if first_only:
+        return attention.first_token_attention(query, key_value, dropout_p, pattern)
+    return attention.self_attention(torch.cat([query, key_value], dim=1), dropout_p, pattern)
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("way", [*WAYS, "packed"])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_window_and_a_bias_give_the_formulas_values_and_gradients(name, way, first_only):
+    query, key_value = inputs(LENGTHS, first_only)
+    pattern = PATTERNS[name]
+    if pattern.bias_HO is not None:
+        pattern = Pattern(pattern.window, pattern.bias_HO.clone().requires_grad_())
+    found = attend_by(pattern, query, key_value, LENGTHS, first_only, way)
+    expected = mixed_by_place(query, key_value, LENGTHS, first_only, pattern)
+    np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-6, rtol=1e-4)
+    parameters = [query, key_value, *([] if pattern.bias_HO is None else [pattern.bias_HO])]
+    towards = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    gradients = torch.autograd.grad((found * towards).sum(), parameters)
+    # By differences of the formula, in fp64, along a random direction.
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        direction = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2))
+        sums = []
+        for step in (1e-4, -1e-4):
+            moved = [value.detach().double() for value in parameters]
+            place = next(number for number, one in enumerate(parameters) if one is parameter)
+            moved[place] = moved[place] + step * direction
+            changed = Pattern(pattern.window, moved[2] if len(moved) > 2 else None)
+            rows = mixed_by_place(moved[0], moved[1], LENGTHS, first_only, changed)
+            sums.append(float((rows * towards.numpy()).sum()))
+        assert float((gradient * direction).sum()) == pytest.approx((sums[0] - sums[1]) / 2e-4, rel=2e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_window_shorter_than_the_padding_leaves_no_value_and_no_gradient_that_is_no_number(way, dtype):
+    query, key_value = (tensor.detach().to(dtype).requires_grad_() for tensor in inputs([1, 2, 30], False))
+    found = attend_by(Pattern(window=1), query, key_value, [1, 2, 30], False, way)
+    gradients = torch.autograd.grad(found.float().square().sum(), [query, key_value])
+    assert all(bool(tensor.isfinite().all()) for tensor in (found, *gradients))
+    exact = mixed_by_place(query, key_value, [1, 2, 30], False, Pattern(window=1))
+    np.testing.assert_allclose(found.detach().float().numpy(), exact, atol=0.05, rtol=0.05)
+
+
+def test_a_sequence_has_the_same_bits_among_others_also_with_a_window_and_a_bias():
+    query, key_value = inputs(LENGTHS, False)
+    pattern = PATTERNS["both"]
+    together = attend_by(pattern, query, key_value, LENGTHS, False, "products").split(LENGTHS)
+    parts = zip(LENGTHS, query.split(LENGTHS), key_value.split(LENGTHS), together, strict=True)
+    assert all(
+        torch.equal(attend_by(pattern, q, kv, [length], False, "products"), rows) for length, q, kv, rows in parts
+    )
+
+
+@pytest.mark.parametrize("name", [None, *PATTERNS])
+def test_the_weights_of_attention_are_those_of_the_formula(name):
+    query, key_value = inputs(LENGTHS, False)
+    pattern = PATTERNS[name] if name else None
+    found = attention_weights(query, key_value[:, :WIDTH], LENGTHS, HEADS, pattern)
+    rows = zip(query.split(LENGTHS), key_value.split(LENGTHS), found, strict=True)
+    for q, kv, weights_HLL in rows:
+        q, key = q.detach().double().numpy(), kv[:, :WIDTH].detach().double().numpy()
+        expected = weights_by_place(q, key, pattern or Pattern())
+        np.testing.assert_allclose(weights_HLL.detach().numpy(), expected, atol=1e-6)
