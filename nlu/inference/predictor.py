@@ -89,11 +89,11 @@ class Predictor:
 
     def _vectors_of(self, batch: Batch) -> Tensor:
         model = self.trained.model
-        if model.head.wants == "pooled":
+        if "pooled" in model.wants:
             encoded = model.encode(batch)
             assert encoded.pooled_SD is not None
             return torch.cat([encoded.pooled_SD.index_select(0, sequences_B) for sequences_B in batch.sequences_KB], 1)
-        # What was trained for tags has no vector of a sequence that anybody trained.
+        # A head over units trained no vector of a sequence.
         hidden_TD = model.backbone.encode(model.backbone.embed(batch), batch, tokens=True).tokens_TD
         assert hidden_TD is not None
         means_SD = mean_of_sequences(hidden_TD, batch.lengths)

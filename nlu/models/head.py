@@ -1,4 +1,4 @@
-"""What a head is: it turns an encoder's vectors into logits of what the examples are to give.
+"""The contract of heads: vectors of the encoder to logits of the target.
 
 Axes: N rows to be labelled (examples or units), C outputs.
 """
@@ -15,15 +15,15 @@ Wanted = Literal["pooled", "units"]
 
 
 class Target(Protocol):
-    """What a head must know of the target it is built for."""
+    """What a head must know of the target that it is built for."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Classes or tags in their order; none for a number."""
+        """Classes or tags in their order; empty for a number."""
 
     @property
     def kind(self) -> str:
-        """classes, tags, label_set, number or none."""
+        """classes, tags, label_set, number, none, or a word of the user's own target."""
 
     @property
     def num_outputs(self) -> int:
@@ -31,12 +31,17 @@ class Target(Protocol):
 
 
 class Head(Protocol):
-    """An nn.Module. Its constructor takes the width of the encoder's vectors and the target by position, its options
-    by keyword. No row may influence another's logits. It is given float32 vectors and computes in fp32, outside
-    autocast."""
+    """An nn.Module. Its constructor takes the width of the encoder's vectors, the target and the encoder by position,
+    its options by keyword. No row may influence another's logits. It is given float32 vectors and computes in fp32,
+    outside autocast.
 
-    wants: Wanted
-    """which vectors of `Encoded` it reads: those of sequences, or those of units"""
+    A head that predicts words shares the weight of `encoder.words` through `nlu.models.layers.linear.Tied`. It must not
+    register a module of the encoder as its own: the weights would be saved twice, and averaged once.
+    """
+
+    wants: Wanted | tuple[Wanted, ...]
+    """The vectors of `Encoded` that it reads: of sequences, of units, or of both. Units are the tokens that the target
+    selected in `Batch.units_U`, such as masked words; only these pass through the head."""
 
     def __call__(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Return logits (N, C), float32: a row for each example, or for each unit."""
@@ -44,7 +49,7 @@ class Head(Protocol):
 
 @runtime_checkable
 class HasLearningRates(Protocol):
-    """A head of which some parameters are not to be trained at the optimizer's rate."""
+    """A head that trains some parameters at rates of their own instead of the optimizer's."""
 
     learning_rates: Mapping[str, float]
     """peak rates, by name of a parameter in the head"""

@@ -3,13 +3,17 @@
 Axes: T tokens, S sequences, U units, N rows to be labelled (examples or units), C outputs, D width.
 """
 
-import dataclasses
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nlu.config.errors import UserError
 from nlu.data.collate import Batch
-from nlu.models.encoder import Encoded, Encoder
+from nlu.models.encoder import Encoded, Encoder, Inside
 from nlu.models.head import Head
 from nlu.models.layers import noise
 from nlu.models.layers.dropout import Dropout
@@ -29,25 +33,51 @@ class TaskModel(nn.Module):
         # A batch does not show whether it holds pairs, so the layout is set once.
         backbone.layout = layout
         self.dropout = Dropout(backbone.head_dropout)
+        self.wants = (head.wants,) if isinstance(head.wants, str) else head.wants
+        self._inside: Inside | None = None
+        self._seen: list[Encoded] = []
+
+    @contextmanager
+    def watching(self, inside: Inside) -> Iterator[list[Encoded]]:
+        """Have the encoder also return what is inside of it, for every forward pass in the block.
+
+        Yields the list of what each pass returned, to which passes add. For a method, which has the task do the passes.
+        Raises UserError for an encoder without layers of attention.
+        """
+        if "inside" not in inspect.signature(self.backbone.encode).parameters:
+            raise UserError(
+                f"model is {type(self.backbone).__name__}, which has no layers of attention, but the method reads "
+                "hidden states or attention; choose a model that has them, such as bert or hf, or another method"
+            )
+        before = self._inside, self._seen
+        self._inside, self._seen = inside, []
+        try:
+            yield self._seen
+        finally:
+            self._inside, self._seen = before
 
     def encode(self, batch: Batch, x_TD: Tensor | None = None) -> Encoded:
         """Return the float32 vectors that the head reads, after dropout; `x_TD` replaces the words' own vectors."""
         x_TD = self.backbone.embed(batch) if x_TD is None else x_TD
-        if self.head.wants == "pooled":
-            encoded = self.backbone.encode(x_TD, batch, pooled=True)
-            assert encoded.pooled_SD is not None
-            return dataclasses.replace(encoded, pooled_SD=self.dropout(encoded.pooled_SD.float()))
-        encoded = self.backbone.encode(x_TD, batch, tokens=True)
-        assert encoded.tokens_TD is not None and batch.units_U is not None
-        # Dropout after the selection spends no random numbers on tokens that nobody reads.
-        selected_UD = encoded.tokens_TD.index_select(0, batch.units_U).float()
-        streams = noise.active()
-        return Encoded(units_UD=self.dropout(selected_UD, streams.rows_at(batch.units_U) if streams else None))
+        more: dict[str, Any] = {} if self._inside is None else {"inside": self._inside}
+        found = self.backbone.encode(x_TD, batch, tokens="units" in self.wants, pooled="pooled" in self.wants, **more)
+        if self._inside is not None:
+            self._seen.append(found)
+        read = Encoded()
+        if found.pooled_SD is not None:
+            read.pooled_SD = self.dropout(found.pooled_SD.float())
+        if found.tokens_TD is not None:
+            assert batch.units_U is not None, "a batch whose target selects units"
+            # Dropout after the selection draws no random numbers for tokens that the head does not read.
+            selected_UD = found.tokens_TD.index_select(0, batch.units_U).float()
+            streams = noise.active()
+            read.units_UD = self.dropout(selected_UD, streams.rows_at(batch.units_U) if streams else None)
+        return read
 
     def forward(self, batch: Batch, x_TD: Tensor | None = None) -> Tensor:
-        """Return logits (N, C), float32: a row for each example, or for each unit of a tagging batch.
+        """Return logits (N, C), float32: a row for each example, or for each unit of a batch that has units.
 
-        The head computes in fp32 under autocast too: in bf16 a logit has 8 bits, in which many examples would tie, and
+        The head computes in fp32 under autocast too: in bf16 a logit has 8 bits, so that many examples would tie, and
         its product is so small that nothing is saved.
         """
         encoded = self.encode(batch, x_TD)

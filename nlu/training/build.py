@@ -115,7 +115,7 @@ def assemble(
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
         raise UserError(f"data.max_len is {config.data['max_len']}, but the model has {limit} positions; set it lower")
     head_node = task.own_head() if config.head[TARGET] == AUTO_HEAD else config.head
-    head = build(head_node, backbone.width_of(layout), target, trusted=trusted)
+    head = build(head_node, backbone.width_of(layout), target, backbone, trusted=trusted)
     return TaskModel(backbone, head, layout)
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from nlu.config.errors import UserError
+from nlu.models.encoder import Inside
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.heads.crf import CrfHead
@@ -105,3 +107,42 @@ def test_a_text_that_is_read_from_its_own_sequence_finds_it_wherever_it_stands(c
     logits = model(batch)
     batch.sequences_KB = torch.tensor([[2, 0, 1]])
     assert torch.equal(model(batch), logits[[2, 0, 1]])
+
+
+def test_what_is_inside_the_encoder_is_seen_for_each_pass_of_a_block(corpus, spread):
+    model, batch = spread(model_of("single")), corpus("single", [4, 9]).batch()
+    plain = model(batch)
+    with model.watching(Inside(hidden=True, attention=(-1,))) as seen:
+        logits = model(batch)
+        model(batch, 2 * model.backbone.embed(batch))
+    assert len(seen) == 2 and [len(one.hidden) for one in seen] == [3, 3]
+    torch.testing.assert_close(logits, plain, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(seen[0].hidden[1], seen[1].hidden[1])
+    assert [weights.shape for weights in seen[0].attention[-1]] == [(4, 4, 4), (4, 9, 9)]
+    model(batch)
+    assert len(seen) == 2, "nothing is kept after the block"
+
+
+def test_an_encoder_without_attention_is_refused_where_a_method_would_look_inside():
+    model = task_model(TextCnn(50, None, pretrained=None), "single", 3)
+    with pytest.raises(UserError, match="model is TextCnn, which has no layers of attention"), model.watching(Inside()):
+        pass
+
+
+class BothHead(torch.nn.Module):
+    """Reads sequences and units: a row for each unit, to which the vector of its sequence is added."""
+
+    wants = ("pooled", "units")
+
+    def forward(self, encoded, batch):
+        sequence_U = torch.repeat_interleave(torch.arange(len(batch)), torch.from_numpy(batch.unit_counts_B))
+        return encoded.units_UD + encoded.pooled_SD[batch.sequences_KB[0]][sequence_U]
+
+
+def test_a_head_may_read_sequences_and_units(corpus, spread):
+    model = spread(TaskModel(Bert(50, None, pretrained=None, **SIZES), BothHead(), "units"))
+    batch = corpus("units", [4, 9]).batch()
+    backbone = model.backbone
+    found = backbone.encode(backbone.embed(batch), batch, tokens=True, pooled=True)
+    firsts = found.pooled_SD.repeat_interleave(torch.tensor(batch.unit_counts_B), 0)
+    torch.testing.assert_close(model(batch), found.tokens_TD[batch.units_U] + firsts)

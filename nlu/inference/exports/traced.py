@@ -31,7 +31,8 @@ class Padded(nn.Module):
         """Raises UserError for an encoder or a head that it cannot hold."""
         super().__init__()
         self.linear, backbone = own_linear(trained, wanted), trained.model.backbone
-        is_tagging = trained.target.kind == "tags"
+        # A head over units, such as a tagger's, is applied to every token.
+        is_tagging = "units" in trained.model.wants
         if isinstance(backbone, Bert):
             self.encoder: nn.Module = PaddedBert(trained, backbone, is_tagging)
         elif isinstance(backbone, HuggingFace):

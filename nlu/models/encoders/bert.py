@@ -7,6 +7,8 @@ and value are one matrix, `attention.self.qkv`.
 Axes: T tokens of all sequences, S sequences, D width.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -16,9 +18,9 @@ from torch import Tensor, nn
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.types import PositiveFloat, PositiveInt, Probability
 from nlu.data.collate import Batch, to_device
-from nlu.models.encoder import Encoded
+from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.formats.pretrained import Pretrained
-from nlu.models.layers.attention import Attention, attention_over
+from nlu.models.layers.attention import Attention, attention_over, attention_weights
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.embedding import Embedding
 from nlu.models.layers.linear import Linear, padding_rows, with_rows
@@ -47,6 +49,8 @@ MUST_BE_KNOWN = ("hidden_size", "layers", "heads", "intermediate_size", "activat
 MODEL_TYPE = "nlu-bert"
 """What config.json of a checkpoint says, so that transformers does not take it for one of its own: names differ."""
 ARCHITECTURES = ("bert", "electra")
+See = Callable[[Tensor], None]
+"""is shown the queries, keys and values of a layer, (T, 3D)"""
 
 
 class Bert(nn.Module):
@@ -118,22 +122,32 @@ class Bert(nn.Module):
         """Return the word vector of each token, before position, segment, norm and dropout; (T, D)."""
         return self.embeddings.word_embeddings(batch.tokens_T)
 
-    def encode(self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False) -> Encoded:
-        """Return the vectors of tokens, of sequences or of both.
+    @property
+    def words(self) -> nn.Embedding:
+        """The table of word vectors."""
+        return self.embeddings.word_embeddings
 
-        For sequences alone that are pooled by their first token, the last layer computes only what first tokens need,
-        which is exact.
+    def encode(
+        self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False, inside: Inside | None = None
+    ) -> Encoded:
+        """Return the vectors of tokens, of sequences or of both, and what is asked for of the layers.
+
+        If only sequences are asked for and they are pooled by their first token, the last layer computes only what
+        first tokens need, which is exact.
         """
-        if not tokens and not (pooled and self.pooling == "mean"):
+        if inside is None and not tokens and not (pooled and self.pooling == "mean"):
             first_SD = self._hidden(x_TD, batch, first_only=True) if pooled else None
             return Encoded(None, None if first_SD is None else self._pool_first(first_SD))
-        hidden_TD = self._hidden(x_TD, batch, first_only=False)
-        pooled_SD = None
+        seen = None if inside is None else _Seen(inside, batch.lengths, self.sizes)
+        hidden_TD = self._hidden(x_TD, batch, first_only=False, seen=seen)
+        found = Encoded() if seen is None else seen.encoded()
+        if tokens:
+            found.tokens_TD = hidden_TD
         if pooled and self.pooling == "mean":
-            pooled_SD = mean_of_sequences(hidden_TD, batch.lengths)
+            found.pooled_SD = mean_of_sequences(hidden_TD, batch.lengths)
         elif pooled:
-            pooled_SD = self._pool_first(hidden_TD.index_select(0, batch.starts_S))
-        return Encoded(hidden_TD if tokens else None, pooled_SD)
+            found.pooled_SD = self._pool_first(hidden_TD.index_select(0, batch.starts_S))
+        return found
 
     def depth_of(self, name: str) -> int:
         """Return the layer that a parameter belongs to: 0 = embeddings, 1 = first layer, ..., layers + 1 = above."""
@@ -160,8 +174,8 @@ class Bert(nn.Module):
     def _pool_first(self, first_SD: Tensor) -> Tensor:
         return first_SD if self.pooler is None else torch.tanh(self.pooler["dense"](first_SD))
 
-    def _hidden(self, x_TD: Tensor, batch: Batch, *, first_only: bool) -> Tensor:
-        """Return the last layer's vectors of all tokens, (T, D), or of first tokens alone, (S, D)."""
+    def _hidden(self, x_TD: Tensor, batch: Batch, *, first_only: bool, seen: "_Seen | None" = None) -> Tensor:
+        """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
         hidden_TD = self.embeddings(x_TD, batch)
         if self.embeddings_project is not None:
             # Under autocast the projection gives bf16, and every residual sum above it would stay there.
@@ -170,8 +184,15 @@ class Bert(nn.Module):
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
         layers: nn.ModuleList = self.encoder["layer"]  # type: ignore[assignment]
         attention = attention_over(batch.lengths, self.sizes["heads"], hidden_TD.device)
-        for number, layer in enumerate(layers, 1):
-            hidden_TD = layer(hidden_TD, attention, batch.starts_S if first_only and number == len(layers) else None)
+        for number, layer in enumerate(layers):
+            starts_S = batch.starts_S if first_only and number + 1 == len(layers) else None
+            if seen is None:
+                hidden_TD = layer(hidden_TD, attention, starts_S)
+            else:
+                seen.hidden.append(hidden_TD[:tokens])
+                hidden_TD = layer(hidden_TD, attention, starts_S, partial(seen.project, number))
+        if seen is not None:
+            seen.hidden.append(hidden_TD[:tokens])
         # With first_only there are at most `tokens` rows.
         return hidden_TD[:tokens]
 
@@ -261,9 +282,11 @@ class Layer(nn.Module):
         self.output = Output(sizes["intermediate_size"], sizes)
         self.activation = ACTIVATIONS[sizes["activation"]]
 
-    def forward(self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None) -> Tensor:
-        """Return (T, D), or (S, D) of the tokens at `starts_S` alone."""
-        hidden = self.attention(hidden_TD, attention, starts_S)
+    def forward(
+        self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None
+    ) -> Tensor:
+        """Return (T, D), or (S, D) only of the tokens at `starts_S`."""
+        hidden = self.attention(hidden_TD, attention, starts_S, see)
         return self.output(self.activation(self.intermediate["dense"](hidden)), hidden)
 
 
@@ -277,12 +300,17 @@ class SelfAttention(nn.Module):
         self.output = Output(width, sizes)
         self.dropout = sizes["attention_dropout"]
 
-    def forward(self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None) -> Tensor:
+    def forward(
+        self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None
+    ) -> Tensor:
         qkv: Linear = self.self["qkv"]  # type: ignore[assignment]
         width = hidden_TD.shape[1]
         dropout_p = self.dropout if self.training else 0.0
         if starts_S is None:
-            return self.output(attention.self_attention(qkv(hidden_TD), dropout_p), hidden_TD)
+            qkv_T3D = qkv(hidden_TD)
+            if see is not None:
+                see(qkv_T3D)
+            return self.output(attention.self_attention(qkv_T3D, dropout_p), hidden_TD)
         first_SD = hidden_TD.index_select(0, starts_S)
         query_SD, key_value_T2D = qkv(first_SD, slice(width)), qkv(hidden_TD, slice(width, None))
         return self.output(attention.first_token_attention(query_SD, key_value_T2D, dropout_p), first_SD)
@@ -300,6 +328,34 @@ class Output(nn.Module):
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
         # Under autocast the projection is in lower precision; the residual stream stays in fp32.
         return self.LayerNorm(self.dropout(self.dense(hidden).to(residual.dtype)) + residual)
+
+
+class _Seen:
+    """Collects what `Inside` asks for while the layers run."""
+
+    def __init__(self, inside: Inside, lengths: list[int], sizes: dict[str, Any]):
+        self.hidden: list[Tensor] = []
+        self._inside, self._lengths, self._heads = inside, lengths, sizes["heads"]
+        self._projected = layers_asked(inside.projections, sizes["layers"])
+        self._attention = layers_asked(inside.attention, sizes["layers"])
+        self._wanted = {*self._projected.values(), *self._attention.values()}
+        self._parts: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def project(self, number: int, qkv_T3D: Tensor) -> None:
+        """Keep query, key and value of a layer if they are wanted."""
+        if number in self._wanted:
+            query_TD, key_TD, value_TD = qkv_T3D[: sum(self._lengths)].chunk(3, dim=1)
+            self._parts[number] = query_TD, key_TD, value_TD
+
+    def encoded(self) -> Encoded:
+        return Encoded(
+            hidden=self.hidden if self._inside.hidden else [],
+            projections={asked: self._parts[number] for asked, number in self._projected.items()},
+            attention={
+                asked: attention_weights(*self._parts[number][:2], self._lengths, self._heads)
+                for asked, number in self._attention.items()
+            },
+        )
 
 
 def mean_of_sequences(hidden_TD: Tensor, lengths: list[int]) -> Tensor:

@@ -5,6 +5,8 @@ Axes: T tokens of all sequences, S sequences, L the longest, D width.
 
 import inspect
 import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -16,11 +18,16 @@ from nlu.config.types import Probability, Weights
 from nlu.data.collate import Batch, to_device
 from nlu.data.ragged import ranges
 from nlu.data.tokenizing import load_tokenizer
-from nlu.models.encoder import Encoded
+from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.padded_dropout import padded_dropout
 from nlu.models.layers.repeatable import repeatable_attention
 
+PROJECTIONS = (
+    ("query", "query_proj", "q_proj", "q_lin", "q", "Wqkv"), ("key", "key_proj", "k_proj", "k_lin", "k", "Wqkv"),
+    ("value", "value_proj", "v_proj", "v_lin", "v", "Wqkv"),
+)  # fmt: skip
+"""what transformers calls the modules that give queries, keys and values, or all three side by side"""
 MODEL_TYPE = "nlu-huggingface"
 """What config.json of a checkpoint says, so that transformers does not take it for one of its own; in `inner` stands
 what it says of the architecture."""
@@ -88,16 +95,32 @@ class HuggingFace(nn.Module):
         """Return the word vector of each token; (T, D)."""
         return self.inner.get_input_embeddings()(batch.tokens_T)  # type: ignore[operator]
 
-    def encode(self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False) -> Encoded:
-        """Return the vectors of tokens, of sequences (the first token's, or the mean of all) or of both."""
-        if not tokens and not pooled:
+    @property
+    def words(self) -> nn.Embedding:
+        """The table of word vectors."""
+        return self.inner.get_input_embeddings()  # type: ignore[operator, no-any-return]
+
+    def encode(
+        self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False, inside: Inside | None = None
+    ) -> Encoded:
+        """Return the vectors of tokens, of sequences (the first token's, or the mean of all) or of both.
+
+        Hidden states and attention weights are those that transformers returns; it applies dropout to the weights while
+        it trains. Raises UserError for what the architecture does not show of its layers.
+        """
+        if not tokens and not pooled and inside is None:
             return Encoded()
         lengths_S, longest = np.array(batch.lengths, dtype=np.int64), max(batch.lengths)
         # Places are computed on the host, so that nothing here waits for the device.
         place_T = to_device(torch.from_numpy(ranges(np.arange(len(lengths_S)) * longest, lengths_S)), x_TD.device)
         real_SL = to_device(torch.from_numpy(np.arange(longest) < lengths_S[:, None]), x_TD.device)
-        hidden_SLD = self._hidden(x_TD, batch, real_SL, place_T)
+        inputs = self._inputs(x_TD, batch, real_SL, place_T)
         found = Encoded()
+        with repeatable_attention(), padded_dropout(inputs["inputs_embeds"]):
+            if inside is None:
+                hidden_SLD = self.inner(**inputs).last_hidden_state
+            else:
+                hidden_SLD = self._look_inside(inside, inputs, found, place_T, batch.lengths)
         if tokens:
             found.tokens_TD = hidden_SLD.flatten(0, 1).index_select(0, place_T)
         if pooled:
@@ -132,15 +155,88 @@ class HuggingFace(nn.Module):
         return {name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): value
                 for name, value in ours.items()}  # fmt: skip
 
-    def _hidden(self, x_TD: Tensor, batch: Batch, real_SL: Tensor, place_T: Tensor) -> Tensor:
+    def _inputs(self, x_TD: Tensor, batch: Batch, real_SL: Tensor, place_T: Tensor) -> dict[str, Tensor]:
+        """Return what transformers calls the inputs, padded to the longest sequence."""
         count, longest = real_SL.shape
         x_SLD = x_TD.new_zeros(count * longest, x_TD.shape[1]).index_copy(0, place_T, x_TD).view(count, longest, -1)
         inputs = {"inputs_embeds": x_SLD, "attention_mask": real_SL.long()}
         if self.has_segments:
             segments = batch.segments_T.new_zeros(count * longest).index_copy(0, place_T, batch.segments_T)
             inputs["token_type_ids"] = segments.view(count, longest)
-        with repeatable_attention(), padded_dropout(x_SLD):
-            return self.inner(**inputs).last_hidden_state
+        return inputs
+
+    def _look_inside(
+        self, inside: Inside, inputs: dict[str, Tensor], found: Encoded, place_T: Tensor, lengths: list[int]
+    ) -> Tensor:
+        """Run the model, put what is asked for into `found`, and return the last layer's vectors; (S, L, D)."""
+        inner: Any = self.inner
+        shape_SL = inputs["attention_mask"].shape
+        implementation = inner.config._attn_implementation
+        with _projections(inner if inside.projections else None) as projected:
+            try:
+                if inside.attention:
+                    # The others never hold all weights at once.
+                    inner.set_attn_implementation("eager")
+                output = inner(**inputs, output_hidden_states=inside.hidden, output_attentions=bool(inside.attention))
+            finally:
+                if inside.attention:
+                    inner.set_attn_implementation(implementation)
+        count = inner.config.num_hidden_layers
+
+        def packed(padded_SLD: Tensor) -> Tensor:
+            return padded_SLD.flatten(0, 1).index_select(0, place_T)
+
+        if inside.hidden:
+            found.hidden = [packed(hidden_SLD) for hidden_SLD in output.hidden_states]
+        for asked, number in layers_asked(inside.projections, count).items():
+            parts = [outputs[number] for outputs in projected if len(outputs) == count]
+            if len(parts) != 3 or any(part.shape[:2] != shape_SL for part in parts):
+                raise self._not_shown("queries, keys and values")
+            found.projections[asked] = packed(parts[0]), packed(parts[1]), packed(parts[2])
+        for asked, number in layers_asked(inside.attention, count).items():
+            weights_SHLL = (output.attentions or [None] * count)[number]
+            if weights_SHLL is None or weights_SHLL.shape[2:] != (shape_SL[1], shape_SL[1]):
+                raise self._not_shown("attention weights")
+            found.attention[asked] = [
+                weights_HLL[:, :length, :length].float()
+                for weights_HLL, length in zip(weights_SHLL, lengths, strict=True)
+            ]
+        return output.last_hidden_state  # type: ignore[no-any-return]
+
+    def _not_shown(self, what: str) -> UserError:
+        kind = self._settings["inner"]["model_type"]
+        return UserError(
+            f"model.pretrained is of the architecture {kind}, whose {what} cannot be read, but the method needs them; "
+            "choose another method, or weights of another architecture, such as BERT"
+        )
+
+
+@contextmanager
+def _projections(inner: nn.Module | None) -> Iterator[list[list[Tensor]]]:
+    """Yield the lists of queries, keys and values that the layers compute in the block, in order of the layers.
+
+    Modules are found by the names that transformers gives them. Where layers share a module, as in ALBERT, each of its
+    calls is one layer.
+    """
+    seen: list[list[Tensor]] = [[], [], []]
+    hooks = []
+
+    def keep(places: Sequence[int]) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            for place, part in zip(places, output.chunk(len(places), dim=-1), strict=True):
+                seen[place].append(part)
+
+        return hook
+
+    for name, module in inner.named_modules() if inner is not None else ():
+        places = [place for place, names in enumerate(PROJECTIONS) if name.rpartition(".")[2] in names]
+        if places:
+            hooks.append(module.register_forward_hook(keep(places)))
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _mean(hidden_SLD: Tensor, real_SL: Tensor) -> Tensor:

@@ -72,6 +72,11 @@ class TextCnn(nn.Module):
         """Return the width of a sequence's vector, or with layout units of a token's."""
         return self.hidden_size * (4 if layout == "pair" else 1)
 
+    @property
+    def words(self) -> nn.Embedding:
+        """The table of word vectors."""
+        return self.word_embeddings
+
     def embed(self, batch: Batch) -> Tensor:
         """Return the word vector of each token, before dropout; (T, D)."""
         return self.word_embeddings(batch.tokens_T)
@@ -147,7 +152,7 @@ class TextCnn(nn.Module):
 
 
 def require_same_sizes(settings: dict[str, Any], source: Pretrained | None) -> None:
-    """Raise UserError listing every size that is not that of the run whose weights are to be taken."""
+    """Raise UserError with every size that differs from the run whose weights are loaded."""
     config = source.config if source else {}
     if config.get("model_type") != settings["model_type"]:
         return

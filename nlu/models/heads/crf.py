@@ -21,7 +21,7 @@ from nlu.config.types import PositiveFloat
 from nlu.data.collate import Batch, to_device
 from nlu.data.ragged import starts_of
 from nlu.metrics.spans import legal_steps
-from nlu.models.encoder import Encoded
+from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import Target, vectors_of
 from nlu.models.heads.linear import fresh_linear
 
@@ -32,11 +32,14 @@ class CrfHead(nn.Module):
     _forbidden_CC: Tensor
     _forbidden_C: Tensor
 
-    def __init__(self, width: int, target: Target, *, transitions_lr: PositiveFloat | None = 0.01):
+    def __init__(
+        self, width: int, target: Target, encoder: Encoder | None = None, *,
+        transitions_lr: PositiveFloat | None = 0.01,
+    ):  # fmt: skip
         """`transitions_lr`: the peak learning rate of the scores of one tag after another, of beginning and of end, in
         place of the optimizer's; null = the optimizer's.
 
-        They begin at 0 and are of use from about 1 on. A rate for pretrained weights would never get them there.
+        These scores begin at 0 and are useful from about 1 on, which a rate for pretrained weights would never reach.
 
         Raises UserError where the target has no tags.
         """
@@ -181,9 +184,9 @@ class _NegativeLogLikelihood(torch.autograd.Function):
 
 
 def _log_sum_exp(scores: Tensor, dim: int) -> Tensor:
-    """Return log sum exp over a dimension, added up in an order that hangs on its size alone.
+    """Return log sum exp over a dimension, added up in an order that depends only on its size.
 
-    The library's own order may hang on how many examples there are. Where all scores are minus infinity, so is it.
+    The library's own order may depend on the number of examples. Where all scores are minus infinity, so is the result.
     """
     highest = scores.amax(dim, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
     terms = (scores - highest).exp_()

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from nlu.data.collate import Batch
-from nlu.models.encoder import Encoded
+from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import Target, vectors_of, wanted_by
 from nlu.models.layers.linear import Linear
 
@@ -14,7 +14,7 @@ INITIAL_SPREAD = 0.02
 class LinearHead(nn.Module):
     """One output for each class, tag or label, or one number."""
 
-    def __init__(self, width: int, target: Target):
+    def __init__(self, width: int, target: Target, encoder: Encoder | None = None):
         """No options."""
         super().__init__()
         self.wants = wanted_by(target)
@@ -26,7 +26,7 @@ class LinearHead(nn.Module):
 
 
 def fresh_linear(width: int, outputs: int) -> Linear:
-    """Return a linear layer with small random weights and no bias yet."""
+    """Return a linear layer with small random weights and a bias of 0."""
     linear = Linear(width, outputs)
     nn.init.normal_(linear.weight, std=INITIAL_SPREAD)
     nn.init.zeros_(linear.bias)

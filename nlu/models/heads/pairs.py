@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.data.collate import Batch
-from nlu.models.encoder import Encoded
+from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import Target
 from nlu.models.heads.linear import fresh_linear
 
@@ -22,7 +22,10 @@ from nlu.models.heads.linear import fresh_linear
 class SidesHead(nn.Module):
     """Compares the texts of a pair by their vectors u and v."""
 
-    def __init__(self, width: int, target: Target, *, features: Literal["concat", "cosine"] = "concat"):
+    def __init__(
+        self, width: int, target: Target, encoder: Encoder | None = None, *,
+        features: Literal["concat", "cosine"] = "concat",
+    ):  # fmt: skip
         """`features`: concat puts a linear layer on [u; v; |u - v|]; cosine gives cos(u, v) as the one output.
 
         Raises UserError where the target gives each unit a tag.

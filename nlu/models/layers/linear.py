@@ -66,6 +66,28 @@ class Linear(nn.Linear):
         return self._laid_out[start, stop]
 
 
+class Tied(Linear):
+    """A score for every word: as Linear, with the weight of a table of word vectors and a bias of its own.
+
+    The table still belongs to the encoder. It is saved, averaged and trained once, under the encoder's name; its
+    gradient is the sum over both uses.
+    """
+
+    def __init__(self, words: nn.Embedding):
+        # That of Linear would make a weight.
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = words.embedding_dim, words.num_embeddings
+        # In a tuple, where torch does not find it and so does not count it as a part of this module.
+        self._words = (words,)
+        self.bias = nn.Parameter(torch.zeros(self.out_features))
+        self._memory = ReusedMemory()
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The table, (O, I)."""
+        return self._words[0].weight
+
+
 class _Product(torch.autograd.Function):
     """x W' + b in the precision of the W and b that are used, with gradients for their fp32 originals."""
 
@@ -78,7 +100,7 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(used_input if weight.requires_grad else None, used_weight)
         ctx.input_dtype, ctx.memory = input.dtype, memory
         if len(used_weight) == 1:
-            # A matrix of one row is multiplied as a vector, in an order of summation that hangs on the rows of input.
+            # A matrix of one row is multiplied as a vector, in an order of summation that depends on the rows of input.
             return F.linear(used_input, F.pad(used_weight, (0, 0, 0, 1)), F.pad(used_bias, (0, 1)))[:, :1].contiguous()
         return F.linear(used_input, used_weight, used_bias)
 
@@ -118,9 +140,9 @@ def min_rows() -> int:
 
 
 def padding_rows(rows: int, device: torch.device) -> int:
-    """Return by how many rows of zeros packed rows are to be lengthened before they pass through many layers.
+    """Return how many rows of zeros to add to packed rows before they pass through many layers.
 
-    In lower precision the library for CPUs compiles its kernels anew for each number of rows that it meets, which
+    In lower precision the library for CPUs compiles its kernels again for each number of rows that it meets, which
     takes a small model as long as several of the products. With ROW_COUNTS numbers between any two powers of two, 1.5 %
     of padding on average, it soon knows them all.
     """

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from nlu.config.errors import CheckpointError, UserError
+from nlu.models.encoder import Inside
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from tests.models.parts import task_model
@@ -80,6 +81,63 @@ def test_every_vector_is_that_of_transformers(corpus, spread, tmp_path, kind, la
     assert found.std() > 0.1
     assert (found - torch.cat(expected)).abs().max() < 1e-5
     assert (first - torch.stack([row[0] for row in expected])).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("in_training", [False, True])
+@pytest.mark.parametrize("kind", ["Bert", "Electra"])
+def test_hidden_states_projections_and_attention_are_those_of_transformers(corpus, spread, tmp_path, kind, in_training):
+    theirs = foreign(kind, spread, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0)
+    theirs.set_attn_implementation("eager")
+    ours = load(save(theirs, tmp_path / "weights", "safetensors")).train(in_training)
+    batch = corpus("pair", LENGTHS).batch()
+    inside = Inside(hidden=True, projections=(0, -1), attention=(1, -1))
+    with torch.inference_mode():
+        found = ours.encode(ours.embed(batch), batch, pooled=True, inside=inside)
+        pooled = pooled_of(ours, batch)
+    # What else is asked for changes no result.
+    assert (found.pooled_SD - pooled).abs().max() < 2e-6 and found.tokens_TD is None
+    assert len(found.hidden) == 4 and set(found.projections) == {0, -1} and set(found.attention) == {1, -1}
+    rows = zip(batch.tokens_T.split(batch.lengths), batch.segments_T.split(batch.lengths), strict=True)
+    hidden = [layer.split(batch.lengths) for layer in found.hidden]
+    for number, (tokens, segments) in enumerate(rows):
+        with torch.inference_mode():
+            expected = theirs(
+                input_ids=tokens[None], token_type_ids=segments[None], output_hidden_states=True,
+                output_attentions=True,
+            )  # fmt: skip
+        for layer, wanted in zip(hidden, expected.hidden_states, strict=True):
+            assert (layer[number] - wanted[0]).abs().max() < 1e-5
+        for asked, weights in found.attention.items():
+            assert (weights[number] - expected.attentions[asked][0]).abs().max() < 1e-5
+            torch.testing.assert_close(weights[number].sum(-1), torch.ones(weights[number].shape[:2]))
+        for asked, parts in found.projections.items():
+            block = theirs.encoder.layer[asked].attention.self
+            before = expected.hidden_states[asked if asked >= 0 else asked - 1][0]
+            for name, part in zip(("query", "key", "value"), parts, strict=True):
+                with torch.inference_mode():
+                    wanted = getattr(block, name)(before)
+                assert (part.split(batch.lengths)[number] - wanted).abs().max() < 2e-5
+
+
+def test_what_is_read_of_the_layers_has_the_gradient_of_the_layers(corpus, spread):
+    bert, batch = spread(Bert(VOCAB_SIZE, None, pretrained=None, **OURS)), corpus("single", [3, 5, 5]).batch()
+
+    def loss(inside: Inside) -> torch.Tensor:
+        found = bert.encode(bert.embed(batch), batch, pooled=True, inside=inside)
+        parts = [*found.hidden, *sum(found.projections.values(), ()), *sum(found.attention.values(), [])]
+        return torch.stack([part.square().sum() for part in parts]).sum()
+
+    weight = bert.encoder["layer"][0].attention.self["qkv"].weight
+    for inside in (Inside(hidden=True), Inside(projections=(1,)), Inside(attention=(0,))):
+        (gradient,) = torch.autograd.grad(loss(inside), weight)
+        place, step = divmod(int(gradient.abs().argmax()), gradient.shape[1]), 1e-2
+        sums = []
+        for move in (step, -step):
+            with torch.no_grad():
+                weight[place] += move
+                sums.append(float(loss(inside)))
+                weight[place] -= move
+        assert float(gradient[place]) == pytest.approx((sums[0] - sums[1]) / (2 * step), rel=0.03)
 
 
 @pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh", "relu"])

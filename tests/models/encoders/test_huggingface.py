@@ -12,6 +12,7 @@ from torch import nn
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.data.tokenizing import wordpiece
+from nlu.models.encoder import Inside
 from nlu.models.encoders import huggingface
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.formats.pretrained import load_into, open_pretrained
@@ -86,6 +87,54 @@ def test_every_vector_is_that_of_the_model_itself(corpus, saved, kind):
             assert (found[number] - expected).abs().max() < 3e-5
             # XLNet is trained with the token that stands for a text at its end.
             assert (first[number] - expected[-1 if kind == "XLNet" else 0]).abs().max() < 3e-5
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DebertaV2", "DistilBert", "Electra", "XLNet", "ModernBert"])
+def test_hidden_states_and_attention_are_those_of_the_model_itself(corpus, saved, kind):
+    inner, folder = saved(kind)
+    backbone = load(folder)
+    before = backbone.inner.config._attn_implementation
+    batch = corpus("single", [1, 2, 7, 7, 30]).batch()
+    batch.tokens_T[batch.tokens_T == (inner.config.pad_token_id or 0)] = 2
+    inner.set_attn_implementation("eager")
+    with torch.inference_mode():
+        asked = Inside(hidden=True, attention=(0, -1))
+        found = backbone.encode(backbone.embed(batch), batch, tokens=True, inside=asked)
+        assert backbone.inner.config._attn_implementation == before
+        assert len(found.hidden) == 3 and torch.equal(found.hidden[-1], found.tokens_TD)
+        hidden = [layer.split(batch.lengths) for layer in found.hidden]
+        for number, tokens in enumerate(batch.tokens_T.split(batch.lengths)):
+            expected = inner(input_ids=tokens[None], output_hidden_states=True, output_attentions=True)
+            for layer, wanted in zip(hidden, expected.hidden_states, strict=True):
+                assert (layer[number] - wanted[0]).abs().max() < 3e-5
+            for layer in (0, -1):
+                assert (found.attention[layer][number] - expected.attentions[layer][0]).abs().max() < 3e-5
+
+
+@pytest.mark.parametrize("kind", ["Bert", "DistilBert", "Albert", "ModernBert"])
+def test_queries_and_keys_explain_the_attention_of_architectures_that_show_them(corpus, saved, kind):
+    backbone = load(saved(kind, **{"Albert": {"embedding_size": 16}}.get(kind, {}))[1])
+    batch = corpus("single", [2, 7, 7, 11]).batch()
+    batch.tokens_T[batch.tokens_T == 0] = 2
+    with torch.inference_mode():
+        asked = Inside(projections=(0, 1), attention=(0, 1))
+        found = backbone.encode(backbone.embed(batch), batch, inside=asked)
+    for layer in (0, 1):
+        query, key, value = (part.split(batch.lengths) for part in found.projections[layer])
+        assert value[3].shape == (11, 24)
+        if kind == "ModernBert":
+            # It turns queries and keys by their places before it multiplies them.
+            continue
+        for number, length in enumerate(batch.lengths):
+            q, k = (part[number].view(length, 4, 6).transpose(0, 1) for part in (query, key))
+            expected = (q @ k.mT / 6**0.5).softmax(-1)
+            assert (found.attention[layer][number] - expected).abs().max() < 1e-5
+
+
+def test_an_architecture_that_does_not_show_its_projections_is_refused(corpus, saved):
+    backbone, batch = load(saved("XLNet")[1]), corpus("single", [2, 7]).batch()
+    with pytest.raises(UserError, match="of the architecture xlnet, whose queries, keys and values cannot be read"):
+        backbone.encode(backbone.embed(batch), batch, inside=Inside(projections=(0,)))
 
 
 def test_the_mean_is_over_real_tokens_alone(corpus, saved):
