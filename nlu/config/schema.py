@@ -56,6 +56,7 @@ class Folds:
     """Column of the training rows, by name or number from 0, whose equal values are never torn apart; null = none."""
 
 
+NO_ADAPTER = "nlu.models.adapters.none.NoAdapter"
 PARTS = ("part", "parts")
 """keys of `data` that `nlu.preprocess` alone can do something with"""
 Node = dict[str, Any]
@@ -96,6 +97,8 @@ class Run:
     precision: Node
     trainer: Trainer
     folds: Folds
+    adapter: Node = field(default_factory=lambda: {"_target_": NO_ADAPTER})
+    """What is trained in the place of the encoder's weights; runs of earlier versions have none."""
     tracker: Node = field(default_factory=lambda: {"_target_": "nlu.tracking.nothing.Nothing"})
     """Where the run's numbers are shown beside its own tables; runs of earlier versions name none."""
     choices: dict[str, str] = field(default_factory=dict, init=False)

@@ -34,6 +34,7 @@ def run_export(config: Export, located: Located) -> int:
     for one in formats:
         require_packages(one)
     trained = load_trained(located)
+    merged = trained.without_adapter()
     rows = rows_to_check(trained, config.max_rows)
     found = []
     with (
@@ -45,8 +46,8 @@ def run_export(config: Export, located: Located) -> int:
             folder = staging if len(formats) == 1 else staging / one.name
             folder.mkdir(exist_ok=True)
             with _quiet():
-                one.write(trained, folder)
-                found.append(check(one, trained, folder, rows))
+                one.write(merged, folder)
+                found.append(check(one, merged, folder, rows, trained))
             bar.advance()
         own = check_run(trained, rows)
         write_json(staging / ABOUT, _about(trained, [own, *found]))

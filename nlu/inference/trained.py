@@ -13,13 +13,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nlu.config.errors import CheckpointError
-from nlu.config.schema import Run
+from nlu.config.schema import NO_ADAPTER, Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.inference.locate import LABELS, Located
 from nlu.metrics.kinds import Kind, kind_named
+from nlu.models.adapter import Adapter
 from nlu.models.formats.pretrained import current_names, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.reports.runs import saved_config
@@ -56,17 +57,24 @@ class Trained:
         """The kind of the records that it predicts."""
         return kind_named(self.task.kind, self.config.trusted_packages)
 
+    def without_adapter(self) -> "Trained":
+        """Return the run with its adapter merged into its weights, as exports hold it; itself where it has none."""
+        return self if self.config.adapter[TARGET] == NO_ADAPTER else load_trained(self.located, merged=True)
 
-def load_trained(located: Located) -> Trained:
-    """Load a checkpoint. Raises CheckpointError where something of it is missing or fits no model of its run."""
+
+def load_trained(located: Located, *, merged: bool = False) -> Trained:
+    """Load a checkpoint; `merged` into the model without its adapter, which computes the same but for rounding.
+
+    Raises CheckpointError where something of it is missing or fits no model of its run.
+    """
     config = config_of(located.run_dir)
     with _standing_still(located) as checkpoint:
-        return _loaded(located, config, checkpoint)
+        return _loaded(located, config, checkpoint, merged)
 
 
 @contextmanager
 def _standing_still(located: Located) -> Iterator[Path]:
-    """Give a checkpoint that nothing changes: of a run that goes on a copy, since it may rename what it keeps."""
+    """Yield a checkpoint that does not change: a copy for a run that still trains, since it may rename checkpoints."""
     if (located.run_dir / "result.json").is_file():
         yield located.checkpoint
         return
@@ -77,7 +85,7 @@ def _standing_still(located: Located) -> Iterator[Path]:
         yield copy
 
 
-def _loaded(located: Located, config: Run, checkpoint: Path) -> Trained:
+def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Trained:
     known = json.loads((checkpoint / LABELS).read_text(encoding="utf-8"))
     if "target" not in known:
         raise CheckpointError(
@@ -94,7 +102,13 @@ def _loaded(located: Located, config: Run, checkpoint: Path) -> Trained:
         raise CheckpointError(f"{located.checkpoint} has lost its tokenizer; give another checkpoint of the run")
     source = open_pretrained(str(checkpoint), "run")
     model = assemble(config, task, target, known["layout"], tokenizer.vocab_size, source)
-    _load(model, {**current_names(source.tensors()), **_average(checkpoint, located.checkpoint)}, located.checkpoint)
+    tensors = {**current_names(source.tensors()), **_average(checkpoint, located.checkpoint)}
+    adapter: Adapter = build(config.adapter, trusted=trusted)
+    if merged:
+        tensors = adapter.merged(tensors)
+    else:
+        adapter.apply(model)
+    _load(model, tensors, located.checkpoint)
     model.eval()
     decided = decided_at(checkpoint)
     if "threshold" in task.metrics and decided.get("threshold") is None:

@@ -12,7 +12,7 @@ import torch
 from nlu.config.checks.parts import AUTO_HEAD
 from nlu.config.durations import Clock
 from nlu.config.errors import UserError
-from nlu.config.schema import Run
+from nlu.config.schema import NO_ADAPTER, Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
@@ -23,6 +23,7 @@ from nlu.data.targets import Target
 from nlu.display.progress import Progress
 from nlu.methods.method import Context, Method
 from nlu.metrics.kinds import kind_named
+from nlu.models.adapter import Adapter
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import Optimizer
@@ -64,7 +65,7 @@ def build_run(
     stepper = build_stepper(config, model, task, store, ranks)
     order_key = order_key_of(config, store, ranks, model)
     checkpoints = Checkpoints(
-        run_dir, config=model.backbone.settings(), labels=labels_of(data), tokenizer=store.tokenizer,
+        run_dir, config=model.backbone.settings(), labels=labels_of(config, data), tokenizer=store.tokenizer,
     )  # fmt: skip
     clock = Clock(len(store.sets["train"]), trainer.batch_size * trainer.accumulation)
     scheduler = build(config.scheduler, trusted=trusted)
@@ -86,30 +87,33 @@ def build_task(config: Run, store: Store) -> Task:
     return task
 
 
-def labels_of(data: Data) -> dict[str, Any]:
-    """Return what a checkpoint says of what its outputs mean: enough to score and to predict without the store."""
+def labels_of(config: Run, data: Data) -> dict[str, Any]:
+    """Return what a checkpoint says of the meaning of its outputs: enough to score and to predict without the store."""
     store, target = data.store, data.store.target
     task_class: Any = data.task_class
     return {
         "layout": store.layout.name, "labels": store.labels,
         "target": {TARGET: task_class.target, "meta": target.meta()},
+        **({} if config.adapter[TARGET] == NO_ADAPTER else {"adapter": config.adapter}),
     }  # fmt: skip
 
 
 def build_model(config: Run, data: Data, task: Task) -> TaskModel:
-    """Build the encoder and its head, with the weights that they start from."""
-    store, source = data.store, data.source
+    """Build the encoder and its head, with the weights that they start from, and apply the adapter."""
+    store, source, trusted = data.store, data.source, config.trusted_packages
     torch.manual_seed(stable_seed(config.seed, "init"))
     model = assemble(config, task, store.target, store.layout.name, store.tokenizer.vocab_size, source)
     if source is not None and not getattr(model.backbone, "random_weights", False):
-        load_into(model, source, labels=store.labels)
+        load_into(model, source, labels=store.labels, trusted=trusted)
+    adapter: Adapter = build(config.adapter, trusted=trusted)
+    adapter.apply(model)
     return model
 
 
 def assemble(
     config: Run, task: Task, target: Target, layout: str, vocab_size: int, source: Pretrained | None
 ) -> TaskModel:
-    """Build the encoder and its head with random weights; `source` tells the encoder its sizes."""
+    """Build the encoder and its head with random weights; the encoder takes its sizes from `source`."""
     trusted = config.trusted_packages
     backbone = build(config.model, vocab_size, source, trusted=trusted)
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
@@ -158,7 +162,7 @@ def build_part(config: Run, part: Part, progress: Progress) -> bool:
 
 
 def _shaping(config: Run, progress: Progress) -> tuple[Any, Pretrained | None, dict[str, Any]]:
-    """The task's class, the pretrained weights, and what `prepare` is told of a store."""
+    """Return the task's class, the pretrained weights, and the arguments of `prepare`."""
     trusted = config.trusted_packages
     task_class: Any = import_target(config.task[TARGET], trusted)
     reference, vocab = config.model.get("pretrained"), config.tokenizer.get("vocab")

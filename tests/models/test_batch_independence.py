@@ -12,12 +12,15 @@ import pytest
 import torch
 from torch import nn
 
+from nlu.models.adapters.lora import Lora
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.pretrained import open_pretrained
 from nlu.models.heads.crf import CrfHead
+from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.pairs import SidesHead
+from nlu.models.layers.linear import Tied
 from nlu.models.task_model import TaskModel
 from tests.models.parts import Target, labels, task_model
 
@@ -129,6 +132,33 @@ def test_logits_of_every_encoder_do_not_depend_on_neighbours(corpus, spread, tmp
 def test_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, seed, layout, pooling):
     model = spread(task_model(bert(pooling=pooling, **EXACT[seed]), layout, 3), seed)
     assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
+
+
+@pytest.mark.parametrize("in_bf16", [False, True])
+@pytest.mark.parametrize("layout", ["single", "units"])
+@pytest.mark.parametrize("rank", [1, 3])
+def test_logits_of_bert_with_lora_have_the_same_bits_among_any_neighbours(corpus, spread, rank, layout, in_bf16):
+    model = task_model(bert(**EXACT[1]), layout, 3)
+    Lora(rank=rank).apply(model)
+    with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
+        assert spread_of_logits(spread(model), corpus(layout, lengths_of(1))) == 0.0
+
+
+class Words(LinearHead):
+    """A score of every word for each unit."""
+
+    def __init__(self, encoder: Bert):
+        nn.Module.__init__(self)
+        self.wants = "units"
+        self.linear = Tied(encoder.words)
+
+
+@pytest.mark.parametrize("in_bf16", [False, True])
+def test_scores_of_words_by_the_encoders_own_table_have_the_same_bits_among_any_neighbours(corpus, spread, in_bf16):
+    backbone = bert(**EXACT[0])
+    model = spread(TaskModel(backbone, Words(backbone), "units"))
+    with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
+        assert spread_of_logits(model, corpus("units", lengths_of(2))) == 0.0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -160,6 +160,8 @@ TOGETHER = {
     "freelb in bf16": Kind(("method=freelb", "precision=bf16"), classes, passes=3),
     "frozen weights in bf16": Kind(("precision=bf16", "optimizer.freeze=['backbone.encoder*.weight']"), classes),
     "a CRF in bf16": Kind(("task=tag", "head=crf", "precision=bf16"), tags),
+    "LoRA": Kind(("adapter=lora", "adapter.rank=2"), classes),
+    "LoRA in bf16": Kind(("adapter=lora", "adapter.dropout=0.1", "method=rdrop", "precision=bf16"), classes),
     "rdrop of a TextCNN": Kind(("method=rdrop",), classes, TEXTCNN),
     "fgm of a TextCNN": Kind(("method=fgm", "task=regress"), number, TEXTCNN, passes=2),
     "freelb of a TextCNN": Kind(("method=freelb", "task=tag", "head=crf"), tags, TEXTCNN, passes=3),

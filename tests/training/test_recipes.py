@@ -54,6 +54,7 @@ SHOP = ("--config-dir=my", "trusted_packages=[mypkg]", "data=shop", *SHORT)
     [
         (("model=bag",), "accuracy"),
         (("head=mlp", "head.hidden_size=8", *MODEL), "accuracy"),
+        (("adapter=bitfit", "adapter.norms=true", *MODEL), "accuracy"),
         (("loss=hinge", *MODEL), "accuracy"),
         (("method=jitter", "method.deviation=0.1", *MODEL), "accuracy"),
         (("method=fgm", "method.of={_target_: mypkg.jitter.Jitter, deviation: 0.1}", *MODEL), "accuracy"),

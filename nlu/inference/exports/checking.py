@@ -50,8 +50,10 @@ class Checked:
     latency_32_ms: float
 
 
-def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row]) -> Checked:
+def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], run: Trained | None = None) -> Checked:
     """Read an export back and compare it with the run: the tokens of its tokenizer, its logits, what is decided.
+
+    `trained` is what was exported; `run` the same with its adapter, null where it has none.
 
     Raises UserError where its tokenizer gives other tokens, or its logits are farther from the run's than the format's
     tolerance: it would be another model.
@@ -60,13 +62,13 @@ def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row]) -
     if chosen.name == SENTENCES:
         compute = _cosines(compute)
     decide = chosen.decide(trained, folder)
-    predictor = Predictor(trained, torch.device("cpu"), batch_size=CHECK_BATCH)
+    predictor = Predictor(run or trained, torch.device("cpu"), batch_size=CHECK_BATCH)
     exact = _in_fp32(predictor)
     largest, own_decisions, decisions = 0.0, list[Decision](), list[Decision]()
     _require_same_tokens(trained, chosen.tokenizer(folder), rows)
     for batch in _batches(rows, CHECK_BATCH):
         own = _own_logits(trained, predictor, batch)
-        # Exports compute in fp32. What bf16 rounds in the run is no mistake of theirs.
+        # Exports compute in fp32, so they are not compared with what bf16 rounds in the run.
         in_fp32 = own if exact is predictor else _own_logits(trained, exact, batch)
         theirs = _rows_of_logits(compute(inputs_of(trained, predictor, batch)), trained, predictor, batch)
         _require_close(chosen, trained, batch, in_fp32, theirs)
@@ -106,7 +108,7 @@ def _in_fp32(predictor: Predictor) -> Predictor:
 
 
 def _difference(own: np.ndarray, theirs: np.ndarray) -> float:
-    """Return the largest difference of the logits of a row; infinite where one of them is no number."""
+    """Return the largest difference of the logits of a row; infinite where one of them is NaN."""
     largest = float(np.abs(own - theirs).max(initial=0.0))
     return float("inf") if np.isnan(largest) else largest
 
@@ -147,7 +149,7 @@ def inputs_of(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> In
 
 
 def _own_logits(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> list[np.ndarray]:
-    """Return what an export is to give for rows, as `own_linear` changes it."""
+    """Return what an export should return for rows, as `own_linear` changes it."""
     if trained.layout.name == "sides":
         # What an exported encoder gives are vectors; a head over them is not part of it.
         return [np.array([cosine]) for cosine in predictor.cosines(rows)]

@@ -9,7 +9,7 @@ import logging
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import CheckpointError
+from nlu.config.targets import build
 from nlu.models.formats.names import encoder_names
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 from nlu.models.task_model import TaskModel
@@ -139,7 +140,7 @@ def _weights_at(path: Path) -> Path | None:
 
 
 def run_part(reference: str) -> str:
-    """Turn RUN/best and RUN/last into the folders of that run's checkpoints; leave any other reference alone."""
+    """Turn RUN/best and RUN/last into the folders of that run's checkpoints; leave any other reference as it is."""
     for part, name in (("best", "best-1"), ("last", "last")):
         run = reference.rstrip("/").removesuffix(f"/{part}")
         if run == reference.rstrip("/"):
@@ -177,15 +178,20 @@ def current_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def load_into(model: TaskModel, source: Pretrained, labels: list[str] | None = None) -> None:
+def load_into(
+    model: TaskModel, source: Pretrained, labels: list[str] | None = None, trusted: Sequence[str] = ()
+) -> None:
     """Copy every tensor that fits into `model.backbone` (or the whole model, from a former run), and log the rest.
 
     With `labels`, a former run's head is taken only where it was trained for these, in this order, and for the model's
-    layout. Raises CheckpointError where the vocabulary differs or too little of the encoder fits.
+    layout. A former run's adapter, which may be of a `trusted` package, is merged into its weights. Raises
+    CheckpointError where the vocabulary differs or too little of the encoder fits.
     """
     own = model.state_dict()
     if source.is_run:
         theirs = current_names(source.tensors())
+        if node := (source.labels() or {}).get("adapter"):
+            theirs = build(node, trusted=trusted).merged(theirs)
         if labels is not None and not _is_trained_for(source, model.layout, labels):
             theirs = {name: value for name, value in theirs.items() if name.startswith("backbone.")}
             log.info("pretrained %s: trained for other labels, so its head stays behind", source.reference)
@@ -236,7 +242,7 @@ def _report(source: Pretrained, own: dict[str, Tensor], theirs: dict[str, Tensor
     loaded = len(own) - len(missing) - len(mismatched)
     log.info("pretrained %s: %d of %d tensors of the model loaded", source.reference, loaded, len(own))
     if missing:
-        # What a head lacks is what is to be learned; what the encoder lacks starts at random and deserves a look.
+        # A head is learned anyway; a part that the encoder lacks starts at random, which the user should see.
         level = logging.WARNING if any(name.startswith("backbone.") for name in missing) else logging.INFO
         log.log(level, "  missing: %s", ", ".join(name.removeprefix("backbone.") for name in missing))
     if unused:

@@ -1,0 +1,130 @@
+"""LoRA: a frozen encoder whose linear layers each get a product of two small matrices added.
+
+Hu et al. 2021 (https://arxiv.org/abs/2106.09685), section 4.1: W x + (alpha / r) B A x, where A has r rows and B starts
+at 0. Only A, B and the head are trained.
+
+Axes: I input features, O output features, R the rank.
+"""
+
+import fnmatch
+import logging
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlu.config.errors import UserError
+from nlu.config.types import PositiveFloat, PositiveInt, Probability
+from nlu.models.layers.dropout import Dropout
+from nlu.models.layers.linear import Linear
+from nlu.models.task_model import TaskModel
+
+log = logging.getLogger(__name__)
+
+QUERIES_AND_VALUES = ("qkv", "query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "query_proj", "value_proj", "Wqkv")
+"""what native encoders and those of transformers call the layers that the paper adapts; some are one with keys"""
+
+
+class Lora:
+    """Low-rank adapters on linear layers of the encoder."""
+
+    def __init__(
+        self, *, rank: PositiveInt = 8, alpha: PositiveFloat = 16.0, dropout: Probability = 0.0,
+        targets: list[str] | None = None,
+    ):  # fmt: skip
+        """`rank` and `alpha`: r and alpha of the paper. `dropout` on the adapter's input, while training. `targets`:
+        shell patterns of names of linear layers; null = those that give queries and values."""
+        self.rank, self.scale, self.dropout, self.targets = rank, alpha / rank, dropout, targets
+
+    def apply(self, model: TaskModel) -> None:
+        """Freeze the encoder and put adapters around its layers. Raises UserError where a pattern matches none."""
+        linears = {
+            name: module
+            for name, module in model.named_modules()
+            if name.startswith("backbone.") and isinstance(module, nn.Linear)
+        }
+        for parameter in model.backbone.parameters():  # type: ignore[attr-defined]
+            parameter.requires_grad_(False)
+        chosen = self._chosen(list(linears))
+        for name in chosen:
+            parent, _, last = name.rpartition(".")
+            adapted = LoraLinear(linears[name], self.rank, self.scale, self.dropout)
+            # The parent may be a ModuleDict, which has no attributes of these names.
+            model.get_submodule(parent)._modules[last] = adapted
+        log.info("adapter: %d of %d linear layers of the encoder, e.g. %s", len(chosen), len(linears), chosen[0])
+
+    def merged(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name, value in tensors.items():
+            layer, is_base, last = name.rpartition(".base.")
+            if is_base and f"{layer}.down.weight" in tensors:
+                if last == "weight":
+                    value = value + self.scale * tensors[f"{layer}.up.weight"] @ tensors[f"{layer}.down.weight"]
+                found[f"{layer}.{last}"] = value
+            elif not _is_own(name, tensors):
+                found[name] = value
+        return found
+
+    def _chosen(self, names: list[str]) -> list[str]:
+        """Return the layers that are adapted, in their order."""
+        if self.targets is None:
+            chosen = {name for name in names if name.rpartition(".")[2] in QUERIES_AND_VALUES}
+        else:
+            chosen = set()
+            for pattern in self.targets:
+                if not (matching := fnmatch.filter(names, pattern)):
+                    raise UserError(
+                        f"adapter.targets has the pattern {pattern!r}, which matches no linear layer of the encoder; "
+                        f"names look like {', '.join(names[:2])}"
+                    )
+                chosen.update(matching)
+        if not names:
+            raise UserError(
+                "adapter is lora, but the encoder has no linear layers; leave out adapter=, or choose another model"
+            )
+        if not chosen:
+            raise UserError(
+                f"adapter.targets is {self.targets}, which chooses no linear layer of this encoder; set it to patterns "
+                f"of names such as {', '.join(names[:2])}"
+            )
+        return [name for name in names if name in chosen]
+
+
+def _is_own(name: str, tensors: dict[str, Tensor]) -> bool:
+    """Whether a tensor is one of an adapter's two matrices."""
+    layer = name.removesuffix(".down.weight").removesuffix(".up.weight")
+    return layer != name and f"{layer}.base.weight" in tensors
+
+
+class LoraLinear(nn.Module):
+    """A frozen linear layer and what is trained beside it."""
+
+    def __init__(self, base: nn.Linear, rank: int, scale: float, dropout: float):
+        super().__init__()
+        self.base = base
+        self.down = WithoutBias(base.in_features, rank)
+        self.up = WithoutBias(rank, base.out_features)
+        self.dropout, self.scale = Dropout(dropout), scale
+        nn.init.kaiming_uniform_(self.down.weight, a=math.sqrt(5))
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
+        """Return (..., O), or of a native layer only the output features that `outputs` names."""
+        # Padded rows of transformers' layers draw their masks with the others of the encoder (`padded_dropout`).
+        kept = self.dropout(input) if input.dim() == 2 else F.dropout(input, self.dropout.probability, self.training)
+        rows = self.down(kept.reshape(-1, input.shape[-1]))
+        if outputs is None:
+            found, added = self.base(input), self.up(rows)
+        else:
+            found, added = self.base(input, outputs), self.up(rows, outputs)
+        return found + (self.scale * added).view(found.shape)
+
+
+class WithoutBias(Linear):
+    """As Linear, with a bias that stays 0."""
+
+    def __init__(self, in_features: int, out_features: int):
+        super().__init__(in_features, out_features)
+        del self.bias
+        self.register_buffer("bias", torch.zeros(out_features), persistent=False)
