@@ -3,15 +3,12 @@
 If the search has a mirror, an object store keeps the folder; the runs of its trials have their own mirrors below it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -21,9 +18,6 @@ from nlu.runs.mirror import Mirror, bring_back, closed_at_the_end
 from nlu.runs.mirrored import RESULT
 from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
-
-if TYPE_CHECKING:
-    from ._plan import SearchPlan
 
 LOCK = ".sweep.lock"
 HELD = "search.json"
@@ -120,31 +114,29 @@ def keep(folder: Path, name: str, url: str, own_id: str) -> None:
 
 
 @contextlib.contextmanager
-def mirrored(plan: SearchPlan) -> Iterator[Mirror | None]:
-    """Keep the folder in the mirror of the search, if it has one.
+def mirrored(url: str | None, folder: Path) -> Iterator[Mirror | None]:
+    """Keep the folder of a search in its mirror, if it has one.
 
     Before the block the folder becomes what the mirror holds; after it the mirror holds what the folder does.
     """
-    if plan.mirror is None:
+    if url is None:
         yield None
         return
-    mirror = Mirror(plan.mirror, plan.folder, say=tell, is_search=True)
-    with hold(plan.folder):
+    mirror = Mirror(url, folder, say=tell, is_search=True)
+    with hold(folder):
         mirror.open(may_hold_a_run=True)
     with closed_at_the_end(mirror):
         yield mirror
 
 
-def bring_trials_back(plan: SearchPlan, trials: Iterable[FrozenTrial], say: Callable[[str], None]) -> None:
+def bring_trials_back(url: str, folder: Path, trials: Iterable[FrozenTrial], say: Callable[[str], None]) -> None:
     """Fetch the runs of trials that ran elsewhere, unless their launcher has fetched them."""
-    if plan.mirror is None:
-        return
     for trial in trials:
-        folder = plan.folder / str(trial.number)
-        if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED) or (folder / RESULT).is_file():
+        own = folder / str(trial.number)
+        if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED) or (own / RESULT).is_file():
             continue
         try:
-            bring_back(f"{plan.mirror.rstrip('/')}/{trial.number}", folder)
+            bring_back(f"{url.rstrip('/')}/{trial.number}", own)
         except (UserError, OSError) as error:
             say(f"the run of trial {trial.number} stays in its mirror: {error}")
 

@@ -60,7 +60,7 @@ def _sweep(
     quiet_launchers()
     plan = SearchPlan(settings, arguments, context, task, config)
     require_no_run(plan.folder)
-    with mirrored(plan) as mirror, hold(plan.folder) as place:
+    with mirrored(plan.mirror, plan.folder) as mirror, hold(plan.folder) as place:
         plan.prepare()
         with Lease(plan.storage, plan.name, place, tell) as lease:
             plan.settle()
@@ -370,7 +370,9 @@ class Search:
         """Write the table, the best configuration and the figures."""
         from nlu.sweeps.summary import write_summary
 
-        bring_trials_back(self.plan, self._trials(), partial(self.board.say, style="yellow"))
+        if self.plan.mirror is not None:
+            say = partial(self.board.say, style="yellow")
+            bring_trials_back(self.plan.mirror, self.plan.folder, self._trials(), say)
         write_summary(self.plan.study, self.plan.folder)
         # Before what is said on standard error after it.
         sys.stdout.flush()
