@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from nlu.display.canvas import SIZE_INCHES, STYLE, families, new_figure, save_figure, svg_of
 from nlu.display.page import part, section, write_page
 from nlu.display.tables import count_text, metric_text
-from nlu.display.trials import Parameter, Summary, TrialRow, duration_text, written
+from nlu.display.trials import SearchedKey, Summary, TrialRow, duration_text, written
 from nlu.storage.files import plain
 
 INCHES_A_PARAMETER = 1.5
@@ -238,7 +238,7 @@ def _parallel(summary: Summary, valued: list[TrialRow]) -> Figure:
     return figure
 
 
-def place_of(param: Parameter, params: dict[str, Any]) -> float:
+def place_of(param: SearchedKey, params: dict[str, Any]) -> float:
     """Return the place of a trial's value on the axis of a parameter, 0 to 1; -0.1 without a value."""
     if param.name not in params:
         return -0.1
@@ -249,11 +249,11 @@ def place_of(param: Parameter, params: dict[str, Any]) -> float:
     return 0.5 if high == low else (value - low) / (high - low)
 
 
-def _scaled(param: Parameter, value: float) -> float:
+def _scaled(param: SearchedKey, value: float) -> float:
     return math.log10(value) if param.scale == "log" else value
 
 
-def ticks_of(param: Parameter) -> list[tuple[float, str]]:
+def ticks_of(param: SearchedKey) -> list[tuple[float, str]]:
     """Return (place, text) of the marks on the axis of a parameter."""
     if param.scale == "choice":
         return [((place + 0.5) / len(param.choices), _short(text)) for place, text in enumerate(param.choices)]

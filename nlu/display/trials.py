@@ -38,7 +38,7 @@ class TrialRow:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class SearchedKey:
     """One searched key: the bounds of a number, or the choices of anything else."""
 
     name: str
@@ -62,7 +62,7 @@ class Summary:
     maximize: bool
     trials: list[TrialRow]
     """by number"""
-    params: list[Parameter]
+    params: list[SearchedKey]
 
     @property
     def best(self) -> TrialRow | None:

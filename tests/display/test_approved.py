@@ -30,7 +30,7 @@ from nlu.display import (
 )
 from nlu.display import figures as of_runs
 from nlu.display.comparison import Curve, Drawing, KeptScores
-from nlu.display.trials import Parameter, Summary, TrialRow
+from nlu.display.trials import SearchedKey, Summary, TrialRow
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.approving import assert_approved, page_in_lines
 from tests.display.described import described
@@ -64,8 +64,8 @@ def run_figures(folder: Path) -> dict[str, Figure | None]:
 
 
 def a_search(*, maximize: bool) -> Summary:
-    params = [Parameter("optimizer.lr", "log", 1e-4, 1e-2), Parameter("layers", "linear", 2, 12),
-              Parameter("pooling.kind", "choice", choices=["mean", "the first of all tokens", "3"])]  # fmt: skip
+    params = [SearchedKey("optimizer.lr", "log", 1e-4, 1e-2), SearchedKey("layers", "linear", 2, 12),
+              SearchedKey("pooling.kind", "choice", choices=["mean", "the first of all tokens", "3"])]  # fmt: skip
     values: list[tuple[str, float | None, dict[str, Any]]] = [
         ("complete", 0.5, {"optimizer.lr": 1e-4, "layers": 2, "pooling.kind": "mean"}),
         ("pruned", 0.125, {"optimizer.lr": 1e-2, "layers": 7}),
@@ -92,7 +92,7 @@ def search_figures(folder: Path) -> dict[str, Figure | None]:
     found: dict[str, Figure | None] = {**search.draw_figures(a_search(maximize=True), importances)}
     lower = a_search(maximize=False)
     found |= {f"{name}_lower": one for name, one in search.draw_figures(lower, {}).items()}
-    one = replace(lower, trials=lower.trials[:1], params=[Parameter("p", "linear", 3, 3)])
+    one = replace(lower, trials=lower.trials[:1], params=[SearchedKey("p", "linear", 3, 3)])
     one.trials[0].params["p"] = 3
     many = {f"key_{number}": 1 / (number + 1) for number in range(25)}
     return found | {f"{name}_one": each for name, each in search.draw_figures(one, many).items()}

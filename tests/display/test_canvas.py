@@ -16,7 +16,7 @@ from nlu.display.figures import draw_run
 from nlu.display.scores import draw_scores
 from nlu.display.search import draw_figures
 from nlu.display.survey_page import draw_survey
-from nlu.display.trials import Parameter, Summary, TrialRow
+from nlu.display.trials import SearchedKey, Summary, TrialRow
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 
 HOSTILE = ["$x_{$", "costs $5 or $_6", r"\frac{$a$", "_hidden $^$"]
@@ -61,7 +61,7 @@ def test_names_of_runs_sets_and_metrics_are_drawn_as_they_are_written(tmp_path: 
 
 
 def test_choices_of_a_search_are_drawn_as_they_are_written() -> None:
-    params = [Parameter("data.fields", "choice", choices=HOSTILE)]
+    params = [SearchedKey("data.fields", "choice", choices=HOSTILE)]
     trials = [TrialRow(place, "complete", place / 7, None, 8, 1.0, {"data.fields": name}, [(8, place / 7)], None, "")
               for place, name in enumerate(HOSTILE)]  # fmt: skip
     found = draw_figures(Summary("study $_{$", "f$_{1$", True, trials, params), {"$_{$ x": 0.7})

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from nlu.display.search import draw_figures, ticks_of, write_search_page
-from nlu.display.trials import Parameter, Summary, TrialRow
+from nlu.display.trials import SearchedKey, Summary, TrialRow
 
 
 def trial(number: int, state: str, value: float | None, lr: float, steps: list[tuple[int, float]]) -> TrialRow:
@@ -24,7 +24,7 @@ def summary() -> Summary:
         trial(3, "failed", None, 1e-3, []),
         trial(4, "complete", 0.625, 2e-3, [(8, 0.625)]),
     ]
-    return Summary("study", "f1", True, trials, [Parameter("lr", "log", 1e-4, 1e-2)])
+    return Summary("study", "f1", True, trials, [SearchedKey("lr", "log", 1e-4, 1e-2)])
 
 
 def by_label(axes: Axes) -> dict[str, list[tuple[list[float], list[float]]]]:
@@ -94,10 +94,10 @@ def test_importances_are_bars_with_the_greatest_on_top() -> None:
 
 
 def test_the_numbers_of_an_axis_have_one_form() -> None:
-    assert [text for _, text in ticks_of(Parameter("lr", "log", 9.28e-4, 2.85e-3))] == [
+    assert [text for _, text in ticks_of(SearchedKey("lr", "log", 9.28e-4, 2.85e-3))] == [
         "9.28e-4", "1e-3", "2e-3", "2.85e-3",
     ]  # fmt: skip
-    assert [text for _, text in ticks_of(Parameter("p", "linear", 0.0, 0.5))] == [
+    assert [text for _, text in ticks_of(SearchedKey("p", "linear", 0.0, 0.5))] == [
         "0",
         "0.1",
         "0.2",

@@ -20,7 +20,7 @@ from PIL import Image
 from nlu.config.flat import flat
 from nlu.config.schema import PARTS
 from nlu.display.search import draw_figures, place_of, ticks_of
-from nlu.display.trials import Parameter
+from nlu.display.trials import SearchedKey
 from nlu.sweeps.summary import write_summary
 from nlu.sweeps.summary.best import best_command, write_best
 from nlu.sweeps.summary.importance import importances_of
@@ -221,12 +221,12 @@ def test_without_two_complete_trials_importances_are_left_out_with_a_sentence(st
 
 
 def test_a_value_stands_on_its_axis_by_its_scale():
-    log = Parameter("lr", "log", 1e-5, 1e-3)
+    log = SearchedKey("lr", "log", 1e-5, 1e-3)
     assert place_of(log, {"lr": 1e-4}) == pytest.approx(0.5) and place_of(log, {}) < 0
     assert [text for _, text in ticks_of(log)] == ["1e-5", "2e-5", "5e-5", "1e-4", "2e-4", "5e-4", "1e-3"]
-    choice = Parameter("model", "choice", choices=["a", "b"])
+    choice = SearchedKey("model", "choice", choices=["a", "b"])
     assert place_of(choice, {"model": "b"}) == 0.75
-    assert ticks_of(Parameter("n", "linear", 3, 3)) == [(0.5, "3")]
+    assert ticks_of(SearchedKey("n", "linear", 3, 3)) == [(0.5, "3")]
 
 
 @pytest.mark.thorough

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
-from nlu.display.trials import Parameter, Summary, TrialRow, written
+from nlu.display.trials import SearchedKey, Summary, TrialRow, written
 from nlu.sweeps.channel import OUTCOME
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _row(trial: FrozenTrial, maximize: bool) -> TrialRow:
     )  # fmt: skip
 
 
-def _parameters(trials: list[FrozenTrial]) -> Iterator[Parameter]:
+def _parameters(trials: list[FrozenTrial]) -> Iterator[SearchedKey]:
     """Every key that any trial drew, with the bounds of all its distributions together."""
     held: dict[str, list[BaseDistribution]] = {}
     for trial in trials:
@@ -91,10 +91,10 @@ def _parameters(trials: list[FrozenTrial]) -> Iterator[Parameter]:
         numbers = [each for each in distributions if _is_of_numbers(each)]
         if len(numbers) == len(distributions):
             low, high = min(each.low for each in numbers), max(each.high for each in numbers)
-            yield Parameter(name, "log" if numbers[0].log else "linear", float(low), float(high))
+            yield SearchedKey(name, "log" if numbers[0].log else "linear", float(low), float(high))
         else:
             listed = (choice for each in distributions for choice in getattr(each, "choices", ()))
-            yield Parameter(name, "choice", choices=list(dict.fromkeys(map(written, listed))))
+            yield SearchedKey(name, "choice", choices=list(dict.fromkeys(map(written, listed))))
 
 
 def _is_of_numbers(distribution: object) -> TypeGuard[OfNumbers]:
