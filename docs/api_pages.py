@@ -1,7 +1,7 @@
 """Pages of the API from docstrings: one page for each package, with its modules.
 
-Docstrings are written as Markdown is, and autodoc reads reStructuredText. So `code` and what is set in columns becomes
-literal here, and nothing else is markup.
+Docstrings are Markdown, but autodoc reads reStructuredText. `code` and text in columns therefore become literal, and
+everything else is escaped.
 """
 
 import re
@@ -22,7 +22,7 @@ NAMES = {
 }
 HEAD = """# API
 
-What the docstrings of the code say, a page for each package. How to add a part of one's own: [](../../CONTRIBUTING.md).
+The docstrings of the code, a page for each package. [](../../CONTRIBUTING.md) explains how to add your own parts.
 
 ```{toctree}
 :maxdepth: 1
@@ -31,7 +31,7 @@ What the docstrings of the code say, a page for each package. How to add a part 
 
 
 def write_pages(source: Path, folder: Path) -> None:
-    """Write a page for each package in and below `source`, and one that lists them; older pages go."""
+    """Write a page for each package in and below `source`, and one that lists them; remove older pages."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     pages = {name: page_of(modules) for name, modules in packages(source)}
@@ -42,7 +42,7 @@ def write_pages(source: Path, folder: Path) -> None:
 
 
 def packages(source: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each package with the names of its modules, itself the first of them; a name with _ is private."""
+    """Yield each package with the names of its public modules, starting with the package itself."""
     for init in sorted(source.rglob("__init__.py")):
         name = ".".join([source.name, *init.parent.relative_to(source).parts])
         yield name, [name, *(f"{name}.{path.stem}" for path in sorted(init.parent.glob("[!_]*.py")))]
@@ -58,7 +58,7 @@ def page_of(modules: list[str]) -> str:
 
 
 def as_restructured_text(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Replace the lines of a docstring by the same in reStructuredText; what autodoc calls for each."""
+    """Convert the lines of a docstring to reStructuredText; autodoc calls this for each docstring."""
     written: list[str] = []
     for is_empty, block in groupby(lines, lambda line: not line.strip()):
         rows = list(block)
@@ -76,30 +76,30 @@ def as_restructured_text(app: Any, what: str, name: str, obj: Any, options: Any,
 def with_names_of_types(
     app: Any, what: str, name: str, obj: Any, options: Any, arguments: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Return a signature with PositiveInt and its like, where autodoc writes out what they stand for."""
+    """Return a signature with names such as PositiveInt, which autodoc would expand."""
     for alias, text in NAMES.items():
         arguments, returns = (part and part.replace(text, alias) for part in (arguments, returns))
     return arguments, returns
 
 
 def is_in_columns(row: str) -> bool:
-    """Return whether the ends and the spaces of a line mean something, though it is not indented: commands, tables."""
+    """Return whether the layout of an unindented line matters, as in commands and tables."""
     return row.startswith(("|", "python -m ")) or not row.startswith(" ") and "   " in row.strip()
 
 
 def literal(rows: Iterable[str]) -> list[str]:
-    """Return lines as they stand, in a block of their own."""
+    """Return lines unchanged, in a literal block."""
     return ["", "::", "", *(f"    {row}" for row in rows), ""]
 
 
 def paragraph(rows: Iterable[str]) -> list[str]:
-    """Return lines of which only `code` is marked."""
+    """Return lines in which only `code` is markup."""
     return "".join(map(marked, SPAN.split("\n".join(rows)))).split("\n")
 
 
 def marked(text: str) -> str:
     """Return a piece of a paragraph, `code` or not."""
     if SPAN.fullmatch(text):
-        # An escaped space is none, and lets a letter follow.
+        # An escaped space disappears, and allows a letter to follow.
         return f"\\ `{text}`\\ "
     return MARKUP.sub(r"\\\g<0>", text)

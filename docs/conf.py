@@ -1,8 +1,7 @@
 """How Sphinx makes the site: `make docs`.
 
-The folder of the sources is that of the repository, so that a link between two files leads to the same page here as
-where the repository is read. README.md is the front page; docs/index.md, which is put below it, has the order of all
-others.
+The source folder is the root of the repository, so links between files work both on the site and in the repository.
+README.md is the front page; docs/index.md, which is appended to it, lists all other pages in order.
 """
 
 import shutil
@@ -24,13 +23,13 @@ root_doc = "README"
 include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/api/*", "benchmarks/*.md"]
 exclude_patterns = ["docs/index.md", "docs/_build", ".*", "outputs", "multirun", "build", "dist"]
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-# Levels of headings that have an anchor, named as they are where the files are read as Markdown.
+# Levels of headings that get an anchor, with the names that other Markdown viewers give them.
 myst_heading_anchors = 4
 highlight_language = "text"
-# They would make one dash of the two of a flag.
+# Smart quotes would turn the two dashes of a flag into one.
 smartquotes = False
 
-# The keys of a choice are described where they are taken, in __init__.
+# The docstring of __init__ describes the keys of a choice.
 autoclass_content = "both"
 autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
@@ -43,20 +42,20 @@ html_copy_source = False
 
 
 def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put the order of the pages below the front page."""
+    """Append the list of pages to the front page."""
     if page == root_doc:
         source[0] += "\n" + (ROOT / "docs/index.md").read_text(encoding="utf-8")
 
 
 def add_index(app: Sphinx, failure: Exception | None) -> None:
-    """Have the front page also under the name that a server looks for."""
+    """Copy the front page to index.html, the name that a server looks for."""
     front = Path(app.outdir) / f"{root_doc}.html"
     if failure is None and front.is_file():
         shutil.copy(front, front.with_name("index.html"))
 
 
 def setup(app: Sphinx) -> None:
-    """Say what is done when."""
+    """Write the API pages and connect the hooks."""
     api_pages.write_pages(ROOT / "nlu", ROOT / "docs/api")
     app.connect("source-read", add_navigation)
     app.connect("autodoc-process-signature", api_pages.with_names_of_types)
