@@ -65,7 +65,8 @@ def test_a_quasi_random_sequence_is_one_over_all_trials():
 def test_a_pruned_trial_that_saw_a_batch_more_does_not_outrank_a_better_one(pruner):
     # Trials of batch sizes 24 and 48 come to the rung at 500 after 504 and 528 examples.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(direction="maximize", sampler=sampler(optuna.samplers.TPESampler))
+    # The name decides the bracket of each trial.
+    study = optuna.create_study(study_name="s", direction="maximize", sampler=sampler(optuna.samplers.TPESampler))
     study.set_user_attr(PRUNER, pruner)
     space = {"x": FloatDistribution(0, 1)}
     for number in range(30):
