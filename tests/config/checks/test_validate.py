@@ -143,7 +143,7 @@ def test_a_key_that_may_be_written_short_is_called_so_where_its_value_is_wrong_a
         "input.pth: there is no such key; nearest: input.path",
         "input is not set; set it to a file, a URL or - for standard input",
     ]
-    fields = {f"input.{name}" for name in ("path", "fields", "format", "header")}
+    fields = {f"input.{name}" for name in ("path", "fields", "format", "header", "separator")}
     assert {key for key in known_keys({"input": {}}, schema) if "." in key} == fields
 
 
