@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -159,21 +160,24 @@ def at_backward(number: int, do: Callable[[torch.Tensor], torch.Tensor]) -> Iter
 
 @contextmanager
 def killed_in_backward(number: int) -> Iterator[None]:
-    """Kill the run in backward pass `number` from 1, whatever its head: at the gradient of the model's first matrix."""
+    """Kill the run in backward pass `number` from 1, whatever its head: at the gradient of the first trained matrix."""
     passes = 0
-    first: list[torch.nn.Parameter] = []
+    found: list[torch.nn.Parameter] = []
 
-    def count(gradient: torch.Tensor) -> None:
+    def count(parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
         nonlocal passes
-        passes += 1
-        if passes == number:
-            raise Killed
+        # An adapter freezes the matrices that were there before it.
+        if parameter is next(known for known in found if known.requires_grad):
+            passes += 1
+            if passes == number:
+                raise Killed
 
     def register(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> None:
         # An empty one is a stand-in, which the weights of a checkpoint replace.
-        if not first and parameter is not None and parameter.dim() == 2:
-            first.append(parameter)
-            parameter.register_hook(count)
+        if parameter is not None and parameter.dim() == 2 and not any(parameter is known for known in found):
+            found.append(parameter)
+            if parameter.requires_grad:
+                parameter.register_hook(partial(count, parameter))
 
     handle = torch.nn.modules.module.register_module_parameter_registration_hook(register)
     try:

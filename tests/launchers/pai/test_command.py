@@ -69,7 +69,10 @@ def test_every_awkward_value_arrives_as_it_is(store, tmp_path):
     done = run(command, tmp_path / "job")
     assert done.stderr == ""
     arguments, files = json.loads(done.stdout)
-    assert arguments == list(AWKWARD.values()) and [name for name in files if name != "__pycache__"] == ["nlu_pai_claim.py", "says"]
+    assert arguments == list(AWKWARD.values()) and [name for name in files if name != "__pycache__"] == [
+        "nlu_pai_claim.py",
+        "says",
+    ]
     assert not list(tmp_path.rglob("ran"))
 
 

@@ -228,7 +228,7 @@ def test_a_run_comes_back_also_to_another_command(opened, server, tmp_path, proj
 def test_runs_of_several_folders_come_back_each_into_its_own_but_a_list_of_jobs_fetches_none(
     opened, server, tmp_path, project
 ):
-    folders, settings = [project / name for name in "ab"], dict(opened()._place.settings)
+    folders, settings = [project / name for name in "ab"], dict(opened()._context.settings)
     for number, folder in enumerate(folders):
         queue = open_pai(QueueContext(settings, folder, "nlu.train", None, lambda job: config()))
         one = Job(0, str(folder), ("seed=1",), f"of-{folder.name}")
