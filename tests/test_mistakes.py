@@ -261,6 +261,16 @@ def test_the_first_test_that_failed_is_told_from_its_reason(line: str, name: str
     assert mistakes.first_failed("3 passed\n", ["t/test_a.py::test_f"]) is None
 
 
+def test_a_test_whose_parameters_a_mistake_renamed_is_asked_for_as_a_whole() -> None:
+    tests = [mistakes.Test(f"t/test_a.py::test_f[{name}]", 1.0) for name in ("7", "8")] + [
+        mistakes.Test("t/b.py::test_g", 2.0)
+    ]
+    said = "ERROR: not found: /copy/t/test_a.py::test_f[7]\n(no match in any of [<Module test_a.py>])\n"
+    found = mistakes.with_whole_functions(tests, said)
+    assert [test.name for test in found] == ["t/test_a.py::test_f", "t/test_a.py::test_f[8]", "t/b.py::test_g"]
+    assert mistakes.with_whole_functions(tests, "3 passed\n") is None
+
+
 def test_the_report_counts_by_package_and_shows_what_was_not_found() -> None:
     sources = {"nlu/losses/a.py": "x = a < b\ny = c + d\n", "nlu/data/b.py": "z = not e\n"}
     less, plus, other = (

@@ -373,7 +373,10 @@ def test_a_server_that_is_ended_answers_what_it_has_taken(run: Path, loaded: Loa
     with serving(run, "max_rows=3000", "batch_size=16") as server, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.ask, "/predict", {"rows": rows})
         while server.ask("/health")[1]["waiting_rows"] == 0:
-            assert not answer.done(), "it was computed before it could be seen"
+            if answer.done():
+                # On a loaded machine an answer may be there before its rows are seen waiting.
+                assert answer.result()[0] == 200
+                answer = pool.submit(server.ask, "/predict", {"rows": rows})
         server.process.send_signal(signal.SIGTERM)
         status, found = answer.result()
     assert status == 200 and found["rows"] == loaded.predict(rows)
