@@ -1,7 +1,7 @@
 """Look at, copy and remove files on this machine, s3:// and oss://; read http(s)://, hf:// and pypi:// too.
 
 python -m nlu.io ls s3://bucket/runs
-python -m nlu.io cp big.tsv s3://bucket/data/             broken off, the same command goes on where it was
+python -m nlu.io cp big.tsv s3://bucket/data/             broken off, the same command continues where it was
 python -m nlu.io cp --recursive s3://bucket/runs/a outputs/a
 python -m nlu.io sync --delete outputs oss://bucket/runs  --dry says first what would be done
 python -m nlu.io exists s3://bucket/data/big.tsv && echo there
@@ -26,7 +26,7 @@ Verb = Callable[[Sequence[str]], int]
 TARGETS = (
     " TARGET is the new name of a file, unless it is an existing folder or ends with a slash: then the file keeps its "
     "name and is put there. The files of a folder are put into TARGET or, if that ends with a slash, into TARGET/NAME. "
-    "A file appears whole or not at all; the same command goes on with what was broken off."
+    "A file appears whole or not at all; the same command continues what was broken off."
 )
 RECURSIVE = "with all that is in a folder"
 UPLOADS = (

@@ -147,7 +147,7 @@ def _diff_many(given: Namespace) -> int:
     from nlu.storage.copies import all_records_of
 
     if given.examples is not None:
-        raise UserError(f"--examples is {given.examples}, but flipped rows are shown of two runs alone; leave it out")
+        raise UserError(f"--examples is {given.examples}, but flipped rows are shown only for two runs; leave it out")
     found = differences_of(all_records_of([given.first, given.second, *given.others], "RUN"))
     if given.json:
         print(differences_as_json(found))

@@ -58,7 +58,7 @@ class Folds:
 
 NO_ADAPTER = "nlu.models.adapters.none.NoAdapter"
 PARTS = ("part", "parts")
-"""keys of `data` that `nlu.preprocess` alone can do something with"""
+"""keys of `data` that only `nlu.preprocess` uses"""
 Node = dict[str, Any]
 """A choice of a group: `_target_` and the keyword arguments of its constructor."""
 
@@ -76,7 +76,7 @@ class Run:
     resume: str = "never"
     """never | auto (continue this run folder if it holds a run, start it otherwise) | PATH of a run or checkpoint."""
     mirror: str | None = None
-    """Folder of a bucket that keeps the run while it goes on, s3://BUCKET/FOLDER or oss://...; null = none."""
+    """Folder of a bucket that keeps a copy of the run, s3://BUCKET/FOLDER or oss://...; null = none."""
     stores: str | None = None
     """Folder of a bucket where machines share data stores, s3://BUCKET/FOLDER or oss://...; null = none."""
     dry_run: bool = False

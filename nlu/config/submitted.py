@@ -3,7 +3,7 @@
 All that is known of submitit's inside stands here, read in 1.5.4: its errors by name, so that nothing of it is imported
 where it is not used, the first line of their texts, the signal that it sends and the file in which a job returns.
 Where one of these is gone, an error keeps its traceback, the signal is that of its documentation, and a job that is
-queued again goes on.
+queued again continues.
 """
 
 import os
@@ -71,7 +71,8 @@ def grid_problems(error: Exception) -> list[str]:
         return []
     return [
         f"job {found['job']} ended without a result ({found['state']}); its output is in {found['folder']}; the other "
-        "jobs go on; once they have ended, the same command with the same hydra.sweep.dir and resume=auto runs the rest"
+        "jobs continue; once they have ended, the same command with the same hydra.sweep.dir and resume=auto runs the "
+        "rest"
     ]
 
 
@@ -94,7 +95,7 @@ def time_signal() -> signal.Signals:
 
 
 def was_started_before() -> bool:
-    """Whether its queue has started this job before, to be asked once a process: then what it began goes on.
+    """Whether its queue has started this job before, to be asked once a process: then what it began continues.
 
     A file in the job's folder tells; `SLURM_RESTART_COUNT` is Slurm's own alone, and known to nobody else.
     """

@@ -20,9 +20,8 @@ def is_trusted(target: str, trusted: Sequence[str] = ()) -> bool:
 def build(node: Mapping[str, Any] | DictConfig, *runtime_args: Any, trusted: Sequence[str] = ()) -> Any:
     """Import the node's `_target_` and call it with `runtime_args` and the node's other keys as keyword arguments.
 
-    The keyword arguments are plain containers of their own; where one is a node itself, it is built first, from its own
-    keys and without `runtime_args`. Raises UserError for a target that is missing, outside
-    nlu and `trusted`, or not importable.
+    The keyword arguments are copies, as plain containers. An argument that is itself a node is built first, without
+    `runtime_args`. Raises UserError for a target that is missing, outside nlu and `trusted`, or not importable.
     """
     plain: Any = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node
     keywords = copy.deepcopy(dict(plain))

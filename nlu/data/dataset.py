@@ -70,9 +70,9 @@ class Files:
         training set. `label_separator` stands between the labels of a cell where an example may have several.
         `on_bad_row=skip` counts and lists what it leaves out.
         `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows` reads the
-        first rows of each file alone, bad ones included, a header not; a set of three files has up to three times as
+        only the first rows of each file, bad ones included, a header not; a set of three files has up to three times as
         many.
-        `urls`: where a path that is neither here nor under $NLU_DATA may be fetched. `parts`, of nlu.preprocess alone:
+        `urls`: where a path that is neither here nor under $NLU_DATA may be fetched. `parts`, only of nlu.preprocess:
         how many jobs share its work, and `part` which of them this is, from 0; null: one job does it all."""
         self.train, self.dev, self.test = train, dev, test
         self.fields = dict(fields or {})

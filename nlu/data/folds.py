@@ -1,9 +1,9 @@
 """Which fold holds out which training row: a function of the rows and the seed, for cross validation.
 
-Rows that stay together (equal texts; pairs with a text in common; rows of one group) make a cluster and share a fold.
-A split without folds goes by the same clusters (`nlu.data.opening`). Clusters
-of several rows are dealt largest first, each to the fold that has least of its labels, as stratified group k-fold does;
-single rows then level every label over the folds, exactly. Rows of several labels are dealt rarest label first.
+Rows that stay together (equal texts; pairs with a text in common; rows of one group) form a cluster and share a fold.
+A split without folds uses the same clusters (`nlu.data.opening`). Clusters of several rows are dealt largest first,
+each to the fold that has least of its labels, as in stratified group k-fold; single rows then make each label equally
+frequent in all folds. Rows of several labels are dealt rarest label first.
 
 Axes: N rows, K clusters, F folds, C labels, P pairs of cluster and label.
 """

@@ -89,7 +89,7 @@ def prepare_scoring(
     files: Files, names: Sequence[str], target: Target, layout: str, tokenizer: Tokenizer, *,
     group_by: str | int | None = None, progress: ProgressBar = quiet,
 ) -> Store:  # fmt: skip
-    """Open the store of those sets alone, for weights that were trained for this target, layout and tokenizer.
+    """Open the store of only those sets, for weights that were trained for this target, layout and tokenizer.
 
     All rows of a set take part. Raises DataError as `prepare` does, also for a label that the target lacks.
     """

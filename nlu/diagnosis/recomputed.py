@@ -84,7 +84,7 @@ def weights(located: Located, loaded: list[Trained]) -> Iterator[Check]:
 def predicted_again(
     located: Located, trained: Trained, sets: Mapping[str, Examples], ranks: Ranks, name: str | None
 ) -> Iterator[Check]:
-    """Score some rows of the set that decides, alone and among others, and hold them against what the run kept."""
+    """Score some rows of the deciding set by themselves and among others, and compare both with what the run kept."""
     if name is None or name not in sets:
         yield Check("neighbours", "not tried, since the rows are not those of the run", "warning", "restore its files")
         return
@@ -98,19 +98,20 @@ def predicted_again(
     largest = max(differing.values(), default=0.0)
     if differing and largest <= _agreement(trained):
         yield Check(
-            "neighbours", f"{counted(len(part), 'row')} of {name}: the same within {largest:.2g} alone and among "
-            f"{TOGETHER}; to the bit only with the native BERT",
+            "neighbours", f"{counted(len(part), 'row')} of {name}: the same within {largest:.2g} by themselves and "
+            f"among {TOGETHER}; to the bit only with the native BERT",
         )  # fmt: skip
     elif differing:
         yield Check(
-            "neighbours", f"{len(differing)} of {len(part)} rows of {name} get another prediction alone than "
+            "neighbours", f"{len(differing)} of {len(part)} rows of {name} get another prediction by themselves than "
             f"among {TOGETHER}, by up to {largest:.2g}", "broken",
             "no prediction may depend on the other rows of its batch: report it, or see that a model of your own does "
             "not attend to padding",
         )  # fmt: skip
     else:
         yield Check(
-            "neighbours", f"{counted(len(part), 'row')} of {name}: the same to the bit alone and among {TOGETHER}"
+            "neighbours",
+            f"{counted(len(part), 'row')} of {name}: the same to the bit by themselves and among {TOGETHER}",
         )
     yield _against_kept(located, name, together, trained.kind)
 

@@ -30,9 +30,9 @@ HEAD = "head."
 def ending(run: RunRecord) -> Check:
     """How the run ended; a score of one that has not may be another tomorrow."""
     if run.state == "failed":
-        return Check("state", f"failed: {run.error}", "broken", "mend that, then run its command with resume=auto")
+        return Check("state", f"failed: {run.error}", "broken", "correct that, then run its command with resume=auto")
     if run.state in ("running", "unfinished"):
-        why = "goes on" if run.state == "running" else "was ended before its last step"
+        why = "has not ended yet" if run.state == "running" else "was ended before its last step"
         remedy = "wait for its end" if run.state == "running" else "run its command again with resume=auto"
         return Check("state", f"{run.state}: it {why}, so its best checkpoint may be replaced", "warning", remedy)
     return Check("state", f"{run.state}, {run.examples or 0:,} examples seen")
@@ -242,7 +242,7 @@ def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], na
     if config.get("data.max_rows"):
         yield Check(
             "rows read", f"data.max_rows={config['data.max_rows']}: of each file only so many, of {name} too",
-            "warning", "compare it with scores of the same rows alone",
+            "warning", "compare it only with scores of the same rows",
         )  # fmt: skip
     if config.get("data.dev") is None and not config.get("folds.count"):
         yield Check(
@@ -280,7 +280,7 @@ def _seed(run_dir: Path, run: RunRecord) -> Check:
         return Check(
             "seed", f"{run.seed}; over {spread.n} seeds {run.metric} is {spread.mean:.4f} with sd {spread.sd:.4f}"
         )
-    return Check("seed", f"{run.seed} alone; what another gives is not known, and seeds=5 would tell")
+    return Check("seed", f"only {run.seed}; seeds=5 shows how much the score depends on the seed")
 
 
 def _and_more(count: int) -> str:

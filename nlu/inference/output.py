@@ -215,7 +215,7 @@ class _Conll(_Joined):
 
     def __init__(self, source: Originals, columns: Columns):
         if not isinstance(columns.kind, SpanKind) or columns.logits:
-            raise UserError("CoNLL columns hold tags alone; give output the suffix .jsonl")
+            raise UserError("CoNLL columns hold only tags; give output the suffix .jsonl")
         self._prediction = columns.prefix + PREDICTION
 
     def piece(self, rows: Sequence[Written]) -> bytes:

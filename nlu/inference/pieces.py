@@ -1,4 +1,4 @@
-"""A file that is made piece by piece, by several processes, and goes on where a kill left it.
+"""A file that is made piece by piece, by several processes, and continues where a kill left it.
 
 The pieces lie beside the place of the file, in a folder `.NAME.pieces` with the plan that they follow; the last thing
 that is done is to put them together, under the file's name, and to remove the folder.
@@ -90,7 +90,7 @@ class Pieces:
         if changed := [key for key in {**before, **plan} if before.get(key) != plan.get(key)]:
             raise UserError(
                 f"output is {self.shown}, which was begun with other settings ({', '.join(changed)} differ); give "
-                f"the same to go on, choose another, or remove {self.folder}"
+                f"the same to continue, choose another, or remove {self.folder}"
             )
 
     def has(self, number: int) -> bool:

@@ -52,7 +52,7 @@ def run_prediction(config: Predict, located: Sequence[Located]) -> int:
     with process_group(config.device, keys="") as ranks:
         logs.set_up(None, ranks.rank)
         if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
-            raise UserError("input or output is -, which one process alone can use; set devices=1, or name files")
+            raise UserError("input or output is -, which only one process can use; set devices=1, or name files")
         if config.output != STANDARD and ranks.is_first:
             pieces_of(config.output).require_place()
         trained = [load_trained(one) for one in located]
@@ -109,7 +109,7 @@ class _Work:
     def to_file(self, pieces: Pieces, ranks: Ranks) -> None:
         with pieces.held(self._plan()) if ranks.is_first else nullcontext(0) as there:
             if there:
-                log.info("going on: %d pieces of %d rows are there", there, CHUNK_ROWS)
+                log.info("continuing: %d pieces of %d rows are there", there, CHUNK_ROWS)
             # The others may write once the plan is settled.
             ranks.barrier()
             count = 0

@@ -32,7 +32,7 @@ class Predictor:
     def __init__(self, trained: Trained, device: torch.device, *, batch_size: int = 64):
         self.trained, self.device, self.batch_size = trained, device, batch_size
         self.precision: NumberFormat = build(trained.config.precision, trusted=trained.config.trusted_packages)
-        # Explanations take gradients, of vectors alone.
+        # Explanations take gradients only of vectors.
         trained.model.to(device).requires_grad_(False)
 
     @property

@@ -291,7 +291,9 @@ class Follower:
                 # The next Ctrl-C ends this command at once.
                 self._queue.cancel([ticket.id for ticket in open_tickets])
             except OSError as error:
-                self._board.say(f"{self._queue.name} does not answer ({error}), so jobs may go on; Ctrl-C asks again")
+                self._board.say(
+                    f"{self._queue.name} does not answer ({error}), so jobs may continue; Ctrl-C asks again"
+                )
                 self._interrupts = 0
             except UserError as error:
                 self._board.say(f"{error}; Ctrl-C asks again")
@@ -304,9 +306,9 @@ class Follower:
 def left_sentence(count: int, folder: Path) -> str:
     """Return what the user can do about jobs for which no command waits."""
     shown = shlex.quote(path_text(folder))
-    verb = "goes" if count == 1 else "go"
+    verb = "continues" if count == 1 else "continue"
     return (
-        f"{counted(count, 'job')} {verb} on; python -m nlu.report --follow {shown} follows, "
+        f"{counted(count, 'job')} {verb}; python -m nlu.report --follow {shown} follows, "
         f"python -m nlu.jobs {shown} --cancel cancels, and the same command collects"
     )
 

@@ -13,7 +13,7 @@ from nlu.launching.queue import JobRefused, QueueFull
 from nlu.storage.temporary import Pauses
 
 FULL = Pauses(5.0, 120.0)
-"""how long a queue that is full is left alone: it has room as soon as any job of this user ends"""
+"""how long to wait before a full queue is asked again: it has room as soon as any job of this user ends"""
 LOOK_S = 0.2
 """how often a thread that waits looks whether it is to stop"""
 Tickets = TypeVar("Tickets")

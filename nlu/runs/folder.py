@@ -93,7 +93,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
 
     Raises UserError where the folder holds something that this command must not write over: a run without
     `resume=auto`, a run with another configuration, anything that is no run. A run that began with the state of the
-    same path goes on: its command was queued again.
+    same path continues: its command was queued again.
     """
     resume, contents = config["resume"], _contents(run_dir)
     if not contents or (resume != "never" and all(_is_before_begin(run_dir / name) for name in contents)):
@@ -106,7 +106,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     if absent := [key for key in config if key not in there and key not in WITHOUT_EFFECT]:
         raise UserError(
             f"{run_dir} holds a run of an earlier version, which had no {' and '.join(absent)}, and this version "
-            f"cannot go on with it; start anew elsewhere, from its weights with model.pretrained={run_dir}/best"
+            f"cannot continue it; start anew elsewhere, from its weights with model.pretrained={run_dir}/best"
         )
     if differences := _differences(there, config):
         # The state of one run is no start for several, and several have no one state.

@@ -1,9 +1,9 @@
-"""A folder of runs kept in an object store while they go on: claimed, fetched, sent after every save, given back.
+"""A folder of runs kept in an object store: claimed, fetched, sent after every save, given back.
 
-Sending is done by a thread of its own, from links to the files as they were at the save, so that training waits for
-nothing and a store that is away stops nothing: what could not be sent is tried again, the newest state first. Only the
-end of the process waits. Whoever goes on elsewhere finds the newest state that a record names (`nlu.storage.ledger`),
-with the digest of every file of it.
+A thread sends the files, from links to them as they were at the save. So training never waits, and a store that does
+not answer does not stop it: what could not be sent is tried again, the newest state first. Only the end of the process
+waits. A process that continues elsewhere finds the newest state that a record names (`nlu.storage.ledger`), with the
+digest of each of its files.
 """
 
 import logging
@@ -113,14 +113,12 @@ class Mirror:
         there = newest.content if newest else {}
         if there and not may_hold_a_run:
             raise UserError(
-                f"{KEY} is {self.store.shown}, which holds a run; nothing was written; set resume=auto to go on with "
+                f"{KEY} is {self.store.shown}, which holds a run; nothing was written; set resume=auto to continue "
                 "it, or choose another"
             )
         strange = [] if newest else [key for key in self.store.list() if not key.startswith(f"{FOLDER}/")]
         if strange:
-            raise UserError(
-                f"{KEY} is {self.store.shown}, which holds {strange[0]} and no run's mirror; choose another"
-            )
+            raise UserError(f"{KEY} is {self.store.shown}, which holds {strange[0]} and no mirror; choose another")
         note = read_json(self._folder / NOTE) or {}
         if there and note.get("mirror") != self.store.shown and self._began():
             raise UserError(
@@ -233,7 +231,7 @@ class Mirror:
                 if self._given_up:
                     return
                 if not is_told:
-                    log.warning("%s; training goes on, and what is missing there is sent later", error)
+                    log.warning("%s; training continues, and what is missing there is sent later", error)
                     is_told = True
                 self._put_back(snapshot)
                 with self._changed:
@@ -341,9 +339,9 @@ class Mirror:
 
 @contextmanager
 def closed_at_the_end(mirror: Mirror) -> Iterator[None]:
-    """Close the mirror after the block; where the block raised, that is what is told.
+    """Close the mirror after the block. An error of the block is raised whatever becomes of the mirror.
 
-    A signal is no failure: the mirror gets what was saved as after any other end.
+    A signal is not a failure: the mirror gets what was saved, as after any other end.
     """
     try:
         yield
@@ -359,18 +357,17 @@ def closed_at_the_end(mirror: Mirror) -> Iterator[None]:
 
 
 def bring_back(url: str, folder: Path, say: Callable[[str], None] = log.info) -> bool:
-    """Bring a folder to what a mirror holds of a run that another process writes or wrote; returns whether it holds
-    one.
+    """Fetch a run that another process writes or wrote into a folder; returns whether the mirror holds one.
 
-    The state from which it could go on stays there: a command that goes on fetches it. Raises UserError where the
-    address is none or an object is damaged, Unreachable where the store does not answer.
+    `last` is not fetched; a command that continues the run fetches it. Raises UserError if the address is wrong or an
+    object is damaged, Unreachable if the store does not answer.
     """
     with _BRINGING[hash(str(folder.absolute())) % len(_BRINGING)]:
         return _brought(url, folder, say)
 
 
 _BRINGING = [threading.Lock() for _ in range(16)]
-"""Of two threads that bring one folder back the second finds it there."""
+"""two threads that fetch the same folder take turns, and the second finds it there"""
 
 
 def _brought(url: str, folder: Path, say: Callable[[str], None]) -> bool:
@@ -391,7 +388,7 @@ def _brought(url: str, folder: Path, say: Callable[[str], None]) -> bool:
         try:
             mirror._fetch({**content, "fixed": fixed})
         except FileNotFoundError:
-            # The run went on meanwhile, and took its place.
+            # The run has saved since, and its files were replaced.
             continue
         write_json(folder / NOTE, {"mirror": mirror.store.shown, "saves": [], "brought": content["id"]})
         return True

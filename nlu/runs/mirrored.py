@@ -1,6 +1,6 @@
 """Which files of a folder of runs its mirror keeps, under which keys, and how they get back to where they were.
 
-    checkpoints/last/NAME            ->  checkpoints/last-STEP/NAME         while the run goes on
+    checkpoints/last/NAME            ->  checkpoints/last-STEP/NAME         while the run continues
     checkpoints/best-1/NAME          ->  checkpoints/best-step-STEP/NAME
     anything else                    ->  the same
 
@@ -144,7 +144,7 @@ def _step_of(last: Path) -> int:
 
 
 def final_names(folder: Path, *, is_search: bool = False) -> dict[str, str]:
-    """Return, for each folder of a checkpoint as it is mirrored while a run goes on, the name that it has here."""
+    """Return, for each folder of a checkpoint as it is mirrored while a run continues, the name that it has here."""
     found = {}
     for _, checkpoints, _ in _walk(folder, is_search):
         if checkpoints is None:
@@ -240,7 +240,7 @@ def mirrors_below(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def abort_uploads(store: ObjectStore, loose: Iterable[str]) -> None:
-    """Give up what processes that held a mirror before had begun to upload, since nobody goes on with it: files of
+    """Give up what processes that held a mirror before had begun to upload, since nobody continues it: files of
     checkpoints, and the others that its record names.
 
     A store that does not grant it, or is away, keeps that. Nothing is done to mirrors below this one.

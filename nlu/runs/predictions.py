@@ -47,7 +47,7 @@ def kept_sets(run_dir: Path) -> list[str]:
 
 
 def evaluation_sets(run_dir: Path) -> list[str]:
-    """Return the same without `test`, or `test` alone where there is no other."""
+    """Return the same without `test`, or only `test` if there is no other."""
     names = kept_sets(run_dir)
     return [name for name in names if name != "test"] or names
 

@@ -1,9 +1,9 @@
-"""Another run's state as the start of this one, also while that run is alive and goes on replacing it.
+"""Another run's state as the start of this one, also while that run is alive and keeps replacing it.
 
 The state, the weights of its best evaluations and their predictions are copied, by one rank and once, to `.taken` in
 this run's folder; all ranks read that copy. Once everything is built it becomes the folder `checkpoints`, in one
 rename after config.yaml was written. A kill before that leaves nothing that the same command would not begin anew, a
-kill after it a run that goes on. Nothing is ever changed in the other run's folder.
+kill after it a run that continues. Nothing is ever changed in the other run's folder.
 """
 
 import os
@@ -41,7 +41,7 @@ def take(reference: str, run_dir: Path) -> Path:
         time.sleep(pause_s)
         remove(taken)
         try:
-            # A state holds files alone; what holds folders is that of several runs, or anything else.
+            # A state holds only files; a folder with folders belongs to several runs, or is something else.
             if any(path.is_dir() for path in place.glob("*")) or not _copy(place, taken):
                 raise _no_state(reference)
             write_json(taken / ORIGIN, {"path": reference, "place": str(place)})

@@ -44,7 +44,7 @@ class Served:
     def mistakes(self) -> "Generator[None, None, Mistakes]":
         """Find the mistakes of the run on its evaluation set, in parts; they are kept from the first time on.
 
-        Several explanations that want them at the same time do parts of one search, which goes on where one of them
+        Several explanations that want them at the same time do parts of one search, which continues where one of them
         ends.
         """
         while self._mistakes is None:

@@ -44,7 +44,7 @@ class ObjectStore:
         bucket, _, folder = self.reference.location.partition("://")[2].rstrip("/").partition("/")
         self._delays_s = delays_s
         self._uploads: set[str] = set()
-        """begun by this process: runs that write to one folder do not go on with each other's"""
+        """begun by this process: runs that write to one folder do not continue each other's"""
         self._top = Place("oss" if self.is_oss else "s3", bucket, folder)
 
     @property

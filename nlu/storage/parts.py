@@ -52,7 +52,7 @@ def put_in_parts(bucket: Bucket, path: Path, key: str, advance: Advance, own: se
 
 
 def idle_uploads(bucket: Bucket, prefix: str) -> Iterator[Upload]:
-    """Yield the uploads below a prefix that nobody goes on with: no part of theirs has come for long."""
+    """Yield the uploads below a prefix that nobody continues: no part of theirs has come for long."""
     oldest_s = time.time() - IDLE_S
     for upload in bucket.uploads_below(prefix):
         if upload.begun_s < oldest_s:
@@ -65,7 +65,7 @@ def _clear(bucket: Bucket, key: str) -> None:
     """Give up the idle uploads of an object that has just been written; where that is not granted, they stay."""
     try:
         for upload in [upload for upload in idle_uploads(bucket, key) if upload.key == key]:
-            log.info("%s://%s/%s: an upload that nobody goes on with is given up", bucket.scheme, bucket.name, key)
+            log.info("%s://%s/%s: an upload that nobody continues is given up", bucket.scheme, bucket.name, key)
             bucket.abort(upload)
     except (UserError, OSError) as error:
         log.debug("%s", error)

@@ -1,7 +1,7 @@
 """A file of any store onto a disk of this machine, whole or not at all.
 
-What was cut off goes on where it was: what came lies in `.NAME.DIGEST.part` beside the target, and the digest names the
-version of the source, so that versions never mix.
+A download that was cut off continues: what has come lies in `.NAME.DIGEST.part` beside the target. The digest names
+the version of the source, so that versions never mix.
 """
 
 import hashlib

@@ -76,7 +76,7 @@ def settle(new: Path, place: Path, *, note: str = "", is_good: Callable[[Path], 
             lock.unlink(missing_ok=True)
     sync_folder(place.parent)
     for broken in place.parent.glob(f".{glob.escape(place.name)}.*.broken"):
-        # It may be another user's, who alone can remove it.
+        # It may be another user's, and only that user can remove it.
         with suppress(OSError):
             remove(broken)
     return True
@@ -128,7 +128,7 @@ def candidates(place: Path) -> list[Path]:
 def find_whole(place: Path) -> Path | None:
     """The folder at the place, after mending the names that a kill within `replace` leaves; None where none is whole.
 
-    For whoever may write there alone.
+    Only for the process that may write there.
     """
     found = next((path for path in candidates(place) if is_whole(path)), None)
     if found is not None and found != place:
@@ -142,7 +142,7 @@ def find_whole(place: Path) -> Path | None:
 def copy_whole(place: Path, target: Path) -> bool:
     """Copy the newest whole folder of a place, all files from the same one; returns whether there is one.
 
-    For whoever may not write there: another process may be replacing it meanwhile. The folder holds files alone.
+    For whoever may not write there: another process may be replacing it meanwhile. The folder holds only files.
     """
     for attempt in range(COPY_TRIES):
         if attempt:

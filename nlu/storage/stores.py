@@ -83,7 +83,7 @@ class Disk(WritableStore):
 class Objects(WritableStore):
     """One bucket. A folder is there while an object lies below it.
 
-    An upload in parts that was cut off goes on, whoever began it; with `own_uploads` only if it is one of these.
+    An upload in parts that was cut off continues, whoever began it; with `own_uploads` only if it is one of these.
     """
 
     def __init__(self, bucket: Bucket, own_uploads: set[str] | None = None):

@@ -2,7 +2,7 @@
 
 The rows go up in blocks of Arrow batches, which nobody sees; the last request, the commit, shows all of them at once.
 Which upload is about to be committed is noted before, so that the same command, after any kill or lost answer, asks
-what became of it and never adds the rows twice. Read in PyODPS 0.13.2; tried against a double alone.
+what became of it and never adds the rows twice. Read in PyODPS 0.13.2; tried only against a double.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Copies, moves, synchronizes and removes files across any two stores, file by file.
 
-A file is left out where the same one lies at the target already, so that a transfer that was cut off goes on where it
+A file is left out where the same one lies at the target already, so that a transfer that was cut off continues where it
 was. Within a folder the file COMPLETE, by which readers know that a folder is whole, comes last.
 """
 
@@ -271,7 +271,7 @@ def run_remove(place: Place, files: list[Place]) -> None:
 
 
 def idle_uploads_of(place: Place) -> tuple[Bucket, list[Upload]]:
-    """The uploads to a place, or below it, that nobody goes on with. Raises UserError for what is no object's place."""
+    """The uploads to a place, or below it, that nobody continues. Raises UserError for what is no object's place."""
     refuse_root(place, "searched for unfinished uploads")
     store = writable_store_of(place)
     if not isinstance(store, Objects):

@@ -18,7 +18,7 @@ class StorageAway(UserError, Temporary):
         """Return what to say of one that answered before, and then did not for so many seconds."""
         return cls(
             f"{KEY} is {url}, which has not answered for {waited_s:.0f} s: {reason_of(error)}; nothing is lost: once "
-            "it answers, the same command with the same hydra.sweep.dir goes on"
+            "it answers, the same command with the same hydra.sweep.dir continues"
         )
 
 

@@ -268,7 +268,7 @@ def only_job(run_dir: Path) -> Iterator[None]:
     """Wait until no other job is at this trial, and keep others from it.
 
     The job that had it before may still live where the search that started it was killed; the one that waits finds the
-    trial over, or goes on from the checkpoint of one that died.
+    trial over, or continues from the checkpoint of one that died.
     """
     locks = run_dir.parent / LOCKS
     locks.mkdir(parents=True, exist_ok=True)

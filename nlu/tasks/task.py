@@ -76,14 +76,14 @@ class Task(Protocol):
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
         """Return a record for each example of the batch, in its order: the prediction beside what is right, and its
-        loss. Arrays in it are for the scorer alone; `batch` and `outputs` lie as for `predictions`.
+        loss. Arrays in it are only for the scorer; `batch` and `outputs` lie as for `predictions`.
         """
 
     def scorer(self, decided: Mapping[str, float]) -> Scorer:
         """Return a scorer for one set; `decided` are the metrics of the run's first set, {} while that is scored."""
 
     def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return a record, or a prediction alone, as predictions/ holds it, once the metrics of its set are known."""
+        """Return a record, or only a prediction, as predictions/ holds it, once the metrics of its set are known."""
 
 
 class RowsOfLogits:

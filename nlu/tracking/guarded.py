@@ -70,7 +70,7 @@ class Guarded:
             if not done.done():
                 how = f"hangs while {what}, for {limit_s:g} s by now,"
             log.warning(
-                "the tracker %s %s and is off from here on; the run goes on, and its own tables have everything",
+                "the tracker %s %s and is off from here on; the run continues, and its own tables have everything",
                 name, how,
             )  # fmt: skip
             self._leave_out()

@@ -35,7 +35,7 @@ LOCK_WAIT_S = 120.0
 class MLflow:
     """Parameters, metrics by step, and the status of the run.
 
-    What the database holds already is not logged again, so that a run that goes on has each step once.
+    What the database holds already is not logged again, so that a run that continues has each step once.
     """
 
     packages = {"mlflow": "mlflow-skinny", "alembic": "alembic"}

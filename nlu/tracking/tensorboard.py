@@ -19,7 +19,7 @@ WITHOUT_TENSORFLOW = "tensorboard.compat.notf"
 class TensorBoard:
     """Scalars, histograms, the configuration and the results as text.
 
-    A run that goes on writes a further file, which says from which step on it replaces earlier ones.
+    A run that continues writes a further file, which says from which step on it replaces earlier ones.
     """
 
     packages = {"tensorboard": "tensorboard"}

@@ -31,7 +31,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Beginning:
-    """A run as it begins, or goes on."""
+    """A run as it begins, or continues."""
 
     name: str
     group: str | None
@@ -41,7 +41,7 @@ class Beginning:
     config: Mapping[str, Any]
     """by dotted key"""
     step: int
-    """the run goes on from here; whatever was told of later steps, before a kill, will be told once more"""
+    """the run continues from here; whatever was told of later steps, before a kill, will be told once more"""
     past: Callable[[], Iterable[Point]]
     """gives all points up to `step` anew, in their order, from the run's own tables"""
 
@@ -51,13 +51,13 @@ class Tracker(Protocol):
     the name that pip installs, and the `extra` of nlu that has them."""
 
     def start(self, beginning: Beginning) -> None:
-        """Open, or go on, so that each step is there once."""
+        """Begin or continue, so that each step is there once."""
 
     def log(self, point: Point) -> None:
         """Keep what is known of a step, which is told once; steps grow."""
 
     def flush(self) -> None:
-        """Have on disk whatever was logged: a state is saved next, and a run goes on from there."""
+        """Have on disk whatever was logged: a state is saved next, and a run continues from there."""
 
     def end(self, outcome: Outcome, results: Mapping[str, float]) -> None:
         """Close. `results` are the metrics of the best weights; a run that stopped or failed has none yet."""

@@ -1,7 +1,7 @@
 """Weights & Biases, offline: RUN/tracker/wandb holds what `wandb sync` sends where there is a network.
 
-The library writes 32 KiB at a time, and loses what it holds when the run is killed. So a run that goes on tells all of
-it again, from its own tables, to a new file of the same run, which takes the place of the former one.
+The library writes 32 KiB at a time, and loses what it holds when the run is killed. So a run that continues logs
+everything again, from its own tables, to a new file of the same run, which replaces the former one.
 """
 
 import os
@@ -71,7 +71,7 @@ class WandB:
         self._run.summary.update({**results, "outcome": outcome})
         status = 1 if outcome == "failed" else 0
         self._run.finish(exit_code=status)
-        # The process that writes goes on for a moment, and must not outlive this one, nor be cut off with it.
+        # The process that writes continues for a moment, and must not outlive this one, nor be cut off with it.
         wandb.teardown(exit_code=status)
 
 

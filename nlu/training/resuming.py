@@ -86,15 +86,15 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: T
     if "machine" not in saved:
         run = source_of(checkpoint).parent.parent
         raise CheckpointError(
-            f"{source_of(checkpoint)} was saved by an earlier version, and this one cannot go on with it; take its "
+            f"{source_of(checkpoint)} was saved by an earlier version, and this one cannot continue it; take its "
             f"weights with model.pretrained={run}/last"
         )
     if differences := [key for key in order_key if key not in PASSED_OVER and saved.get(key) != order_key[key]]:
         raise CheckpointError(
             *(_difference(key, saved.get(key), order_key[key]) for key in differences),
-            summary=f"{source_of(checkpoint)} stands at step {step} of a run that this one cannot go on with",
-            remedy="write the values of its config.yaml, with the same files, to go on, or take only its weights with "
-            "model.pretrained=RUN/last",
+            summary=f"{source_of(checkpoint)} stands at step {step} of a run that this one cannot continue",
+            remedy="write the values of its config.yaml, with the same files, to continue, or take only its weights "
+            "with model.pretrained=RUN/last",
         )
     _require_vocabulary(checkpoint, tokenizer)
     state, _ = stepper.saved.load(checkpoint)
@@ -159,6 +159,6 @@ def _difference(key: str, there: Any, here: Any) -> str:
     if key == "evaluated":
         return (
             "the rows that are scored while training, or what turns them into tokens and labels, are not those of that "
-            "run; those of data.test alone may differ"
+            "run; only those of data.test may differ"
         )
     return f"{key}: {there} there, {here} here"

@@ -120,7 +120,7 @@ def test_a_label_given_twice_is_refused(kind):
 def test_one_class_is_refused_and_a_file_that_max_rows_cut_is_named_as_the_cause():
     with pytest.raises(DataError, match=r"the labels \['a'\], but at least 2 are needed; check data.fields"):
         closed(Classes(files()), ["a", "a"])
-    with pytest.raises(DataError, match=r"data.max_rows=2 keeps the first rows .* sorted by label, it seems"):
+    with pytest.raises(DataError, match=r"data.max_rows=2 keeps only the first rows .* seems to be sorted by label"):
         closed(Classes(files(max_rows=2)), ["a", "a"])
     with pytest.raises(DataError, match=r"the labels \['a'\], but at least 2 are needed; check data.fields"):
         closed(Classes(files(max_rows=3)), ["a", "a"])

@@ -75,7 +75,9 @@ def test_seeds_beside_a_run_tell_how_much_one_of_them_is_worth() -> None:
     run = read_run(Path("all/seed-2"))
     assert recorded._seed(run.folder, run).says == "2; over 3 seeds accuracy is 0.6250 with sd 0.1250"
     alone = read_run(end_run(begin_run(Path("alone"), seed=7), 0.5))
-    assert recorded._seed(alone.folder, alone).says.startswith("7 alone; what another gives is not known")
+    assert recorded._seed(alone.folder, alone).says.startswith(
+        "only 7; seeds=5 shows how much the score depends on the seed"
+    )
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_of_a_run_that_nobody_touched_nothing_differs(name: str, tmp_path: Path)
     found = checks(with_code(trained(TASKS[name], tmp_path)))
     assert {name: check for name, check in found.items() if check.mark != "ok"} == {}
     if name != "retrieve":
-        assert found["neighbours"].says == "23 rows of dev: the same to the bit alone and among 32"
+        assert found["neighbours"].says == "23 rows of dev: the same to the bit by themselves and among 32"
         assert found["kept predictions"].says == "23 rows of dev: the same to the bit as the run kept"
     assert found["rows"].says.endswith("train 13, dev 23")
 

@@ -52,7 +52,7 @@ def test_the_same_failure_again_and_again_ends_a_search_that_had_begun_well(tmp_
     folder, all_fail = tmp_path / "s", ("lr=interval(0.001,1)", "fail_from=1", "hydra.sweeper.n_trials=9")
     said = search(folder, *all_fail, status=1)
     assert states(folder) == ["COMPLETE", "FAIL", "FAIL", "FAIL"]
-    ending = f"correct it, and the same command with hydra.sweep.dir={folder} goes on with the rest"
+    ending = f"correct it, and the same command with hydra.sweep.dir={folder} continues with the rest"
     assert f"trials 1, 2, 3 failed one after another with the same error, shown above; {ending}" in said
     # Whoever goes on believes to have corrected it: what happened before does not count.
     search(folder, *all_fail, "hydra.sweeper.stop_after_same_failures=2", status=1)

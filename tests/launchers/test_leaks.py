@@ -122,7 +122,7 @@ def test_lines_of_a_launcher_are_in_the_script_of_the_job_only(
     lines = f"hydra.launcher.setup=['login --with {SECRET}']"
     command(*sets(project), *SMALL, *KINDS["submission"], lines, "hydra.launcher.wait=false")
     said = capfd.readouterr()
-    assert "1 job goes on" in said.err and SECRET not in said.out + said.err
+    assert "1 job continues" in said.err and SECRET not in said.out + said.err
     found = holding(project)
     assert found and all(name.endswith(".sh") for name in found), f"its job could not run them otherwise: {found}"
     names = {path.name for path in (project / "s/.submitit").rglob("*")}

@@ -49,7 +49,7 @@ def test_one_run_is_left_to_a_launcher_and_collected_by_the_same_command_with_th
     own = (*sets(project), *SMALL, "optimizer.lr=3e-3")
     command(*own, LOCAL, LEFT, "hydra.run.dir=there")
     said = capfd.readouterr().err
-    assert "1 job goes on; python -m nlu.report --follow there follows, python -m nlu.jobs there --cancel" in said
+    assert "1 job continues; python -m nlu.report --follow there follows, python -m nlu.jobs there --cancel" in said
     (job,) = submitted(project / "there")
     assert job.ended is None and job.ticket is not None
     command(*own, LOCAL, "hydra.run.dir=there")
@@ -169,7 +169,7 @@ def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(proje
         command(*own, LEFT)
         said = capfd.readouterr().err
         host = submitted(project / "run")[0].ticket.id.split("/")[0]
-        assert "1 job of an earlier command found again" in said and "1 job goes on" in said
+        assert "1 job of an earlier command found again" in said and "1 job continues" in said
         assert f"nlu: run: it is a process of {host}, and can be cancelled there only" in said
         assert jobs_main(["run"]) == 0 and f"a process of {host}" in capfd.readouterr().out.replace("\n", " ")
         with pytest.raises(UserError, match="can be cancelled there only"):
@@ -306,7 +306,7 @@ def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_ag
     assert jobs_main([str(folder), "--cancel", "1"]) == 0
     # All have ended: there is nothing to leave, and they are collected.
     said = grid(project, *long, LEFT, status=75)
-    assert "job 1 (trainer.max_duration=100000st): cancelled" in said and "go on" not in said
+    assert "job 1 (trainer.max_duration=100000st): cancelled" in said and "--cancel cancels" not in said
     assert "1 of 2 jobs were stopped, to be continued: 1" in said
 
 
@@ -332,7 +332,7 @@ def test_a_signal_without_a_terminal_leaves_the_jobs_and_says_how_to_cancel_them
     until_steps(project / "run")
     os.killpg(process.pid, number)
     said = process.communicate(timeout=60)[1]
-    assert process.returncode == status and "1 job goes on; python -m nlu.report --follow run follows" in said
+    assert process.returncode == status and "1 job continues; python -m nlu.report --follow run follows" in said
     assert jobs_main([]) == 0 and "running" in capfd.readouterr().out
     assert jobs_main(["run", "--cancel"]) == 0
     assert jobs_main(["run"]) == 0 and "cancelled" in capfd.readouterr().out
@@ -367,7 +367,7 @@ def test_on_a_terminal_a_table_is_drawn_and_ctrl_c_asks_what_is_to_become_of_the
 def test_a_job_that_a_signal_meets_before_its_run_begins_returns_its_status(monkeypatch, capfd, name, status):
     """submitit would ignore the first, and the others would end its process without a word."""
     from hydra.core.singleton import Singleton
-    from hydra_plugins.queue_launcher import _impl
+    from hydra_plugins.queue_launcher import _job
 
     from nlu.launching.submitit_jobs import to_plain
 
@@ -375,8 +375,8 @@ def test_a_job_that_a_signal_meets_before_its_run_begins_returns_its_status(monk
         signal.raise_signal(signal.Signals[name])
         raise AssertionError("the signal was left unheard")
 
-    monkeypatch.setattr(_impl, "composed", composed)
-    job = _impl.SubmittedJob.__new__(_impl.SubmittedJob)
+    monkeypatch.setattr(_job, "composed", composed)
+    job = _job.SubmittedJob.__new__(_job.SubmittedJob)
     job.config = job.context = job.task = None
     job.is_single, job.command, job.singletons = True, ["nlu.train"], Singleton.get_state()
     before = signal.getsignal(signal.Signals[name])

@@ -77,7 +77,7 @@ def test_a_queue_that_is_away_when_jobs_are_to_be_cancelled_is_told_and_asked_by
     monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
     monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: "c")
     assert follow(sleep, failures=1, ctrl_c=2).word == "cancelled"
-    assert "local does not answer (connection refused), so jobs may go on; Ctrl-C asks" in capfd.readouterr().err
+    assert "local does not answer (connection refused), so jobs may continue; Ctrl-C asks" in capfd.readouterr().err
 
 
 def test_who_presses_ctrl_c_is_asked_each_time_and_may_leave_the_jobs(follow, capfd, monkeypatch):
@@ -88,7 +88,7 @@ def test_who_presses_ctrl_c_is_asked_each_time_and_may_leave_the_jobs(follow, ca
     with pytest.raises(Detached):
         follow(sleep, failures=0, ctrl_c=1)
     said = capfd.readouterr().err
-    assert asked == ["1 job has not ended"] * 3 and "cancelling 1 job" in said and "1 job goes on; " in said
+    assert asked == ["1 job has not ended"] * 3 and "cancelling 1 job" in said and "1 job continues; " in said
 
 
 def job_return(status: JobStatus, value: object) -> JobReturn:
@@ -134,7 +134,7 @@ def test_the_status_of_a_job_is_what_it_returned(state, outcome, status):
 
 def test_of_jobs_that_are_left_it_is_said_how_to_find_them_again(tmp_path):
     one, two = (left_sentence(count, tmp_path / "a b") for count in (1, 2))
-    assert one.startswith("1 job goes on; ") and two.startswith("2 jobs go on; ")
+    assert one.startswith("1 job continues; ") and two.startswith("2 jobs continue; ")
     assert f"nlu.report --follow '{tmp_path}/a b' follows" in one and f"nlu.jobs '{tmp_path}/a b' --cancel" in one
 
 

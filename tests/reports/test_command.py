@@ -83,7 +83,7 @@ def test_help_tells_the_sub_commands_and_each_has_its_own():
         ([], "required: DIR"),
         (["clean", ".", "--keep-best", "0"], "must be a whole number >= 1"),
         (["diff", "."], "required: B"),
-        (["diff", "a", "b", "c", "--examples", "3"], "two runs alone"),
+        (["diff", "a", "b", "c", "--examples", "3"], "only for two runs"),
         (["diff", "a", "a", "b"], "a is named twice"),
         (["errors", ".", "more"], "more: one argument too many"),
     ],

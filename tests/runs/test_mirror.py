@@ -282,7 +282,7 @@ def test_a_store_that_is_away_for_a_while_stops_no_training(
 
     def back_at_the_end(self: Mirror, limit_s: float) -> None:
         assert (tmp_path / "here/result.json").exists(), "training went to its end"
-        while "training goes on" not in (tmp_path / "here/log.txt").read_text():
+        while "training continues" not in (tmp_path / "here/log.txt").read_text():
             time.sleep(0.05)
         s3.start()
         wait(self, limit_s)

@@ -193,7 +193,7 @@ def test_predicting_goes_on_after_the_store_was_away(
     assert len(list((tmp_path / "cache").rglob("*.piece"))) == 1
     capsys.readouterr()
     predict(*arguments)
-    assert "going on: 1 pieces" in capsys.readouterr().err
+    assert "continuing: 1 pieces" in capsys.readouterr().err
     assert names(f"{stored.url}/away") == ["p.jsonl"] and not list((tmp_path / "cache").rglob("*.piece"))
 
 

@@ -235,7 +235,7 @@ def test_whoever_has_a_mirror_gives_up_what_its_last_holder_had_begun_to_upload(
     bucket.put(f"{key}/.ledger/conditional-put", b"first\n")
     mirror = Mirror(s3_url, tmp_path / "run", Ledger(ObjectStore(s3_url, "mirror")))
     (tmp_path / "run").mkdir()
-    with pytest.raises(UserError, match="and no run's mirror"):
+    with pytest.raises(UserError, match="and no mirror"):
         mirror.open(may_hold_a_run=True)
     bucket.delete(f"{key}/5/.ledger/0000000001.json")
     bucket.put(f"{key}/.ledger/0000000001.json", json.dumps(RELEASED).encode())

@@ -72,4 +72,5 @@ def serving(run: Path, *overrides: str, **environment: str) -> Iterator[Server]:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         status = process.wait(60)
-    assert status == 0 and "Traceback" not in "".join(server.said)
+    said = "".join(server.said)
+    assert status == 0 and "Traceback" not in said, f"status {status}: {said[-2000:]}"

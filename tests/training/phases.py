@@ -48,7 +48,7 @@ PHASES = {
 BETWEEN_FOLDS = "1 nlu.training.repeats _line"
 """after the first of several folds, before the second"""
 OF_JOBS = {
-    **PHASES, "compose": "1 hydra_plugins.queue_launcher._impl composed", "check": "1 nlu.config.entry.app prepare",
+    **PHASES, "compose": "1 hydra_plugins.queue_launcher._job composed", "check": "1 nlu.config.entry.app prepare",
 }  # fmt: skip
 """the same in a process that submitit starts, which composes for itself"""
 UPLOAD = "1 nlu.runs.mirror Mirror._wait"

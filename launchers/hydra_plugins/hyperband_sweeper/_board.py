@@ -69,9 +69,9 @@ def announce(board: Board, plan: SearchPlan, finished: int, begun: int) -> None:
     for warning in [*plan.warnings, *([sentence] if sentence else [])]:
         board.say(f"warning: {warning}", style="yellow")
     if finished or begun:
-        board.say(f"going on: {counted(finished, 'trial')} finished, {begun} begun")
+        board.say(f"continuing: {counted(finished, 'trial')} finished, {begun} begun")
     else:
-        board.say(f"to go on after a break: the same command with hydra.sweep.dir={plan.folder}")
+        board.say(f"to continue after a break: the same command with hydra.sweep.dir={plan.folder}")
 
 
 class Idle:

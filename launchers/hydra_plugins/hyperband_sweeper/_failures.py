@@ -60,7 +60,7 @@ class Failures:
         self.last_error = error
         if not self.limit or len(self.alike) < self.limit:
             return
-        key = "hydra.sweeper.stop_after_same_failures=0 goes on in spite of them"
+        key = "hydra.sweeper.stop_after_same_failures=0 continues in spite of them"
         if ended_count == len(self.alike):
             raise FailuresEndSearch(
                 f"the first {counted(ended_count, 'trial')} failed with the same error, shown above; correct it, and "
@@ -68,7 +68,7 @@ class Failures:
             )
         raise FailuresEndSearch(
             f"trials {', '.join(map(str, self.alike))} failed one after another with the same error, shown above; "
-            f"correct it, and the same command with hydra.sweep.dir={self.folder} goes on with the rest; {key}"
+            f"correct it, and the same command with hydra.sweep.dir={self.folder} continues with the rest; {key}"
         )
 
 

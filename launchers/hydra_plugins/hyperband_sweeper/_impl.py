@@ -188,7 +188,7 @@ class Search:
         self._set(number, LAUNCHES, launch)
         self.running[number] = Running(self.plan.folder / str(number), frozen, attempt, launch)
         self.idle.changed(len(self.running), self._remaining())
-        begun = "goes on" if frozen.last_step is not None or attempt else "started"
+        begun = "continues" if frozen.last_step is not None or attempt else "started"
         self.board.say(f"trial {number} {begun}: {parameters(values)}")
         self.plan.slots.launch(number, launch, self.plan.overrides(number, attempt, launch, values), need)
         return True
@@ -267,7 +267,7 @@ class Search:
         if self.plan.settings["on_failure"] == "stop":
             raise FailuresEndSearch(
                 f"trial {number} failed, as shown above, and hydra.sweeper.on_failure is stop; the same command with "
-                "hydra.sweeper.on_failure=continue goes on without it"
+                "hydra.sweeper.on_failure=continue leaves it out"
             )
         self.failures.failed(number, error, sum(trial.state in FINISHED for trial in self._trials()))
 
@@ -306,7 +306,7 @@ class Search:
         elif ended.refusal is not None:
             raise UserError(
                 f"trial {ended.number}: {ended.refusal}{REMEDY}, and the same command with "
-                f"hydra.sweep.dir={self.plan.folder} goes on"
+                f"hydra.sweep.dir={self.plan.folder} continues"
             )
         elif ended.never_began:
             raise UserError(
@@ -378,7 +378,7 @@ class Search:
         sys.stdout.flush()
 
     def require_an_end(self) -> None:
-        """End with status 1 where no trial ran to its end: a script that goes on with the best one has none."""
+        """End with status 1 where no trial ran to its end: a script that continues with the best one has none."""
         trials = self._trials()
         if not any(trial.state == TrialState.COMPLETE for trial in trials):
             pruned = sum(trial.state == TrialState.PRUNED for trial in trials)

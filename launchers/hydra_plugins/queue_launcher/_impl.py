@@ -3,24 +3,19 @@
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.singleton import Singleton
-from hydra.core.utils import JobReturn, JobStatus, filter_overrides, run_job, setup_globals
-from hydra.types import HydraContext, RunMode, TaskFunction
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from hydra.core.utils import JobReturn, JobStatus, filter_overrides
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
 
-from nlu.config import stopping
 from nlu.config.checks.resolve import resolve, without_hydra
 from nlu.config.entry.app import find_plugins
 from nlu.config.entry.grid import RECORD, current, job_name
 from nlu.config.errors import UserError
-from nlu.config.hydra_private import hide_saved_configs
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 from nlu.config.words import counted
 from nlu.launching.following import Detached, Follower, JobEnd, left_sentence
@@ -35,79 +30,15 @@ from nlu.launching.submissions import (
     without_resume,
 )
 from nlu.launching.waiting import pause, when_there_is_room
-from nlu.storage.redaction import LAUNCHER_LINES, command_text, hide_setting, is_secret_name
+from nlu.storage.redaction import command_text
 from nlu.storage.temporary import Pauses
+
+from ._job import SubmittedJob, composed
 
 AGAIN_S = Pauses(1.0, 60.0, 7)
 """the pauses after which a queue that did not answer a submission is asked again"""
 CUT_SHORT = ("cancelled", "lost", "stopped")
 """the ends after which a command with resume= submits a job again at once"""
-_COPYING = threading.Lock()
-"""OmegaConf takes nodes out of their tree while it copies them, and several threads launch trials."""
-
-
-class SubmittedJob:
-    """What a process of a job calls: it composes the job as Hydra's launchers do, and runs it. submitit pickles it."""
-
-    def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, *, is_single: bool):
-        self.context, self.task, self.is_single = context, task, is_single
-        self.command = [hide_setting(argument) for argument in current_command()]
-        with _COPYING:
-            self.config = for_jobs(config)
-            # A copy of the singletons, in which HydraConfig has the configuration with all that `for_jobs` removes.
-            self.singletons = Singleton.get_state()
-        if (holder := self.singletons["instances"].get(HydraConfig)) is not None:
-            holder.cfg = self.config
-
-    def __call__(self, job: Job) -> JobReturn:
-        import submitit
-
-        Singleton.set_state(self.singletons)
-        setup_globals()
-        hide_saved_configs()
-        # A run records the command of the user, not the one by which a queue starts Python.
-        sys.argv = list(self.command)
-        # submitit's own handlers ignore SIGTERM, and a job that dies of another signal leaves no word.
-        with stopping.listening():
-            try:
-                config = composed(self.config, self.context, job.number, job.overrides, is_single=self.is_single)
-                with read_write(config.hydra), open_dict(config.hydra.job):
-                    config.hydra.job.id = submitit.JobEnvironment().job_id
-                return run_job(
-                    hydra_context=self.context,
-                    task_function=self.task,
-                    config=config,
-                    job_dir_key="hydra.run.dir" if self.is_single else "hydra.sweep.dir",
-                    job_subdir_key=None if self.is_single else "hydra.sweep.subdir",
-                )
-            except stopping.Stopped as stopped:
-                print(f"nlu: {stopping.sentence(stopped)}; the same command continues", file=sys.stderr)
-                returned = JobReturn(status=JobStatus.COMPLETED)
-                returned.return_value = stopping.exit_code(stopped)
-                return returned
-
-    def checkpoint(self, job: Job) -> Any:
-        """Have submitit start the same job again, which continues from its folder."""
-        import submitit
-
-        return submitit.helpers.DelayedSubmission(self, job)
-
-
-def for_jobs(config: DictConfig) -> DictConfig:
-    """Return a configuration without secrets that its jobs do not need and that would lie in their files.
-
-    These are values of variables, which the jobs inherit, and the launcher's lines of shell.
-    """
-    found = config.copy()
-    with read_write(found.hydra), open_dict(found.hydra):
-        for name in [name for name in found.hydra.job.env_set if is_secret_name(str(name))]:
-            del found.hydra.job.env_set[name]
-        for key in LAUNCHER_LINES:
-            if lines := found.hydra.launcher.get(key):
-                found.hydra.launcher[key] = {} if OmegaConf.is_dict(lines) else []
-        own = [override for override in found.hydra.overrides.hydra if hide_setting(override) == override]
-        found.hydra.overrides.hydra = own
-    return found
 
 
 def _of_job(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,40 +46,9 @@ def _of_job(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key != "wait"}
 
 
-def current_command() -> list[str]:
-    """Return the command as the user gave it."""
-    grid = current()
-    return list(grid.command) if grid is not None and grid.command else list(sys.argv)
+class Launch:
+    """The jobs that a launcher was given, from their submission to their end; see `QueueLauncher.launch`."""
 
-
-def composed(
-    config: DictConfig, context: HydraContext, number: int, overrides: Sequence[str], *, is_single: bool
-) -> DictConfig:
-    """Return the configuration of a job. A single run gets the same one as without a launcher."""
-    found = context.config_loader.load_sweep_config(config, list(overrides))
-    with read_write(found.hydra), open_dict(found.hydra):
-        if is_single:
-            found.hydra.mode = RunMode.RUN
-        else:
-            found.hydra.job.num = number
-            found.hydra.job.id = f"job_id_for_{number}"
-    return found
-
-
-def launch(
-    name: str,
-    params: dict[str, Any],
-    job_overrides: Sequence[Sequence[str]],
-    first: int,
-    config: DictConfig,
-    context: HydraContext,
-    task: TaskFunction,
-) -> list[JobReturn]:
-    """Run the jobs on the queue of this name; see `QueueLauncher.launch`."""
-    return _Launch(name, params, job_overrides, first, config, context, task).run()
-
-
-class _Launch:
     def __init__(
         self,
         name: str,
@@ -210,6 +110,7 @@ class _Launch:
             return os.path.abspath(str(folder))
 
     def run(self) -> list[JobReturn]:
+        """Run the jobs; see `QueueLauncher.launch`."""
         if self.is_trial:
             # The sweeper has already asked what became of jobs of an earlier search.
             tickets = self._submit(self.jobs)

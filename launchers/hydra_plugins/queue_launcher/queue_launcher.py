@@ -40,12 +40,12 @@ class QueueLauncher(Launcher):
 
         With `wait=false` it returns an empty list. Raises JobRefused if the queue takes none of them.
         """
-        from ._impl import launch
+        from ._impl import Launch
 
         assert self.config is not None and self.hydra_context is not None and self.task_function is not None
-        return launch(
+        return Launch(
             self.queue, self.params, job_overrides, initial_job_idx, self.config, self.hydra_context, self.task_function
-        )
+        ).run()
 
 
 class LocalLauncher(QueueLauncher):
@@ -60,12 +60,3 @@ class SlurmLauncher(QueueLauncher):
 
     queue = "slurm"
     keys = config.SlurmLauncherConf
-
-
-def __getattr__(name: str) -> Any:
-    # An editable install from before PAI had a plugin of its own names the class here until it is installed again.
-    if name == "PaiLauncher":
-        from hydra_plugins.pai_launcher.pai_launcher import PaiLauncher
-
-        return PaiLauncher
-    raise AttributeError(name)

@@ -89,8 +89,8 @@ def read_overrides(path: Path) -> list[str]:
     """Return the arguments that stand one a line in a file, such as the file `overrides` of a run.
 
     A line is taken as it stands, without quotes for a shell, or as a run's file has it: each piece in quotes where it
-    needs them, and a backslash at the end of a line that goes on in the next. Empty lines, and those that begin with
-    `#`, are left out. Raises UserError where the file cannot be read.
+    needs them, and a backslash at the end of a line that continues on the next one. Empty lines, and those that begin
+    with `#`, are left out. Raises UserError where the file cannot be read.
     """
     try:
         text = path.expanduser().read_text(encoding="utf-8")

@@ -109,7 +109,7 @@ def run_grid(
 
 @contextmanager
 def _recorded(config: DictConfig) -> Iterator[None]:
-    """Leave the configuration of the grid in its folder; where the block refuses it, no folder with that alone."""
+    """Leave the configuration of the grid in its folder; if the block refuses it, no folder with only that."""
     folder = Path(config.hydra.sweep.dir)
     file, was_there = folder / "multirun.yaml", folder.exists()
     folder.mkdir(parents=True, exist_ok=True)

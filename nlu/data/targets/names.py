@@ -122,7 +122,7 @@ def require_names(names: Sequence[str], fewest: int, cut_to: int | None) -> None
     remedy = "check data.fields and data.train"
     if cut_to is not None:
         remedy = (
-            f"data.max_rows={cut_to} keeps the first rows of each file alone, which is sorted by label, it seems: set "
+            f"data.max_rows={cut_to} keeps only the first rows of each file, which seems to be sorted by label: set "
             "data.max_rows higher, or shuffle the rows of the file"
         )
     raise DataError(f"the training set has the labels {list(names)}, but at least {fewest} are needed; {remedy}")

@@ -1,8 +1,8 @@
 """Tags of any known scheme to BIO, and spans to BIO.
 
-A scheme says where a span begins and ends by the letter before its type: B begins, I and M go on, E and L end, S and U
-are a span of one unit. One rule reads them all, so that what differs between schemes is only which letters come
-together. See Ratinov and Roth, "Design Challenges and Misconceptions in Named Entity Recognition" (CoNLL 2009), 3.1.
+A scheme marks where a span begins and ends by the letter before its type: B begins, I and M continue, E and L end, S
+and U are a span of one unit. One rule reads them all; schemes differ only in the letters that occur together. See
+Ratinov and Roth, "Design Challenges and Misconceptions in Named Entity Recognition" (CoNLL 2009), 3.1.
 """
 
 from collections.abc import Iterable, Sequence

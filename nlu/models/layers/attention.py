@@ -2,7 +2,7 @@
 
 Axes: T tokens of all sequences, B sequences, L the length of one, H heads, E width of a head, D = H * E. In products
 also R rows of all sequences and heads, each E wide; N = sequences of a group * H, Q the queries of a sequence: L, or 1
-where only first tokens ask. O offsets of a key from a query.
+where only first tokens ask. O offsets of a key from a query (`nlu.models.layers.pattern`).
 """
 
 import inspect
@@ -22,6 +22,7 @@ from nlu.data.collate import to_device
 from nlu.data.ragged import ranges, starts_of
 from nlu.models.layers.dropout import dropout_mask
 from nlu.models.layers.linear import with_rows
+from nlu.models.layers.pattern import Pattern
 from nlu.models.layers.repeatable import repeatable
 from nlu.models.layers.torch_private import softmax_gradient
 
@@ -29,42 +30,9 @@ log = logging.getLogger(__name__)
 
 LENGTH_STEP = 8
 MIN_MATRICES = 2
-
-
 HEAD_STEP = 8
-OUTSIDE = torch.finfo(torch.float32).min / 2
-"""Score of a key outside the window. It is finite, since all keys of a padded query may lie outside."""
 Kernel = Callable[..., Tensor]
 """Called as torch.nn.attention.varlen.varlen_attn is."""
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """Attention by the offset of a key from a query: a window (local attention), a bias of scores, or both.
-
-    The products are still computed for every pair of tokens, so a window saves no time.
-    """
-
-    window: int | None = None
-    """a query attends to keys at most this many places before or after it; None = to all"""
-    bias_HO: Tensor | None = None
-    """Added to the scores after scaling; O is odd. Column O // 2 + (place of the key - place of the query) holds the
-    bias; offsets beyond the table take its first or last column. ALiBi and relative positions are such tables."""
-
-    def added(self, queries: int, keys: int, device: torch.device) -> Tensor:
-        """Return what is added to the scores of the first queries of a sequence; (H or 1, Q, L), float32."""
-        offsets_QL = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
-        added_HQL = torch.zeros(1, queries, keys, device=device)
-        if self.bias_HO is not None:
-            added_HQL = self.bias_HO.float()[:, self.columns(queries, keys, device)]
-        return added_HQL if self.window is None else added_HQL.masked_fill(offsets_QL.abs() > self.window, OUTSIDE)
-
-    def columns(self, queries: int, keys: int, device: torch.device) -> Tensor:
-        """Return the column of `bias_HO` for each query and key; (Q, L)."""
-        assert self.bias_HO is not None
-        offsets_QL = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
-        count = self.bias_HO.shape[1]
-        return (offsets_QL + count // 2).clamp(0, count - 1)
 
 
 class Attention(Protocol):
@@ -136,17 +104,16 @@ class AttentionInProducts:
 
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
         """Return the result for every token; (T, D)."""
-        bias_HO = None if pattern is None else pattern.bias_HO
+        bias_HO = pattern and pattern.bias_HO
         return _Products.apply(None, qkv_T3D, bias_HO, pattern, self._groups, self._tokens, self._tokens, dropout_p)
 
     def first_token_attention(
         self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float, pattern: Pattern | None = None
     ) -> Tensor:
         """Return the result for the first token of each sequence; (B, D)."""
-        bias_HO = None if pattern is None else pattern.bias_HO
-        return _Products.apply(
-            query_BD, key_value_T2D, bias_HO, pattern, self._groups, self._firsts, self._tokens, dropout_p
-        )
+        bias_HO = pattern and pattern.bias_HO
+        own = (pattern, self._groups, self._firsts, self._tokens, dropout_p)
+        return _Products.apply(query_BD, key_value_T2D, bias_HO, *own)
 
 
 @dataclass(frozen=True)

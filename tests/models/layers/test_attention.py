@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from nlu.models.layers.attention import (
-    AttentionInOneKernel,
-    Pattern,
-    attention_over,
-    attention_weights,
-    packed_kernel,
-)
+from nlu.models.layers.attention import AttentionInOneKernel, attention_over, attention_weights, packed_kernel
 from nlu.models.layers.dropout import dropout_mask
+from nlu.models.layers.pattern import Pattern
 from nlu.models.layers.repeatable import repeatable, repeatable_attention
 from tests.models.parts import Watch
 

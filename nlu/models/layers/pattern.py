@@ -1,0 +1,46 @@
+"""Attention by the offset of a key from a query: local attention, relative positions, ALiBi.
+
+Axes: H heads, Q queries of a sequence (its first tokens), L its keys, O offsets.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+OUTSIDE = torch.finfo(torch.float32).min / 2
+"""Score of a key outside the window. It is finite, since all keys of a padded query may lie outside."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A window (local attention), a bias of scores by offset, or both.
+
+    The products are still computed for every pair of tokens, so a window saves no time.
+    """
+
+    window: int | None = None
+    """a query attends to keys at most this many places before or after it; None = to all"""
+    bias_HO: Tensor | None = None
+    """Added to the scores after scaling; O is odd. Column O // 2 + (place of the key - place of the query) holds the
+    bias; offsets beyond the table take its first or last column. ALiBi and relative positions are such tables."""
+
+    def added(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        """Return what is added to the scores of the first queries of a sequence; (H or 1, Q, L), float32."""
+        added_HQL = torch.zeros(1, queries, keys, device=device)
+        if self.bias_HO is not None:
+            added_HQL = self.bias_HO.float()[:, self.columns(queries, keys, device)]
+        if self.window is None:
+            return added_HQL
+        return added_HQL.masked_fill(_offsets(queries, keys, device).abs() > self.window, OUTSIDE)
+
+    def columns(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        """Return the column of `bias_HO` for each query and key; (Q, L)."""
+        assert self.bias_HO is not None
+        count = self.bias_HO.shape[1]
+        return (_offsets(queries, keys, device) + count // 2).clamp(0, count - 1)
+
+
+def _offsets(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Return the place of each key less that of each query; (Q, L)."""
+    return torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
