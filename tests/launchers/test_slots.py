@@ -104,8 +104,8 @@ def test_an_hour_that_is_asked_for_is_an_hour(tmp_path, primary):
     assert timeout_min(tmp_path) == DAYS_60
 
 
-class OneAtATime(BasicLauncher):
-    """Stands for the launchers of others, of which nobody knows that they take launches from several threads."""
+class OfAnotherPackage(BasicLauncher):
+    """Stands for launchers that may not be thread-safe."""
 
     launches: ClassVar[list[tuple[int, int]]] = []
 
@@ -114,33 +114,21 @@ class OneAtATime(BasicLauncher):
         return super().launch(job_overrides, initial_job_idx)
 
 
-def test_a_launcher_that_takes_one_launch_at_a_time_gets_batches_of_consecutive_numbers(tmp_path, primary):
+def test_a_launcher_of_another_package_gets_one_trial_at_a_time(tmp_path, primary):
     primary("x: 1\n")
-    Plugins.instance().register(OneAtATime)
-    target = f"hydra.launcher._target_={OneAtATime.__module__}.OneAtATime"
+    Plugins.instance().register(OfAnotherPackage)
+    target = f"hydra.launcher._target_={OfAnotherPackage.__module__}.OfAnotherPackage"
     slots = slots_of(tmp_path, 4, "hydra/launcher=basic", target, "hydra.sweep.subdir='${hydra:job.num}'")
-    assert slots.count == 4 and not slots.is_threaded
-    assert slots.sentence(4).startswith("OneAtATime takes one launch at a time, so trials run in batches of 4, with")
-    # A trial that is given back comes out of turn.
-    for number in (3, 1, 7, 2):
+    assert slots.count == 1 and not slots.is_threaded
+    assert "OfAnotherPackage may not be called from several threads, so trials run one at a time" in slots.sentence(4)
+    for number in (3, 1):
         slots.launch(number, 1, [f"x={number}"])
-    assert slots.next_ended() is None
-    slots.hand_over()
-    assert OneAtATime.launches == [(1, 3), (7, 1)]
-    ended = list(iter(slots.next_ended, None))
-    assert [(one.number, one.value) for one in ended] == [(1, 10), (2, 20), (3, 30), (7, 70)]
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.isdigit()) == ["1", "2", "3", "7"]
-
-
-def test_what_such_a_launcher_raises_is_of_all_jobs_that_it_was_handed(tmp_path, primary):
-    primary("x: 1\n")
-    Plugins.instance().register(OneAtATime)
-    target = f"hydra.launcher._target_={OneAtATime.__module__}.OneAtATime"
-    slots = slots_of(tmp_path, 2, "hydra/launcher=basic", target)
-    for number in (0, 1):
-        slots.launch(number, 1, ["unknown=1"])
-    slots.hand_over()
-    assert [(one.number, one.never_began) for one in iter(slots.next_ended, None)] == [(0, True), (1, True)]
+        ended = slots.next_ended()
+        assert (ended.number, ended.value) == (number, 10 * number)
+    slots.launch(7, 1, ["unknown=1"])
+    assert slots.next_ended().never_began
+    assert OfAnotherPackage.launches == [(3, 1), (1, 1), (7, 1)]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.isdigit()) == ["1", "3"]
 
 
 def test_a_launcher_that_exits_in_its_thread_gives_its_slot_back(tmp_path, primary):

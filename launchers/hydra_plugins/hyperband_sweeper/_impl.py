@@ -150,9 +150,8 @@ class Search:
                 # Its GPUs are those that are free next: a trial that takes fewer does not overtake it again and again.
                 self.waiting.insert(0, number)
                 break
-            if not slots.is_threaded and not slots.is_batched:
+            if not slots.is_threaded:
                 self._collect()
-        slots.hand_over()
 
     def _next(self) -> int | None:
         """Take the trial for a free slot: one that waits and need not pause, else a new one; None if none may start."""

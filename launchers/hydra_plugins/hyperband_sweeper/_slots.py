@@ -1,5 +1,4 @@
-"""Starting jobs: one at a time in this process, each in a thread that waits for a launcher of its own, or in batches
-of a launcher that takes one launch at a time."""
+"""Start the jobs of a search: side by side, each in a thread with its own launcher, or one at a time."""
 
 import contextlib
 import contextvars
@@ -30,32 +29,32 @@ from nlu.sweeps.channel import last_line
 from ._gpus import Gpus, Need, visible_gpus
 
 SUBMITIT = "hydra_plugins.hydra_submitit_launcher."
-"""Launchers of another package whose code allows launches from several threads."""
+"""launchers of another package that can be called from several threads"""
 LOCAL = "hydra_plugins.queue_launcher.queue_launcher.LocalLauncher"
 REMEDY = "; correct what hydra.launcher sets"
 NO_TIMEOUT_MIN = 60 * 24 * 60
-"""What a local job has where nobody set the key: submitit's own default is an hour, which a trial may well take."""
+"""the limit of a local job if the key is not set: a trial may take longer than the hour that submitit allows"""
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A launch that returned."""
+    """A launch that has ended."""
 
     number: int
     launch: int
-    """which launch of this trial it was"""
+    """the number of this launch of the trial, from 1"""
     result: JobReturn | None
     error: BaseException | None
 
     @property
     def never_began(self) -> bool:
-        """Whether the launcher did not even start the job; submitit has its own errors for jobs that died."""
+        """Whether the launcher did not start the job. A job that died raises one of submitit's own errors."""
         return self.error is not None and not was_lost(self.error)
 
     @property
     def refusal(self) -> str | None:
-        """What the queue, or the command that hands jobs over, said when it refused this one."""
+        """The message with which the queue, or its command, refused the job."""
         if isinstance(self.error, JobRefused):
             return last_line(self.error).removesuffix(REMEDY)
         said = refusal_of(self.error)
@@ -63,7 +62,7 @@ class Ended:
 
     @property
     def failure(self) -> BaseException | None:
-        """What was raised in the job, or by the launcher."""
+        """The error that the job or the launcher raised."""
         if self.error is not None or self.result is None or self.result.status != JobStatus.FAILED:
             return self.error
         raised = raised_in(self.result)
@@ -75,30 +74,26 @@ class Ended:
 
     @property
     def reason(self) -> str:
-        """In a few words, why it ended without an outcome."""
+        """In a few words, why the trial has no outcome."""
         return last_line(self.failure) if self.failure is not None else f"it returned {self.value!r}"
 
 
 class Slots:
-    """Places for jobs. `launch` returns at once where jobs run elsewhere, and after the job where they run here.
+    """The slots of a search, each of which holds one job.
 
-    A launcher that takes one launch at a time is handed those that were launched since the last `hand_over` by that,
-    which returns when all of them have ended. On this machine no two jobs have a GPU in common: there are fewer places
-    where the GPUs do not suffice for `wanted` trials that take at least `least_gpus` each.
+    Launchers of queues are called from a thread per job, so `launch` returns at once. Any other launcher may not be
+    thread-safe: there is one slot, and `launch` returns after the job. Jobs on this machine never share a GPU, so there
+    are fewer than `wanted` slots if the GPUs do not suffice for trials with at least `least_gpus` each.
     """
 
-    def __init__(
-        self, config: DictConfig, context: HydraContext, task: TaskFunction, wanted: int, least_gpus: int = 1
-    ):  # fmt: skip
-        # OmegaConf takes nodes out of their tree while it copies them: no other thread may read this copy meanwhile.
+    def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, wanted: int, least_gpus: int = 1):
+        # OmegaConf detaches nodes from their tree while it copies them, so other threads must not read this copy.
         self._config, self._context, self._task = config.copy(), context, task
         self.target = str(config.hydra.launcher._target_)
         self.is_threaded = self.target.startswith(SUBMITIT) or self.target in queue_launchers()
-        self.is_batched = not self.is_threaded and self.target != BASIC and wanted > 1
         self.gpus = Gpus(visible_gpus() if self.is_local else [])
         self._least_gpus = least_gpus
-        self.count = self.gpus.at_once(least_gpus, wanted) if self.is_threaded or self.is_batched else 1
-        self._batch: list[tuple[int, int, list[str]]] = []
+        self.count = self.gpus.at_once(least_gpus, wanted) if self.is_threaded else 1
         self._ended: queue.Queue[Ended] = queue.Queue()
         self._is_timed = self.is_local and config.hydra.launcher.timeout_min is not None
 
@@ -107,13 +102,8 @@ class Slots:
         return self.target == LOCAL
 
     def sentence(self, wanted: int) -> str | None:
-        """Return what to say where trials run otherwise than each in its slot, as many as were asked for."""
+        """Return why fewer trials run at a time than were asked for; None if as many do."""
         name = self.target.rpartition(".")[2]
-        if self.is_batched:
-            return (
-                f"{name} takes one launch at a time, so trials run in batches of {self.count}, with consecutive "
-                "numbers; a free slot waits for its batch; hydra/launcher=submitit_local fills each at once"
-            )
         if self.count == wanted:
             return None
         if self.is_threaded:
@@ -122,74 +112,53 @@ class Slots:
                 f"hydra.sweeper.n_jobs is {wanted}, but trials take {each}, of which there are {len(self.gpus)}, so "
                 f"{self.count} run at a time; a GPU that CUDA_VISIBLE_DEVICES names twice is shared by two trials"
             )
+        why = "runs jobs in this process" if self.target == BASIC else "may not be called from several threads"
         return (
-            f"hydra.sweeper.n_jobs is {wanted}, but {name} runs jobs in this process, so trials run one at a time; "
+            f"hydra.sweeper.n_jobs is {wanted}, but {name} {why}, so trials run one at a time; "
             "hydra/launcher=submitit_local runs them side by side"
         )
 
     def next_ended(self, wait_s: float = 0.0) -> Ended | None:
-        """Take the next launch that has returned; None where none does within `wait_s` seconds."""
+        """Return the next launch that has ended, None if none does within `wait_s` seconds."""
         try:
             return self._ended.get(timeout=wait_s)
         except queue.Empty:
             return None
 
     def wait(self, wait_s: float) -> None:
-        """Return once a launch has returned, which is left for `next_ended`, or after `wait_s` seconds."""
+        """Return when a launch has ended, which `next_ended` will return, or after `wait_s` seconds."""
         if (ended := self.next_ended(wait_s)) is not None:
             self._ended.put(ended)
 
     def launch(self, number: int, launch: int, overrides: Sequence[str], need: Need = Need()) -> None:  # noqa: B008
-        """Start a job under its trial's number, for which GPUs must be free; its end comes through `next_ended`."""
+        """Start the job of a trial, for which GPUs must be free. `next_ended` returns how it ended."""
         own = [*overrides, *self._share_of_machine(number, need)]
-        if self.is_batched:
-            self._batch.append((number, launch, own))
-            return
         try:
             launcher = self._launcher()
         except Exception as error:
             self._ended.put(Ended(number, launch, None, error))
             return
         if not self.is_threaded:
-            # A run in this process minds signals itself, and is broken off where it does not.
+            # A run in this process handles signals itself; other code of the job is interrupted.
             with stopping.at_once():
                 self._ended.put(self._launched(launcher, number, launch, own))
             return
-        # The context says which search this is (nlu.launching.waiting).
+        # The context identifies the search (nlu.launching.waiting).
         work = partial(contextvars.copy_context().run, self._launch_apart, launcher, number, launch, own)
         threading.Thread(target=work, name=f"trial-{number}", daemon=True).start()
 
-    def hand_over(self) -> None:
-        """Hand over what was launched since the last time, consecutive numbers together, and wait for all of it."""
-        batch, self._batch = sorted(self._batch), []
-        while batch:
-            count = next(
-                (place for place in range(1, len(batch)) if batch[place][0] != batch[place - 1][0] + 1), len(batch)
-            )
-            together, batch = batch[:count], batch[count:]
-            results: Sequence[JobReturn | None] = [None] * count
-            error: Exception | None = None
-            try:
-                launcher = self._launcher()
-                with stopping.at_once():
-                    results = launcher.launch([own for _, _, own in together], initial_job_idx=together[0][0])
-            except Exception as raised:
-                error = raised
-            for (number, launch, _), result in zip(together, results, strict=True):
-                self._ended.put(Ended(number, launch, result, error))
-
     def _launch_apart(self, launcher: Launcher, number: int, launch: int, overrides: Sequence[str]) -> None:
-        # Ctrl-C is for the search, which then ends its jobs in order; what is started here inherits the mask.
+        # Only the search handles Ctrl-C, and ends its jobs itself. Processes that start here inherit the mask.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             ended = self._launched(launcher, number, launch, overrides)
         except BaseException as error:
-            # SystemExit would end this thread only, in silence, and the search would wait for it without end.
+            # SystemExit would end only this thread, without a message, and the search would wait for it forever.
             ended = Ended(number, launch, None, error)
         self._ended.put(ended)
 
     def freed(self, number: int) -> None:
-        """Take back what a job had of the machine."""
+        """Free the GPUs of a job that has ended."""
         self.gpus.give_back(number)
 
     @staticmethod
@@ -213,7 +182,7 @@ class Slots:
         return launcher
 
     def _share_of_machine(self, number: int, need: Need) -> list[str]:
-        """Return overrides that give a job on this machine GPUs of its own and its part of the cores."""
+        """Return the overrides that give a job on this machine its GPUs and its share of the cores."""
         if not self.is_local:
             return []
         shares = {}
@@ -225,22 +194,22 @@ class Slots:
 
 
 def queue_launchers() -> set[str]:
-    """Return the names of the launchers that hand jobs to a queue, also those of other packages."""
+    """Return the names of the launchers that hand jobs to a queue, including those of other packages."""
     found = Plugins.instance().discover(Launcher)
     return {f"{each.__module__}.{each.__name__}" for each in found if issubclass(each, QueueLauncher)}
 
 
 def quiet_launchers() -> None:
-    """Keep the launchers' own line about each job out of the console; the sweep has one of its own."""
+    """Hide the line that a launcher logs for each job: the search prints its own."""
     logging.getLogger(BASIC.rpartition(".")[0]).setLevel(logging.WARNING)
 
 
 def terminate_jobs() -> None:
-    """Send SIGTERM to the processes that submitit's local launcher started from here, which pass it on."""
+    """Send SIGTERM to the processes that submitit started from this one; they pass it on to their jobs."""
     children = Path(f"/proc/{os.getpid()}/task")
     for listing in children.glob("*/children"):
         found: list[str] = []
-        # A thread may end meanwhile, and its file goes with it.
+        # The thread may have ended, and its file with it.
         with contextlib.suppress(OSError):
             found = listing.read_text().split()
         for child in found:
