@@ -2,6 +2,8 @@
 
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +18,26 @@ from tests.warm import FOLDER, SESSION
 if TYPE_CHECKING:
     from tests.buckets import Server
 
+MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 4 << 30
+
+
+def to_memory() -> tempfile.TemporaryDirectory[str] | None:
+    """Have temporary files lie in memory, where there is enough of it and the environment names no other folder.
+
+    A run syncs each file that it leaves: on a disk that takes most of the time of a small one.
+    """
+    if "TMPDIR" in os.environ or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ENOUGH_BYTES:
+        return None
+    folder = tempfile.TemporaryDirectory(prefix="nlu-", dir=MEMORY)
+    # Some tests start processes of other users.
+    os.chmod(folder.name, 0o755)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder.name
+    return folder
+
+
 # Before any test module is read, since some of them keep the environment for the processes that they start.
 if "PYTEST_XDIST_WORKER" not in os.environ:
+    IN_MEMORY = to_memory()
     # Workers find in their environment what the process that starts them has set.
     CACHE = TemporaryDirectory(prefix="nlu-tests-")
     os.environ["NLU_CACHE"] = CACHE.name
