@@ -9,12 +9,14 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
@@ -44,7 +46,10 @@ NO_GLYPH = re.compile(r"Glyph (\d+) .*missing from")
 """the warning of matplotlib for a letter that no font has"""
 WARNED: list[str] = []
 """letters that the log named; a process warns once"""
-STYLE: Any = {
+BEST_COLOUR = "#c1121f"
+TITLE: Any = {"loc": "left", "fontsize": 10, "color": "#444444"}
+"""arguments of set_title"""
+STYLE: Mapping[str, Any] = {
     "font.size": 10,
     "text.parse_math": False,
     "axes.spines.top": False,
@@ -77,12 +82,19 @@ def new_figure(
     size_inches: tuple[float, float] = SIZE_INCHES,
     *,
     layout: Literal["tight", "constrained"] = "tight",
-    style: Any = STYLE,
+    style: Mapping[str, Any] = STYLE,
 ) -> tuple[Figure, Axes]:
     """Return a figure, of the usual size and style unless others are given, with one pair of axes."""
-    with rc_context({**style, "font.family": families()}):
+    with styled(style):
         figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH, layout=layout)
         return figure, figure.subplots()
+
+
+def styled(style: Mapping[str, Any] = STYLE) -> AbstractContextManager[None]:
+    """Return a context in which lines, texts and legends are created in this style and in the fonts of figures."""
+    # matplotlib types the keys as an enumeration of all settings.
+    settings: Any = {**style, "font.family": families()}
+    return rc_context(settings)
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
@@ -115,7 +127,7 @@ def drawn(figure: Figure, form: str, salt: str = "nlu") -> bytes:
     that no font of this machine has are logged once, and are boxes in the other formats.
     """
     content = io.BytesIO()
-    style = {**STYLE, "font.family": families(), "svg.fonttype": "none", "svg.hashsalt": salt}
+    style = {**STYLE, "svg.fonttype": "none", "svg.hashsalt": salt}
     # Equal figures must have equal bytes, so dates are left out.
     dated = {"svg": ("Date", "Creator", "Format", "Type"), "pdf": ("CreationDate",)}
     metadata = dict.fromkeys(dated.get(form, ()))
@@ -125,7 +137,7 @@ def drawn(figure: Figure, form: str, salt: str = "nlu") -> bytes:
         assert isinstance(text, Text)
         text.set_parse_math(False)
         text.set_fontfamily(families())
-    with rc_context(style), warnings.catch_warnings(record=True) as said:
+    with styled(style), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         figure.savefig(content, format=form, metadata=metadata)
     letters = set()
@@ -170,6 +182,11 @@ class _PowerAbove(ScalarFormatter):
     def get_offset(self) -> str:
         text = super().get_offset()
         return re.sub(r"1e(\S+)$", lambda found: f"×10{found[1].translate(SUPERSCRIPT)}", text)
+
+
+def thousands(axis: Axis) -> None:
+    """Write whole numbers with separators."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def logarithmic(axes: Axes) -> None:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from nlu.config.words import counted
-from nlu.display.canvas import SET_COLOURS, STYLE, drawn, new_figure, scientific, svg_of
+from nlu.display.canvas import SET_COLOURS, drawn, new_figure, scientific, styled, svg_of
 from nlu.display.figures import FEW_POINTS, smoothed
 from nlu.display.page import html_table, section, write_page
 from nlu.display.scores import MOST_SHOWN_CLASSES, confusion_figure, draw_calibration
@@ -287,5 +286,5 @@ def _legend(figure: Figure, axes: Axes) -> None:
     columns = max(1, min(len(labels), LEGEND_CHARACTERS // (longest + 6)))
     lines = -(-len(labels) // columns)
     figure.set_figheight(figure.get_figheight() + 0.19 * max(0, lines - 2))
-    with rc_context(STYLE):
+    with styled():
         figure.legend(handles, labels, loc="outside lower left", fontsize=8.5, ncols=columns, handlelength=2.4)

@@ -7,15 +7,23 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from nlu.display.canvas import SET_COLOURS, STYLE, families, logarithmic, new_figure, save_drawn, scientific
+from nlu.display.canvas import (
+    BEST_COLOUR,
+    SET_COLOURS,
+    TITLE,
+    logarithmic,
+    new_figure,
+    save_drawn,
+    scientific,
+    styled,
+    thousands,
+)
 from nlu.runs.records import Cell, read_rows, with_whole_windows
 
 Rows = Sequence[Mapping[str, Cell]]
@@ -29,7 +37,8 @@ MAX_LEGEND_CHARACTERS = 60
 FEW_POINTS = 40
 """up to this many points each is drawn as a dot, since a line through one or two points is invisible"""
 TRAIN_COLOUR = "#4c566a"
-BEST_COLOUR = "#c1121f"
+TITLE_PAD = 22
+"""points between a figure and its title, where the names of curves and epochs stand"""
 
 
 def draw_run(
@@ -61,7 +70,7 @@ def figures_of(
 
     def finished(draw: Callable[[], Figure | None]) -> Figure | None:
         # Lines and legends take their style from the settings that are active when they are created.
-        with rc_context({**STYLE, "font.family": families()}):
+        with styled():
             figure = draw()
             if figure is not None:
                 _finish_run_axes(figure.axes[0], run_dir, end, epoch_examples)
@@ -95,11 +104,11 @@ def lengths_figure(title: str, counts: Mapping[str, Sequence[int]], max_len: int
         axes.stairs(shares, edges, color=colour, fill=True, alpha=0.08)
     axes.axvline(max_len, color="#888888", linewidth=1.0, linestyle="--")
     _label_above(axes, max_len, f"max_len {max_len:,}")
-    axes.set_title(title, **_title_place())
+    axes.set_title(title, **TITLE, pad=TITLE_PAD)
     axes.set_xlabel(f"tokens per example (bins of {width})" if width > 1 else "tokens per example")
     axes.set_ylabel("share of examples")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
-    axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    thousands(axes.xaxis)
     axes.set_xlim(0, (longest + 1) * 1.02)
     axes.set_ylim(bottom=0)
     if axes.get_legend_handles_labels()[0]:
@@ -225,16 +234,16 @@ def _gradient_figure(train: Rows) -> Figure | None:
         logarithmic(figure.axes[0])
     _, clipped = _points(train, "clipped")
     if len(clipped):
-        figure.axes[0].set_title(f"{clipped.mean():.1%} of steps clipped", loc="right", fontsize=10, pad=22)
+        figure.axes[0].set_title(f"{clipped.mean():.1%} of steps clipped", loc="right", fontsize=10, pad=TITLE_PAD)
     return figure
 
 
 def _finish_run_axes(axes: Axes, run_dir: Path, end: int, epoch_examples: int) -> None:
-    axes.set_title(run_dir.resolve().name, **_title_place())
+    axes.set_title(run_dir.resolve().name, **TITLE, pad=TITLE_PAD)
     axes.set_xlabel("examples seen")
     axes.set_xlim(0, max(end, 1) * 1.03)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    thousands(axes.xaxis)
     _draw_epochs(axes, end, epoch_examples)
 
 
@@ -281,14 +290,6 @@ def _label_above(axes: Axes, x: float, text: str) -> None:
         fontsize=8,
         color="#777777",
     )
-
-
-def _title_place() -> dict[str, Any]:
-    return {"loc": "left", "fontsize": 10, "color": "#444444", "pad": 22}
-
-
-def _thousands(value: float, _position: int | None = None) -> str:
-    return f"{value:,.0f}"
 
 
 def _last_nonzero(counts: Sequence[int]) -> int:

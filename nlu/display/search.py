@@ -12,13 +12,23 @@ from string import Template
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
-from nlu.display.canvas import SIZE_INCHES, STYLE, families, new_figure, save_figure, svg_of
+from nlu.display.canvas import (
+    BEST_COLOUR,
+    SIZE_INCHES,
+    STYLE,
+    TITLE,
+    new_figure,
+    save_figure,
+    styled,
+    svg_of,
+    thousands,
+)
 from nlu.display.page import part, section, write_page
 from nlu.display.tables import count_text, metric_text
 from nlu.display.trials import SearchedKey, Summary, TrialRow, duration_text, written
@@ -35,10 +45,10 @@ POINTER_WIDTH = 10.0
 MARK_GAP = 0.05
 """marks closer than this to an end of an axis would overlap its text"""
 COLOURS = {"complete": "#0072b2", "pruned": "#a0a0a0", "running": "#e69f00", "waiting": "#e69f00"}
-BEST_COLOUR = "#c1121f"
+
 FAILED_COLOUR = "#7a1f1f"
 SHADES = "Blues"
-LEGENDS_OUTSIDE: Any = {**STYLE, "legend.frameon": False}
+LEGENDS_OUTSIDE = {**STYLE, "legend.frameon": False}
 """the style of figures whose legend stands beside the axes"""
 AFTER_SECTIONS = """\
 <div id="tip" role="status" hidden></div>
@@ -60,7 +70,7 @@ def draw_figures(summary: Summary, importances: dict[str, float]) -> dict[str, F
     """Draw history, intermediate, parallel and importances, as far as they have something to show."""
     valued = [trial for trial in summary.trials if trial.value is not None]
     found: dict[str, Figure] = {}
-    with rc_context({**LEGENDS_OUTSIDE, "font.family": families()}):
+    with styled(LEGENDS_OUTSIDE):
         if valued:
             found["history"] = _history(summary, valued)
         if any(trial.steps for trial in valued):
@@ -88,11 +98,11 @@ def _figure(size_inches: tuple[float, float] = SIZE_INCHES) -> tuple[Figure, Axe
 
 
 def _finish(axes: Axes, summary: Summary, xlabel: str) -> None:
-    axes.set_title(f"{summary.name}  ({summary.counts})", loc="left", fontsize=10, color="#444444")
+    axes.set_title(f"{summary.name}  ({summary.counts})", **TITLE)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(summary.metric)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    thousands(axes.xaxis)
 
 
 def _history(summary: Summary, valued: list[TrialRow]) -> Figure:
@@ -234,7 +244,7 @@ def _parallel(summary: Summary, valued: list[TrialRow]) -> Figure:
     axes.set_xlim(-0.35, len(params) + 0.6)
     best_words = "" if best is None else f"red: the best, trial {best}; "
     title = f"{summary.name}  ({best_words}the darker the better; dashed: not complete)"
-    axes.set_title(title, loc="left", fontsize=10, color="#444444")
+    axes.set_title(title, **TITLE)
     return figure
 
 
@@ -319,7 +329,7 @@ def _importances(importances: dict[str, float]) -> Figure:
 
 
 def write_search_page(
-    path: Path, summary: Summary, figures: Mapping[str, Figure], remark: str, command: str | bool
+    path: Path, summary: Summary, figures: Mapping[str, Figure], remark: str, command: str | None
 ) -> None:
     """Write the page of a search, whose script makes the table and highlights the trial under the pointer.
 
@@ -344,7 +354,7 @@ def write_search_page(
     write_page(path, summary.name, summary.counts, sections, look="search", facts=_facts(summary, command), after=after)
 
 
-def _facts(summary: Summary, command: str | bool) -> str:
+def _facts(summary: Summary, command: str | None) -> str:
     best = summary.best
     spent = sum(trial.examples or 0 for trial in summary.trials)
     wall_s = sum(trial.wall_s or 0.0 for trial in summary.trials)
@@ -355,7 +365,7 @@ def _facts(summary: Summary, command: str | bool) -> str:
     ]
     lines = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts)
     text = f'<dl class="facts">{lines}</dl>'
-    return text + (f"<pre class='command'>{html.escape(str(command))}</pre>" if command else "")
+    return text + (f"<pre class='command'>{html.escape(command)}</pre>" if command else "")
 
 
 def _data(summary: Summary) -> dict[str, object]:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nlu.config.words import counted
-from nlu.display.canvas import SET_COLOURS, STYLE, families, new_figure, svg_of
+from nlu.display.canvas import SET_COLOURS, STYLE, new_figure, styled, svg_of, thousands
 from nlu.display.page import html_list, html_table, section, write_page
 from nlu.display.survey_tables import SurveyTable, survey_tables
 
@@ -36,7 +35,7 @@ TEXT_COLOUR, GRID_COLOUR = "#010203", "#010204"
 ON_PAGE = {TEXT_COLOUR: "currentColor", GRID_COLOUR: "var(--line)"} | {
     colour: f"var(--set-{place})" for place, colour in enumerate(SET_COLOURS)
 }
-THEME: Any = {
+THEME = {
     **STYLE,
     "text.color": TEXT_COLOUR,
     "axes.labelcolor": TEXT_COLOUR,
@@ -135,7 +134,7 @@ def _bad(record: Mapping[str, Any]) -> Iterable[str]:
 def draw_survey(record: Mapping[str, Any]) -> dict[str, str]:
     """Return the figures by name: labels, lengths, characters, cuts, classes; labels only if they are names."""
     sets: Sets = record["sets"]
-    with rc_context({**THEME, "font.family": families()}):
+    with styled(THEME):
         figures = {
             "labels": _labels(sets),
             "lengths": _histogram(sets, "length_histogram", f"{record['unit']} of a row", record["max_len"]),
@@ -224,7 +223,7 @@ def _histogram(sets: Sets, key: str, across: str, max_len: int | None) -> Figure
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     _percent(axes.yaxis)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    thousands(axes.xaxis)
     axes.legend(fontsize=8)
     return figure
 

@@ -21,7 +21,7 @@ from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.inference.locate import LABELS, Located
 from nlu.metrics.kinds import Kind, kind_named
 from nlu.models.adapter import Adapter
-from nlu.models.formats.pretrained import current_names, open_pretrained
+from nlu.models.formats.pretrained import open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.reports.runs import saved_config
 from nlu.runs.checkpoint import SCORE
@@ -102,7 +102,7 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
         raise CheckpointError(f"{located.checkpoint} has lost its tokenizer; give another checkpoint of the run")
     source = open_pretrained(str(checkpoint), "run")
     model = assemble(config, task, target, known["layout"], tokenizer.vocab_size, source)
-    tensors = {**current_names(source.tensors()), **_average(checkpoint, located.checkpoint)}
+    tensors = {**source.tensors(), **_average(checkpoint, located.checkpoint)}
     adapter: Adapter = build(config.adapter, trusted=trusted)
     if merged:
         tensors = adapter.merged(tensors)
@@ -152,8 +152,7 @@ def _average(checkpoint: Path, shown: Path) -> dict[str, Tensor]:
     if (checkpoint / AVERAGE).is_file():
         return load_file(checkpoint / AVERAGE)
     state = checkpoint / "state.json"
-    # Older states do not list the parts that they were saved with.
-    if state.is_file() and "average" in json.loads(state.read_text(encoding="utf-8")).get("parts", ()):
+    if state.is_file() and "average" in json.loads(state.read_text(encoding="utf-8"))["parts"]:
         raise CheckpointError(
             f"{shown} was saved with {AVERAGE}, the moving average that it predicts with, but the file is missing; use "
             "the run's best checkpoint, or train it again"

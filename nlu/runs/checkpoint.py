@@ -216,8 +216,7 @@ class Saved:
         file = self.folder / f"{part}.safetensors"
         with safe_open(file, "pt") as opened:
             step = (opened.metadata() or {}).get(STEP)
-        # Older ones do not say.
-        if step is not None and step != str(self.state.step):
+        if step != str(self.state.step):
             raise ValueError(f"{file.name} is of step {step}, state.json of step {self.state.step}")
         return load_file(file)
 
@@ -236,9 +235,7 @@ def opened_last(path: Path) -> Iterator[Saved]:
         )
     try:
         saved = json.loads((path / "state.json").read_text())
-        # Older states do not say what they consist of.
-        parts = saved.get("parts") or [file.stem for file in path.glob("*.safetensors")]
-        yield Saved(path, State.from_json(saved["state"]), saved["order"], frozenset(parts))
+        yield Saved(path, State.from_json(saved["state"]), saved["order"], frozenset(saved["parts"]))
     except (OSError, KeyError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
         raise damaged(shown, error) from error
 

@@ -85,10 +85,10 @@ def test_the_table_names_folders_from_the_place_of_the_search(tmp_path, capsys):
 
 def test_trials_are_printed_best_first_with_what_they_cost(tmp_path, capsys):
     study = study_of(mixed, 12)
-    write_summary(study, tmp_path, metric="dev/accuracy")
+    write_summary(study, tmp_path)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     header = next(place for place, line in enumerate(lines) if line[:1] == ["trial"])
-    assert lines[header][:5] == ["trial", "state", "dev/accuracy", "examples", "wall"]
+    assert lines[header][:5] == ["trial", "state", "value", "examples", "wall"]
     best = lines[header + 1]
     assert best[:6] == [str(study.best_trial.number), "complete", f"{study.best_value:.4f}", "4,000", "30.0", "s"]
     assert [line[1] for line in lines[header + 1 : header + 13]] == sorted(

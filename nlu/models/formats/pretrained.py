@@ -168,16 +168,6 @@ def _config(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def current_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return a run's tensors under the names that TaskModel has now; runs before heads had names call theirs
-    `classifier`."""
-    former = "classifier."
-    return {
-        "head.linear." + name.removeprefix(former) if name.startswith(former) else name: value
-        for name, value in tensors.items()
-    }
-
-
 def load_into(
     model: TaskModel, source: Pretrained, labels: list[str] | None = None, trusted: Sequence[str] = ()
 ) -> None:
@@ -189,7 +179,7 @@ def load_into(
     """
     own = model.state_dict()
     if source.is_run:
-        theirs = current_names(source.tensors())
+        theirs = source.tensors()
         if node := (source.labels() or {}).get("adapter"):
             theirs = build(node, trusted=trusted).merged(theirs)
         if labels is not None and not _is_trained_for(source, model.layout, labels):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,20 +12,13 @@ TRIALS, PAGE, BEST = "trials.tsv", "index.html", Path("experiment") / "best.yaml
 FOLDER = "summary"
 
 
-def write_summary(
-    study: optuna.Study, folder: Path, *, metric: str | None = None, overrides: Sequence[str] = (),
-    program: str = "python -m nlu.train",
-) -> None:  # fmt: skip
-    """Print the trials of a study, best first, and write them down in the folder of its sweep.
+def write_summary(study: optuna.Study, folder: Path) -> None:
+    """Print the trials of a study, best first, and write its summary into the folder of the search.
 
-    `summary/trials.tsv` has a row a trial, `summary/*.png` are figures, `summary/index.html` is one page without any
-    other file, and `experiment/best.yaml` is the best trial as an experiment of its own (`--config-dir FOLDER
-    experiment=best`). Where no trial has completed there is no best.yaml and an older one goes; a figure that has
-    nothing to show is left out, with a sentence in the page.
-
-    `metric` names the value; without it the result of a run does. `overrides` are those that all trials share; they
-    are asked only where the best trial's own folder does not tell what it ran. Writes anew whatever an earlier call
-    left.
+    `summary/trials.tsv` has a row for each trial, `summary/*.png` are figures, `summary/index.html` is a page that
+    needs no other file, and `experiment/best.yaml` is the best trial as an experiment (`--config-dir FOLDER
+    experiment=best`). A figure without content is left out, with a sentence in the page. The files of an earlier call
+    are replaced; without a complete trial, best.yaml is removed.
     """
     from nlu.config.words import path_text
     from nlu.display.search import draw_figures, write_figures, write_search_page
@@ -36,9 +28,9 @@ def write_summary(
     from nlu.sweeps.summary.importance import importances_of
     from nlu.sweeps.summary.trials import read_summary
 
-    summary = read_summary(study, metric)
+    summary = read_summary(study)
     importances, reason = importances_of(study)
-    command = write_best(summary, folder / BEST, overrides) and best_command(program, folder, summary, overrides)
+    command = best_command(folder, summary) if write_best(summary, folder / BEST) else None
     write_trials(folder / FOLDER / TRIALS, summary, folder)
     figures = draw_figures(summary, importances)
     pictures = write_figures(folder / FOLDER, figures)

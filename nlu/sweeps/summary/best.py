@@ -1,10 +1,10 @@
-"""The best trial as an experiment file: everything its command line said, in a form that can be kept."""
+"""The best trial as an experiment file that contains everything its command line set."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +20,21 @@ from nlu.display.trials import Summary, TrialRow, written
 from nlu.storage.files import write_text
 
 NOT_KEPT = ("trial", "resume", "dry_run", "mirror", "hydra")
-"""What belongs to the run, not to the experiment."""
+"""keys of the run, not of the experiment"""
 
 
-def write_best(summary: Summary, path: Path, shared: Sequence[str] = ()) -> bool:
+def write_best(summary: Summary, path: Path) -> bool:
     """Write the best trial as an experiment, FOLDER/experiment/NAME.yaml; returns whether there is one.
 
-    Its first lines tell the command that runs it. Without a best trial an older file goes. The same stands in
-    trial_NUMBER.yaml, which another best trial does not replace.
+    The first lines contain the command that runs it. A copy, trial_NUMBER.yaml, stays when another trial becomes the
+    best. Without a best trial, an existing file is removed.
     """
     trial = summary.best
     if trial is None:
         path.unlink(missing_ok=True)
         return False
-    flags, overrides = _spoken(trial, shared)
-    chosen, late = _choices(flags), _later_groups()
+    flags, overrides = _arguments(trial)
+    is_group, late = _group_test(flags), _later_groups()
     added: list[Any] = []
     overridden: list[dict[str, Any]] = []
     late_choices: list[dict[str, Any]] = []
@@ -42,9 +42,9 @@ def write_best(summary: Summary, path: Path, shared: Sequence[str] = ()) -> bool
     for override in overrides:
         key = str(override.key_or_group)
         if key == "experiment":
-            # Its own choices stand before those of the command line, which overrode them.
+            # The choices of an experiment come first: the command line overrides them.
             added.insert(0, str(override.value()))
-        elif not override.is_delete() and chosen(key) and isinstance(override.value(), (str, QuotedString)):
+        elif not override.is_delete() and is_group(key) and isinstance(override.value(), (str, QuotedString)):
             group = override.get_key_element().lstrip("+")
             if group in late:
                 choices, content = _content(group, _plain(override.value()))
@@ -55,44 +55,44 @@ def write_best(summary: Summary, path: Path, shared: Sequence[str] = ()) -> bool
                 overridden.append({f"override /{group}": _plain(override.value())})
         elif not override.is_delete():
             _put(body, key, _plain(override.value()))
-    # What the command line chose stands before what a choice of its brought along.
-    spoken = {group for entry in overridden for group in entry}
-    overridden += [entry for entry in late_choices if not spoken & entry.keys()]
+    # A choice on the command line takes precedence over one that another choice includes.
+    explicit = {group for entry in overridden for group in entry}
+    overridden += [entry for entry in late_choices if not explicit & entry.keys()]
     content = yaml.safe_dump({"defaults": [*added, *overridden, "_self_"], **body}, allow_unicode=True, sort_keys=False)
     value = f"{summary.metric} {metric_text(trial.value)}"
     for name in (path.stem, f"trial_{trial.number}"):
-        command = best_command("python -m nlu.train", path.parent.parent, summary, shared, name)
+        command = best_command(path.parent.parent, summary, name)
         header = f"# @package _global_\n# {command}\n# The best of {summary.counts}: trial {trial.number}, {value}.\n"
         write_text(path.with_stem(name), header + content)
     return True
 
 
-def best_command(program: str, folder: Path, summary: Summary, shared: Sequence[str] = (), name: str = "best") -> str:
-    """Return the command that runs NAME.yaml, with what a file cannot say: folders of choices, deleted keys."""
+def best_command(folder: Path, summary: Summary, name: str = "best") -> str:
+    """Return the command that runs NAME.yaml, with what the file cannot contain: folders of choices, deleted keys."""
     assert summary.best is not None, "there is a best trial"
-    flags, overrides = _spoken(summary.best, shared)
+    flags, overrides = _arguments(summary.best)
     deleted = [str(override.input_line) for override in overrides if override.is_delete()]
     parts = [f"--config-dir={path_text(folder)}", f"experiment={name}", *deleted]
-    # Hydra takes one --config-dir; further places are searched too.
+    # Hydra accepts one --config-dir, so the others become its search path.
     if places := [os.path.abspath(flag.partition("=")[2]) for flag in flags]:
         parts.append(f"hydra.searchpath=[{','.join(f'file://{place}' for place in places)}]")
-    return " ".join([program, *map(shlex.quote, parts)])
+    return shlex.join(["python", "-m", "nlu.train", *parts])
 
 
-def _spoken(trial: TrialRow, shared: Sequence[str]) -> tuple[list[str], list[Override]]:
-    """The flags and overrides of a trial: of its run folder, or else the shared ones and its parameters."""
+def _arguments(trial: TrialRow) -> tuple[list[str], list[Override]]:
+    """Return the flags and overrides in the folder of a trial; without a folder, its drawn values."""
     file = Path(trial.folder or "") / "overrides"
     if trial.folder and file.is_file():
         texts = shlex.split(file.read_text(encoding="utf-8"))
     else:
-        texts = [*shared, *(quoted(f"{name}={written(value)}") for name, value in trial.params.items())]
+        texts = [quoted(f"{name}={written(value)}") for name, value in trial.params.items()]
     flags = [text for text in texts if text.startswith("--config-dir=")]
     parsed = OverridesParser.create().parse_overrides([text for text in texts if not text.startswith("--")])
     return flags, [override for override in parsed if override.key_or_group.split(".")[0] not in NOT_KEPT]
 
 
-def _choices(flags: Sequence[str]) -> Any:
-    """A function that tells whether a key is a group to choose from."""
+def _group_test(flags: Sequence[str]) -> Callable[[str], bool]:
+    """Return a function that tells whether a key is a config group."""
     places = [conf_dir(), *(Path(flag.partition("=")[2]) for flag in flags)]
 
     def is_group(key: str) -> bool:
@@ -102,14 +102,14 @@ def _choices(flags: Sequence[str]) -> Any:
 
 
 def _later_groups() -> list[str]:
-    """The groups that are composed after the experiment, which can therefore not choose from them."""
+    """Return the groups that are composed after the experiment, which therefore cannot choose from them."""
     defaults = yaml.safe_load((conf_dir() / "train.yaml").read_text(encoding="utf-8"))["defaults"]
     names = [next(iter(entry)) for entry in defaults if isinstance(entry, dict)]
     return [name for name in names[names.index("experiment") + 1 :] if not name.startswith("override ")]
 
 
 def _content(group: str, choice: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What a choice of such a group overrides in other groups, and the keys that it sets."""
+    """Return what a choice of a later group overrides in other groups, and the keys that it sets."""
     text = (conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")
     content = yaml.safe_load(text) or {}
     choices = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]

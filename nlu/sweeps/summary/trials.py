@@ -31,29 +31,27 @@ class OfNumbers(Protocol):
     log: bool
 
 
-def read_summary(study: optuna.Study, metric: str | None = None) -> Summary:
-    """Read a study whole, once."""
+def read_summary(study: optuna.Study) -> Summary:
+    """Read all trials of a study."""
     from optuna.study import StudyDirection
 
     trials = study.get_trials(deepcopy=False)
     maximize = study.direction == StudyDirection.MAXIMIZE
     place = study.user_attrs.get(FOLDER)
     rows = [replace(row, folder=_folder_here(row, place)) for row in (_row(trial, maximize) for trial in trials)]
-    return Summary(
-        name=study.study_name, metric=metric or _metric_of(rows) or "value", maximize=maximize, trials=rows,
-        params=list(_parameters(trials)),
-    )  # fmt: skip
+    params = list(_parameters(trials))
+    return Summary(study.study_name, _metric_of(rows) or "value", maximize=maximize, trials=rows, params=params)
 
 
 def _folder_here(row: TrialRow, place: str | None) -> str | None:
-    """Return the folder of a trial's run; of one that ran elsewhere that into which it was brought back."""
+    """Return the folder of a trial's run: if it ran elsewhere, the folder to which it was copied back."""
     if row.folder and place and not Path(row.folder).is_dir() and (own := Path(place) / str(row.number)).is_dir():
         return str(own)
     return row.folder
 
 
 def _metric_of(rows: list[TrialRow]) -> str | None:
-    """What the value of the trials is, by the result of a run that left one; None where no folder is in reach."""
+    """Return the metric of the trials, from the first result that can be read here; None if none can."""
     for row in rows:
         path = Path(row.folder or "") / "result.json"
         if row.folder and path.is_file():
@@ -70,7 +68,7 @@ def _row(trial: FrozenTrial, maximize: bool) -> TrialRow:
     state = STATES[trial.state.name]
     value = trial.values[0] if state == "complete" and trial.values else None
     if value is None and state != "failed":
-        # Its job has told it, unless it still runs.
+        # The job wrote it, unless it still runs.
         best = (max if maximize else min)((value for _, value in steps), default=None)
         value = outcome.get("value", best)
     wall_s = outcome.get("wall_s") or (trial.duration.total_seconds() if trial.duration else None)
@@ -82,7 +80,7 @@ def _row(trial: FrozenTrial, maximize: bool) -> TrialRow:
 
 
 def _parameters(trials: list[FrozenTrial]) -> Iterator[SearchedKey]:
-    """Every key that any trial drew, with the bounds of all its distributions together."""
+    """Yield every key that any trial drew, with the bounds of all its distributions together."""
     held: dict[str, list[BaseDistribution]] = {}
     for trial in trials:
         for name, distribution in trial.distributions.items():
@@ -98,5 +96,5 @@ def _parameters(trials: list[FrozenTrial]) -> Iterator[SearchedKey]:
 
 
 def _is_of_numbers(distribution: object) -> TypeGuard[OfNumbers]:
-    """A distribution over numbers has bounds, one over anything else has choices."""
+    """Whether a distribution has bounds; one that is not over numbers has choices."""
     return hasattr(distribution, "low")

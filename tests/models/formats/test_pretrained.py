@@ -336,15 +336,6 @@ def test_a_former_runs_classifier_is_taken_only_for_its_own_labels(tmp_path, run
     assert sum("its head stays behind" in message for message in messages()) == 3
 
 
-def test_a_run_from_before_heads_had_names_gives_its_classifier_to_the_head(tmp_path, run):
-    best, _ = run(["no", "yes"])
-    path = tmp_path / "run/checkpoints/best-1/model.safetensors"
-    save_file({name.replace("head.linear.", "classifier."): value for name, value in load_file(path).items()}, path)
-    model = model_of(str(tmp_path / "run"))
-    load_into(model, open_pretrained(str(tmp_path / "run")), ["no", "yes"])
-    assert same(best, model.state_dict())
-
-
 def test_a_run_of_textcnn_goes_on_as_textcnn_and_is_refused_elsewhere(tmp_path, run):
     sizes: dict[str, Any] = {"embedding_size": 8, "hidden_size": 12}
     best, _ = run(["no", "yes"], lambda: TextCnn(VOCAB_SIZE, None, pretrained=None, **sizes))
