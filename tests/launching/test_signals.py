@@ -1,5 +1,7 @@
 """A signal to a job of this machine in any phase, or to the command that submitted it: each ends with its documented
 status, nothing is left running or submitted twice, and the same command comes to the bytes of one that nobody stopped.
+
+NLU_EVERY_SIGNAL=1 in the environment adds the other phases, and a grid and a search.
 """
 
 import functools
@@ -21,6 +23,7 @@ from tests.training.in_process import sets
 from tests.training.phases import (
     BEFORE_TRAINING,
     CHECKOUT,
+    EVERY,
     KINDS,
     OF_JOBS,
     OPTIONS,
@@ -52,11 +55,22 @@ JOBS = [
     Case("run", "compose", CANCEL), Case("run", "scoring", TIME_IS_UP), Case("run", "test set", INT),
     Case("run", "upload", USR1),
 ]  # fmt: skip
+if EVERY:
+    JOBS += [
+        Case("run", "check", TERM), Case("run", "prepare", USR1), Case("run", "step", INT), Case("run", "saving", TERM),
+        Case("run", "last scoring", CANCEL), Case("run", "figures", TERM), Case("run", "step", TIME_IS_UP),
+        Case("grid", "step", USR1), Case("folds", "test set", TERM),
+    ]  # fmt: skip
 INSTANTS = {**OF_JOBS, "upload": UPLOAD}
 COMMANDS = [
     Case("run", "1 nlu.launching.submissions Submissions.submitted", TERM),
     Case("run", "2 nlu.launching.following StatusCache.at", INT),
 ]
+if EVERY:
+    COMMANDS += [
+        Case("grid", "2 nlu.launching.following StatusCache.at", USR1),
+        Case("search", "2 hydra_plugins.hyperband_sweeper._impl Search._show_progress", TERM),
+    ]
 Start = Callable[..., warm.Process]
 
 
@@ -136,7 +150,7 @@ def test_a_job_that_is_asked_to_stop_in_any_phase_saves_its_state_and_the_same_c
     assert_same(folder, unbroken(case.kind))
 
 
-@pytest.mark.parametrize("case", COMMANDS, ids=["submitting", "following"])
+@pytest.mark.parametrize("case", COMMANDS, ids=lambda case: f"{case.kind}-{case.phase.split('.')[-1]}-{case.asked}")
 def test_a_command_that_is_asked_to_stop_leaves_its_jobs_and_the_same_command_collects_them(
     case: Case, start: Start, unbroken: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
@@ -144,8 +158,12 @@ def test_a_command_that_is_asked_to_stop_leaves_its_jobs_and_the_same_command_co
     process = start(case.kind, folder, LOCAL, environment={"SIGNALLED_AT": f"{case.asked} {case.phase}"})
     said = end(process, 130 if case.asked == INT else 75)
     how = "interrupted" if case.asked == INT else f"stopped by {case.asked}"
-    assert f"nlu: {how}; jobs that were submitted continue; the same command finds them" in said, said
-    said = end(start(case.kind, folder, LOCAL), 0)
-    assert "of an earlier command found again, not submitted again" in said
-    assert [job.ended for job in Submissions(folder).read()] == ["done"]
+    if case.kind == "search":
+        # It waits for its trials, and starts no other.
+        assert f"{how}; the same command with hydra.sweep.dir={folder} continues" in said, said
+        end(start(case.kind, folder, LOCAL), 0)
+    else:
+        assert f"nlu: {how}; jobs that were submitted continue; the same command finds them" in said, said
+        assert "of an earlier command found again, not submitted again" in end(start(case.kind, folder, LOCAL), 0)
+        assert {job.ended for job in Submissions(folder).read()} == {"done"}
     assert_same(folder, unbroken(case.kind))

@@ -8,12 +8,13 @@ import hashlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from pai_server import ID, SECRET, PaiServer
 from nlu.storage.objects import ObjectStore
 from nlu.sweeps.storage import open_storage
 from tests import warm
+from tests.training.phases import EVERY, PHASES, PROGRAM, waiting_at, waiting_job
 
 pytestmark = pytest.mark.services
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -70,8 +72,8 @@ def server(tmp_path: Path) -> Iterator[PaiServer]:
         yield started
 
 
-def command(project: Path, server: PaiServer, url: str, backend: str, *overrides: str, status: int = 0) -> str:
-    """Run nlu.train in the project over the double, and return what it said."""
+def on_pai(server: PaiServer, url: str, backend: str) -> list[str]:
+    """Return the overrides by which a command runs over the double."""
     of_backend = {
         "dlc": [f"endpoint=http://{server.host}", "workspace=1234", "image=registry/nlu:1", "resource_quota=q1"],
         "maxcompute": [f"endpoint=http://{server.host}/api", "project=proj1"],
@@ -80,22 +82,36 @@ def command(project: Path, server: PaiServer, url: str, backend: str, *overrides
         f"backend={backend}", "region=cn-hangzhou", f"oss_folder={url}",
         f"oss_endpoint={os.environ['AWS_ENDPOINT_URL']}", "gpus=0", "cpus=1", f"python={sys.executable}", *of_backend,
     ]  # fmt: skip
-    own = ("hydra/launcher=pai", *(f"hydra.launcher.{key}" for key in keys))
-    return nlu_train(project, *own, *TINY, *overrides, status=status)
+    return ["hydra/launcher=pai", *(f"hydra.launcher.{key}" for key in keys), *TINY]
 
 
-def nlu_train(project: Path, *overrides: str, status: int = 0) -> str:
-    """Run nlu.train in the project, and return what it said."""
+def command(project: Path, server: PaiServer, url: str, backend: str, *overrides: str, status: int = 0) -> str:
+    """Run nlu.train in the project over the double, and return what it said."""
+    return nlu_train(project, *on_pai(server, url, backend), *overrides, status=status)
+
+
+def start(project: Path, *overrides: str, program: Sequence[str] = ("-m", "nlu.train"), **more: str) -> warm.Process:
+    """Start nlu.train in the project, or what stands for it, with more in its environment."""
     environment = {
         **os.environ, "ALIBABA_CLOUD_ACCESS_KEY_ID": ID, "ALIBABA_CLOUD_ACCESS_KEY_SECRET": SECRET,
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]), **more,
     }  # fmt: skip
-    line = ["-m", "nlu.train", *overrides]
-    process = warm.start(line, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return warm.start(
+        [*program, *overrides], cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def end(process: warm.Process, status: int = 0) -> str:
+    """Wait for the end of a command, and return what it said; asserts its exit status, and that it keeps the secret."""
     said = process.communicate(timeout=600)[0] or ""
     assert process.returncode == status, f"exit {process.returncode}, not {status}\n{said}"
     assert SECRET not in said
     return said
+
+
+def nlu_train(project: Path, *overrides: str, status: int = 0) -> str:
+    """Run nlu.train in the project, and return what it said."""
+    return end(start(project, *overrides), status)
 
 
 @pytest.mark.parametrize("backend", ["dlc", "maxcompute"])
@@ -139,6 +155,50 @@ def test_a_job_of_two_machines_trains_to_the_same_bytes_as_two_processes_here(pr
     assert weights(outputs / "there") == weights(outputs / "here") == weights(kept) and weights(kept)
     found = [json.loads((outputs / name / "result.json").read_text()) for name in ("there", "here")]
     assert found[0]["best"]["value"] == found[1]["best"]["value"]
+
+
+SIGNALLED = [("dlc", "step", "SIGTERM"), ("maxcompute", "last scoring", "SIGUSR1")]
+if EVERY:
+    SIGNALLED += [
+        ("dlc", "compose", "SIGUSR1"), ("dlc", "prepare", "SIGINT"), ("dlc", "scoring", "SIGUSR1"),
+        ("maxcompute", "step", "SIGINT"), ("maxcompute", "saving", "SIGTERM"), ("dlc", "figures", "SIGTERM"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("backend", "phase", "name"), SIGNALLED)
+def test_a_job_that_a_signal_meets_saves_its_state_and_the_same_command_continues(
+    project, server, s3_url, tmp_path, backend, phase, name
+):
+    """PAI reports that a job failed, not with which status; the state is in the mirror."""
+    waits, image = tmp_path / "waits", dict(server.image)
+    wanted = waiting_at(PHASES[phase], waits)
+    paths = [wanted.pop("PYTHONPATH"), image.get("PYTHONPATH", "")]
+    server.image = {
+        **image, **wanted, "WAITING_PROGRAM": "nlu.train", "PYTHONPATH": os.pathsep.join(filter(None, paths))
+    }  # fmt: skip
+    own = [*on_pai(server, s3_url, backend), "hydra.run.dir=outputs/one", "resume=auto"]
+    process = start(project, *own)
+    os.kill(waiting_job(waits), signal.Signals[name])
+    assert "run: failed" in end(process, 1)
+    (job,) = server.jobs.values()
+    how = "interrupted" if name == "SIGINT" else f"stopped by {name}"
+    assert job.process.returncode == (130 if name == "SIGINT" else 75) and how in job.log.read_text()
+    end(start(project, *own))
+    nlu_train(project, *TINY, "hydra.run.dir=outputs/here")
+    assert weights(project / "outputs/one") == weights(project / "outputs/here") != {}
+    assert len(server.jobs) == 2
+
+
+@pytest.mark.parametrize(("backend", "name"), [("dlc", "SIGTERM"), ("maxcompute", "SIGINT")])
+def test_a_command_that_a_signal_meets_leaves_its_job_and_the_same_command_collects_it(
+    project, server, s3_url, backend, name
+):
+    own = [*on_pai(server, s3_url, backend), "hydra.run.dir=outputs/one"]
+    followed = {"SIGNALLED_AT": f"{name} 2 nlu.launching.following StatusCache.at"}
+    said = end(start(project, *own, program=[PROGRAM], **followed), 130 if name == "SIGINT" else 75)
+    assert "jobs that were submitted continue; the same command finds them" in said, said
+    assert "1 job of an earlier command found again" in end(start(project, *own))
+    assert len(server.jobs) == 1 and weights(project / "outputs/one")
 
 
 @pytest.mark.parametrize("backend", ["dlc", "maxcompute"])

@@ -1,5 +1,7 @@
-"""A signal to a command that follows a job of a real Slurm: the command ends, the job stays, and the same command
-collects its run with the bytes of one that nobody stopped.
+"""A signal to a job of a real Slurm in any phase, or to the command that follows it: each ends with its documented
+status, and the same command comes to the bytes of one that nobody stopped.
+
+NLU_EVERY_SIGNAL=1 in the environment adds the other phases.
 """
 
 import os
@@ -14,11 +16,27 @@ from tests import warm
 from tests.slurm.test_runs import job_of, logs
 from tests.slurm.works import ask
 from tests.training.in_process import command, sets
-from tests.training.phases import CHECKOUT, OPTIONS, PROGRAM, outcome
+from tests.training.phases import (
+    BEFORE_TRAINING,
+    CHECKOUT,
+    EVERY,
+    OF_JOBS,
+    OPTIONS,
+    PROGRAM,
+    outcome,
+    waiting_at,
+    waiting_job,
+)
 
 pytestmark = [pytest.mark.slurm]
 
 SLURM = "hydra/launcher=slurm"
+JOBS = [("compose", "TERM"), ("last scoring", "INT")]
+if EVERY:
+    JOBS += [
+        ("check", "USR1"), ("prepare", "INT"), ("step", "TERM"), ("scoring", "USR1"), ("saving", "INT"),
+        ("test set", "TERM"), ("figures", "USR1"),
+    ]  # fmt: skip
 Data = tuple[str, ...]
 
 
@@ -52,6 +70,21 @@ def end(process: warm.Process, status: int = 0) -> str:
     assert process.returncode == status, f"exit {process.returncode}, not {status}\n{said}\n{logs()}"
     assert "Traceback" not in said, said
     return said
+
+
+@pytest.mark.parametrize(("phase", "name"), JOBS, ids=[f"{phase}-{name}".replace(" ", "_") for phase, name in JOBS])
+def test_a_job_that_is_asked_to_stop_in_any_phase_saves_its_state_and_the_same_command_continues(
+    data: Data, unbroken: dict[str, bytes], tmp_path: Path, phase: str, name: str
+) -> None:
+    folder, file = tmp_path / "run", tmp_path / "waits"
+    process = start(folder, *data, environment=waiting_at(OF_JOBS[phase], file))
+    waiting_job(file)
+    ask("scancel", f"--signal={name}", job_of(folder))
+    said = end(process, 130 if name == "INT" else 75)
+    assert "run: stopped" in said, said
+    assert bool(list(folder.rglob("checkpoints/last/COMPLETE"))) == (phase not in BEFORE_TRAINING)
+    end(start(folder, *data, "resume=auto"))
+    assert outcome(folder) == unbroken
 
 
 @pytest.mark.parametrize(

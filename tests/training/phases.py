@@ -53,6 +53,8 @@ OF_JOBS = {
 """the same in a process that submitit starts, which composes for itself"""
 UPLOAD = "1 nlu.runs.mirror Mirror._wait"
 """the end of a run that has a mirror"""
+EVERY = os.environ.get("NLU_EVERY_SIGNAL") == "1"
+"""whether tests run every phase, and every signal in it, instead of some of them"""
 BEFORE_TRAINING = ("compose", "check", "prepare")
 """phases in which there is nothing to save"""
 

@@ -6,7 +6,6 @@ NLU_EVERY_SIGNAL=1 in the environment runs every kind and phase with every signa
 """
 
 import functools
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,17 @@ import pytest
 
 from tests import warm
 from tests.training.in_process import sets
-from tests.training.phases import BEFORE_TRAINING, BETWEEN_FOLDS, KINDS, OPTIONS, PHASES, PROGRAM, SIGNALS, outcome
+from tests.training.phases import (
+    BEFORE_TRAINING,
+    BETWEEN_FOLDS,
+    EVERY,
+    KINDS,
+    OPTIONS,
+    PHASES,
+    PROGRAM,
+    SIGNALS,
+    outcome,
+)
 from tests.training.runs import REPOSITORY, SAME_THREADS
 
 TERM, USR1, INT = SIGNALS
@@ -43,7 +52,7 @@ def _cases(*, every_signal: bool) -> list[Case]:
     return cases
 
 
-CASES = _cases(every_signal=os.environ.get("NLU_EVERY_SIGNAL") == "1")
+CASES = _cases(every_signal=EVERY)
 QUICK = {
     Case("run", "prepare", USR1), Case("run", "last scoring", INT), Case("grid", "last scoring", TERM),
     Case("folds", "between", USR1), Case("search", "last scoring", INT), Case("search", "between", INT),
