@@ -7,15 +7,18 @@ from zero (Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 
 and takes the mean. The interval holds the middle 95 % of the differences.
 
 A metric is computed from sums over examples, so that all resamples are scored by one product of matrices. Metrics that
-are no function of sums, such as areas under curves and rank correlations, have no test.
+are no function of sums, such as areas under curves and rank correlations, have no test. Of an example of C classes only
+two of 2 + 3C numbers, or three, are not zero: they are kept as a sparse matrix.
 
 Axes: N examples of a run, K examples of all runs, S sums, R resamples, C classes, M metrics.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from nlu.metrics.kinds import Kind, LabelSetKind, NumberKind, SpanKind, kind_of
 from nlu.reports.flips import Key, key_of, matched
@@ -29,6 +32,8 @@ LEVEL = 0.05
 """p below which one of two is called better"""
 BY_QUERY = "by_query"
 """in the header of the predictions of retrieval: the value of each query, by metric"""
+Sums: TypeAlias = np.ndarray | csr_array
+"""what is summed of each example, (N, S)"""
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """from the sums of resamples, (R, S), and those of all examples, (S,), to the metric, (R,)"""
 
@@ -81,12 +86,11 @@ class Table:
 
     place_N: np.ndarray
     """which of the K examples each of their N is"""
-    sums: tuple[np.ndarray, np.ndarray]
-    """what is summed of each example, (N, S)"""
+    sums: tuple[Sums, Sums]
     scores: dict[str, Score]
 
 
-Found = tuple[list[Key], tuple[np.ndarray, np.ndarray], dict[str, Score]]
+Found = tuple[list[Key], tuple[Sums, Sums], dict[str, Score]]
 
 
 def _of_rows(first: Predictions, second: Predictions, kind: Kind) -> Found | None:
@@ -144,7 +148,7 @@ def _change(observed: float, drawn_R: np.ndarray) -> Change:
     return Change(observed, float(low), float(high), float((1 + as_far.sum()) / (1 + len(drawn_R))))
 
 
-def _sums(kind: Kind, records: Sequence[Record], names: Sequence[str]) -> tuple[np.ndarray, dict[str, Score]] | None:
+def _sums(kind: Kind, records: Sequence[Record], names: Sequence[str]) -> tuple[Sums, dict[str, Score]] | None:
     """Return what is summed over examples, (N, S), and the metrics computed from it; None for other kinds."""
     if not records:
         return None
@@ -157,13 +161,18 @@ def _sums(kind: Kind, records: Sequence[Record], names: Sequence[str]) -> tuple[
     return _of_numbers(records) if isinstance(kind, NumberKind) else None
 
 
-def _of_classes(records: Sequence[Record], names: Sequence[str]) -> tuple[np.ndarray, dict[str, Score]]:
+def _of_classes(records: Sequence[Record], names: Sequence[str]) -> tuple[csr_array, dict[str, Score]]:
     names = list(dict.fromkeys([*names, *(str(one[key]) for one in records for key in ("label", "prediction"))]))
     number = {name: place for place, name in enumerate(names)}
     label_N, prediction_N = (np.array([number[one[key]] for one in records]) for key in ("label", "prediction"))
-    wanted_NC, predicted_NC = (np.eye(len(names))[one_N] for one_N in (label_N, prediction_N))
-    parts = [np.ones((len(records), 1)), _losses(records), wanted_NC * predicted_NC, wanted_NC, predicted_NC]
     count = len(names)
+    ones_N, right_N = np.ones(len(records)), label_N == prediction_N
+    values_NV = np.stack([ones_N, _losses(records)[:, 0], right_N, ones_N, ones_N], axis=1)
+    columns_NV = np.stack(
+        [0 * label_N, 0 * label_N + 1, 2 + label_N, 2 + count + label_N, 2 + 2 * count + prediction_N], axis=1
+    )
+    starts = np.arange(len(records) + 1) * values_NV.shape[1]
+    sums_NS = csr_array((values_NV.ravel(), columns_NV.ravel(), starts), shape=(len(records), 2 + 3 * count))
 
     def by_class(sums_RS: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return tuple(np.split(sums_RS[..., 2:], 3, axis=-1))  # type: ignore[return-value]
@@ -173,14 +182,23 @@ def _of_classes(records: Sequence[Record], names: Sequence[str]) -> tuple[np.nda
         f1_RC, f1_C = (_f1(*by_class(sums)) for sums in (sums_RS, all_S))
         return np.where(np.isnan(f1_RC), f1_C, f1_RC)[:, ~np.isnan(f1_C)].mean(1)  # type: ignore[no-any-return]
 
+    def mcc(sums_RS: np.ndarray, _: np.ndarray) -> np.ndarray:
+        # That of nlu.metrics.classes.matthews.
+        right_RC, wanted_RC, predicted_RC = by_class(sums_RS)
+        total_R = sums_RS[:, 0]
+        both_R = right_RC.sum(1) * total_R - (wanted_RC * predicted_RC).sum(1)
+        each_R = (total_R**2 - (wanted_RC**2).sum(1)) * (total_R**2 - (predicted_RC**2).sum(1))
+        return np.where(each_R > 0, both_R / np.sqrt(np.where(each_R > 0, each_R, 1)), 0.0)
+
     scores: dict[str, Score] = {
         "accuracy": lambda sums_RS, _: sums_RS[:, 2 : 2 + count].sum(1) / sums_RS[:, 0],
         "f1_macro": macro,
+        "mcc": mcc,
         "loss": _mean_of_sum,
     }
     if count == 2:
         scores["f1"] = lambda sums_RS, _: np.nan_to_num(_f1(*by_class(sums_RS))[:, 1])
-    return np.concatenate(parts, axis=1), scores
+    return sums_NS, scores
 
 
 def _f1(right: np.ndarray, wanted: np.ndarray, predicted: np.ndarray) -> np.ndarray:
