@@ -131,6 +131,13 @@ def test_a_wrong_question_for_reasons_is_refused(server: Server, body: Any, sent
     assert (status, sentence in answer["detail"]) == (422, True), answer
 
 
+def test_reasons_are_those_of_the_label_that_is_asked_for(server: Server) -> None:
+    """Of two labels the log-odds are each other's opposite."""
+    answers = [server.ask("/explain", {"row": "a b", "label": label}) for label in ("good", "bad")]
+    assert [status for status, _ in answers] == [200, 200], answers
+    assert answers[0][1]["score"] == pytest.approx(-answers[1][1]["score"], abs=1e-5)
+
+
 def test_reasons_add_up_and_near_mistakes_come_with_them(server: Server) -> None:
     status, found = server.ask("/explain", {"row": "a b", "mistakes": 2})
     total = sum(mark["attribution"] for mark in found["marks"])

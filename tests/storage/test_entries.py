@@ -66,6 +66,15 @@ def test_a_full_disk_is_reported_with_the_cache_and_the_variable_to_set(cache):
         Entry.of("files", "a").fill(REFERENCE, fail)
 
 
+def test_an_error_of_what_is_fetched_is_not_taken_for_one_of_the_cache():
+    def fail(folder: Path) -> Path:
+        raise OSError(errno.ECONNRESET, "Connection reset by peer")
+
+    with pytest.raises(OSError, match="Connection reset") as found:
+        Entry.of("files", "a").fill(REFERENCE, fail)
+    assert found.type is ConnectionResetError
+
+
 def test_a_cache_that_is_a_file_is_reported(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("NLU_CACHE", str(tmp_path / "file"))

@@ -353,6 +353,15 @@ def test_a_trial_below_the_threshold_is_pruned_unless_it_was_done_anyway(
     assert result(tmp_path / "0")["steps"] == steps == read_rows(tmp_path / "0/train.tsv")[-1]["step"]
 
 
+def test_a_finished_run_prints_its_scores_and_what_it_left(
+    data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(*TINY, *data, "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
+    said, best = capsys.readouterr().out, result(tmp_path / "run")["best"]
+    assert f"best dev accuracy  {best['value']:.4f} at step {best['step']}" in said
+    assert "run/checkpoints/best-1" in said and "run/result.json" in said
+
+
 def test_a_trial_that_is_to_end_after_a_fold_ends_there_also_where_it_was_killed_right_after_it(
     data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -151,9 +151,10 @@ def test_a_token_that_begins_like_anothers_is_another_job(server, queue_of):
     assert [started.status for started in server.jobs.values() if started.status == "Stopped"] == []
 
 
-def test_the_code_is_uploaded_once_for_each_content(server, queue_of, code):
+def test_the_code_is_uploaded_once_for_each_content_and_the_store_written_to(server, queue_of, code, claims):
     server.resources.clear()
     queue_of().upload(code)
+    assert claims.get("writable") == b"1\n"
     server.requests.clear()
     queue_of().upload(code)
     assert {method for method, _ in server.requests} == {"GET"}
