@@ -170,6 +170,9 @@ class Reached:
     def _all_of(self, mutation: Mutation) -> list[Test]:
         if mutation.names is None:
             found = self._reaching({mutation.file: set(range(mutation.span[0], mutation.span[1] + 1))})
+            if not found:
+                # Only processes that were killed, or that import a copy of the code, reach it: their tests may be here.
+                found = [test for file in self._named_like(mutation.file) for test in self._of_file(file)]
             return found + (self._of_file(READ_DEFAULTS) if mutation.kind == "default" else [])
         # Its line runs at imports only; whoever reads what it binds meets it.
         for where in (self._mentions(mutation), {mutation.file: set(range(1, self._length(mutation.file) + 1))}):
@@ -184,6 +187,11 @@ class Reached:
                 if name := self._name_now(entry, test):
                     found[name] += seconds
         return [Test(name, seconds) for name, seconds in found.items()]
+
+    def _named_like(self, file: str) -> list[str]:
+        """Return the files of tests whose name says that they test a file."""
+        wanted = f"test_{Path(file).stem.strip('_')}.py"
+        return [name for name in self.tests if Path(name).name == wanted]
 
     def _length(self, file: str) -> int:
         return self.sources[file].count("\n")

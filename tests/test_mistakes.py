@@ -223,6 +223,16 @@ def test_the_tests_that_reach_a_line_are_taken_those_of_its_module_first_then_th
     assert names(folder, 1) == ["test_i"]
 
 
+def test_what_no_test_was_seen_to_reach_meets_the_tests_of_the_file_that_is_named_like_it(
+    folder: reached.Folder,
+) -> None:
+    """A process that is killed, or that imports a copy of the code, writes nothing down."""
+    told = {f"{TESTS}::test_g": [1.0, {OTHER: hex(2)}], f"{FAR}::test_h": [0.5, {OTHER: hex(2)}]}
+    for file, content in TEXTS.items():
+        folder.keep(file, content, told, {FILE: CODE, OTHER: "x = MOST\n"})
+    assert names(folder, 7) == ["test_g"]
+
+
 def test_lines_are_found_again_where_the_code_has_changed(folder: reached.Folder) -> None:
     measured(folder, TEXTS)
     longer = CODE.replace("def f", "NEW = 1\n\n\ndef f").replace("return y + 1", "z = y\n    return z + 1")

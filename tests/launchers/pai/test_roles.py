@@ -1,5 +1,6 @@
 """Short-lived keys that the platform gives a job by its role: a double of OSS takes them, with their token, alone."""
 
+import os
 import time
 from pathlib import Path
 
@@ -51,6 +52,20 @@ def test_keys_are_asked_for_anew_before_they_expire(store):
     oss.token = "token-3"
     with pytest.raises(Denied):
         objects.put("c", b"3")
+
+
+def test_keys_are_used_until_they_expire_where_the_platform_does_not_answer(store, monkeypatch):
+    _, platform = store
+    platform.role["Expiration"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + roles.EARLY_S - 5))
+    keys = roles.RoleKeys(os.environ[roles.URI])
+    assert keys.get_credentials().security_token == "token-1"
+    platform.shutdown()
+    platform.server_close()
+    assert keys.get_credentials().security_token == "token-1"
+    later_s = time.time() + roles.EARLY_S
+    monkeypatch.setattr(roles.time, "time", lambda: later_s)
+    with pytest.raises(OSError):
+        keys.get_credentials()
 
 
 def test_keys_of_the_environment_stand_above_the_role(store, monkeypatch):
