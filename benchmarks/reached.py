@@ -170,10 +170,11 @@ class Reached:
     def _all_of(self, mutation: Mutation) -> list[Test]:
         if mutation.names is None:
             found = self._reaching({mutation.file: set(range(mutation.span[0], mutation.span[1] + 1))})
-            if not found:
-                # Only processes that were killed, or that import a copy of the code, reach it: their tests may be here.
-                found = [test for file in self._named_like(mutation.file) for test in self._of_file(file)]
-            return found + (self._of_file(READ_DEFAULTS) if mutation.kind == "default" else [])
+            # What was not seen to reach it: processes that are killed, or that import a copy of the code, and tests
+            # that get a cached value which another one had computed.
+            others = [test for file in self._named_like(mutation.file) for test in self._of_file(file)]
+            others += self._of_file(READ_DEFAULTS) if mutation.kind == "default" else []
+            return found + [test for test in others if test not in found]
         # Its line runs at imports only; whoever reads what it binds meets it.
         for where in (self._mentions(mutation), {mutation.file: set(range(1, self._length(mutation.file) + 1))}):
             if found := self._reaching(where):

@@ -182,7 +182,7 @@ def folder(tmp_path: Path) -> reached.Folder:
     return reached.Folder(tmp_path)
 
 
-FILE, OTHER, TESTS, FAR = "nlu/losses/a.py", "nlu/data/b.py", "tests/losses/test_a.py", "tests/training/test_c.py"
+FILE, OTHER, TESTS, FAR = "nlu/losses/a.py", "nlu/data/b.py", "tests/losses/test_those.py", "tests/training/test_c.py"
 CODE = "MOST = 3\n\n\ndef f(x, y=2):\n    if x > y:\n        return x\n    return y + 1\n"
 
 
@@ -223,14 +223,14 @@ def test_the_tests_that_reach_a_line_are_taken_those_of_its_module_first_then_th
     assert names(folder, 1) == ["test_i"]
 
 
-def test_what_no_test_was_seen_to_reach_meets_the_tests_of_the_file_that_is_named_like_it(
+def test_a_line_meets_the_tests_of_the_file_that_is_named_like_its_own_though_they_were_not_seen_there(
     folder: reached.Folder,
 ) -> None:
     """A process that is killed, or that imports a copy of the code, writes nothing down."""
-    told = {f"{TESTS}::test_g": [1.0, {OTHER: hex(2)}], f"{FAR}::test_h": [0.5, {OTHER: hex(2)}]}
-    for file, content in TEXTS.items():
-        folder.keep(file, content, told, {FILE: CODE, OTHER: "x = MOST\n"})
-    assert names(folder, 7) == ["test_g"]
+    measured(folder, TEXTS)
+    like, content = "tests/losses/test_a.py", "def test_k(): ...\n"
+    folder.keep(like, content, {f"{like}::test_k": [3.0, {OTHER: hex(2)}]}, {OTHER: "x = MOST\n"})
+    assert names(folder, 7, **{like: content}) == ["test_k", "test_g", "test_h"]
 
 
 def test_lines_are_found_again_where_the_code_has_changed(folder: reached.Folder) -> None:

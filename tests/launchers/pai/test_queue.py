@@ -87,6 +87,13 @@ def test_a_job_runs_its_overrides_with_its_run_in_a_mirror(opened, server, store
     assert first.job == job(0)
 
 
+def test_a_job_that_runs_is_said_to_run_before_it_has_left_its_claim_on_the_store(opened, server):
+    queue = opened()
+    (ticket,) = queue.submit([job(0)])
+    server.jobs[ticket.id].status = "Running"
+    assert queue.look([ticket.id])[ticket.id].state is JobState.RUNNING
+
+
 def test_the_code_is_put_once(opened, server, store, monkeypatch):
     opened().submit([job(0)])
     put = []
