@@ -18,7 +18,7 @@ from nlu.storage.answers import Denied
 from nlu.storage.bucket import Bucket, Part, Upload, etag_of, whole
 from nlu.storage.environment import PREFIXES
 from nlu.storage.oss_bucket import OssBucket
-from nlu.storage.reference import Reference
+from nlu.storage.places import Reference
 from nlu.storage.store import Found
 
 

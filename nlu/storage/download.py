@@ -13,8 +13,8 @@ from pathlib import Path
 
 from nlu.config.errors import DataError
 from nlu.storage.entries import Entry
+from nlu.storage.places import Reference
 from nlu.storage.progress import download_progress
-from nlu.storage.reference import Reference
 from nlu.storage.temporary import Pauses
 
 logger = logging.getLogger(__name__)

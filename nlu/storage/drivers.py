@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nlu.config.errors import UserError
-from nlu.storage.reference import Reference
+from nlu.storage.places import Reference
 from nlu.storage.roles import sign_by_role
 
 

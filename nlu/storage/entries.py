@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.storage.cache import cache_dir, read_json, staging_folder, text_digest
-from nlu.storage.reference import Reference
+from nlu.storage.places import Reference
 from nlu.storage.settle import MARKER, settle
 
 logger = logging.getLogger(__name__)

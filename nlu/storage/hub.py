@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.reference import Reference
+from nlu.storage.places import Reference
 
 logger = logging.getLogger(__name__)
 

@@ -21,10 +21,9 @@ from nlu.storage.drivers import connect
 from nlu.storage.entries import Entry
 from nlu.storage.environment import name_of
 from nlu.storage.files import write_json
-from nlu.storage.places import is_object, parse_place
+from nlu.storage.places import Reference, is_object, parse_place
 from nlu.storage.progress import download_progress
 from nlu.storage.receiving import fetch_into
-from nlu.storage.reference import Reference
 from nlu.storage.store import Advance
 from nlu.storage.stores import Objects
 

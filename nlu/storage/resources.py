@@ -13,7 +13,7 @@ from nlu.storage.cache import file_digest
 from nlu.storage.download import fetch_url
 from nlu.storage.hub import fetch_model
 from nlu.storage.packages import fetch_member
-from nlu.storage.reference import Reference, parse_reference
+from nlu.storage.places import Reference, parse_reference
 from nlu.storage.remote import fetch_remote
 from nlu.storage.tables import fetch_table
 

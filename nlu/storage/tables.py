@@ -15,8 +15,8 @@ from typing import Any
 from nlu.config.errors import DataError, UserError
 from nlu.storage.entries import Entry
 from nlu.storage.environment import ENDPOINT, KEY, PLACE, SECRET, name_of
+from nlu.storage.places import Reference
 from nlu.storage.progress import download_progress
-from nlu.storage.reference import Reference
 
 VARIABLES = (name_of("alibaba cloud", KEY), name_of("alibaba cloud", SECRET), name_of("maxcompute", ENDPOINT))
 TUNNEL = name_of("maxcompute", PLACE)

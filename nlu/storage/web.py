@@ -11,8 +11,7 @@ from typing import NoReturn, TypeVar
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage.download import RETRY_DELAYS_S, TIMEOUT_S, is_transient, reason_of, receive
-from nlu.storage.places import Place
-from nlu.storage.reference import Reference
+from nlu.storage.places import Place, Reference
 from nlu.storage.store import Found, Store
 
 PARTIAL, NOT_FOUND, GONE = 206, 404, 410

@@ -8,7 +8,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.storage.entries import Entry
-from nlu.storage.reference import parse_reference
+from nlu.storage.places import parse_reference
 
 REFERENCE = parse_reference("http://127.0.0.1/a.txt", "weights")
 

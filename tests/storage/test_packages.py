@@ -13,7 +13,7 @@ import pytest
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage.entries import Entry
-from nlu.storage.reference import parse_reference
+from nlu.storage.places import parse_reference
 from nlu.storage.resources import fetch
 
 METADATA = b"Metadata-Version: 2.1\nName: toydata\nVersion: 1.0\n"

@@ -14,6 +14,7 @@ from nlu.config.errors import UserError
 from nlu.runs import logs
 from nlu.storage import redaction
 from nlu.storage.environment import VARIABLES, name_of, pairs
+from nlu.storage.places import parse_reference
 from nlu.storage.redaction import (
     credential_problems,
     found_in,
@@ -25,7 +26,6 @@ from nlu.storage.redaction import (
     remedy,
     without_secrets,
 )
-from nlu.storage.reference import parse_reference
 from nlu.sweeps.channel import last_line, record_failure
 
 WITH_SECRETS = {

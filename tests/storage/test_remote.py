@@ -11,7 +11,7 @@ import pytest
 
 from nlu.config.errors import DataError
 from nlu.storage import drivers, remote
-from nlu.storage.reference import Reference
+from nlu.storage.places import Reference
 from nlu.storage.resources import fetch
 from tests.buckets import Server
 

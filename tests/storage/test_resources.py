@@ -11,8 +11,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.words import path_text
 from nlu.data.readers import BadRow, read_rows
 from nlu.runs.logs import HidingFormatter
-from nlu.storage.places import parse_place
-from nlu.storage.reference import Reference
+from nlu.storage.places import Reference, parse_place
 from nlu.storage.resources import fetch
 
 
