@@ -32,8 +32,8 @@ from nlu.config.entry.tracebacks import print_traceback
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
+from nlu.storage.heartbeat import identity_of
 from nlu.storage.locks import Locked, NoLocks, hold_folder, hold_lock
-from nlu.storage.processes import identity_of
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
 from nlu.training.experiment import run_experiment
 

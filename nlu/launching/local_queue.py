@@ -34,7 +34,7 @@ from nlu.launching.submitit_jobs import (
 )
 from nlu.storage.cache import read_json
 from nlu.storage.files import write_json
-from nlu.storage.processes import identity_of
+from nlu.storage.heartbeat import identity_of
 
 CANCELLED = "cancelled"
 """the file in the folder of a job that was cancelled"""

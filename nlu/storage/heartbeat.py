@@ -1,11 +1,13 @@
-"""Signs of life: how a process shows that it lives, and how another one judges that it has died.
+"""Signs of life: how a process shows that it is alive, and how another process decides that it has died.
 
-The holder of something (a mirror, a study, a job) writes something new every `BEAT_S` seconds. Whoever waits for it
-counts for how long what it reads stands still, by its own monotonic clock: clocks of hosts differ, so no time that
-another host wrote is looked at. After `SILENCE_S` seconds the holder counts as dead.
+`identity_of` names a process among those of all machines and containers that share a folder or a bucket; on the same
+machine, `has_ended` is certain. Across machines there is only a heartbeat. The holder of something (a mirror, a study,
+a job) writes something new every `BEAT_S` seconds. A process that waits for it measures by its own monotonic clock for
+how long that sign has not changed: clocks of hosts differ, so times written by another host are never compared. After
+`SILENCE_S` seconds the holder counts as dead.
 
-Silence is a guess: a suspended process is silent and alive. It only decides when another process may try to take over.
-What keeps a holder that wakes up from writing is the fence of what it held (docs/guarantees.md, "Fences").
+Silence is a guess: a suspended process is silent and alive. Silence only decides when another process may try to take
+over. A fence on what was held keeps a holder that wakes up from writing (docs/guarantees.md, "Fences").
 """
 
 import itertools
@@ -15,10 +17,46 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+
+def identity_of(pid: int) -> dict[str, Any]:
+    """Return what names a process of this machine; nothing but its number where /proc tells no more.
+
+    `machine` is that of one start of one machine, and of one container there: `BOOT NAMESPACE`.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+        # The 22nd field, counted behind the name, which may hold blanks: ticks from boot to start.
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return {"pid": pid}
+    return {"pid": pid, "machine": f"{boot} {namespace}", "started": started}
+
+
+def has_ended(holder: Mapping[str, Any]) -> bool:
+    """Whether a process is known to have ended: it was one of this machine, and there is none such any more."""
+    here, pid = identity_of(os.getpid()), holder.get("pid")
+    if "machine" not in holder or holder["machine"] != here.get("machine") or not isinstance(pid, int):
+        return False
+    there = identity_of(pid)
+    return there["started"] != holder.get("started") if "started" in there else not _is_any(pid)
+
+
+def _is_any(pid: int) -> bool:
+    """Whether a process has this number, also one of another user that /proc hides (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
 
 log = logging.getLogger(__name__)
 

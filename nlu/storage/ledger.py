@@ -32,9 +32,8 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.storage.answers import Unreachable
-from nlu.storage.heartbeat import BEAT_S, SILENCE_S, Heartbeat, elapsed_s, falls_silent
+from nlu.storage.heartbeat import BEAT_S, SILENCE_S, Heartbeat, elapsed_s, falls_silent, has_ended, identity_of
 from nlu.storage.objects import ObjectStore
-from nlu.storage.processes import has_ended, identity_of
 from nlu.storage.temporary import Pauses, Temporary
 
 log = logging.getLogger(__name__)
