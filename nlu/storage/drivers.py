@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nlu.config.errors import UserError
+from nlu.storage.environment import sign_by_role
 from nlu.storage.places import Reference
-from nlu.storage.roles import sign_by_role
 
 
 def connect(reference: Reference, **options: Any) -> tuple[Any, str]:

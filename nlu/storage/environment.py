@@ -1,14 +1,24 @@
-"""Every variable of the environment that has to do with a service: its name, which service, what for, secret or not.
+"""Where endpoints and credentials come from: variables of the environment, and the keys that PAI gives a process.
 
-This is the only table of such names. Drivers, errors, `nlu.doctor`, and what is hidden (`nlu.storage.redaction`) read
-it. `_fetch.py` of the launcher for PAI cannot, since it runs before nlu is installed; a test compares both.
+`VARIABLES` is the only table of such names. Drivers, errors, `nlu.doctor` and redaction (`nlu.storage.redaction`) read
+it. `_fetch.py` of the launcher for PAI cannot, since it runs before nlu is installed; a test compares the two.
+
+Keys by role are short-lived and renewed. PAI's containers read them from the address in
+`ALIBABA_CLOUD_CREDENTIALS_URI`, as Alibaba's page on RAM roles of DLC jobs describes. Keys in the environment take
+precedence. Read in ossfs 2025.5: the attribute `_auth` signs its requests.
 """
 
+import calendar
+import json
+import os
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 KEY, SECRET, TOKEN, ENDPOINT, PLACE = "key", "secret", "token", "endpoint", "place"
-"""what a variable is for; the first three are secrets, the others say where something is"""
+"""the purpose of a variable; the first three are secrets, the others are addresses or names"""
 
 
 @dataclass(frozen=True)
@@ -21,7 +31,7 @@ class Variable:
 
     @property
     def is_secret(self) -> bool:
-        """Whether its value may be shown to nobody."""
+        """Whether its value must never be shown."""
         return self.role in (KEY, SECRET, TOKEN)
 
 
@@ -56,7 +66,7 @@ VARIABLES = tuple(Variable(name, service, role) for service, own in _SERVICES.it
 SECRET_NAMES = frozenset(variable.name.lower() for variable in VARIABLES if variable.is_secret)
 """in lower case"""
 PREFIXES = ("AWS_", "OSS_", "FSSPEC_", "ALIBABA_CLOUD_")
-"""begin the names of all that the drivers of object stores read"""
+"""of all variables that the drivers of object stores read"""
 
 
 def name_of(service: str, role: str) -> str:
@@ -65,8 +75,64 @@ def name_of(service: str, role: str) -> str:
 
 
 def pairs() -> Iterator[tuple[str, str, str]]:
-    """Yield each service that takes a key and its secret, with both names: one is of no use without the other."""
+    """Yield each service that needs both a key and its secret, with the names of the two variables."""
     for service, own in _SERVICES.items():
         by_role = {role: name for name, role in own}
         if KEY in by_role:
             yield service, by_role[KEY], by_role[SECRET]
+
+
+ROLE_URI, OWN_KEY = name_of("alibaba cloud", PLACE), name_of("oss", KEY)
+TIMEOUT_S = 30
+RENEWED_EARLY_S = 600.0
+"""how long before their expiration keys are renewed"""
+KEPT_S = 1800.0
+"""how long keys without an expiration are used"""
+
+
+def sign_by_role(filesystem: Any) -> None:
+    """Let a filesystem of ossfs sign with the keys of this process's role, unless variables hold keys."""
+    if not has_role():
+        return
+    from oss2 import ProviderAuth
+
+    filesystem._auth = ProviderAuth(RoleKeys(os.environ[ROLE_URI]))
+
+
+def has_role() -> bool:
+    """Whether the keys of this process come from its role."""
+    return bool(os.environ.get(ROLE_URI)) and OWN_KEY not in os.environ
+
+
+class RoleKeys:
+    """A provider of credentials for oss2, which may be used by several threads."""
+
+    def __init__(self, address: str):
+        self._address, self._lock = address, threading.Lock()
+        self._keys: Any = None
+        self._expires_s = 0.0
+
+    def get_credentials(self) -> Any:
+        """Return keys that have not expired. Raises OSError if the platform does not answer and there are none."""
+        with self._lock:
+            if time.time() > self._expires_s - RENEWED_EARLY_S:
+                try:
+                    self._renew()
+                except OSError:
+                    if time.time() > self._expires_s:
+                        raise
+            return self._keys
+
+    def _renew(self) -> None:
+        # urllib.request loads ssl; this module is imported at the start of every command.
+        import urllib.request
+
+        from oss2.credentials import Credentials
+
+        with urllib.request.urlopen(self._address, timeout=TIMEOUT_S) as answer:
+            given = json.load(answer)
+        self._keys = Credentials(given["AccessKeyId"], given["AccessKeySecret"], given["SecurityToken"])
+        if expiration := given.get("Expiration"):
+            self._expires_s = calendar.timegm(time.strptime(expiration, "%Y-%m-%dT%H:%M:%SZ"))
+        else:
+            self._expires_s = time.time() + KEPT_S + RENEWED_EARLY_S

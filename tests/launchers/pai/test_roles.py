@@ -11,7 +11,7 @@ from oss_emulator import KEY, SECRET, OssEmulator
 from pai_server import PaiServer
 
 from nlu.runs.mirror import Mirror, bring_back
-from nlu.storage import roles
+from nlu.storage import environment
 from nlu.storage.answers import Denied
 from nlu.storage.objects import ObjectStore
 
@@ -24,7 +24,7 @@ def store(tmp_path, monkeypatch):
         oss.token = "token-1"
         platform.role = {"AccessKeyId": KEY, "AccessKeySecret": SECRET, "SecurityToken": oss.token}
         monkeypatch.setenv("OSS_ENDPOINT", oss.environment["OSS_ENDPOINT"])
-        monkeypatch.setenv(roles.URI, platform.role_environment[roles.URI])
+        monkeypatch.setenv(environment.ROLE_URI, platform.role_environment[environment.ROLE_URI])
         for name in ("FSSPEC_OSS_KEY", "FSSPEC_OSS_SECRET"):
             monkeypatch.delenv(name, raising=False)
         yield oss, platform
@@ -42,7 +42,7 @@ def test_a_role_puts_gets_lists_copies_and_deletes(store):
 
 def test_keys_are_asked_for_anew_before_they_expire(store):
     oss, platform = store
-    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + roles.EARLY_S - 5))
+    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + environment.RENEWED_EARLY_S - 5))
     platform.role["Expiration"] = soon
     objects = ObjectStore("oss://bucket/runs", "mirror")
     objects.put("a", b"1")
@@ -71,7 +71,7 @@ def test_keys_are_used_until_they_expire_where_the_platform_does_not_answer(stor
 def test_keys_of_the_environment_stand_above_the_role(store, monkeypatch):
     monkeypatch.setenv("FSSPEC_OSS_KEY", KEY)
     monkeypatch.setenv("FSSPEC_OSS_SECRET", SECRET)
-    assert not roles.has_role()
+    assert not environment.has_role()
 
 
 def test_a_run_is_kept_on_oss_and_comes_back(store, tmp_path):
