@@ -192,7 +192,7 @@ def _tokenizer(given: Any) -> tuple[Any, int | None, str | None]:
     """The tokenizer that is asked for, how many positions its model has, and how model.pretrained names that; None for
     each that is not known."""
     from nlu.data.tokenizing import WordPiece
-    from nlu.storage.cache import read_json
+    from nlu.storage.files import read_json
 
     reference = given.model or given.tokenizer
     if reference is None:

@@ -16,8 +16,8 @@ from typing import Any
 
 from nlu.config.errors import DataError
 from nlu.storage.answers import Unreachable
-from nlu.storage.archives import inside
-from nlu.storage.cache import read_digest, staging_folder
+from nlu.storage.cache import staging_folder
+from nlu.storage.files import inside, read_digest
 from nlu.storage.objects import ObjectStore
 from nlu.storage.progress import download_progress
 from nlu.storage.settle import MARKER, settle

@@ -12,8 +12,7 @@ import torch.distributed as dist
 
 from nlu.diagnosis.check import Check, said
 from nlu.launching.local import in_processes
-from nlu.storage.cache import read_json
-from nlu.storage.files import write_json, write_text
+from nlu.storage.files import read_json, write_json, write_text
 from nlu.training.ranks import process_group
 
 LIMIT_S = 90.0

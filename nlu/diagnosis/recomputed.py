@@ -21,7 +21,7 @@ from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import Kind
 from nlu.runs.checkpoint import read_order
 from nlu.runs.predictions import kept_sets, predictions_of
-from nlu.storage.cache import read_json
+from nlu.storage.files import read_json
 from nlu.storage.settle import is_whole
 from nlu.training.build import build_data
 from nlu.training.evaluation import Evaluator, score

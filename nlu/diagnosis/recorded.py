@@ -16,7 +16,7 @@ from nlu.reports.runs import LOG, RunRecord, is_run, parts, read_run
 from nlu.runs.checkpoint import read_order
 from nlu.runs.provenance import code_changes, starts_of
 from nlu.runs.records import read_rows
-from nlu.storage.cache import read_json
+from nlu.storage.files import read_json
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import changes, machine_as_recorded

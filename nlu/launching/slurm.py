@@ -35,8 +35,7 @@ from nlu.launching.submitit_jobs import (
     result_file,
     tail,
 )
-from nlu.storage.cache import read_json
-from nlu.storage.files import write_json
+from nlu.storage.files import read_json, write_json
 from nlu.storage.heartbeat import Marks
 
 RUNNING = frozenset({"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED", "RESIZING"})

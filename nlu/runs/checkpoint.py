@@ -20,8 +20,7 @@ from torch import Tensor
 
 from nlu.config.errors import CheckpointError
 from nlu.runs.state import Best, State
-from nlu.storage.cache import read_json
-from nlu.storage.files import sync_folder, umask, write_json
+from nlu.storage.files import read_json, sync_folder, umask, write_json
 from nlu.storage.settle import aside, candidates, find_whole, is_whole, remove, replace
 
 log = logging.getLogger(__name__)

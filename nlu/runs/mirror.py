@@ -34,8 +34,7 @@ from nlu.runs.mirrored import (
 )
 from nlu.runs.takeover import CHECKPOINTS
 from nlu.storage.answers import Unreachable
-from nlu.storage.cache import read_json
-from nlu.storage.files import write_json
+from nlu.storage.files import read_json, write_json
 from nlu.storage.ledger import FOLDER, SAVE, Ledger, MirrorAway, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.progress import download_progress

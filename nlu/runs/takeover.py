@@ -15,9 +15,8 @@ from typing import Any
 from nlu.config.errors import CheckpointError
 from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN, best_of, damaged
 from nlu.runs.predictions import FOLDER, kept_sets, predictions_of
-from nlu.storage.cache import read_json
 from nlu.storage.copies import complete, records_of
-from nlu.storage.files import replacing, sync_folder, write_json
+from nlu.storage.files import read_json, replacing, sync_folder, write_json
 from nlu.storage.locks import is_locked
 from nlu.storage.places import is_object
 from nlu.storage.settle import MARKER, copy_files, copy_whole, is_whole, remove

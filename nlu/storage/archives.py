@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from nlu.config.errors import DataError
+from nlu.storage.files import inside
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".zip")
 DAMAGE = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
@@ -74,14 +75,6 @@ def extract(archive: Path, member: str, folder: Path, source: str, *, skip_parts
         near = ", ".join(difflib.get_close_matches(member, names, n=3, cutoff=0.5)) or ", ".join(sorted(names)[:3])
         raise DataError(f"{source} holds no {member!r}; correct the member, the nearest are: {near}")
     return target
-
-
-def inside(folder: Path, name: str, source: str) -> Path:
-    """The path of `name` below the folder. Raises DataError for a name that would lie elsewhere."""
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise DataError(f"{source} holds {name!r}, a path outside its folder; it is not safe, use another source")
-    return folder / path
 
 
 def _write(member: Member, path: Path, source: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.storage.files import write_json
+from nlu.storage.files import read_digest, read_json, write_json
 from nlu.storage.locks import Locked, hold_lock
 
 logger = logging.getLogger(__name__)
@@ -45,12 +45,6 @@ def text_digest(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def read_digest(path: Path) -> str:
-    """sha256 of the file in hex, read from disk now."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def file_digest(path: str | Path) -> str:
     """sha256 of the file in hex, remembered in the cache by absolute path, size and modification time.
 
@@ -74,15 +68,6 @@ def file_digest(path: str | Path) -> str:
 def _identity(path: Path) -> dict[str, Any]:
     status = path.stat()
     return {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in the file, or None where there is none that can be read."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 @contextmanager

@@ -18,10 +18,9 @@ from typing import Any
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import path_text, show_as
 from nlu.storage.answers import Changed
-from nlu.storage.archives import inside
-from nlu.storage.cache import cache_dir, read_json, text_digest
+from nlu.storage.cache import cache_dir, text_digest
 from nlu.storage.entries import UNWRITABLE
-from nlu.storage.files import write_json
+from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.ledger import FOLDER, Ledger
 from nlu.storage.locks import hold_lock
 from nlu.storage.objects import ObjectStore

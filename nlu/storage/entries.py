@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.storage.cache import cache_dir, read_json, staging_folder, text_digest
+from nlu.storage.cache import cache_dir, staging_folder, text_digest
+from nlu.storage.files import read_json
 from nlu.storage.places import Reference
 from nlu.storage.settle import MARKER, settle
 

@@ -1,5 +1,6 @@
 """Whole local files that appear complete or not at all, so that a kill at any moment leaves the old or the new one."""
 
+import hashlib
 import json
 import math
 import numbers
@@ -7,8 +8,25 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
+
+from nlu.config.errors import DataError
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in the file, or None where there is none that can be read."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_digest(path: Path) -> str:
+    """sha256 of the file in hex, read from disk now."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -104,3 +122,11 @@ def umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def inside(folder: Path, name: str, source: str) -> Path:
+    """The path of `name` below the folder. Raises DataError for a name that would lie elsewhere."""
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise DataError(f"{source} holds {name!r}, a path outside its folder; it is not safe, use another source")
+    return folder / path

@@ -45,7 +45,7 @@ class Reference:
             return
         if digest is None:
             # It brings locks and temporary files with it.
-            from nlu.storage.cache import read_digest
+            from nlu.storage.files import read_digest
 
             digest = read_digest(path)
         if digest != self.sha256:

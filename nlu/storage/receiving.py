@@ -11,8 +11,7 @@ from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.storage.answers import Changed
-from nlu.storage.cache import read_digest
-from nlu.storage.files import sync_file, sync_folder
+from nlu.storage.files import read_digest, sync_file, sync_folder
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.parts import PART_BYTES, THREADS, is_content
 from nlu.storage.places import Place

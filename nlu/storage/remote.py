@@ -13,14 +13,13 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage.answers import Unreachable
-from nlu.storage.archives import inside
 from nlu.storage.buckets import open_bucket
-from nlu.storage.cache import cache_dir, read_json, text_digest
+from nlu.storage.cache import cache_dir, text_digest
 from nlu.storage.download import file_entry
 from nlu.storage.drivers import connect
 from nlu.storage.entries import Entry
 from nlu.storage.environment import name_of
-from nlu.storage.files import write_json
+from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.places import Reference, is_object, parse_place
 from nlu.storage.progress import download_progress
 from nlu.storage.receiving import fetch_into

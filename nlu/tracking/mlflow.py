@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.storage.cache import read_json
-from nlu.storage.files import write_json
+from nlu.storage.files import read_json, write_json
 from nlu.storage.locks import hold_lock
 from nlu.tracking.tracker import Beginning, Outcome, Point
 

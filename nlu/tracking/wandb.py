@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from nlu.runs.tallies import BOUNDS_B, Histogram, drawn
-from nlu.storage.cache import read_json
-from nlu.storage.files import write_json
+from nlu.storage.files import read_json, write_json
 from nlu.tracking.tracker import Beginning, Outcome, Point
 
 RUN = "wandb.json"

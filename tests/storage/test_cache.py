@@ -8,7 +8,8 @@ import time
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.storage.cache import cache_dir, file_digest, read_digest, staging_folder
+from nlu.storage.cache import cache_dir, file_digest, staging_folder
+from nlu.storage.files import read_digest
 
 
 def test_the_cache_lies_in_the_home_folder_unless_the_environment_names_another(monkeypatch, tmp_path):

@@ -22,7 +22,7 @@ from nlu.reports.errors.slices import Parts, Slice, by_bounds, slice_of
 from nlu.reports.errors.subject import ErrorSource, TokenCounter, token_counter
 from nlu.reports.runs import RunRecord
 from nlu.runs.predictions import Record
-from nlu.storage.cache import read_json
+from nlu.storage.files import read_json
 
 BY = ("class", "length", "unknown", "overlap")
 LENGTHS = tuple(1 << power for power in range(3, 14))
