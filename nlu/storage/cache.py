@@ -1,8 +1,11 @@
-"""The folder where fetched files are kept, and the digests of files that were read before.
+"""The cache: a folder of fetched files, each complete or absent, and the digests of files that were read before.
 
-Datasets and weights are large and named in every run: they are fetched once and hashed once per machine.
+Datasets and weights are large and named in every run: they are fetched once and hashed once per machine. An entry is
+filled in a staging folder and settled (`nlu.storage.settle`). If two processes fill the same entry at once, the entry
+of the first one stays and the other process uses it.
 """
 
+import errno
 import hashlib
 import json
 import logging
@@ -11,14 +14,17 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.storage.files import read_digest, read_json, write_json
 from nlu.storage.locks import Locked, hold_lock
+from nlu.storage.places import Reference
+from nlu.storage.settle import MARKER, settle
 
 logger = logging.getLogger(__name__)
 
@@ -117,3 +123,53 @@ def _newest(folder: Path) -> float:
         return max(path.stat().st_mtime for path in [folder, *folder.rglob("*")])
     except FileNotFoundError:
         return math.inf
+
+
+UNWRITABLE = {
+    errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The place in the cache of one thing, named by everything that determines its content."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, kind: str, *identity: str) -> "Entry":
+        """The entry of this kind (a folder of the cache) for this identity."""
+        return cls(cache_dir() / kind / text_digest(*identity))
+
+    def find(self) -> Path | None:
+        """The file or folder that the entry holds, or None where it is absent or incomplete."""
+        marker = read_json(self.folder / MARKER)
+        if marker is None or "path" not in marker:
+            return None
+        path = self.folder / marker["path"]
+        return path if path.exists() else None
+
+    def fill(self, reference: Reference, write: Callable[[Path], Path], *, action: str = "fetching") -> Path:
+        """Fills the entry and returns what it holds; `write(folder)` puts it below folder and returns its path;
+        `action` names that work in the log.
+
+        Raises UserError where the cache cannot be written; whatever `write` raises leaves nothing in the cache.
+        """
+        logger.info("%s %s %s into %s", action, reference.what, reference.shown, self.folder)
+        try:
+            with staging_folder() as staging:
+                whole = staging / "entry"
+                (whole / "files").mkdir(parents=True)
+                path = write(whole / "files").relative_to(whole)
+                mark = json.dumps({"source": reference.shown, "path": path.as_posix()}, ensure_ascii=False)
+                settle(whole, self.folder, note=mark, is_good=lambda folder: Entry(folder).find() is not None)
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            raise UserError(
+                f"{reference.what} {reference.shown} cannot be written to the cache {cache_dir()}: {error.strerror}; "
+                "free some space or set the environment variable NLU_CACHE to another folder"
+            ) from error
+        found = self.find()
+        assert found is not None, f"{self.folder} was filled but is not complete"
+        return found

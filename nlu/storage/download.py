@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from nlu.config.errors import DataError
-from nlu.storage.entries import Entry
+from nlu.storage.cache import Entry
 from nlu.storage.places import Reference
 from nlu.storage.progress import download_progress
 from nlu.storage.temporary import Pauses

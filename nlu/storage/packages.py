@@ -11,8 +11,7 @@ from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage.archives import archive_stem, extract, unpack
-from nlu.storage.cache import staging_folder
-from nlu.storage.entries import Entry
+from nlu.storage.cache import Entry, staging_folder
 from nlu.storage.places import Reference
 
 PATTERN = re.compile(r"pypi://([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)/+([^#]+)", re.IGNORECASE)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.entries import Entry
+from nlu.storage.cache import Entry
 from nlu.storage.environment import ENDPOINT, KEY, PLACE, SECRET, name_of
 from nlu.storage.places import Reference
 from nlu.storage.progress import download_progress

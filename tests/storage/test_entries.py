@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.storage.entries import Entry
+from nlu.storage.cache import Entry
 from nlu.storage.places import parse_reference
 
 REFERENCE = parse_reference("http://127.0.0.1/a.txt", "weights")

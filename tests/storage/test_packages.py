@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.entries import Entry
+from nlu.storage.cache import Entry
 from nlu.storage.places import parse_reference
 from nlu.storage.resources import fetch
 
