@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from nlu.data.encoding import Encoded
-from nlu.storage.answers import Unreachable
+from nlu.storage.bucket import Unreachable
 from nlu.storage.cache import cache_dir
 from nlu.storage.files import write_bytes
 from nlu.storage.objects import ObjectStore

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError
-from nlu.storage.answers import Unreachable
+from nlu.storage.bucket import Unreachable
 from nlu.storage.cache import staging_folder
 from nlu.storage.files import inside, read_digest
 from nlu.storage.objects import ObjectStore

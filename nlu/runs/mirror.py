@@ -33,7 +33,7 @@ from nlu.runs.mirrored import (
     versions,
 )
 from nlu.runs.takeover import CHECKPOINTS
-from nlu.storage.answers import Unreachable
+from nlu.storage.bucket import Unreachable
 from nlu.storage.files import read_json, write_json
 from nlu.storage.ledger import FOLDER, SAVE, Ledger, MirrorAway, TakenOver
 from nlu.storage.objects import ObjectStore

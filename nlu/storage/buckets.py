@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.storage.answers import Denied
-from nlu.storage.bucket import Bucket, Part, Upload, etag_of, whole
+from nlu.storage.bucket import Bucket, Denied, Part, Upload, etag_of, whole
 from nlu.storage.environment import PREFIXES
 from nlu.storage.oss_bucket import OssBucket
 from nlu.storage.places import Reference

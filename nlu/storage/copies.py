@@ -17,7 +17,7 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import path_text, show_as
-from nlu.storage.answers import Changed
+from nlu.storage.bucket import Changed
 from nlu.storage.cache import UNWRITABLE, cache_dir, text_digest
 from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.ledger import FOLDER, Ledger

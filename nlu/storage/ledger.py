@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.storage.answers import Unreachable
+from nlu.storage.bucket import Unreachable
 from nlu.storage.heartbeat import BEAT_S, SILENCE_S, Heartbeat, elapsed_s, falls_silent, has_ended, identity_of
 from nlu.storage.objects import ObjectStore
 from nlu.storage.temporary import Pauses, Temporary

@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.storage.answers import Changed
-from nlu.storage.bucket import Bucket, Upload
+from nlu.storage.bucket import Bucket, Changed, Upload
 from nlu.storage.buckets import open_bucket
 from nlu.storage.places import Place, object_reference
 from nlu.storage.receiving import fetch_into

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from nlu.storage.answers import Denied
-from nlu.storage.bucket import Bucket, Part, Upload, etag_of, whole
+from nlu.storage.bucket import Bucket, Denied, Part, Upload, etag_of, whole
 from nlu.storage.store import Found
 
 

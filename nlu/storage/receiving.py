@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.storage.answers import Changed
+from nlu.storage.bucket import Changed
 from nlu.storage.files import read_digest, sync_file, sync_folder
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.parts import PART_BYTES, THREADS, is_content

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.answers import Unreachable
+from nlu.storage.bucket import Unreachable
 from nlu.storage.buckets import open_bucket
 from nlu.storage.cache import Entry, cache_dir, text_digest
 from nlu.storage.download import file_entry

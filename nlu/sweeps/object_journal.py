@@ -27,7 +27,7 @@ from typing import Any
 from optuna.storages.journal import BaseJournalBackend
 
 from nlu.config.errors import UserError
-from nlu.storage.answers import Denied, Unreachable
+from nlu.storage.bucket import Denied, Unreachable
 from nlu.storage.objects import ObjectStore
 from nlu.storage.temporary import Pauses
 from nlu.sweeps.away import StorageAway

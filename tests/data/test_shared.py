@@ -17,7 +17,7 @@ from nlu.data.parts import Chunks
 from nlu.data.prepare import Part, prepare, prepare_part
 from nlu.data.shared import SharedStores
 from nlu.data.tokenizing import WordPiece
-from nlu.storage.answers import Unreachable
+from nlu.storage.bucket import Unreachable
 
 TARGET = "nlu.data.targets.Classes"
 

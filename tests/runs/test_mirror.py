@@ -20,8 +20,7 @@ from nlu.runs import mirror as mirrors
 from nlu.runs.mirror import Mirror, bring_back, closed_at_the_end
 from nlu.runs.mirrored import abort_uploads, versions
 from nlu.storage import copies
-from nlu.storage.answers import CredentialsAway
-from nlu.storage.bucket import Bucket
+from nlu.storage.bucket import Bucket, CredentialsAway
 from nlu.storage.buckets import S3Bucket, open_bucket
 from nlu.storage.copies import records_of
 from nlu.storage.ledger import RELEASE, SAVE, Ledger, MirrorAway, TakenOver

@@ -11,8 +11,19 @@ from botocore.exceptions import ClientError
 
 from nlu.config.errors import UserError
 from nlu.storage import bucket as buckets
-from nlu.storage.answers import CHANGED, Changed, Denied, Unreachable
-from nlu.storage.bucket import LASTING_STATUS, TRANSIENT_CODES, Bucket, Part, Upload, etag_of, whole
+from nlu.storage.bucket import (
+    CHANGED,
+    LASTING_STATUS,
+    TRANSIENT_CODES,
+    Bucket,
+    Changed,
+    Denied,
+    Part,
+    Unreachable,
+    Upload,
+    etag_of,
+    whole,
+)
 from nlu.storage.buckets import S3Bucket, open_bucket
 from nlu.storage.outputs import send_file
 from nlu.storage.places import parse_place

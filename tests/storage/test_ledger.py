@@ -12,7 +12,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.storage import ledger
-from nlu.storage.answers import Unreachable
+from nlu.storage.bucket import Unreachable
 from nlu.storage.ledger import CLAIM, KEPT, RELEASE, SAVE, Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.store import Found

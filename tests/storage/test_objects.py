@@ -7,8 +7,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.storage import objects
-from nlu.storage.answers import Changed
-from nlu.storage.bucket import Bucket
+from nlu.storage.bucket import Bucket, Changed
 from nlu.storage.buckets import open_bucket
 from nlu.storage.objects import READ_TRIES, ObjectStore
 from tests.buckets import Server

@@ -8,7 +8,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.storage import receiving
-from nlu.storage.answers import Changed, Unreachable
+from nlu.storage.bucket import Changed, Unreachable
 from nlu.storage.places import Place
 from nlu.storage.receiving import fetch_into
 from nlu.storage.store import Found, Store

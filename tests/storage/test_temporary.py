@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError
 
 from nlu.config.errors import UserError
-from nlu.storage.answers import CredentialsAway, Denied, Unreachable, code_of, is_absent, refusal, status_of
+from nlu.storage.bucket import CredentialsAway, Denied, Unreachable, code_of, is_absent, refusal, status_of
 from nlu.storage.ledger import MirrorAway, TakenOver
 from nlu.storage.temporary import Pauses, is_temporary
 from nlu.sweeps.away import StorageAway, reason_of

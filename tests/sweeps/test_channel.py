@@ -11,7 +11,7 @@ import pytest
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
-from nlu.storage.answers import CredentialsAway, Denied, Unreachable
+from nlu.storage.bucket import CredentialsAway, Denied, Unreachable
 from nlu.storage.ledger import MirrorAway
 from nlu.sweeps import channel
 from nlu.sweeps.away import StorageAway

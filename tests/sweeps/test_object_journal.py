@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.storage.answers import Denied, Unreachable
+from nlu.storage.bucket import Denied, Unreachable
 from nlu.sweeps import object_journal
 from nlu.sweeps.away import StorageAway
 from nlu.sweeps.object_journal import JournalObjects, ObjectJournalBackend

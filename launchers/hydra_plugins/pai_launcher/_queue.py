@@ -28,7 +28,7 @@ from nlu.launching.submissions import FOLDER as RECORD
 from nlu.launching.submissions import Submissions, project_folder
 from nlu.runs.mirror import bring_back
 from nlu.runs.mirrored import NOTE
-from nlu.storage.answers import Denied, Unreachable
+from nlu.storage.bucket import Denied, Unreachable
 from nlu.storage.files import write_bytes, write_json
 from nlu.storage.heartbeat import Marks
 from nlu.storage.ledger import Ledger

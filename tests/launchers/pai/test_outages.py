@@ -22,7 +22,7 @@ from pai_server import ID, SECRET
 from nlu.launching.queue import Job, JobRefused, JobState, QueueContext
 from nlu.launching.submissions import Submissions
 from nlu.storage import bucket
-from nlu.storage.answers import Unreachable
+from nlu.storage.bucket import Unreachable
 
 
 @pytest.fixture

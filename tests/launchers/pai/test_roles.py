@@ -12,7 +12,7 @@ from pai_server import PaiServer
 
 from nlu.runs.mirror import Mirror, bring_back
 from nlu.storage import environment
-from nlu.storage.answers import Denied
+from nlu.storage.bucket import Denied
 from nlu.storage.objects import ObjectStore
 
 
