@@ -13,10 +13,9 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage.bucket import Unreachable
-from nlu.storage.buckets import open_bucket
+from nlu.storage.buckets import connect, open_bucket
 from nlu.storage.cache import Entry, cache_dir, text_digest
 from nlu.storage.download import file_entry
-from nlu.storage.drivers import connect
 from nlu.storage.environment import name_of
 from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.places import Reference, is_object, parse_place
