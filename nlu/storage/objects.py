@@ -14,8 +14,8 @@ from pathlib import Path
 from nlu.config.errors import UserError
 from nlu.storage.bucket import Bucket, Changed, Upload
 from nlu.storage.buckets import open_bucket
+from nlu.storage.parts import fetch_into
 from nlu.storage.places import Place, object_reference
-from nlu.storage.receiving import fetch_into
 from nlu.storage.store import Advance, Found
 from nlu.storage.stores import Objects
 

@@ -1,10 +1,15 @@
 """What every store of places promises; which there are stands in `nlu.storage.stores`."""
 
+import os
+import secrets
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nlu.config.errors import UserError
+from nlu.storage.files import replacing
 from nlu.storage.places import Place
 
 Advance = Callable[[int], None]
@@ -67,3 +72,69 @@ class WritableStore(Store):
     @abstractmethod
     def try_writing(self, place: Place) -> None:
         """Write a file in a folder and remove it; raises UserError where that cannot be done."""
+
+
+COPY_BYTES = 1 << 20
+
+
+class Disk(WritableStore):
+    """The file systems of this machine."""
+
+    def look(self, place: Place) -> Found | None:
+        try:
+            status = os.stat(place.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        is_folder = os.path.isdir(place.path)
+        return Found(is_folder, None if is_folder else status.st_size, None, status.st_mtime)
+
+    def files(self, place: Place) -> dict[str, Found]:
+        root = Path(place.path)
+        found = {}
+        for folder, folders, names in os.walk(root):
+            folders.sort()
+            for name in names:
+                path = Path(folder, name)
+                if path.is_file():
+                    status = path.stat()
+                    found[path.relative_to(root).as_posix()] = Found(False, status.st_size, None, status.st_mtime)
+        return dict(sorted(found.items()))
+
+    def children(self, place: Place) -> dict[str, Found]:
+        return {name: found for name in sorted(os.listdir(place.path)) if (found := self.look(place.within(name)))}
+
+    def read(self, place: Place, start: int, stop: int, found: Found) -> bytes:
+        with open(place.path, "rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+
+    def read_whole(self, place: Place, path: Path) -> None:
+        shutil.copyfile(place.path, path)
+
+    def put(self, path: Path, place: Place, advance: Advance) -> None:
+        with open(path, "rb") as source, replacing(place.path) as target:
+            while chunk := source.read(COPY_BYTES):
+                target.write(chunk)
+                advance(len(chunk))
+        shutil.copystat(path, place.path)
+
+    def remove(self, place: Place) -> None:
+        Path(place.path).unlink(missing_ok=True)
+
+    def make_folder(self, place: Place) -> bool:
+        Path(place.path).mkdir(parents=True, exist_ok=True)
+        return True
+
+    def try_writing(self, place: Place) -> None:
+        folder = Path(place.path)
+        if folder.is_file():
+            folder = folder.parent
+        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        if not there.is_dir():
+            raise UserError(f"{place.shown} cannot be written: {there} is a file; name another place")
+        probe = there / f".{secrets.token_hex(8)}.probe"
+        try:
+            probe.touch()
+        except OSError as error:
+            raise UserError(f"{place.shown} cannot be written: {error.strerror}; name another place") from error
+        probe.unlink()

@@ -49,8 +49,8 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of the least size that S3 allows, so that files of 20 MB have several."""
     monkeypatch.setattr(parts, "PART_BYTES", 5 << 20)
-    monkeypatch.setattr("nlu.storage.stores.WHOLE_BYTES", 10 << 20)
-    monkeypatch.setattr("nlu.storage.receiving.PART_BYTES", 5 << 20)
+    monkeypatch.setattr("nlu.storage.objects.WHOLE_BYTES", 10 << 20)
+    monkeypatch.setattr("nlu.storage.parts.PART_BYTES", 5 << 20)
 
 
 def names(url: str) -> list[str]:
@@ -154,9 +154,9 @@ def test_between_stores_of_two_kinds(s3_url: str, tmp_path: Path, monkeypatch: p
 
 
 COPY = [sys.executable, "-c", (
-    "import sys; from nlu.storage import parts, receiving, stores; from nlu.io import main\n"
-    "parts.PART_BYTES = receiving.PART_BYTES = 5 << 20; stores.WHOLE_BYTES = 10 << 20\n"
-    "parts.THREADS = receiving.THREADS = 1; sys.exit(main(sys.argv[1:]))"
+    "import sys; from nlu.storage import objects, parts; from nlu.io import main\n"
+    "parts.PART_BYTES = 5 << 20; objects.WHOLE_BYTES = 10 << 20\n"
+    "parts.THREADS = 1; sys.exit(main(sys.argv[1:]))"
 ), "cp"]  # fmt: skip
 
 

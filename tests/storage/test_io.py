@@ -12,9 +12,8 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.io import VERBS, main
 from nlu.storage.bucket import Part
-from nlu.storage.parts import MIB, is_content, joined_etag, part_bytes_of
+from nlu.storage.parts import MIB, fetch_into, is_content, joined_etag, part_bytes_of
 from nlu.storage.places import parse_place
-from nlu.storage.receiving import fetch_into
 from nlu.storage.store import Found
 from nlu.storage.stores import store_of
 from tests.folders import contents, write
@@ -179,7 +178,7 @@ def test_a_broken_download_from_a_web_server_goes_on_where_it_was(
     web: tuple[Server, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, url = web
-    monkeypatch.setattr("nlu.storage.receiving.PART_BYTES", MIB)
+    monkeypatch.setattr("nlu.storage.parts.PART_BYTES", MIB)
     monkeypatch.setattr("nlu.storage.web.RETRY_DELAYS_S", ())
     whole, server.content = server.content, server.content[: 3 * MIB]
     place, found = parse_place(url), Found(False, 5 * MIB, "version-1")

@@ -20,7 +20,7 @@ OTHER = CONTENT[:-1] + b"?"
 @pytest.fixture
 def bucket(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     monkeypatch.setattr(parts, "PART_BYTES", 5 << 20)
-    monkeypatch.setattr("nlu.storage.stores.WHOLE_BYTES", 5 << 20)
+    monkeypatch.setattr("nlu.storage.objects.WHOLE_BYTES", 5 << 20)
     return open_bucket("s3", s3.bucket(monkeypatch).removeprefix("s3://"))
 
 

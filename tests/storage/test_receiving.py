@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.storage import receiving
+from nlu.storage import parts
 from nlu.storage.bucket import Changed, Unreachable
+from nlu.storage.parts import fetch_into
 from nlu.storage.places import Place
-from nlu.storage.receiving import fetch_into
 from nlu.storage.store import Found, Store
 from tests.disk import followed
 
@@ -39,8 +39,8 @@ class Version(Store):
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "PART_BYTES", 4)
-    monkeypatch.setattr(receiving, "THREADS", 1)
+    monkeypatch.setattr(parts, "PART_BYTES", 4)
+    monkeypatch.setattr(parts, "THREADS", 1)
 
 
 OLD, NEW = b"of the older", b"OF THE NEWER"

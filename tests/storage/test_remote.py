@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.storage import drivers, remote
+from nlu.storage import buckets, remote
 from nlu.storage.places import Reference
 from nlu.storage.resources import fetch
 from tests.buckets import Server
@@ -115,10 +115,10 @@ def test_a_key_that_leaves_the_folder_is_refused(bucket, tmp_path, cached_files)
 
 def test_an_endpoint_of_oss_is_spoken_to_as_it_wants_it_and_no_other(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://s3.oss-cn-hangzhou.aliyuncs.com")
-    filesystem, _ = drivers.connect(Reference("s3://bucket/a", "s3", None, "file"), config_kwargs={"retries": {}})
+    filesystem, _ = buckets.connect(Reference("s3://bucket/a", "s3", None, "file"), config_kwargs={"retries": {}})
     assert filesystem.config_kwargs["signature_version"] == "s3" and "retries" in filesystem.config_kwargs
     assert filesystem.config_kwargs["s3"] == {"addressing_style": "virtual"}
     assert filesystem.config_kwargs["request_checksum_calculation"] == "when_required"
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://s3.example.com/aliyuncs.com")
-    filesystem, _ = drivers.connect(Reference("s3://bucket/a", "s3", None, "file"))
+    filesystem, _ = buckets.connect(Reference("s3://bucket/a", "s3", None, "file"))
     assert filesystem.config_kwargs == {}

@@ -17,8 +17,8 @@ from nlu.storage.matching import fetch_matching
 from nlu.storage.outputs import output_file, output_folder, require_free
 from nlu.storage.places import Place, parse_place
 from nlu.storage.settle import MARKER
-from nlu.storage.store import Found
-from nlu.storage.stores import Disk, Objects, store_of, writable_store_of
+from nlu.storage.store import Disk, Found
+from nlu.storage.stores import Objects, store_of, writable_store_of
 from nlu.storage.transfer import (
     Item,
     Plan,
