@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def exists(arguments: Sequence[str]) -> int:
     """Say of each path whether something lies there. Exit status 1: of one nothing does."""
-    from nlu.storage.stores import store_of
+    from nlu.storage.objects import store_of
     from nlu.storage.transfer import readable
 
     places = [readable(path) for path in _parser("exists", exists).parse(arguments).paths]
@@ -70,7 +70,7 @@ def ls(arguments: Sequence[str]) -> int:
     parser.add_argument("-r", "--recursive", action="store_true", help="all files, with the folders below it")
     given = parser.parse(arguments)
 
-    from nlu.storage.stores import store_of
+    from nlu.storage.objects import store_of
     from nlu.storage.transfer import found_at, readable
 
     for path in given.paths:
@@ -208,8 +208,8 @@ def mkdir(arguments: Sequence[str]) -> int:
     parser.add_argument("--dry", action="store_true", help=DRY)
     given = parser.parse(arguments)
 
+    from nlu.storage.objects import writable_store_of
     from nlu.storage.places import parse_place
-    from nlu.storage.stores import writable_store_of
     from nlu.storage.transfer import disk_errors
 
     for path in given.paths:
@@ -250,8 +250,8 @@ def writable(arguments: Sequence[str]) -> int:
     """Try to write in folders, and say of each whether that went. Exit status 1: in one it did not."""
     given = _parser("writable", writable).parse(arguments)
 
+    from nlu.storage.objects import writable_store_of
     from nlu.storage.places import parse_place
-    from nlu.storage.stores import writable_store_of
 
     status = 0
     for path in given.paths:

@@ -15,10 +15,10 @@ from nlu.config.errors import UserError
 from nlu.storage.cache import cache_dir, text_digest
 from nlu.storage.files import replacing, sync_folder, write_bytes, write_json
 from nlu.storage.locks import Locked, hold_folder
+from nlu.storage.objects import store_of
 from nlu.storage.outputs import require_no_object, send_file
 from nlu.storage.places import Place, parse_place
 from nlu.storage.settle import remove, require_writable
-from nlu.storage.stores import store_of
 from nlu.storage.table_target import TableTarget, is_table
 
 PLAN = "plan.json"

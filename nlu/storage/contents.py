@@ -6,9 +6,9 @@ from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.storage.cache import staging_folder
+from nlu.storage.objects import store_of
 from nlu.storage.parts import PART_BYTES
 from nlu.storage.places import Place
-from nlu.storage.stores import store_of
 from nlu.storage.transfer import disk_errors, found_at
 
 

@@ -22,11 +22,10 @@ from nlu.storage.cache import UNWRITABLE, cache_dir, text_digest
 from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.ledger import FOLDER, Ledger
 from nlu.storage.locks import hold_lock
-from nlu.storage.objects import ObjectStore
+from nlu.storage.objects import ObjectStore, store_of
 from nlu.storage.places import Place, is_object, parse_place
 from nlu.storage.settle import remove
 from nlu.storage.store import Found
-from nlu.storage.stores import store_of
 from nlu.storage.temporary import Pauses
 from nlu.storage.transfer import AT_ONCE, Item, run_copies
 

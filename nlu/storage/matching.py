@@ -5,9 +5,9 @@ from glob import has_magic
 from pathlib import Path
 
 from nlu.config.errors import DataError
+from nlu.storage.objects import store_of
 from nlu.storage.places import parse_place
 from nlu.storage.resources import fetch
-from nlu.storage.stores import store_of
 
 
 def fetch_matching(reference: str, what: str) -> list[Path]:

@@ -18,11 +18,11 @@ from nlu.storage.cache import Entry, cache_dir, text_digest
 from nlu.storage.download import file_entry
 from nlu.storage.environment import name_of
 from nlu.storage.files import inside, read_json, write_json
+from nlu.storage.objects import Objects
 from nlu.storage.parts import fetch_into
 from nlu.storage.places import Reference, is_object, parse_place
 from nlu.storage.progress import download_progress
 from nlu.storage.store import Advance
-from nlu.storage.stores import Objects
 
 logger = logging.getLogger(__name__)
 

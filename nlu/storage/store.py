@@ -1,4 +1,4 @@
-"""What every store of places promises; which there are stands in `nlu.storage.stores`."""
+"""What every store of places promises; which there are stands in `nlu.storage.objects`."""
 
 import os
 import secrets

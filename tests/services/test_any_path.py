@@ -21,8 +21,8 @@ from nlu import doctor, io, report, visualize
 from nlu.config.errors import UserError
 from nlu.data import __main__ as survey
 from nlu.inference.locate import locate
+from nlu.storage.objects import store_of
 from nlu.storage.places import parse_place
-from nlu.storage.stores import store_of
 from tests.inference.runs import evaluate, export, predict, trained
 from tests.oss_server import BUCKET, OssServer
 from tests.training.in_process import TINY, command, killed_in_backward, train

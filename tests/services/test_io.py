@@ -23,10 +23,9 @@ from nlu.storage import parts
 from nlu.storage.bucket import Bucket
 from nlu.storage.buckets import open_bucket
 from nlu.storage.ledger import Ledger
-from nlu.storage.objects import ObjectStore
+from nlu.storage.objects import ObjectStore, store_of
 from nlu.storage.places import parse_place
 from nlu.storage.resources import fetch
-from nlu.storage.stores import store_of
 from tests.folders import contents, write
 from tests.oss_server import BUCKET, KEY, SECRET, OssServer
 

@@ -25,10 +25,10 @@ from nlu.storage.bucket import (
     whole,
 )
 from nlu.storage.buckets import S3Bucket, open_bucket
+from nlu.storage.objects import Objects, store_of
 from nlu.storage.outputs import send_file
 from nlu.storage.places import parse_place
 from nlu.storage.store import Found
-from nlu.storage.stores import Objects, store_of
 from tests.buckets import Server
 
 pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra pai")

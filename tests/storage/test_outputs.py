@@ -7,9 +7,9 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.io import main
+from nlu.storage.objects import store_of
 from nlu.storage.outputs import output_file, output_files, output_folder, require_free
 from nlu.storage.places import parse_place
-from nlu.storage.stores import store_of
 from tests.buckets import Server, server
 
 

@@ -23,9 +23,9 @@ from nlu.config.targets import build
 from nlu.models.formats.names import encoder_names
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 from nlu.models.task_model import TaskModel
+from nlu.storage.objects import store_of
 from nlu.storage.places import is_object, parse_place
 from nlu.storage.resources import fetch
-from nlu.storage.stores import store_of
 
 log = logging.getLogger(__name__)
 
