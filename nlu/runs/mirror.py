@@ -33,11 +33,11 @@ from nlu.runs.mirrored import (
     versions,
 )
 from nlu.runs.takeover import CHECKPOINTS
+from nlu.storage.backend import download_progress
 from nlu.storage.bucket import Unreachable
 from nlu.storage.files import read_json, write_json
 from nlu.storage.ledger import FOLDER, SAVE, Ledger, MirrorAway, TakenOver
 from nlu.storage.objects import ObjectStore
-from nlu.storage.progress import download_progress
 from nlu.storage.settle import remove
 from nlu.storage.temporary import Pauses
 

@@ -23,12 +23,12 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.runs.checkpoint import arrange_best, best_of, held_steps
 from nlu.runs.takeover import CHECKPOINTS
+from nlu.storage.backend import Advance
 from nlu.storage.files import sync_folder
 from nlu.storage.ledger import FOLDER
 from nlu.storage.objects import ObjectStore
 from nlu.storage.parts import WHOLE_BYTES
 from nlu.storage.settle import MARKER, find_whole, mark_whole, remove, swap
-from nlu.storage.store import Advance
 from nlu.storage.transfer import in_threads
 
 log = logging.getLogger(__name__)

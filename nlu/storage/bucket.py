@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.backend import Found
 from nlu.storage.environment import ENDPOINT, KEY, SECRET, TOKEN, name_of
-from nlu.storage.store import Found
 from nlu.storage.temporary import Pauses, Temporary, causes
 
 RETRY_DELAYS_S = Pauses(0.2, 4.0, 5)

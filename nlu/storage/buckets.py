@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nlu.config.errors import UserError
+from nlu.storage.backend import Found
 from nlu.storage.bucket import Bucket, Denied, Part, Upload, etag_of, whole
 from nlu.storage.environment import PREFIXES, sign_by_role
 from nlu.storage.places import Reference
-from nlu.storage.store import Found
 
 
 class S3Bucket(Bucket):

@@ -17,6 +17,7 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import path_text, show_as
+from nlu.storage.backend import Found
 from nlu.storage.bucket import Changed
 from nlu.storage.cache import UNWRITABLE, cache_dir, text_digest
 from nlu.storage.files import inside, read_json, write_json
@@ -25,7 +26,6 @@ from nlu.storage.locks import hold_lock
 from nlu.storage.objects import ObjectStore, store_of
 from nlu.storage.places import Place, is_object, parse_place
 from nlu.storage.settle import remove
-from nlu.storage.store import Found
 from nlu.storage.temporary import Pauses
 from nlu.storage.transfer import AT_ONCE, Item, run_copies
 

@@ -12,9 +12,9 @@ import urllib.request
 from pathlib import Path
 
 from nlu.config.errors import DataError
+from nlu.storage.backend import download_progress
 from nlu.storage.cache import Entry
 from nlu.storage.places import Reference
-from nlu.storage.progress import download_progress
 from nlu.storage.temporary import Pauses
 
 logger = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.backend import Advance, Disk, Found, Store, WritableStore
 from nlu.storage.bucket import Bucket, Changed, Upload
 from nlu.storage.buckets import open_bucket
 from nlu.storage.parts import WHOLE_BYTES, fetch_into, put_in_parts
 from nlu.storage.places import OBJECTS, Place, object_reference
-from nlu.storage.store import Advance, Disk, Found, Store, WritableStore
 from nlu.storage.web import Web
 
 

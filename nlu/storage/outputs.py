@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nlu.config.errors import UserError
+from nlu.storage.backend import download_progress
 from nlu.storage.objects import writable_store_of
 from nlu.storage.places import Place, parse_place
-from nlu.storage.progress import download_progress
 from nlu.storage.settle import new_folder, require_new
 from nlu.storage.transfer import disk_errors, plan_copy, remove_all, run_copies
 

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.backend import Advance, Found, Store
 from nlu.storage.bucket import Bucket, Changed, Part, Upload
 from nlu.storage.files import read_digest, sync_file, sync_folder
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.places import Place
-from nlu.storage.store import Advance, Found, Store
 
 log = logging.getLogger(__name__)
 

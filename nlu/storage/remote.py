@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.backend import Advance, download_progress
 from nlu.storage.bucket import Unreachable
 from nlu.storage.buckets import connect, open_bucket
 from nlu.storage.cache import Entry, cache_dir, text_digest
@@ -21,8 +22,6 @@ from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.objects import Objects
 from nlu.storage.parts import fetch_into
 from nlu.storage.places import Reference, is_object, parse_place
-from nlu.storage.progress import download_progress
-from nlu.storage.store import Advance
 
 logger = logging.getLogger(__name__)
 

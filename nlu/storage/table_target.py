@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from nlu.config.errors import UserError
 from nlu.config.words import counted
+from nlu.storage.backend import download_progress
 from nlu.storage.files import write_json
 from nlu.storage.places import parse_reference
-from nlu.storage.progress import download_progress
 from nlu.storage.tables import connected, failure, table_of
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.backend import download_progress
 from nlu.storage.cache import Entry
 from nlu.storage.environment import ENDPOINT, KEY, PLACE, SECRET, name_of
 from nlu.storage.places import Reference
-from nlu.storage.progress import download_progress
 
 VARIABLES = (name_of("alibaba cloud", KEY), name_of("alibaba cloud", SECRET), name_of("maxcompute", ENDPOINT))
 TUNNEL = name_of("maxcompute", PLACE)

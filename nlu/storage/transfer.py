@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.backend import Advance, Found, Store, WritableStore, download_progress
 from nlu.storage.bucket import Bucket, Upload
 from nlu.storage.cache import cache_dir, text_digest
 from nlu.storage.objects import Objects, store_of, writable_store_of
 from nlu.storage.parts import WHOLE_BYTES, fetch_into, idle_uploads, is_content
 from nlu.storage.places import READ_ONLY, Place, parse_place, refuse_root
-from nlu.storage.progress import download_progress
 from nlu.storage.resources import fetch
 from nlu.storage.settle import MARKER, remove
-from nlu.storage.store import Advance, Found, Store, WritableStore
 
 AT_ONCE = 8
 """Small files on their way at once."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from nlu.config.errors import DataError, UserError
+from nlu.storage.backend import Found, Store
 from nlu.storage.download import RETRY_DELAYS_S, TIMEOUT_S, is_transient, reason_of, receive
 from nlu.storage.places import Place, Reference
-from nlu.storage.store import Found, Store
 
 PARTIAL, NOT_FOUND, GONE = 206, 404, 410
 

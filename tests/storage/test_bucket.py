@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 
 from nlu.config.errors import UserError
 from nlu.storage import bucket as buckets
+from nlu.storage.backend import Found
 from nlu.storage.bucket import (
     CHANGED,
     LASTING_STATUS,
@@ -28,7 +29,6 @@ from nlu.storage.buckets import S3Bucket, open_bucket
 from nlu.storage.objects import Objects, store_of
 from nlu.storage.outputs import send_file
 from nlu.storage.places import parse_place
-from nlu.storage.store import Found
 from tests.buckets import Server
 
 pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra pai")

@@ -8,10 +8,10 @@ import pytest
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage import copies, ledger
+from nlu.storage.backend import Found
 from nlu.storage.copies import complete, records_of
 from nlu.storage.ledger import SAVE, Ledger
 from nlu.storage.objects import ObjectStore
-from nlu.storage.store import Found
 from nlu.storage.temporary import Pauses
 from tests.buckets import Server
 

@@ -11,11 +11,11 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.io import VERBS, main
+from nlu.storage.backend import Found
 from nlu.storage.bucket import Part
 from nlu.storage.objects import store_of
 from nlu.storage.parts import MIB, fetch_into, is_content, joined_etag, part_bytes_of
 from nlu.storage.places import parse_place
-from nlu.storage.store import Found
 from tests.folders import contents, write
 
 FILES = {"a.txt": b"a", "deep/b.bin": b"b" * 1000, "COMPLETE": b"yes"}

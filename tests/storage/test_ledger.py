@@ -12,10 +12,10 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.storage import ledger
+from nlu.storage.backend import Found
 from nlu.storage.bucket import Unreachable
 from nlu.storage.ledger import CLAIM, KEPT, RELEASE, SAVE, Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
-from nlu.storage.store import Found
 from nlu.storage.temporary import Pauses
 from tests.buckets import Server
 

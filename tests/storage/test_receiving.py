@@ -8,10 +8,10 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.storage import parts
+from nlu.storage.backend import Found, Store
 from nlu.storage.bucket import Changed, Unreachable
 from nlu.storage.parts import fetch_into
 from nlu.storage.places import Place
-from nlu.storage.store import Found, Store
 from tests.disk import followed
 
 PLACE = Place("http", "host", "file")

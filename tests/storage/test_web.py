@@ -11,8 +11,8 @@ import pytest
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage import web
+from nlu.storage.backend import Found
 from nlu.storage.places import Place, parse_place
-from nlu.storage.store import Found
 from nlu.storage.web import Web
 
 CONTENT = b"0123456789"

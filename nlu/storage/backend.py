@@ -1,10 +1,15 @@
-"""What every store of places promises; which there are stands in `nlu.storage.objects`."""
+"""The contract of a backend, which reads and writes places, and the backend of the disks of this machine.
+
+`nlu.storage.objects` implements it for buckets, `nlu.storage.web` for http(s); `backend_of` there chooses one.
+"""
 
 import os
 import secrets
 import shutil
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,3 +143,21 @@ class Disk(WritableStore):
         except OSError as error:
             raise UserError(f"{place.shown} cannot be written: {error.strerror}; name another place") from error
         probe.unlink()
+
+
+SHOWN_FROM_MB = 5
+
+
+@contextmanager
+def download_progress(name: str, size: int | None) -> Iterator[Callable[[int], None]]:
+    """Yields a function to call with each number of bytes received; size in bytes, None where it is unknown."""
+    if size is None or size <= SHOWN_FROM_MB * 1_000_000 or not sys.stderr.isatty():
+        yield lambda received: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(name, total=size)
+        yield lambda received: progress.advance(task, received)
