@@ -16,12 +16,12 @@ from nlu.storage.backend import Advance, download_progress
 from nlu.storage.bucket import Unreachable
 from nlu.storage.buckets import connect, open_bucket
 from nlu.storage.cache import Entry, cache_dir, text_digest
-from nlu.storage.download import file_entry
 from nlu.storage.environment import name_of
 from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.objects import Objects
 from nlu.storage.parts import fetch_into
 from nlu.storage.places import Reference, is_object, parse_place
+from nlu.storage.web import file_entry
 
 logger = logging.getLogger(__name__)
 

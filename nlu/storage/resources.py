@@ -10,12 +10,12 @@ from urllib.request import url2pathname
 from nlu.config.errors import DataError
 from nlu.config.words import show_as
 from nlu.storage.cache import file_digest
-from nlu.storage.download import fetch_url
 from nlu.storage.hub import fetch_model
 from nlu.storage.packages import fetch_member
 from nlu.storage.places import Reference, parse_reference
 from nlu.storage.remote import fetch_remote
 from nlu.storage.tables import fetch_table
+from nlu.storage.web import fetch_url
 
 
 def fetch(reference: str, *, what: str = "file") -> Path:
