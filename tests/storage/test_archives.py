@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.storage.archives import archive_stem, extract, unpack
+from nlu.storage.packages import archive_stem, extract, unpack
 
 
 def make_zip(path: Path, files: dict[str, bytes]) -> Path:
