@@ -22,7 +22,7 @@ from nlu.data.workbook import MOST_ROWS, cell_text, dumped, loaded, require_open
 from nlu.inference.columns import Columns, text_of
 from nlu.metrics.kinds import PREDICTION, Cell, Holds, SpanKind
 from nlu.storage.files import json_text
-from nlu.storage.table_target import TableTarget, is_table
+from nlu.storage.tables import TableTarget, is_table
 
 BLANK = " \t\r\n"
 FORMATS = {

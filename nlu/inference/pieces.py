@@ -19,7 +19,7 @@ from nlu.storage.objects import store_of
 from nlu.storage.outputs import require_no_object, send_file
 from nlu.storage.places import Place, parse_place
 from nlu.storage.settle import remove, require_writable
-from nlu.storage.table_target import TableTarget, is_table
+from nlu.storage.tables import TableTarget, is_table
 
 PLAN = "plan.json"
 LOCK = ".lock"

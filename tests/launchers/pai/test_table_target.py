@@ -10,7 +10,7 @@ from pai_server import ID, SECRET
 from nlu.config.errors import DataError, UserError
 from nlu.storage import table_target
 from nlu.storage.resources import fetch
-from nlu.storage.table_target import TableTarget
+from nlu.storage.tables import TableTarget
 
 ROWS = pa.table({
     "text": [f"第{number}行 'a' `b`" for number in range(95)], "label": [*range(94), None],
