@@ -92,8 +92,7 @@ def cat(arguments: Sequence[str]) -> int:
     """Write what is in files to standard output, as it is."""
     given = _parser("cat", cat).parse(arguments)
 
-    from nlu.storage.contents import chunks_of
-    from nlu.storage.transfer import readable
+    from nlu.storage.transfer import chunks_of, readable
 
     for path in given.paths:
         for chunk in chunks_of(readable(path)):
@@ -227,14 +226,14 @@ def mkdir(arguments: Sequence[str]) -> int:
 
 def size(arguments: Sequence[str]) -> int:
     """Print the size in bytes of files, or of all that is in folders."""
-    from nlu.storage.contents import size_of
+    from nlu.storage.transfer import size_of
 
     return _told(size, arguments, lambda place: f"{size_of(place)}\t")
 
 
 def md5(arguments: Sequence[str]) -> int:
     """Print the MD5 of files, read now, in the form of md5sum."""
-    from nlu.storage.contents import md5_of
+    from nlu.storage.transfer import md5_of
 
     return _told(md5, arguments, lambda place: f"{md5_of(place)}  ")
 

@@ -1,9 +1,10 @@
-"""Copies, moves, synchronizes and removes files across any two stores, file by file.
+"""Copies, moves, synchronizes, removes and reads files on any two backends, file by file.
 
-A file is left out where the same one lies at the target already, so that a transfer that was cut off continues where it
-was. Within a folder the file COMPLETE, by which readers know that a folder is whole, comes last.
+A file is skipped if the same one is at the target already, so an interrupted transfer continues where it stopped.
+Within a folder the file COMPLETE, which tells readers that a folder is whole, is written last.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -16,9 +17,9 @@ from typing import TypeVar
 from nlu.config.errors import DataError, UserError
 from nlu.storage.backend import Advance, Found, Store, WritableStore, download_progress
 from nlu.storage.bucket import Bucket, Upload
-from nlu.storage.cache import cache_dir, text_digest
+from nlu.storage.cache import cache_dir, staging_folder, text_digest
 from nlu.storage.objects import Objects, store_of, writable_store_of
-from nlu.storage.parts import WHOLE_BYTES, fetch_into, idle_uploads, is_content
+from nlu.storage.parts import PART_BYTES, WHOLE_BYTES, fetch_into, idle_uploads, is_content
 from nlu.storage.places import READ_ONLY, Place, parse_place, refuse_root
 from nlu.storage.resources import fetch
 from nlu.storage.settle import MARKER, remove
@@ -300,3 +301,40 @@ def disk_errors(place: Place) -> Iterator[None]:
     except OSError as error:
         what = error.filename or place.shown
         raise UserError(f"{what}: {error.strerror or error}; mend that or name another place, and try again") from error
+
+
+def chunks_of(place: Place) -> Iterator[bytes]:
+    """The content of a file, piece by piece. Raises UserError for a folder, DataError for what is not there."""
+    found = found_at(place)
+    if found.is_folder:
+        raise UserError(f"{place.shown} is a folder; name a file")
+    store = store_of(place)
+    with disk_errors(place):
+        if found.size is None:
+            with staging_folder() as folder:
+                store.read_whole(place, folder / "whole")
+                yield from _pieces(folder / "whole")
+        else:
+            for start in range(0, found.size, PART_BYTES):
+                yield store.read(place, start, min(start + PART_BYTES, found.size), found)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        yield from iter(lambda: file.read(PART_BYTES), b"")
+
+
+def md5_of(place: Place) -> str:
+    """The MD5 of a file in hex, of its bytes as they are read now."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for chunk in chunks_of(place):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def size_of(place: Place) -> int:
+    """The bytes of a file, or of all files below a folder."""
+    found = found_at(place)
+    if found.is_folder:
+        return sum(entry.size or 0 for entry in store_of(place).files(place).values())
+    return sum(map(len, chunks_of(place))) if found.size is None else found.size

@@ -13,7 +13,6 @@ import pytest
 from nlu.config.errors import DataError, UserError
 from nlu.storage import transfer
 from nlu.storage.backend import Disk, Found
-from nlu.storage.contents import chunks_of, md5_of, size_of
 from nlu.storage.matching import fetch_matching
 from nlu.storage.objects import Objects, store_of, writable_store_of
 from nlu.storage.outputs import output_file, output_folder, require_free
@@ -22,9 +21,11 @@ from nlu.storage.settle import MARKER
 from nlu.storage.transfer import (
     Item,
     Plan,
+    chunks_of,
     copy_file,
     disk_errors,
     is_same,
+    md5_of,
     plan_copy,
     plan_move,
     plan_remove,
@@ -33,6 +34,7 @@ from nlu.storage.transfer import (
     run_copies,
     run_move,
     run_remove,
+    size_of,
 )
 from tests.buckets import Server
 from tests.folders import contents, write
@@ -281,7 +283,7 @@ def test_a_pattern_of_keys_means_the_objects_that_match_up_to_the_next_slash(url
 
 def test_the_content_of_a_file_is_read_in_pieces(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(url, {"folder/a": b"0123456789", "folder/b": b"xyz", "empty": b""})
-    monkeypatch.setattr("nlu.storage.contents.PART_BYTES", 4)
+    monkeypatch.setattr("nlu.storage.transfer.PART_BYTES", 4)
     place = parse_place(f"{url}/folder/a")
     assert list(chunks_of(place)) == [b"0123", b"4567", b"89"] and list(chunks_of(parse_place(f"{url}/empty"))) == []
     assert md5_of(place) == hashlib.md5(b"0123456789").hexdigest()
