@@ -11,10 +11,9 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
 from nlu.config.words import called
 from nlu.data.dialect import Dialect
-from nlu.storage.matching import fetch_matching
 from nlu.storage.places import is_object
 from nlu.storage.redaction import hide
-from nlu.storage.resources import fetch
+from nlu.storage.resources import fetch, fetch_matching
 
 Source = str | list[str] | dict[str, str]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.storage import download
+from nlu.storage import web
 from nlu.storage.resources import fetch
 
 CONTENT = "今天天气不错\n".encode() * 1000
@@ -25,7 +25,7 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 @pytest.fixture(autouse=True)
 def short_delays(monkeypatch):
-    monkeypatch.setattr(download, "RETRY_DELAYS_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(web, "RETRY_DELAYS_S", (0.01, 0.01, 0.01))
 
 
 def test_a_url_is_downloaded_once_and_logged_with_its_place(server, cache, caplog):
@@ -117,14 +117,12 @@ def _terminal_output(call: str, cache: Path) -> str:
 
 def test_an_answer_is_transient_where_the_same_may_go_well_in_a_moment():
     def is_transient(status: int) -> bool:
-        return download.is_transient(urllib.error.HTTPError("http://h", status, "", None, None))
+        return web.is_transient(urllib.error.HTTPError("http://h", status, "", None, None))
 
     assert [status for status in range(400, 600) if is_transient(status)] == [408, 425, 429, 500, 502, 503, 504]
-    assert download.is_transient(urllib.error.URLError(ConnectionRefusedError())) and download.is_transient(OSError())
+    assert web.is_transient(urllib.error.URLError(ConnectionRefusedError())) and web.is_transient(OSError())
     for reason in (ssl.SSLCertVerificationError(), urllib.error.URLError(ssl.SSLCertVerificationError())):
-        assert not download.is_transient(reason)
+        assert not web.is_transient(reason)
     said = [ConnectionResetError("reset"), OSError(), urllib.error.URLError("gone")]
-    assert [download.reason_of(error) for error in said] == ["reset", "OSError", "gone"]
-    assert (
-        download.reason_of(urllib.error.HTTPError("http://h", 503, "busy", None, None)) == "the server answers 503 busy"
-    )
+    assert [web.reason_of(error) for error in said] == ["reset", "OSError", "gone"]
+    assert web.reason_of(urllib.error.HTTPError("http://h", 503, "busy", None, None)) == "the server answers 503 busy"

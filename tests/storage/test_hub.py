@@ -13,10 +13,10 @@ CODE = """
 import time
 import huggingface_hub
 from nlu.config.errors import DataError
-from nlu.storage import hub
+from nlu.storage import resources
 from nlu.storage.resources import fetch
-assert hub.TIMEOUT_S <= 5
-hub.TIMEOUT_S = 0.5
+assert resources.HUB_TIMEOUT_S <= 5
+resources.HUB_TIMEOUT_S = 0.5
 began_s = time.monotonic()
 try:
     print(fetch("hf://org/model@main", what="weights"))

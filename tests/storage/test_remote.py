@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.storage import buckets, remote
+from nlu.storage import buckets, resources
 from nlu.storage.places import Reference
 from nlu.storage.resources import fetch
 from tests.buckets import Server
@@ -59,7 +59,7 @@ def test_a_missing_object_is_reported(bucket):
 
 def test_an_object_that_came_in_part_is_refused_and_leaves_nothing(bucket, cached_files, monkeypatch):
     bucket.put_object(Key="a.bin", Body=b"abcdef")
-    monkeypatch.setattr(remote, "fetch_into", lambda store, place, found, path, advance: path.write_bytes(b"abc"))
+    monkeypatch.setattr(resources, "fetch_into", lambda store, place, found, path, advance: path.write_bytes(b"abc"))
     with pytest.raises(DataError, match=r"a\.bin came with 3 of 6 bytes"):
         fetch(f"s3://{bucket.name}/a.bin")
     assert cached_files() == []

@@ -13,10 +13,10 @@ import pytest
 from nlu.config.errors import DataError, UserError
 from nlu.storage import transfer
 from nlu.storage.backend import Disk, Found
-from nlu.storage.matching import fetch_matching
 from nlu.storage.objects import Objects, store_of, writable_store_of
 from nlu.storage.outputs import output_file, output_folder, require_free
 from nlu.storage.places import Place, parse_place
+from nlu.storage.resources import fetch_matching
 from nlu.storage.settle import MARKER
 from nlu.storage.transfer import (
     Item,

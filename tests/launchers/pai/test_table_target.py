@@ -8,7 +8,7 @@ pytest.importorskip("odps", reason="PyODPS comes with the extra pai")
 from pai_server import ID, SECRET
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage import table_target
+from nlu.storage import tables
 from nlu.storage.resources import fetch
 from nlu.storage.tables import TableTarget
 
@@ -24,8 +24,8 @@ TABLE = "odps://p/tables/found"
 def project(server, monkeypatch):
     from odps.config import option_context
 
-    monkeypatch.setattr(table_target, "BATCH_ROWS", 20)
-    monkeypatch.setattr(table_target, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(tables, "BATCH_ROWS", 20)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 2000)
     monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_ID", ID)
     monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", SECRET)
     monkeypatch.setenv("ODPS_ENDPOINT", f"http://{server.host}/api")
@@ -104,7 +104,7 @@ def test_a_command_that_was_killed_at_its_commit_goes_on(project, send, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(table_target, "_commit", killed)
+        patched.setattr(tables, "_commit", killed)
         with pytest.raises(KeyboardInterrupt):
             send()
     send()
