@@ -56,14 +56,16 @@ def test_keys_are_asked_for_anew_before_they_expire(store):
 
 def test_keys_are_used_until_they_expire_where_the_platform_does_not_answer(store, monkeypatch):
     _, platform = store
-    platform.role["Expiration"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + roles.EARLY_S - 5))
-    keys = roles.RoleKeys(os.environ[roles.URI])
+    platform.role["Expiration"] = time.strftime(
+        "%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + environment.RENEWED_EARLY_S - 5)
+    )
+    keys = environment.RoleKeys(os.environ[environment.ROLE_URI])
     assert keys.get_credentials().security_token == "token-1"
     platform.shutdown()
     platform.server_close()
     assert keys.get_credentials().security_token == "token-1"
-    later_s = time.time() + roles.EARLY_S
-    monkeypatch.setattr(roles.time, "time", lambda: later_s)
+    later_s = time.time() + environment.RENEWED_EARLY_S
+    monkeypatch.setattr(environment.time, "time", lambda: later_s)
     with pytest.raises(OSError):
         keys.get_credentials()
 
