@@ -2,12 +2,14 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from nlu.display.figures import _stride, draw_lengths, draw_run
+from nlu.display.search import strength_of
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 
 
@@ -95,3 +97,8 @@ def test_lengths_of_each_split_are_drawn_and_an_empty_split_is_left_out(tmp_path
     pictures = [(tmp_path / name).read_bytes() for name in ("full.png", "again/full.png", "one/full.png")]
     assert pictures[0] == pictures[1] != pictures[2]
     assert Image.open(tmp_path / "full.png").size == (1000, 600)
+
+
+@pytest.mark.parametrize(("trials", "strength"), [(5, 0.7), (50, 0.5), (1000, 0.18)])
+def test_curves_of_many_trials_are_fainter(trials, strength):
+    assert strength_of(SimpleNamespace(trials=[None] * trials)) == strength

@@ -3,6 +3,7 @@
 import os
 import re
 import statistics
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -166,6 +167,14 @@ def test_an_infinite_number_of_another_program_is_a_failure(tmp_path):
         tmp_path / "s", "x=choice(1.0,inf)", "hydra/sweeper/sampler=grid", program=[str(tmp_path / "other.py")]
     )  # fmt: skip
     assert sorted(states(tmp_path / "s")) == ["COMPLETE", "FAIL"] and "its value is inf" in said
+
+
+def test_what_remains_are_the_trials_that_wait_and_those_that_were_never_asked_for():
+    from hydra_plugins.hyperband_sweeper._impl import Search
+
+    for waiting, n_trials, asked, remaining in (([4, 5], 9, 6, 5), ([4], 6, 6, 1), ([], 6, 8, 0)):
+        one = SimpleNamespace(waiting=waiting, plan=SimpleNamespace(n_trials=n_trials), asked=asked)
+        assert Search._remaining(one) == remaining
 
 
 def test_slots_for_which_no_trial_remains_are_not_idle(monkeypatch):

@@ -6,14 +6,17 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra pai")
+from hydra_plugins.pai_launcher import _checks
 from hydra_plugins.pai_launcher import _claim as claim
 from hydra_plugins.pai_launcher._command import JOB, Attempt, Program, parameters, shell_command
+from hydra_plugins.pai_launcher._service import DOUBT_S, AmbiguousSubmissions
 from oss_emulator import OssEmulator
 from pai_server import SECRET
 
@@ -194,3 +197,15 @@ def test_old_pythons_can_read_what_says_that_they_are_too_old():
 def test_no_key_of_the_account_is_in_a_command():
     text = shell_command("oss://b/f/a.zip", "ab", ["x=1"], Program(), FIRST) + parameters(["x=1"], Program(), {}, FIRST)
     assert SECRET not in text and "ALIBABA_CLOUD_ACCESS_KEY" not in text
+
+
+@pytest.mark.parametrize(("numbers", "said"), [([1], "job 1: bad"), ([0, 2], "jobs 0, 2: bad"), ([0, 1, 2], "bad")])
+def test_a_problem_names_its_jobs_unless_all_have_it(numbers, said):
+    assert _checks._named("bad", numbers, 3) == said
+
+
+def test_a_doubtful_submission_is_looked_at_for_a_while_from_now_on():
+    doubtful = AmbiguousSubmissions()
+    before_s = time.monotonic()
+    doubtful.note("token", 5.0)
+    assert doubtful.open["token"].until_s >= before_s + DOUBT_S and doubtful.open["token"].since_s == 5.0

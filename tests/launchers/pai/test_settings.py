@@ -45,6 +45,7 @@ def test_good_settings_have_no_problems():
         ({"code_limit_mb": 0}, "code_limit_mb is 0, but must be"),
         ({"oss_folder": "bucket/nlu"}, "oss_folder is bucket/nlu, but must be oss://BUCKET/FOLDER"),
         ({"oss_folder": "oss://bucket"}, "oss_folder is oss://bucket, but must be oss://BUCKET/FOLDER"),
+        ({"oss_folder": "ftp://bucket/nlu"}, "oss_folder is ftp://bucket/nlu, but must be oss://BUCKET/FOLDER"),
         ({"oss_folder": "oss://bucket/$HOME"}, "holds a special character"),
         ({"oss_folder": "oss://key:secret@bucket/x"}, "holds a password or token before @"),
         ({"role": "AliyunRole"}, "role is AliyunRole, but must be acs:ram::UID:role/NAME"),

@@ -66,6 +66,12 @@ def test_columns_of_an_empty_table_may_stand_in_another_order(project, send):
     assert project.tables["found"].select(ROWS.column_names).equals(ROWS)
 
 
+def test_lists_are_stored_as_lists_of_what_the_service_has() -> None:
+    inner = pa.struct([("a", pa.uint8()), ("b", pa.large_string())])
+    found = tables._stored(pa.large_list(inner))
+    assert found == pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())]))
+
+
 def test_a_table_with_rows_is_refused_and_kept(project, send):
     project.tables["found"] = ROWS.slice(0, 2)
     with pytest.raises(UserError, match="holds 2 rows; nothing was written; choose another table or partition"):
