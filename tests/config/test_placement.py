@@ -1,6 +1,8 @@
 """Who a process is among those of its run, by what each way of starting it leaves in the environment."""
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -116,3 +118,17 @@ def test_a_host_without_an_address_is_told_with_what_to_set(monkeypatch, tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no-such-host.invalid, where the processes .* set MASTER_ADDR"):
         reachable("tcp://no-such-host.invalid:5")
+
+
+def test_a_node_without_an_entry_in_the_dns_is_met_where_slurm_says_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "scontrol"
+    program.write_text('#!/bin/sh\n[ "$4" = node7.invalid ] && echo NodeName=node7 NodeAddr=10.1.2.3 Port=6818\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert reachable("tcp://node7.invalid:29500") == "tcp://10.1.2.3:29500"
+    assert reachable("tcp://127.0.0.1:29500") == "tcp://127.0.0.1:29500"
+    assert reachable("file:///shared/meeting") == "file:///shared/meeting"
+    with pytest.raises(UserError, match="node8.invalid, where the processes of this run meet, has no address here"):
+        reachable("tcp://node8.invalid:29500")

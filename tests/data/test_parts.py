@@ -50,10 +50,12 @@ def whole(keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("order", [(2, 0, 1), pytest.param((0, 1, 2), marks=pytest.mark.thorough)])
 def test_the_last_part_joins_all_to_the_same_bytes(
-    keys: tuple[str, ...], whole: dict[str, bytes], order: tuple[int, ...], empty_cache: Path
-) -> None:
+    keys: tuple[str, ...], whole: dict[str, bytes], order: tuple[int, ...], empty_cache: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     for number in order[:2]:
         assert built(*keys, "data.parts=3", f"data.part={number}") == {}
+        assert json.loads(capsys.readouterr().out) == {"part": number, "parts": 3}
         assert list((empty_cache / "parts").rglob("*.npz"))
     assert built(*keys, "data.parts=3", f"data.part={order[2]}") == whole
     assert not list(empty_cache.rglob("*.npz"))

@@ -177,6 +177,8 @@ def test_a_server_says_what_it_serves_and_how_it_fares(server: Server) -> None:
     assert 'nlu_requests_total{path="/predict",status="200"}' in counted and "nlu_batch_rows_sum" in counted
     described = server.ask("/openapi.json")[1]
     assert set(described["paths"]) == {"/predict", "/explain", "/labels", "/health", "/metrics"}
+    asked = described["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert asked["required"] == ["rows"] and asked["additionalProperties"] is False
     assert server.ask("/nothing")[0] == 404
 
 

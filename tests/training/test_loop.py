@@ -234,6 +234,7 @@ def test_the_predictions_are_those_of_the_best_evaluation(worsening: tuple[str, 
     run_dir = tmp_path / "run"
     train(*TINY, *worsening, "trainer.keep_best=3", "trainer.max_duration=4st", f"hydra.run.dir={run_dir}")
     found, losses = predictions_of(run_dir, "dev"), scores(run_dir, "dev", "loss")
+    assert found.header["kind"] == "nlu.metrics.kinds.ClassKind"
     assert found.header["step"] == result(run_dir)["best"]["step"] == 1 and len(losses) == 4
     mean = np.mean([row["loss"] for row in found])
     assert mean == pytest.approx(losses[1], rel=1e-6) and mean != pytest.approx(losses[2], rel=1e-3)
