@@ -36,7 +36,7 @@ from pai_server import ID, SECRET, PaiServer, Started
 from nlu.config.errors import UserError
 from nlu.storage.objects import ObjectStore
 from nlu.sweeps import channel
-from nlu.sweeps.channel import CLAIM_VARIABLE, COMPLETE, PRUNED, Trial
+from nlu.sweeps.channel import CLAIM_VARIABLE, COMPLETE, PRUNED, TrialChannel
 from nlu.sweeps.storage import open_storage
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,7 +94,7 @@ class Jobs:
         with self.lock:
             # By it the processes of one job know each other; here all are threads of one.
             os.environ.pop(CLAIM_VARIABLE, None)
-            own = Trial(*(mapping[name] for name in ("storage", "study", "number", "attempt", "launch")))
+            own = TrialChannel(*(mapping[name] for name in ("storage", "study", "number", "attempt", "launch")))
         if own.is_over:
             return "Succeeded"
         try:

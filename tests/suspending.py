@@ -154,11 +154,11 @@ def lease(url: str, study: str, name: str) -> None:
 def trial(handed: str, folder: str, call: str) -> None:
     """Work on a trial, suspended at a call of its storage while it reports."""
     from nlu.sweeps import channel
-    from nlu.sweeps.channel import Trial
+    from nlu.sweeps.channel import TrialChannel
 
     given = json.loads(handed)
     channel.CHECKED_FOR_S = 0.0
-    held = Trial(given["storage"], given["study"], given["number"], launch=1)
+    held = TrialChannel(given["storage"], given["study"], given["number"], launch=1)
     held.claim()
     held.report(100, 0.5)
     stops(held._storage, call)

@@ -115,7 +115,7 @@ class LocalQueue:
 
     def _look(self, id: str) -> Look:
         host, folder, process = self._parts(id)
-        is_elsewhere, why = self._is_elsewhere(host, folder.parent), "its process ended without a word"
+        is_elsewhere, why = self._is_elsewhere(host, folder.parent), "its process ended without a result"
         is_alive = not is_elsewhere and self._is_alive(folder, process)
         # The result of a job is written before its process ends.
         if (outcome := read_outcome(result_file(folder, process))) is not None and not is_alive:

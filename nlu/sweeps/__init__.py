@@ -1,1 +1,1 @@
-"""Searches: what a job knows of its trial, where trials are kept, what is searched and pruned, what is left after."""
+"""Searches: the trial of a job, storages, spaces, pruners, the lease, the summary."""

@@ -1,8 +1,8 @@
-"""The brackets of HyperBand (Li et al., JMLR 18 (2018), 185): where trials are judged, who passes, what it should cost.
+"""The brackets of HyperBand (Li et al., JMLR 18 (2018), 185): their rungs, which trials pass, and the expected cost.
 
-Trials are dealt to brackets one by one, by a hash, in proportion to the brackets' budgets, and judged as they come
-(ASHA, Li et al., MLSys 2020), so that none waits for another. Where we differ: see `Rung`. Successive halving is a
-search with one bracket.
+A hash assigns each trial to a bracket, in proportion to the budgets of the brackets. Trials are judged as they come
+(ASHA, Li et al., MLSys 2020), so none waits for another. `Rung` explains a difference. Successive halving is a search
+with one bracket.
 """
 
 from __future__ import annotations
@@ -16,38 +16,37 @@ from dataclasses import dataclass
 from typing import Any
 
 PRUNER = "pruner"
-"""user attribute of a study: the pruner as `nlu.sweeps.pruning.build` takes it"""
+"""user attribute of a study: the argument of `nlu.sweeps.pruning.build`"""
 WITH_RUNGS = ("hyperband", "successive_halving")
 """the pruners that judge trials at rungs"""
 SIMULATED_TRIALS = 3000
-"""trials that `cost` follows, over as many searches as that takes"""
+"""the number of trials that `cost` simulates, in one or more searches"""
 
 
 @dataclass(frozen=True)
 class Bracket:
-    """A bracket of HyperBand, or successive halving's only one."""
+    """A bracket of HyperBand, or the only one of successive halving."""
 
     number: int
     rungs: tuple[int, ...]
     """examples seen at which trials are judged"""
     budget: int
-    """trials dealt to it out of the sum of all budgets"""
+    """its share of the trials, relative to the budgets of the others"""
 
 
 class Rung:
-    """What the trials of a bracket had when they came to one of its rungs, where more is better.
+    """The values of the trials of a bracket at one of its rungs, where greater is better.
 
-    A trial passes if it is among the best 1 / factor so far, or the best. Once that share of all have passed and one
-    more, only what is better than everything before passes. That is about as many as pass of trials that come in no
-    order. Without this bound far more would of trials that get better and better, as they do under a sampler that
-    learns, and a search would cost more than it announced.
+    A trial passes if it is among the best 1 / factor so far. Once more than that share of all trials have passed, only
+    a new best one passes. About as many trials pass as if they came in random order. Without this bound, far more would
+    pass when trials keep getting better, as with a sampler that learns, and the search would exceed its announced cost.
     """
 
     def __init__(self, values: Iterable[float] = (), passed: int = 0):
         self._values, self._passed = sorted(values), passed
 
     def lets_pass(self, value: float, factor: int, bootstrap_count: int) -> bool:
-        """Return whether a trial passes, which comes after these. The first `bootstrap_count` never do."""
+        """Return whether the next trial passes. The first `bootstrap_count` trials never do."""
         came = len(self._values)
         if came < bootstrap_count:
             return False
@@ -57,13 +56,13 @@ class Rung:
         return came - bisect_right(self._values, value) < max(1, share)
 
     def add(self, value: float, passed: bool) -> None:
-        """Count a trial that came."""
+        """Add a trial."""
         insort(self._values, value)
         self._passed += passed
 
 
 def brackets(spec: Mapping[str, Any]) -> list[Bracket]:
-    """Return the brackets of a pruner as `nlu.sweeps.pruning.build` takes it; none for one without rungs."""
+    """Return the brackets of a pruner, given as to `nlu.sweeps.pruning.build`; none for a pruner without rungs."""
     if spec["name"] not in WITH_RUNGS:
         return []
     low, high, factor = spec["min_resource"], spec["max_resource"], spec["reduction_factor"]
@@ -84,7 +83,7 @@ def brackets(spec: Mapping[str, Any]) -> list[Bracket]:
 
 def _rungs(low: int, first: int, high: int, factor: int) -> tuple[int, ...]:
     found = []
-    # A rung that would be the end, had `low` not been rounded down to an integer, is none.
+    # `low` is rounded down, so the end of a trial may lie a little beyond the last multiple; that is not a rung.
     while first + first // low <= high:
         found.append(first)
         first *= factor
@@ -92,7 +91,7 @@ def _rungs(low: int, first: int, high: int, factor: int) -> tuple[int, ...]:
 
 
 def bracket_of(found: Sequence[Bracket], study: str, number: int) -> Bracket:
-    """Return the bracket to which a trial of a study is dealt, the same whoever asks and whenever."""
+    """Return the bracket of a trial, a pure function of the study and the number."""
     drawn = binascii.crc32(f"{study}_{number}".encode()) % sum(bracket.budget for bracket in found)
     for bracket in found:
         drawn -= bracket.budget
@@ -102,10 +101,9 @@ def bracket_of(found: Sequence[Bracket], study: str, number: int) -> Bracket:
 
 
 def cost(bracket: Bracket, trials: float, spec: Mapping[str, Any]) -> float:
-    """Return the expected examples of a trial, as a share of a full run's, where so many are dealt to its bracket.
+    """Return the expected examples of a trial, as a share of a full run, if its bracket gets `trials` trials.
 
-    By simulation: trials come in no order, are as good at one rung as at the next, and stop at the rung that they do
-    not pass.
+    This is a simulation of trials in random order, whose rank is the same at every rung.
     """
     draw = random.Random(0).random
     at_a_time = min(max(1, round(trials)), SIMULATED_TRIALS)

@@ -1,11 +1,11 @@
-"""What a job knows of its trial: where to report, whether to stop, how to say what became of it.
+"""The connection between a job and its trial: reports, the decision to stop, the outcome.
 
-A job is handed `trial={storage: URL, study: NAME, number: N, attempt: A, launch: L}` and needs nothing else: it reports
-to the storage, asks the pruner itself, and leaves its outcome there. The sweeper alone closes the trial.
+A job gets `trial={storage: URL, study: NAME, number: N, attempt: A, launch: L}` and needs nothing else. It reports to
+the storage, asks the pruner itself, and writes its outcome there. Only the sweeper closes the trial.
 
-Of several jobs of one trial the newest has it. A job claims its trial when it begins to work: the launches are counted
-by the sweeper, so a claim of a later launch stands against an earlier one's, and of two of the same number (of sweepers
-that did not see each other) the last one stands. Whoever finds another's claim, at a report or a save, leaves.
+If a trial has several jobs, the newest one wins. A job claims its trial when it starts. The sweeper counts launches, so
+the claim of a later launch wins; between two launches with the same number, of sweepers that did not know of each
+other, the last claim wins. A job that finds the claim of another job, at a report or a save, ends.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ from nlu.storage.ledger import TakenOver
 from nlu.storage.locks import hold_lock
 from nlu.storage.redaction import hide
 from nlu.storage.temporary import is_temporary
-from nlu.sweeps.away import StorageAway
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.faults import lost_a_peer, machine_fault
 from nlu.sweeps.storage import open_storage
+from nlu.sweeps.unavailable import StorageUnavailable
 
 log = logging.getLogger(__name__)
 
 OUTCOME = "outcome"
-"""user attribute of a trial: the mapping that `Trial.finish` describes"""
+"""user attribute of a trial: the mapping that `TrialChannel.finish` writes"""
 DECISION = "decision"
-"""user attribute of a trial: the last answer that the pruner gave, and what it was given for"""
+"""user attribute of a trial: the last decision of the pruner, with the report that it is for"""
 CLAIM = "claim"
-"""user attribute of a trial: `launch` and `id` of the job that has it"""
+"""user attribute of a trial: `launch` and `id` of the job that has claimed it"""
 FAULT = "fault"
-"""user attribute of a trial: for which `launch` its machine was at fault, and the `error`"""
+"""user attribute of a trial: the `launch` that a fault of its machine ended, and the `error`"""
 REASON = "reason"
-"""user attribute of a trial: why the job of which `launch` stopped before its end, as an `error`"""
+"""user attribute of a trial: the `launch` whose job stopped before its end, and the reason as `error`"""
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 LOCKS = ".jobs"
-"""folder beside the trials' own, with a file for each that its job has locked"""
+"""the folder, beside those of the trials, with a lock file for each trial"""
 CLAIM_VARIABLE = "NLU_TRIAL_CLAIM"
-"""by what the processes that a job starts know its claim: STORAGE STUDY NUMBER ID"""
+"""passes the claim of a job to the processes that it starts: STORAGE STUDY NUMBER ID"""
 CHECKED_FOR_S = 5.0
-"""how long `Trial.require_newest` takes it for known that no other job has the trial"""
+"""how long `TrialChannel.require_newest` relies on its last check"""
 
 
 class Superseded(UserError):
-    """A newer job has the trial; this one leaves all as it is."""
+    """A newer job has the trial; this one ends without changing anything."""
 
 
-class Trial:
-    """One trial, as its job sees it. Only one process of a job holds it: rank 0, or whoever started the ranks."""
+class TrialChannel:
+    """A trial as its job sees it. Only one process of a job opens it: rank 0, or the process that starts the ranks."""
 
     def __init__(self, storage: str, study: str, number: int, attempt: int = 0, launch: int = 0):
         import optuna
@@ -75,7 +75,7 @@ class Trial:
         self.number, self.attempt, self.launch = number, attempt, launch
         self._address = f"{storage} {study} {number}"
         self._storage = open_storage(storage, is_known=True)
-        # A job that is asked to stop waits for nothing.
+        # A job that is asked to stop no longer waits for the storage.
         self._storage.is_hurried = lambda: stopping.received() is not None
         self._study = optuna.load_study(study_name=study, storage=self._storage)
         self._study.pruner = pruning.build(self._study.user_attrs.get(PRUNER), self._storage)
@@ -89,17 +89,17 @@ class Trial:
 
     @property
     def is_over(self) -> bool:
-        """Whether the trial is closed, or this attempt at it has left its outcome: then there is nothing to do."""
+        """Whether the trial is closed or this attempt has an outcome, so that nothing is left to do."""
         frozen = self._storage.get_trial(self._id)
         return frozen.state.is_finished() or frozen.user_attrs.get(OUTCOME, {}).get("attempt", -1) >= self.attempt
 
     @property
     def wall_s(self) -> float:
-        """Seconds that jobs have worked on this trial, over all continuations, up to their last report."""
+        """The seconds that all jobs of this trial have worked, each up to its last report."""
         return self._wall_s + time.monotonic() - self._began_s
 
     def claim(self) -> None:
-        """Have the trial from now on: any other job of it leaves. Raises Superseded where a later launch has it."""
+        """Take the trial, so that all other jobs of it end. Raises Superseded if a later launch has claimed it."""
         held = self._attribute(CLAIM)
         if held.get("launch", 0) > self.launch:
             raise self._superseded(held)
@@ -108,15 +108,15 @@ class Trial:
         self._set(CLAIM, {"launch": self.launch, "id": self._claim})
 
     def require_newest(self) -> None:
-        """Raise Superseded where another job has claimed the trial since this one did: to be called before each save.
+        """Raise Superseded if another job has claimed the trial since this one did. To be called before each save.
 
-        The storage is asked every `CHECKED_FOR_S` seconds at most. Raises StorageAway where it does not answer.
+        The storage is asked at most every `CHECKED_FOR_S` seconds. Raises StorageUnavailable if it does not answer.
         """
         if elapsed_s() - self._checked_s > CHECKED_FOR_S:
             self._require_newest()
 
     def _require_newest(self) -> dict[str, Any]:
-        """Return the attributes of the trial. Raises Superseded where another job has it."""
+        """Return the attributes of the trial. Raises Superseded if another job has claimed it."""
         asked_s = elapsed_s()
         attributes = self._storage.get_trial(self._id).user_attrs
         held = attributes.get(CLAIM, {})
@@ -127,16 +127,14 @@ class Trial:
 
     def _superseded(self, held: Mapping[str, Any]) -> Superseded:
         return Superseded(
-            f"trial {self.number} has a newer job (launch {held.get('launch')}, this was {self.launch}); this one "
-            "leaves it alone"
+            f"trial {self.number} has a newer job (launch {held.get('launch')}, this was {self.launch}); this one ends"
         )
 
     def report(self, examples: int, value: float) -> bool:
-        """Report a value after so many examples seen; returns whether the trial is to be pruned.
+        """Report a value after `examples` examples; returns whether the trial should be pruned.
 
-        A job that was continued from a checkpoint reports again what it had reported: it gets the same answers, as far
-        as they were recorded. Raises Superseded where a newer job has the trial, StorageAway where the storage stays
-        away.
+        A job that continues from a checkpoint repeats reports. It gets the recorded answers again. Raises Superseded if
+        a newer job has the trial, StorageUnavailable if the storage does not answer.
         """
         from optuna.exceptions import UpdateFinishedTrialError
 
@@ -148,38 +146,53 @@ class Trial:
                 return bool(decision["pruned"])
             self._storage.set_trial_intermediate_value(self._id, examples, value)
             pruned = bool(self._study.pruner.prune(self._study, self._storage.get_trial(self._id)))
-            # Judging takes a while, and this process may have been suspended: a newer job's decision stands.
+            # This process may have been suspended meanwhile, and must not overwrite the decision of a newer job.
             self._require_newest()
             self._set(DECISION, {"examples": examples, "pruned": pruned, "wall_s": self.wall_s})
         except UpdateFinishedTrialError:
-            log.warning("trial %d was closed by the sweep; this job leaves", self.number)
+            log.warning("trial %d was closed by the search; this job ends", self.number)
             return True
         return pruned
 
     def finish(
-        self, state: str, folder: Path, *, value: float | None = None, examples: int | None = None, error: str = "",
-        log_file: Path | None = None, sd: float | None = None,
-    ) -> None:  # fmt: skip
-        """Leave the outcome of this attempt: complete, pruned or failed.
+        self,
+        state: str,
+        folder: Path,
+        *,
+        value: float | None = None,
+        examples: int | None = None,
+        error: str = "",
+        log_file: Path | None = None,
+        sd: float | None = None,
+    ) -> None:
+        """Write the outcome of this attempt: complete, pruned or failed.
 
-        A trial that was closed meanwhile, or has a newer job, stays as it is.
+        A trial that has been closed, or that a newer job has claimed, is not changed.
         """
-        self._leave(OUTCOME, {
-            "state": state, "attempt": self.attempt, "value": value, "examples": examples, "sd": sd,
-            "wall_s": self.wall_s, "ended_s": time.time(), "folder": str(folder), "error": error,
+        outcome = {
+            "state": state,
+            "attempt": self.attempt,
+            "value": value,
+            "examples": examples,
+            "sd": sd,
+            "wall_s": self.wall_s,
+            "ended_s": time.time(),
+            "folder": str(folder),
+            "error": error,
             "log": str(log_file) if log_file else None,
-        })  # fmt: skip
+        }
+        self._write(OUTCOME, outcome)
 
     def give_back(self, fault: str) -> None:
-        """Leave the trial to another launch: that this one could not end it was the machine's fault."""
-        self._leave(FAULT, {"launch": self.launch, "error": fault})
+        """Leave the trial to another launch, because of a fault of this machine."""
+        self._write(FAULT, {"launch": self.launch, "error": fault})
 
     def stopped(self, reason: str) -> None:
-        """Tell why this job stops before its end; a storage that does not answer is not waited for again."""
-        with suppress(StorageAway), self._storage.hurried():
-            self._leave(REASON, {"launch": self.launch, "error": reason})
+        """Write why this job stops before its end, without waiting for a storage that does not answer."""
+        with suppress(StorageUnavailable), self._storage.hurried():
+            self._write(REASON, {"launch": self.launch, "error": reason})
 
-    def _leave(self, name: str, value: dict[str, Any]) -> None:
+    def _write(self, name: str, value: dict[str, Any]) -> None:
         from optuna.exceptions import UpdateFinishedTrialError
 
         try:
@@ -188,7 +201,7 @@ class Trial:
         except Superseded as error:
             log.warning("%s", error)
         except UpdateFinishedTrialError:
-            log.warning("trial %d was closed by the sweep before this job ended", self.number)
+            log.warning("trial %d was closed by the search before this job ended", self.number)
 
     def _attribute(self, name: str) -> dict[str, Any]:
         return self._storage.get_trial(self._id).user_attrs.get(name, {})
@@ -197,36 +210,35 @@ class Trial:
         self._storage.set_trial_user_attr(self._id, name, value)
 
 
-def open_trial(mapping: Mapping[str, Any]) -> Trial:
-    """Open the trial of a job from what the sweeper handed it, once a process.
+def open_trial(mapping: Mapping[str, Any]) -> TrialChannel:
+    """Open the trial of a job, given the mapping from the sweeper; each process opens it once.
 
-    Raises StorageAway where its storage does not answer, for as long as a storage may be away.
+    Raises StorageUnavailable if the storage does not answer for a long time.
     """
     named = (mapping[name] for name in ("storage", "study", "number"))
     return _open(*named, mapping.get("attempt", 0), mapping.get("launch", 0))
 
 
-_open = lru_cache(maxsize=1)(Trial)
+_open = lru_cache(maxsize=1)(TrialChannel)
 
 
 def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int]) -> int:
-    """Call `run`, which returns an exit status, and leave in the storage what became of it.
+    """Call `run`, which returns an exit status, and write its outcome into the storage.
 
-    A run that stopped with its state saved leaves no outcome: the sweep continues it another time. So it does with one
-    whose machine failed, whose failure is temporary (`nlu.storage.temporary`), or of which a newer job has the trial or
-    the mirror; why is left in the storage, if that answers. Any other UserError is told by the sweep, and ends the job
-    with its status; its sentences are in `run_dir/log.txt`. What else was raised is raised again; its traceback is
-    there.
+    No outcome is written, so that the search continues the trial, if the run saved its state and stopped, if its
+    machine has a fault, if the failure is temporary (`nlu.storage.temporary`), or if a newer job has the trial or its
+    mirror. The reason is written if the storage answers. Any other UserError ends the job with its status; the search
+    prints it, and `run_dir/log.txt` has it too. Other errors are raised again, with their traceback in that file.
     """
     with stopping.listening():
         if is_submitted():
-            # submitit sends it when the job's time is nearly up, and would raise an error wherever the job is.
+            # submitit sends this signal shortly before the time limit, and its handler would raise an error anywhere.
             signal.signal(time_signal(), lambda *_: signal.raise_signal(signal.SIGTERM))
         try:
             return _run_claimed(mapping, run_dir, run)
         except stopping.Stopped as stopped:
             if not is_submitted():
-                # The search that called this stops as well.
+                # The search in the same process must stop too.
                 raise
             return stopping.exit_code(stopped)
         finally:
@@ -235,7 +247,7 @@ def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int])
 
 def _run_claimed(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int]) -> int:
     if not placement().is_first:
-        # The process of the first node has the trial, and tells the others what becomes of it.
+        # Only the process on the first node reports to the trial; it tells the others what to do.
         return run()
     trial = None
     try:
@@ -253,22 +265,22 @@ def _run_claimed(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], in
         if not _leaves_trial(error):
             raise
         log.warning("%s", error)
-        if trial is not None and not isinstance(error, StorageAway | Superseded):
+        if trial is not None and not isinstance(error, StorageUnavailable | Superseded):
             trial.stopped(last_line(error))
         return stopping.exit_code()
 
 
 def _leaves_trial(error: Exception) -> bool:
-    """Whether an error leaves a trial to another job, or to the same another time."""
+    """Whether a trial continues after an error, in another job or later."""
     return isinstance(error, Superseded | TakenOver) or is_temporary(error)
 
 
 @contextmanager
 def only_job(run_dir: Path) -> Iterator[None]:
-    """Wait until no other job is at this trial, and keep others from it.
+    """Hold the lock of a trial, after waiting for its current job.
 
-    The job that had it before may still live where the search that started it was killed; the one that waits finds the
-    trial over, or continues from the checkpoint of one that died.
+    A job may outlive a search that was killed. The job that waited for it finds the trial finished, or continues from
+    its checkpoint.
     """
     locks = run_dir.parent / LOCKS
     locks.mkdir(parents=True, exist_ok=True)
@@ -276,14 +288,15 @@ def only_job(run_dir: Path) -> Iterator[None]:
         yield
 
 
-def _run(trial: Trial, run_dir: Path, run: Callable[[], int]) -> int:
+def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
     try:
         status = run()
     except Exception as error:
         if _leaves_trial(error):
             raise
         if placement().world_size > 1 and lost_a_peer(error):
-            # Its node went down, or it said by itself what became of it: this job leaves no outcome, and is begun anew.
+            # The node of the other process failed, or that process writes the outcome. This one writes none, so that
+            # the job can start again.
             record_failure(run_dir, error)
             raise
         if fault := machine_fault(error):
@@ -309,7 +322,7 @@ def _run(trial: Trial, run_dir: Path, run: Callable[[], int]) -> int:
     return 0
 
 
-def _finish_with_result(trial: Trial, run_dir: Path) -> None:
+def _finish_with_result(trial: TrialChannel, run_dir: Path) -> None:
     result = json.loads((run_dir / "result.json").read_text())
     value = result["best"]["value"]
     if value is None or not math.isfinite(value):
@@ -320,7 +333,7 @@ def _finish_with_result(trial: Trial, run_dir: Path) -> None:
 
 
 def record_failure(run_dir: Path, error: BaseException) -> Path:
-    """Append the traceback of an error to the log file of a run; returns that file."""
+    """Append an error with its traceback to the log of a run; returns the file."""
     text = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
     file = run_dir / "log.txt"
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -330,7 +343,7 @@ def record_failure(run_dir: Path, error: BaseException) -> Path:
 
 
 def last_line(error: BaseException) -> str:
-    """Return what an error says, on one line: all problems of a UserError, the kind and last line of any other."""
+    """Return an error on one line: all problems of a UserError, class and last line of any other error."""
     if isinstance(error, UserError):
         return "; ".join(error.sentences)
     lines = hide(str(error)).strip().splitlines()

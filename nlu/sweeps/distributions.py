@@ -1,6 +1,6 @@
-"""Hydra's sweeps as optuna's distributions: what `choice`, `range` and `interval` draw from.
+"""The sweeps of Hydra (`choice`, `range`, `interval`) as distributions of Optuna.
 
-hydra-optuna-sweeper reads them alike, in a module that it does not promise to keep; a test compares the two.
+hydra-optuna-sweeper converts them in a private module; a test compares its result with this one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from optuna.trial import Trial
 
 
 def distribution_of(override: Override) -> BaseDistribution:
-    """Return what the sweep of an override draws from.
+    """Return the distribution of the sweep in an override.
 
-    `choice`, and a range that is shuffled or cast, draw from a list; `range` from its own steps, its end left out as in
-    Hydra; `interval` from all numbers between its ends, of whole ends from whole numbers, `tag(log, ...)` by their
-    logarithm. Raises ValueError where nothing could be drawn.
+    `choice`, and a range that is shuffled or cast, become a list of choices. `range` becomes its steps without its end,
+    as in Hydra. `interval` becomes all numbers between its ends, or all integers if both ends are integers, and with
+    `tag(log, ...)` is logarithmic. Raises ValueError for an empty sweep.
     """
     value = override.value()
     if isinstance(value, IntervalSweep):
@@ -33,12 +33,12 @@ def _choices(override: Override) -> BaseDistribution:
     choices: list[Any] = list(override.sweep_iterator(transformer=Transformer.encode))
     for choice in choices:
         if not isinstance(choice, str | int | float | bool | None):
-            raise ValueError(f"{choice!r} is no single value")
+            raise ValueError(f"{choice!r} is not a single value")
     return CategoricalDistribution(choices)
 
 
 def _range(value: RangeSweep) -> BaseDistribution | None:
-    """Return the steps of a range; None where floating-point numbers do not hold them exactly."""
+    """Return the steps of a range; None if floating-point numbers cannot represent them exactly."""
     if value.start is None or value.stop is None or not value.step:
         raise ValueError("the range has no end, or its step is 0")
     start, stop, step = (Decimal(str(number)) for number in (value.start, value.stop, value.step))
@@ -64,7 +64,7 @@ def _interval(value: IntervalSweep) -> BaseDistribution:
 
 
 def values_of(distribution: BaseDistribution) -> list[Any] | None:
-    """Return every value that may be drawn, in order; None where one cannot count them."""
+    """Return every value of a distribution, in order; None if it is not a list or a range."""
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
     if isinstance(distribution, IntDistribution):
@@ -76,7 +76,7 @@ def values_of(distribution: BaseDistribution) -> list[Any] | None:
 
 
 def suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
-    """Draw a value of a trial, or return what it drew before under this name."""
+    """Draw a value for a trial, or return the one that it has already drawn under this name."""
     if isinstance(distribution, CategoricalDistribution):
         return trial.suggest_categorical(name, distribution.choices)
     if isinstance(distribution, IntDistribution):

@@ -1,4 +1,4 @@
-"""What is the machine's fault and not the trial's: with other values it would have failed all the same."""
+"""Faults of a machine, which would have ended a trial with any values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from nlu.storage.temporary import causes
 
 OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
-# Of libraries that have no OSError to raise only the text is left.
+# Some libraries raise no OSError, so only their text identifies the fault.
 _SAID = re.compile(
     r"No space left on device|Disk quota exceeded|Input/output error|\(os error (?:28|122|5)\)"
     r"|uncorrectable (?:ECC|NVLink) error|no CUDA-capable device is detected|has fallen off the bus|device is lost"
@@ -17,9 +17,9 @@ _SAID = re.compile(
 
 
 def machine_fault(error: BaseException) -> str | None:
-    """Return what the machine lacked, on one line: room on a disk, a disk that answers, a device; None of the rest.
+    """Return the fault of the machine on one line (a full or broken disk, a lost device); None for any other error.
 
-    What an error was raised from counts too, so that it may have been told in other words since.
+    The causes of the error count too.
     """
     for each in causes(error, with_context=True):
         if isinstance(each, OSError) and each.errno in OF_STORAGE:
@@ -30,15 +30,17 @@ def machine_fault(error: BaseException) -> str | None:
 
 
 class ProcessLost(RuntimeError):
-    """A process of a run, on another machine, ended while this one needed it."""
+    """A process of the run on another machine ended while this process needed it."""
 
 
 _OF_GLOO = re.compile(r"\bgloo\b|Connection (closed|reset) by peer")
 
 
 def lost_a_peer(error: BaseException) -> bool:
-    """Whether a message between processes failed, as it does where one of them has ended. gloo's errors have no kind
-    of their own and name its source file or the connection; nccl's have one."""
+    """Return whether communication with another process failed, for example because it ended.
+
+    Errors of nccl have a class. Errors of gloo are RuntimeErrors that name a source file or the connection.
+    """
     if isinstance(error, ProcessLost):
         return True
     if not isinstance(error, RuntimeError):

@@ -1,7 +1,7 @@
-"""The pruner of HyperBand and of successive halving, which keeps to the cost that was announced.
+"""The pruner of HyperBand and successive halving, which keeps to the announced cost.
 
-optuna's own passes a trial that is among the best 1 / reduction_factor of those before it, however many have passed.
-This one counts those too (`nlu.sweeps.brackets.Rung`). Nor does it keep from a sampler what other brackets found.
+Optuna's pruner passes each trial that is among the best 1 / reduction_factor so far, no matter how many have passed.
+This one also bounds the number that passes (`nlu.sweeps.brackets.Rung`), and samplers see the trials of all brackets.
 """
 
 import math
@@ -16,17 +16,17 @@ from optuna.trial import FrozenTrial
 from nlu.sweeps.brackets import Bracket, Rung, bracket_of, brackets
 
 ATTRIBUTE = "rung_{examples}"
-"""system attribute of a trial that came to a rung: a mapping of its `bracket` (that one's first rung), its `value`
-there, and whether it `passed`"""
+"""system attribute of a trial at a rung, a mapping: its `bracket` (named by the first rung of that), its `value` and
+whether it `passed`"""
 
 
 class HalvingPruner(BasePruner):
     """Stops a trial at the first rung of its bracket that it does not pass.
 
-    What happened at a rung is an attribute of the trial in `storage`, the study's own, and stands, so that a job that
-    was killed before it heard the answer hears the same one. Jobs that come to a rung at the same moment do not see one
-    another there. A value that is not a number does not pass. An evaluation that comes to several rungs at once is
-    judged at the last of them alone: to be judged at each would be to be among the best of the best of a share.
+    The decision at a rung is stored as an attribute of the trial and never changes, so a job that is killed before it
+    gets the answer gets the same one later. Jobs that reach a rung at the same moment do not see each other. NaN does
+    not pass. If an evaluation reaches several rungs at once, only the last one decides: passing each of them would be
+    harder than the share of one rung.
     """
 
     def __init__(self, spec: Mapping[str, Any], storage: BaseStorage):
@@ -34,7 +34,7 @@ class HalvingPruner(BasePruner):
         self._factor, self._bootstrap_count = spec["reduction_factor"], spec["bootstrap_count"]
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Return whether a trial stops, by its value at the most examples that it reported."""
+        """Return whether a trial stops, given its last reported value."""
         examples = trial.last_step
         if examples is None:
             return False
@@ -61,6 +61,6 @@ class HalvingPruner(BasePruner):
 
 
 def more_is_better(direction: StudyDirection) -> Callable[[float], float]:
-    """Return a function under which the better of two values is the greater, and one that is no number the least."""
+    """Return a function that maps better values to greater numbers, and NaN to the least one."""
     sign = 1 if direction == StudyDirection.MAXIMIZE else -1
     return lambda value: -math.inf if math.isnan(value) else sign * value

@@ -1,8 +1,8 @@
-"""A journal in a local file that survives the death of whoever writes it.
+"""A journal in a local file that stays usable when a writer is killed.
 
-Optuna's own locks are files: one that a killed process leaves behind blocks everybody else for its grace period of
-30 s, and a line that was cut by the kill makes the next one unreadable. Here the lock is the kernel's, which goes with
-its holder, and whoever comes next removes the cut line.
+Optuna's own locks are files: if a killed process leaves one behind, other processes wait for its grace period of 30 s,
+and a line that the kill cut makes the next line unreadable. This lock belongs to the kernel, which releases it when its
+holder ends, and the next holder removes a cut line.
 """
 
 import math
@@ -18,10 +18,10 @@ _BLOCK_BYTES = 4096
 
 
 class KernelLock:
-    """An exclusive lock between processes and threads; acquiring it leaves only complete lines in the file.
+    """An exclusive lock between processes and threads; acquiring it removes a cut line from the journal.
 
-    It lies beside the journal, so that Optuna's own readers, such as its dashboard, are not in its way. NFS since
-    Linux 2.6.12 passes it on to the server.
+    The lock file lies beside the journal, so Optuna's own readers, such as its dashboard, do not interfere. NFS
+    forwards such locks to the server since Linux 2.6.12.
     """
 
     def __init__(self, path: str):
@@ -40,7 +40,7 @@ class KernelLock:
 
 
 def remove_cut_line(path: str) -> None:
-    """Truncate a file to its last line break; one without any becomes empty."""
+    """Truncate a file after its last line break; a file without one becomes empty."""
     with open(path, "rb+") as file:
         end = file.seek(0, os.SEEK_END)
         kept = end
@@ -57,5 +57,5 @@ def remove_cut_line(path: str) -> None:
 
 
 def journal_file(path: str) -> JournalFileBackend:
-    """Return a journal in the file at `path`, which is made if it is absent; its folder must exist."""
-    return JournalFileBackend(path, lock_obj=KernelLock(path))  # type: ignore[arg-type]
+    """Return a journal in the file at `path`, which is created if it is absent; its folder must exist."""
+    return JournalFileBackend(path, lock_obj=KernelLock(path))  # type: ignore[arg-type]  # wants a class of its own

@@ -1,8 +1,8 @@
-"""The median rule (Golovin et al., "Google Vizier", KDD 2017, section 3.2.2) over trials of unlike batches.
+"""The median rule (Golovin et al., "Google Vizier", KDD 2017, section 3.2.2) for trials with different batch sizes.
 
-Evaluations are compared that are as many intervals of examples into their trials, rounded. A trial in batches of 48 is
-scored after 528 examples where one in batches of 8 is after 504: optuna's own rule, which asks for exactly equal steps,
-would find nothing to compare.
+It compares evaluations at the same number of evaluation intervals, rounded. A trial with batches of 48 is scored after
+528 examples when one with batches of 8 is scored after 504. Optuna's pruner needs exactly equal steps, and would find
+nothing to compare.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from nlu.sweeps.halving import more_is_better
 
 
 class MedianPruner(BasePruner):
-    """Stops a trial whose best value so far is worse than the median of what complete trials had at this point.
+    """Stops a trial whose best value so far is worse than the median of the values of complete trials at this point.
 
-    `eval_interval` is the number of examples from one evaluation to the next, as it is meant; 1 compares equal numbers
-    of examples only. The other parameters are those of optuna's pruner of this name: `n_startup_trials` complete trials
-    before anything is stopped, no decision up to `n_warmup_steps` examples, one decision within `interval_steps`
-    examples, and `n_min_trials` values to take the median of. Of a trial that has no number to show there is nothing to
-    wait for: it stops.
+    `eval_interval` is the nominal number of examples between evaluations; with 1, only equal numbers of examples are
+    compared. The other parameters are those of Optuna's MedianPruner: `n_startup_trials` complete trials before any
+    trial is stopped, no decision before `n_warmup_steps` examples, one decision in `interval_steps` examples, and
+    `n_min_trials` values for a median. A trial that has only reported NaN stops.
     """
 
     def __init__(self, spec: Mapping[str, Any]):
         self._spec = spec
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Return whether a trial stops, by what it reported up to now."""
+        """Return whether a trial stops, given its reports so far."""
         complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         examples = trial.last_step
         if examples is None or not complete or len(complete) < self._spec["n_startup_trials"]:
@@ -63,6 +62,6 @@ class MedianPruner(BasePruner):
         return (2 * examples + interval) // (2 * interval)
 
     def _value_at(self, other: FrozenTrial, point: int) -> float | None:
-        """What a trial had at a point of its course: its last report there."""
+        """Return the last value that a trial reported at a point."""
         steps = [step for step in other.intermediate_values if self._point(step) == point]
         return other.intermediate_values[max(steps)] if steps else None

@@ -1,21 +1,21 @@
-"""A journal of an optuna study in an object store: batches of log entries as numbered objects, put on condition.
+"""A journal of an Optuna study in an object store: batches of log entries as numbered objects, by conditional puts.
 
     PREFIX/batches/0000000042.jsonl          batch 42: one line, {"id": ..., "logs": [...]}
     PREFIX/merged-32/0000000001.jsonl        batches 32 to 63, one a line; likewise merged-1024
-    PREFIX/conditional-put                   what proves, at every opening, that the store refuses to overwrite
+    PREFIX/conditional-put                   shows, at each opening, that the store refuses to overwrite an object
 
-A batch is written as the first number that is free, by a put that the store must refuse where an object stands
-(`If-None-Match: *`; OSS: `x-oss-forbid-overwrite`). Of several writers of one number exactly one succeeds; the others
-read its batch and try the next number. So the numbers are the order, for all readers; there is no lock to be held,
-left behind or timed out, and a writer killed at any instant has written its batch or has not. Nothing is ever
-overwritten or deleted. Each batch carries an identity of its own: where the reply to a put was lost, the writer finds
-by it whether the batch is there, and does not write it twice.
+A batch gets the first free number, by a put that the store must refuse if the object exists (`If-None-Match: *`; OSS:
+`x-oss-forbid-overwrite`). If several writers try the same number, exactly one succeeds; the others read its batch and
+try the next number. The numbers are therefore a total order for all readers. There are no locks that could be left
+behind or time out, and a writer that is killed has either written its batch or not. Nothing is ever overwritten or
+deleted. Each batch has a unique id. If the answer to a put is lost, the writer looks for the id, so no batch is written
+twice.
 
-Whoever writes the last of 32 (1024) batches also writes them as one merged object, which is a function of these
-batches alone: it does not matter who does it, or whether anybody does. A reader takes merged objects where there are
-some, and so opens a journal of n batches with about n / 1024 + 64 requests.
+The writer of the last of 32 (1024) batches also writes them as one merged object. Its content depends only on the
+batches, so any process may write it, and it may be missing. Readers prefer merged objects, so opening a journal of n
+batches takes about n / 1024 + 64 requests.
 
-Optuna's interface for this is BaseJournalBackend; its journals in files and Redis use locks and counters instead.
+This implements BaseJournalBackend of Optuna, whose own journals in files and Redis use locks and counters.
 """
 
 import json
@@ -30,28 +30,27 @@ from nlu.config.errors import UserError
 from nlu.storage.bucket import Denied, Unreachable
 from nlu.storage.objects import ObjectStore
 from nlu.storage.temporary import Pauses
-from nlu.sweeps.away import StorageAway
+from nlu.sweeps.unavailable import StorageUnavailable
 
 logger = logging.getLogger(__name__)
 
 FAN = 32
-"""Objects that make one of the next level; also how many are asked for at once."""
+"""the number of objects that are merged into one, and that are fetched at a time"""
 LEVELS = (2, 1)
 RETRY_DELAYS_S = Pauses(0.5, 2.0, 3)
 REQUEST_DELAYS_S = Pauses(0.2, 0.2, 1)
-"""Once more for what a moment corrects. Outages are waited for above, where a search that is to stop ends the wait."""
+"""One repetition, for short failures. PatientStorage waits for longer ones, and stops waiting when a search ends."""
 
 
 class ObjectJournalBackend(BaseJournalBackend):
     """The journal under a prefix of a bucket, `s3://bucket/prefix` or `oss://bucket/prefix`.
 
-    Entries are in one total order, the same for every reader, and each is there exactly once. An entry whose
-    `append_logs` returned is seen by every `read_logs` that begins later. Many processes may share a journal; it can be
-    pickled and inherited over fork. Endpoint and credentials come from the environment (AWS_*, OSS_*, FSSPEC_*).
+    All readers see the same entries in the same order, each exactly once. Once `append_logs` has returned, every later
+    `read_logs` sees its entries. Many processes may share a journal; it can be pickled and inherited by a fork.
+    Endpoint and credentials come from the environment (AWS_*, OSS_*, FSSPEC_*).
 
-    Raises UserError for another scheme, for a store that overwrites in spite of the condition and, from any method,
-    for a prefix that holds something else; StorageAway, from any method, for a store that cannot be reached or does
-    not allow reading or writing.
+    Raises UserError for another scheme and for a store that ignores the condition. Any method raises UserError for a
+    prefix that holds something else, and StorageUnavailable for a store that does not answer or denies access.
     """
 
     def __init__(self, url: str):
@@ -62,7 +61,7 @@ class ObjectJournalBackend(BaseJournalBackend):
         self._unread: list[dict[str, Any]] = []
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append the entries, in one piece. After an error the entries may be there or not."""
+        """Append the entries as one batch. After an error, the batch may or may not have been written."""
         identity = uuid.uuid4().hex
         line = json.dumps({"id": identity, "logs": logs}, separators=(",", ":")).encode() + b"\n"
         delays_s = iter(RETRY_DELAYS_S)
@@ -71,7 +70,7 @@ class ObjectJournalBackend(BaseJournalBackend):
             failure: Exception | None = None
             try:
                 created = self._objects.create(0, number, line)
-            except Exception as error:  # the reply may be lost and the batch there: only the store can tell
+            except Exception as error:  # the answer may be lost although the batch was written
                 created, failure = False, error
             if created:
                 self._take([line])
@@ -87,7 +86,7 @@ class ObjectJournalBackend(BaseJournalBackend):
         self._merge(number + 1)
 
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-        """Return the entries from this number on. Only new ones are fetched, unless one is asked for again."""
+        """Return the entries from this number on. Only new entries are fetched, unless earlier ones are requested."""
         if log_number_from < self._log_count - len(self._unread):
             self._batch_count = self._log_count = 0
             self._unread = []
@@ -97,7 +96,7 @@ class ObjectJournalBackend(BaseJournalBackend):
         return logs
 
     def _catch_up(self) -> set[str]:
-        """Fetch the batches that are new; returns their identities."""
+        """Fetch the new batches; returns their ids."""
         return self._take(self._objects.batches(self._batch_count))
 
     def _take(self, lines: list[bytes]) -> set[str]:
@@ -111,7 +110,7 @@ class ObjectJournalBackend(BaseJournalBackend):
         return identities
 
     def _merge(self, batch_count: int) -> None:
-        """Write the merged objects that end with the last of this many batches."""
+        """Write the merged objects that end with the last of `batch_count` batches."""
         try:
             for level in reversed(LEVELS):
                 span = FAN**level
@@ -119,30 +118,30 @@ class ObjectJournalBackend(BaseJournalBackend):
                     break
                 lines = self._objects.batches(batch_count - span, batch_count)
                 self._objects.create(level, batch_count // span - 1, b"".join(lines))
-        except Exception as error:  # the entries themselves are written; without a merged object reading is slower
+        except Exception as error:  # the batches are written; without the merged object reading is only slower
             logger.warning("%s: batches up to %d stay unmerged: %s", self._objects.shown, batch_count, error)
 
 
 class JournalObjects:
-    """The objects under a journal's prefix: written once, read in order. Connects in each process anew."""
+    """The objects under the prefix of a journal: written once, read in order. Each process connects by itself."""
 
     def __init__(self, url: str):
         self._store = ObjectStore(url, "storage", REQUEST_DELAYS_S)
         self.shown = self._store.shown
 
     def prove_conditional_put(self) -> None:
-        """Raises UserError unless the store refuses to put an object where one stands."""
+        """Raise UserError unless the store refuses to overwrite an object."""
         try:
             self._store.prove_conditional_put("conditional-put")
         except (Unreachable, Denied) as error:
             raise self.error("opened", error) from error
 
     def create(self, level: int, number: int, content: bytes) -> bool:
-        """Write an object; False where one stands already, which stays as it is."""
+        """Write an object; returns False, and changes nothing, if it exists."""
         return self._store.put_new(self._path(level, number), content)
 
     def batches(self, first: int, stop: int | None = None) -> list[bytes]:
-        """The lines of the batches from `first` up to the first that does not exist, or to `stop`."""
+        """Return the lines of the batches from `first` up to the first that does not exist, or to `stop`."""
         lines: list[bytes] = []
         width = 1
         while (position := first + len(lines)) != stop:
@@ -156,7 +155,7 @@ class JournalObjects:
         return lines
 
     def _merged(self, first: int, stop: int | None) -> list[bytes]:
-        """The lines of the merged objects from batch `first` on, largest objects first."""
+        """Return the lines of the merged objects from batch `first` on, largest objects first."""
         lines: list[bytes] = []
         for level in LEVELS:
             span = FAN**level
@@ -172,7 +171,7 @@ class JournalObjects:
         return lines
 
     def _run(self, level: int, number: int, count: int) -> list[bytes]:
-        """The lines of up to `count` objects, from this number up to the first that does not exist."""
+        """Return the lines of up to `count` objects, from this number up to the first that does not exist."""
         lines: list[bytes] = []
         keys = [self._path(level, number + offset) for offset in range(count)]
         for path, content in zip(keys, self._store.get_several(keys), strict=True):
@@ -187,7 +186,7 @@ class JournalObjects:
         return lines
 
     def parse(self, line: bytes) -> tuple[str, list[dict[str, Any]]]:
-        """The identity and the entries of a batch."""
+        """Return the id and the entries of a batch."""
         try:
             batch = json.loads(line)
             return batch["id"], batch["logs"]
@@ -198,16 +197,16 @@ class JournalObjects:
         return f"{f'merged-{FAN**level}' if level else 'batches'}/{number:010d}.jsonl"
 
     def error(self, action: str, reason: object) -> UserError:
-        """The error that says that the store cannot be written, read or opened."""
-        # Credentials may be given rights, or be renewed, while a search waits.
+        """Return the error for a store that cannot be written, read or opened."""
+        # While a search waits, credentials may be renewed or get more rights.
         if isinstance(reason, Unreachable | Denied):
-            return StorageAway(*reason.problems)
+            return StorageUnavailable(*reason.problems)
         if isinstance(reason, UserError):
             return reason
-        return StorageAway(f"storage {self.shown} cannot be {action}: {reason}")
+        return StorageUnavailable(f"storage {self.shown} cannot be {action}: {reason}")
 
     def _foreign(self, path: str) -> UserError:
         return UserError(
-            f"storage {self.shown} holds {path}, which is no part of a journal; give each sweep's storage a prefix of "
-            "its own"
+            f"storage {self.shown} holds {path}, which is not part of a journal; give the storage of each search a "
+            "separate prefix"
         )

@@ -1,4 +1,4 @@
-"""What is used of optuna that it does not promise to keep; read in 5.0.0. Where it is gone, it is done without."""
+"""All uses of private parts of Optuna, read in 5.0.0, with a fallback if a version lacks them."""
 
 import copy
 import io
@@ -15,16 +15,16 @@ from nlu.config.errors import UserError
 
 
 def cached(storage: RDBStorage) -> BaseStorage:
-    """Return a database that is not asked again for trials that have ended, as `optuna.create_study` wraps it itself.
+    """Return a database with a cache of finished trials, as `optuna.create_study` does.
 
-    Without `_CachedStorage` every look at the trials reads all of them anew: slower, and the same.
+    Without `_CachedStorage` each access reads all trials again: slower, with the same result.
     """
     wrapper = getattr(storages, "_CachedStorage", None)
     return wrapper(storage) if wrapper is not None else storage
 
 
 class _Levelled:
-    """A study in whose pruned trials the last value stands at a level instead of at its number of examples."""
+    """A study whose pruned trials have their last value at a level instead of at their number of examples."""
 
     def __init__(self, study: Study, level_of: Callable[[FrozenTrial], int]):
         self._study, self._level_of = study, level_of
@@ -38,17 +38,17 @@ class _Levelled:
     def _levelled(self, trial: FrozenTrial) -> FrozenTrial:
         if trial.state != TrialState.PRUNED or not trial.intermediate_values:
             return trial
-        # Trials may be those that the storage keeps.
+        # The storage may hold the same objects.
         trial = copy.copy(trial)
         trial.intermediate_values = {self._level_of(trial): trial.intermediate_values[max(trial.intermediate_values)]}
         return trial
 
 
 def levelled(study: Study, level_of: Callable[[FrozenTrial], int]) -> Study:
-    """Return the study as a sampler is to see it: the last value of each pruned trial stands at `level_of(trial)`.
+    """Return the study for a sampler, with the last value of each pruned trial at `level_of(trial)`.
 
-    Samplers rank pruned trials by their last step first, so one more example would outweigh any value. They read trials
-    by `Study._get_trials`; where that is gone, they see the study as it is.
+    Samplers rank pruned trials first by their last step, so one more example would outweigh any value. They read trials
+    by `Study._get_trials`. In a version without that, they get the study itself.
     """
     return cast(Study, _Levelled(study, level_of)) if hasattr(study, "_get_trials") else study
 
@@ -60,23 +60,23 @@ _OF_CMA = {
     "numpy": {"dtype", "ndarray"},
     "numpy._core.multiarray": {"_reconstruct", "scalar"},
 }
-"""by module, what the state of CMA-ES consists of: numbers only; read in cmaes 0.13.1 and numpy 2"""
+"""the classes in a state of CMA-ES, by module: only numbers; read in cmaes 0.13.1 and numpy 2"""
 
 
 class _StateUnpickler(pickle.Unpickler):
-    """Reads the state of CMA-ES, and nothing that could run code."""
+    """Reads a state of CMA-ES, and refuses anything that could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name in _OF_CMA.get(module, ()):
             return super().find_class(module, name)
         raise UserError(
-            f"the study holds a state of CMA-ES that names {module}.{name}, which is no part of one; it was not "
-            "loaded, since it could run any command; find out who writes to this storage, and begin another study"
+            f"the study holds a state of CMA-ES that names {module}.{name}, which does not belong there; it was not "
+            "loaded, since it could run any command; find out who writes to this storage, and start another study"
         )
 
 
 class _CarefulPickle:
-    """Stands for `pickle` in Optuna's module of CMA-ES, which keeps its state in the study, where others may write."""
+    """Replaces `pickle` in Optuna's CMA-ES module, which keeps its state in the study, where others may write."""
 
     dumps = staticmethod(pickle.dumps)
 
@@ -87,8 +87,8 @@ class _CarefulPickle:
 
 
 def guard_cma() -> None:
-    """Have Optuna load nothing from a study but the state of CMA-ES, in this process."""
+    """Make Optuna load only states of CMA-ES from studies, in this process."""
     from optuna.samplers import _cmaes
 
     if hasattr(_cmaes, "pickle"):
-        _cmaes.pickle = _CarefulPickle  # type: ignore[assignment]
+        _cmaes.pickle = _CarefulPickle  # type: ignore[assignment]  # a class stands for the module

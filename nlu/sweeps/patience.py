@@ -1,8 +1,8 @@
-"""One adapter around a study's storage, of whatever kind: it waits while the storage is away, and repeats with care.
+"""An adapter around any storage of a study, which waits while the storage does not answer and repeats calls safely.
 
-What a backend raises while it cannot be reached becomes `StorageAway`. A call is repeated until it is answered or the
-patience is over. A call that failed may have been carried out, its reply lost; so what may not happen twice is looked
-for before it is asked for again: a trial that was begun is found by a mark of its own, a trial that was closed stays.
+A call is repeated until it is answered; after `wait_s` seconds it raises `StorageUnavailable`. A call without an answer
+may have been carried out. So before a trial is created again, the adapter looks for it by a unique mark, and it accepts
+a trial that is already closed.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from nlu.storage.temporary import Pauses
-from nlu.sweeps.away import OUTAGE_S, StorageAway, reason_of
+from nlu.sweeps.unavailable import OUTAGE_S, StorageUnavailable, reason_of
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 ASKED = "asked"
-"""system attribute of a trial: the mark by which whoever began it finds it again"""
+"""system attribute of a trial: the mark by which its creator finds it"""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 GLANCE_S = 0.25
-"""how often a wait looks whether it is to be given up"""
+"""how often a wait checks whether it should end"""
 
 
 def never() -> bool:
@@ -36,24 +37,27 @@ def never() -> bool:
 
 
 def patiently(
-    call: Callable[[], Any], url: str, away: tuple[type[Exception], ...], wait_s: float,
+    call: Callable[[], T],
+    url: str,
+    unavailable: tuple[type[Exception], ...],
+    wait_s: float,
     is_hurried: Callable[[], bool] = never,
-) -> Any:  # fmt: skip
-    """Return what `call` returns, which may be repeated: while it raises one of `away`, try again.
+) -> T:
+    """Return the result of `call`, which is repeated while it raises one of `unavailable`.
 
-    Raises StorageAway when that has gone on for `wait_s` seconds or `is_hurried` says so; a StorageAway of the first
-    try stands as it is. Raises whatever else `call` raises.
+    Raises StorageUnavailable after `wait_s` seconds, or as soon as `is_hurried` returns True. With `wait_s` of 0, a
+    StorageUnavailable of `call` is raised unchanged.
     """
     began_s = time.monotonic()
     for pause_s in Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S):
         try:
             return call()
-        except away as error:
+        except unavailable as error:
             waited_s = time.monotonic() - began_s
             if waited_s + pause_s > wait_s or is_hurried():
-                if isinstance(error, StorageAway) and not wait_s:
+                if isinstance(error, StorageUnavailable) and not wait_s:
                     raise
-                raise StorageAway.after(url, error, waited_s) from error
+                raise StorageUnavailable.after(url, error, waited_s) from error
             log.warning("the storage does not answer, trying again: %s", reason_of(error))
             _sleep(pause_s, is_hurried)
     raise AssertionError
@@ -73,7 +77,7 @@ def _forwarded(name: str) -> Callable[..., Any]:
     return forward
 
 
-# All that optuna's storage can be asked, of this version as of later ones.
+# All methods of a storage, including those of later versions of Optuna.
 _Forwarding: Any = type(
     "_Forwarding",
     (BaseStorage,),
@@ -82,35 +86,37 @@ _Forwarding: Any = type(
 
 
 class PatientStorage(_Forwarding):
-    """A storage that answers, if need be after a while.
+    """A storage that is waited for while it does not answer.
 
-    `away` are the exceptions by which `inner` says that it cannot be reached. After `wait_s` seconds of that, or at
-    once where `is_hurried` says so, StorageAway is raised. All writes of a study may be repeated: `create_new_trial`
-    returns the trial that an earlier try began, `set_trial_state_values` accepts that one closed it; the others write
-    the same again.
+    `unavailable` are the exceptions that `inner` raises if it cannot be reached. After `wait_s` seconds, or as soon as
+    `is_hurried` returns True, StorageUnavailable is raised. All writes of a study may be repeated: `create_new_trial`
+    returns the trial that an earlier attempt created, `set_trial_state_values` accepts a trial that an earlier attempt
+    closed, and the other writes are idempotent.
     """
 
-    def __init__(self, inner: BaseStorage, url: str, away: tuple[type[Exception], ...], wait_s: float = OUTAGE_S):
+    def __init__(
+        self, inner: BaseStorage, url: str, unavailable: tuple[type[Exception], ...], wait_s: float = OUTAGE_S
+    ):
         self.inner, self.url = inner, url
         self.wait_s = wait_s
         self.is_hurried = never
-        self._away = away
+        self._unavailable = unavailable
 
     @contextmanager
     def hurried(self) -> Iterator[None]:
-        """Wait for nothing while the block runs."""
+        """Do not wait for the storage within the block."""
         before, self.is_hurried = self.is_hurried, lambda: True
         try:
             yield
         finally:
             self.is_hurried = before
 
-    def patiently(self, call: Callable[[], Any]) -> Any:
-        """Return what `call` returns, as `patiently` does."""
-        return patiently(call, self.url, self._away, self.wait_s, self.is_hurried)
+    def patiently(self, call: Callable[[], T]) -> T:
+        """Return the result of `call`, as the function `patiently` does."""
+        return patiently(call, self.url, self._unavailable, self.wait_s, self.is_hurried)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Begin a trial, once, however often it takes to hear of it."""
+        """Create a trial, exactly once even if answers are lost."""
         trial = template_trial or create_trial(state=TrialState.RUNNING)
         mark = uuid.uuid4().hex
         trial.system_attrs = {**trial.system_attrs, ASKED: mark}
@@ -130,7 +136,7 @@ class PatientStorage(_Forwarding):
         return next((trial.number for trial in trials if trial.system_attrs.get(ASKED) == mark), None)
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
-        """Set state and values; that an earlier try of this very call has closed the trial is no error."""
+        """Set state and values. It is not an error if an earlier attempt of this call has closed the trial."""
         is_repeated = False
 
         def close() -> bool:
@@ -141,7 +147,7 @@ class PatientStorage(_Forwarding):
                 if is_repeated and self.inner.get_trial(trial_id).state == state:
                     return True
                 raise
-            except self._away:
+            except self._unavailable:
                 is_repeated = True
                 raise
 

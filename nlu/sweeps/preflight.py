@@ -1,11 +1,10 @@
-"""What is settled before the first trial: which way is better, whether all composes, how many examples there are."""
+"""The steps before the first trial: the direction, the composition of all trials, the number of examples."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from nlu.config.checks.overrides import choice_problem, hint_of_key
 from nlu.config.checks.reading import USER_MISTAKES
@@ -30,14 +29,14 @@ from nlu.storage.redaction import without_secrets
 from nlu.sweeps.space import Space, overrides_of, written
 
 MAX_COMBINATIONS = 500
-"""Combinations of groups beyond which each choice is tried with the first of the others only."""
+"""above this number of combinations of groups, each choice is only tried with the first choices of the others"""
 Compose = Callable[[Sequence[str]], DictConfig]
 
 
 def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> str:
-    """Return maximize or minimize, as the metric of the trials asks for.
+    """Return maximize or minimize, given by the metric of the trials.
 
-    Raises UserError where `asked` differs, or where trials would be measured by different metrics.
+    Raises UserError if `asked` differs from it, or if trials have different metrics.
     """
     metrics = {}
     for config in configs:
@@ -56,7 +55,7 @@ def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> str
 
 
 def combinations(space: Space, is_group: Callable[[str], bool]) -> list[dict[str, Any]]:
-    """Return the choices of groups that trials may have, all of them or, of very many, each one at least once."""
+    """Return the combinations of groups of the trials: all, or if there are too many, each choice at least once."""
     groups = {
         name: [written(choice) for choice in distribution.choices]
         for name, distribution in space.params.items()
@@ -76,7 +75,7 @@ def combinations(space: Space, is_group: Callable[[str], bool]) -> list[dict[str
 
 
 def probes(space: Space, combination: Mapping[str, str], composed: Callable[[str], str | None]) -> Iterator[list[str]]:
-    """Yield overrides that together hold, for a combination of groups, each end and each choice of what is drawn."""
+    """Yield overrides for a combination of groups that together cover both ends and all choices of each parameter."""
     drawn: dict[str, list[Any]] = {}
 
     def suggest(name: str, distribution: BaseDistribution) -> Any:
@@ -89,17 +88,18 @@ def probes(space: Space, combination: Mapping[str, str], composed: Callable[[str
 
 
 def ends(distribution: BaseDistribution) -> list[Any]:
-    """Return all choices, or both ends of an interval."""
+    """Return all choices of a distribution, or both ends of an interval."""
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
-    low, high = distribution.low, distribution.high  # type: ignore[attr-defined]
+    assert isinstance(distribution, FloatDistribution | IntDistribution), "there are three kinds of distribution"
+    low, high = distribution.low, distribution.high
     return [low] if low == high else [low, high]
 
 
 def composition_problems(space: Space, compose: Compose, loader: ConfigLoader, is_run: bool) -> list[str]:
-    """Compose and, of a run of ours, validate every combination of groups with the ends of what is drawn.
+    """Compose every combination of groups with the ends of all intervals; validate them for nlu.train (`is_run`).
 
-    Returns every problem once, with the first combination that has it unless all have.
+    Returns each problem once, with the first combination that has it unless all have it.
     """
     possible = combinations(space, is_group_of(loader))
     chosen = dict.fromkeys(pair for combination in possible for pair in combination.items())
@@ -112,24 +112,24 @@ def composition_problems(space: Space, compose: Compose, loader: ConfigLoader, i
         for problem in dict.fromkeys(problems):
             found.setdefault(problem, []).append(context)
     return [*wrong.values()] + [
-        problem if len(contexts) == len(tried) else f"{problem} (with {contexts[0]}, where it is chosen; {_ONLY_THERE})"
+        problem if len(contexts) == len(tried) else f"{problem} (with {contexts[0]}; {_ONLY_THERE})"
         for problem, contexts in found.items()
     ]
 
 
 def _of_fractions(space: Space, problem: str) -> str:
-    """Return a problem or, where a key of whole numbers is drawn from an interval, what draws them."""
+    """Return a problem; for an integer that is drawn from an interval of floats, the override that draws integers."""
     for params in (space.params, *(branch.params for branch in space.branches)):
         for name, drawn in params.items():
             if isinstance(drawn, FloatDistribution) and problem.startswith(f"{name} is ") and "an integer" in problem:
                 low, high = math.ceil(drawn.low), math.floor(drawn.high)
                 values = f"int(interval({low},{max(low, high)}))"
                 remedy = f"'{name}={f'tag(log,{values})' if drawn.log else values}'"
-                return f"{name} is drawn from an interval of fractions, but must be an integer; write {remedy}"
+                return f"{name} is drawn from an interval of floats, but must be an integer; write {remedy}"
     return problem
 
 
-_ONLY_THERE = "what one choice alone has goes under hydra.sweeper.when"
+_ONLY_THERE = "keys that only one choice has belong under hydra.sweeper.when"
 
 
 def _problems_of(space: Space, combination: Mapping[str, str], compose: Compose, is_run: bool) -> Iterator[str]:
@@ -154,7 +154,7 @@ def _problems_of(space: Space, combination: Mapping[str, str], compose: Compose,
 
 
 def _one_by_one(good: Sequence[str], suspects: Sequence[str], compose: Compose, error: Exception) -> Iterator[str]:
-    """Say which of the overrides does not fit, trying each by itself on top of those that do."""
+    """Yield the problem of each override that does not compose together with the good ones."""
     try:
         base = compose(good)
     except USER_MISTAKES:
@@ -176,11 +176,12 @@ def _one_by_one(good: Sequence[str], suspects: Sequence[str], compose: Compose, 
 
 
 def _composition_problem(error: Exception) -> str:
-    return first_line(error if str(error) or error.__cause__ is None else error.__cause__)  # type: ignore[arg-type]
+    cause = error.__cause__
+    return first_line(cause if not str(error) and isinstance(cause, Exception) else error)
 
 
 def composed_value(config: DictConfig, key: str) -> str | None:
-    """Return a composed choice of a group or value of a key as text; None where there is none."""
+    """Return the choice of a group or the value of a key as text, None if it has none."""
     choices = config.hydra.runtime.choices
     if key in choices:
         return None if choices[key] is None else str(choices[key])
@@ -189,7 +190,7 @@ def composed_value(config: DictConfig, key: str) -> str | None:
 
 
 def is_group_of(loader: ConfigLoader) -> Callable[[str], bool]:
-    """Return whether a key of an override is a config group."""
+    """Return a function that tells whether a key is a config group."""
 
     def is_group(key: str) -> bool:
         return "." not in key and bool(loader.get_group_options(key, ObjectType.CONFIG) or loader.list_groups(key))
@@ -198,7 +199,7 @@ def is_group_of(loader: ConfigLoader) -> Callable[[str], bool]:
 
 
 def shared_values(base: DictConfig, drawn: Sequence[str]) -> dict[str, str]:
-    """Return the composed values that no trial draws, flat and as text, the form in which they are compared."""
+    """Return the values that all trials share, by dotted key and as text, to be compared."""
     plain, _ = resolve(without_hydra(base))
     own = ("trial", "resume", "dry_run", "mirror", *drawn)
     return {
@@ -209,19 +210,19 @@ def shared_values(base: DictConfig, drawn: Sequence[str]) -> dict[str, str]:
 
 
 def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
-    """Build the data store by `nlu.preprocess`, in a process of its own; returns the number of training examples.
+    """Build the data store with `nlu.preprocess` in a separate process; returns the number of training examples.
 
-    What it says goes to standard error. Raises UserError where it fails.
+    Its messages go to standard error. Raises UserError if it fails.
     """
     arguments = [f"--config-dir={directory}" for directory in directories]
     command = [sys.executable, "-m", "nlu.preprocess", *arguments, *overrides]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode in STOPPED:
         raise UserError("preparing the data was stopped; nothing is lost: the same command starts it again")
     if done.returncode < 0:
         raise UserError(
-            f"preparing the data was ended by {signal.Signals(-done.returncode).name}, which is what a system does "
-            "that runs out of memory; nothing is lost: the same command starts it again"
+            f"preparing the data was ended by {signal.Signals(-done.returncode).name}, as when the machine runs out of "
+            "memory; nothing is lost: the same command starts it again"
         )
     if done.returncode:
         raise UserError(

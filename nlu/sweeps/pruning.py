@@ -1,4 +1,4 @@
-"""Pruners by name, with what is asked of each of their parameters; resources are examples seen."""
+"""The pruners by name, with the types and defaults of their parameters; resources are examples seen."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ PARAMETERS: dict[str, dict[str, tuple[Any, str]]] = {
     },
     "none": {},
 }
-"""The parameters of each pruner beside the resources: default, and type as `nlu.config.types` names it."""
+"""default and type (from `nlu.config.types`) of the parameters of each pruner, except for the resources"""
 GONE = {
     "wilcoxon": "it tests pairs of independent runs, which the points of one learning curve are not; take median or "
     "hyperband",
 }
-"""pruners of optuna that are not offered, and why"""
+"""pruners of Optuna that are not offered, with the reason"""
 RESOURCES = ("n_warmup_steps", "interval_steps")
-"""Parameters that count examples seen, and may be written as durations."""
+"""parameters in examples seen, which may be durations"""
 
 
 def read(written: Any) -> tuple[str, dict[str, Any]]:
     """Return name and parameters of a pruner written as `median` or `{name: median, n_startup_trials: 3}`.
 
-    Raises UserError for a name or parameter that there is not, and for values that cannot be.
+    Raises UserError for an unknown name or parameter and for an invalid value.
     """
     if written is None:
         written = "none"
     node = dict(written) if isinstance(written, Mapping) else {"name": written}
     if "name" not in node:
         raise UserError(
-            f"{KEY} is {show(written)}, which names no pruner; add one of {', '.join(PARAMETERS)}: "
+            f"{KEY} is {show(written)}, without the name of a pruner; add one of {', '.join(PARAMETERS)}: "
             f"'{KEY}={{name: median, n_startup_trials: 3}}'"
         )
     name = node.pop("name")
@@ -61,10 +61,10 @@ def read(written: Any) -> tuple[str, dict[str, Any]]:
         raise UserError(f"{KEY} is {name}: {GONE[name]}; set {KEY}=NAME")
     if name not in PARAMETERS:
         raise UserError(
-            f"{KEY} is {show(written)}: there is no such pruner; {hint(str(name), PARAMETERS)}; set {KEY}=NAME"
+            f"{KEY} is {show(written)}, which is not a pruner; {hint(str(name), PARAMETERS)}; set {KEY}=NAME"
         )
     problems = [
-        f"{KEY}.{key}: {name} has no such parameter; {hint(str(key), PARAMETERS[name])}"
+        f"{KEY}.{key} is not a parameter of {name}; {hint(str(key), PARAMETERS[name])}"
         if key not in PARAMETERS[name]
         else broken_rule(f"{KEY}.{key}", ast.Constant(PARAMETERS[name][key][1]), value)
         for key, value in node.items()
@@ -87,9 +87,9 @@ def _bounds_problem(lower: Any, upper: Any) -> str | None:
 
 
 def build(spec: Mapping[str, Any] | None, storage: BaseStorage) -> BasePruner:
-    """Return the pruner of a specification: its name, its parameters and, where it has rungs, the resources.
+    """Return the pruner of a specification: its name, its parameters and, for a pruner with rungs, the resources.
 
-    All resources are examples seen, as integers. `storage` is that of the study that it is to prune.
+    All resources are integers, in examples seen. `storage` is the storage of the study.
     """
     from optuna import pruners
 

@@ -1,7 +1,6 @@
-"""Several runs of one configuration taken together: mean and standard deviation, and the folds' predictions joined.
+"""Several runs of one configuration together: means, standard deviations, and the joined predictions of folds.
 
-Read from their folders, without torch, by the command that ran them one after another as by the report on a sweep that
-spread them over jobs. Axes: N joined examples.
+Everything is read from their folders, without torch, because the runs may have been separate jobs.
 """
 
 import heapq
@@ -28,11 +27,10 @@ HELD_OUT = "dev"
 
 
 def summarise(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the result.json of several runs, from the result.json of each by its name.
+    """Return the result.json of several runs, given the result.json of each by name.
 
-    `metrics` and `best.value` are means, `sd` and `best.sd` sample standard deviations (None for a single run); the
-    means of a metric that some run lacks or has as NaN are None. Examples and times are sums. `parts` has a row for
-    each run.
+    `metrics` and `best.value` are means; `sd` and `best.sd` are sample standard deviations, None for a single run. If a
+    run lacks a metric or has NaN, the mean is None. Examples and times are sums. `parts` has a row for each run.
     """
     names, runs = list(results), list(results.values())
     best = runs[0]["best"]
@@ -71,13 +69,13 @@ def _over_runs(runs: Sequence[Mapping[str, Any]], combine: Any) -> dict[str, dic
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None where a value is missing or not a number."""
+    """Return the mean; None if a value is missing or NaN."""
     numbers = _numbers(values)
     return statistics.fmean(numbers) if numbers else None
 
 
 def deviation_of(values: Sequence[float | None]) -> float | None:
-    """Return the sample standard deviation; None for fewer than two values or where one is missing."""
+    """Return the sample standard deviation; None for fewer than two values or if one is missing."""
     numbers = _numbers(values)
     return statistics.stdev(numbers) if len(numbers) > 1 else None
 
@@ -105,13 +103,13 @@ class JoinedFolds:
         return {"folds": self.folds, "seed": self.seed, "kind": first.get("kind"), "metrics": self.metrics}
 
     def records(self) -> Iterator[Record]:
-        """Give the records in order of `id`, each with its `fold`; read anew at each call, never all at once."""
+        """Yield the records in order of `id`, each with its `fold`. Each call reads the files again, as a stream."""
         return heapq.merge(*(_of_fold(fold, part) for fold, part in self.parts.items()), key=_id_of)
 
 
 def _of_fold(fold: int, part: Predictions) -> Iterator[Record]:
     records: Iterable[Record] = part
-    # A file may have been edited by hand.
+    # A file that was edited by hand may be unsorted.
     if any(first["id"] > second["id"] for first, second in pairwise(part)):
         records = sorted(part, key=_id_of)
     return ({"fold": fold, **record} for record in records)
@@ -124,14 +122,16 @@ def _id_of(record: Record) -> int:
 def join_folds(folders: Sequence[Path]) -> JoinedFolds:
     """Join the held-out predictions of all folds of one split.
 
-    Raises UserError where a fold is missing, stands twice or belongs to another split, DataError for a damaged file.
+    Raises UserError if a fold is missing, given twice or from another split; DataError for a damaged file.
     """
     runs = [_read(folder / "result.json") for folder in folders]
     split = {(run["folds"], run["seed"]) for run in runs}
     folds = sorted(run["fold"] for run in runs if run["fold"] is not None)
     if len(split) != 1 or not folds or folds != list(range(runs[0]["folds"])):
-        shown = ", ".join(f"{folder} (fold {run['fold']} of {run['folds']}, seed {run['seed']})"
-                          for folder, run in zip(folders, runs, strict=True))  # fmt: skip
+        shown = ", ".join(
+            f"{folder} (fold {run['fold']} of {run['folds']}, seed {run['seed']})"
+            for folder, run in zip(folders, runs, strict=True)
+        )
         raise UserError(f"these are not all folds of one split, each once: {shown}; give a folder for each fold")
     parts = {run["fold"]: predictions_of(folder, HELD_OUT) for folder, run in zip(folders, runs, strict=True)}
     joined = JoinedFolds(runs[0]["folds"], runs[0]["seed"], {}, dict(sorted(parts.items())))
@@ -143,7 +143,7 @@ def join_folds(folders: Sequence[Path]) -> JoinedFolds:
     if held != wanted or distinct != wanted:
         raise UserError(
             f"the folds in {folders[0].parent} hold out {held} rows, but there are {wanted} training examples, "
-            "each held out once; were the data changed between the folds? run them again"
+            "each held out once; if the data have changed between the folds, run them again"
         )
     names = _read(folders[0] / "data.json")["labels"]
     try:
@@ -164,10 +164,7 @@ def scorer_named(name: str, names: Sequence[str], config: Mapping[str, Any]) -> 
 
 
 def scores_of(records: Iterable[Record], scorer: Scorer) -> dict[str, float]:
-    """Return the scores of some predictions; none if the scorer needs more than predictions keep.
-
-    Memory is the scorer's.
-    """
+    """Return the scores of some predictions; none if the scorer needs more than predictions keep."""
     if not getattr(scorer, "joins", True):
         return {}
     for record in records:

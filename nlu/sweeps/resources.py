@@ -1,4 +1,4 @@
-"""How long trials are, in examples seen: what the pruner decides by, what a search costs, and what cannot be."""
+"""The lengths of trials in examples seen: the resources of the pruner, the cost of a search, and checks of both."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nlu.sweeps import pruning
 from nlu.sweeps.brackets import WITH_RUNGS, brackets, cost
 
 RANDOM_TRIALS = 10
-"""Trials that TPE draws at random before it learns anything (its n_startup_trials)."""
+"""the number of trials that TPE draws at random first (its n_startup_trials)"""
 
 
 def setting_problems(settings: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the pruner and its resources by themselves, whatever the trials are."""
+    """Return what is wrong with the pruner and its resources, regardless of the trials."""
     found = [
         broken_rule(f"hydra.sweeper.{key}", ast.Constant("Duration | None"), settings[key])
         for key in ("min_resource", "max_resource")
@@ -35,9 +35,9 @@ def setting_problems(settings: Mapping[str, Any]) -> list[str]:
 
 
 def order_problems(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a problem where no trial is as long as the first decision, as far as that shows without the data.
+    """Return a problem if all trials end before the first decision, as far as this is known without the data.
 
-    Resources of two units are compared only when the number of examples is known.
+    Without the number of examples, only resources in the same unit can be compared.
     """
     if not configs or settings["min_resource"] is None or not _has_rungs(settings):
         return []
@@ -52,9 +52,9 @@ def order_problems(settings: Mapping[str, Any], configs: Sequence[Mapping[str, A
 
 
 def too_short(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[str]:
-    """Return a warning where max_resource has passed before any trial is scored; else nothing.
+    """Return a warning if max_resource is reached before any trial is scored.
 
-    Without `num_examples` only resources of one unit are compared.
+    Without `num_examples`, only resources in the same unit are compared.
     """
     written = settings["max_resource"]
     if written is None or not configs or not _has_rungs(settings):
@@ -80,14 +80,14 @@ def _has_rungs(settings: Mapping[str, Any]) -> bool:
 
 
 def _ends(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[tuple[Any, int]]:
-    """The longest resource of each configuration as it is written, and how many runs of that length it has."""
+    """Return the maximum resource of each configuration as written, and its number of runs with that length."""
     if settings["max_resource"] is not None:
         return [(settings["max_resource"], 1)]
     return [(config["trainer"]["max_duration"], num_repeats(config)) for config in configs]
 
 
 def unlike_lengths(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return warnings where a length in steps is another number of examples in some trials than in others."""
+    """Return warnings for lengths in steps that are different numbers of examples in different trials."""
     found = [_unlike("max_duration", configs, "see")]
     if _has_rungs(settings):
         found.append(_unlike("eval_interval", configs, "are judged after"))
@@ -111,10 +111,10 @@ def _unlike(key: str, configs: Sequence[Mapping[str, Any]], what_some_do: str) -
 def pruner_spec(
     settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None
 ) -> dict[str, Any]:
-    """Return the pruner as `nlu.sweeps.pruning.build` takes it, with every resource in examples seen.
+    """Return the argument of `nlu.sweeps.pruning.build`, with every resource in examples seen.
 
-    `configs` are configurations that trials may have, of a run of ours: where they differ in how many examples a
-    duration is, the least counts for the first decision and the most for the end.
+    `configs` are possible configurations of trials of nlu.train. If a duration is a different number of examples in
+    some of them, the smallest is used for the first decision and the largest for the end.
     """
     name, parameters = pruning.read(settings["pruner"])
     spec: dict[str, Any] = {"name": name}
@@ -131,7 +131,7 @@ def pruner_spec(
 
 
 def raised(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[str]:
-    """Return a warning where min_resource as written is below the first evaluation, which then counts; else nothing."""
+    """Return a warning if min_resource is below the first evaluation, which is then used instead."""
     low = settings["min_resource"]
     if low is None or not configs or num_examples is None or not _has_rungs(settings):
         return []
@@ -141,7 +141,7 @@ def raised(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], nu
         return []
     return [
         f"hydra.sweeper.min_resource is {low}, but trials are first scored after {scored:,} examples "
-        "(trainer.eval_interval), so it is taken for that; score more often, or leave it out"
+        "(trainer.eval_interval), which is used instead; score more often, or leave it out"
     ]
 
 
@@ -153,11 +153,11 @@ def _resources(
     low, high, factor = settings["min_resource"], settings["max_resource"], settings["reduction_factor"]
     if not configs and (low is None or high is None):
         raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
-    # Rungs are multiples of min_resource: rounded up, it would put a rung behind the evaluation that is meant for it.
+    # Rungs are multiples of min_resource. Rounded up, it would place a rung after the evaluation that should decide.
     least = min(_lengths("hydra.sweeper.min_resource", low or first_evaluation, configs, num_examples, rounded=False))
     most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples, rounded=False))
     if low is None:
-        # A trial that is scored at its end alone is never stopped.
+        # A trial that is scored only at its end is never stopped.
         least = min(least, most)
     if least > most:
         raise UserError(
@@ -168,13 +168,13 @@ def _resources(
 
 
 def _rungs_meant(factor: int, configs: Sequence[Mapping[str, Any]], least: int, most: int) -> int:
-    """Return how many times min_resource can be multiplied by the factor and stay within max_resource and a step more.
+    """Return how often min_resource can be multiplied by the factor without exceeding max_resource by more than a step.
 
-    A run in steps is a little shorter wherever an epoch ends in a short one: what is 1 to 27 but for that must not lose
-    its last rung by it.
+    If the last step of an epoch is short, a run has a few examples less than its steps suggest. A ratio of 27 that is
+    slightly reduced by this must not lose its last rung.
     """
     step = max((config["trainer"]["batch_size"] * config["trainer"]["accumulation"] for config in configs), default=0)
-    # A slack of one step may not make a rung of a run that is hardly longer than a step.
+    # If a run is hardly longer than a step, the tolerance of a step must not add a rung.
     ratio = Fraction(most + step if step * factor <= least else most, least)
     count = 0
     while ratio >= factor:
@@ -194,12 +194,12 @@ def whole_run(trainer: Mapping[str, Any]) -> Any:
 def _lengths(
     key: str, value: Any, configs: Sequence[Mapping[str, Any]], num_examples: int | None, rounded: bool = True
 ) -> list[int]:
-    """Return a duration in examples seen, under each of the configurations: up to whole steps where `rounded`, else
+    """Return a duration in examples seen under each configuration, rounded up to whole steps if `rounded`, otherwise
     down to whole examples."""
     if not configs or num_examples is None:
         duration = parse_duration(value)
         if duration.unit != "ex":
-            raise UserError(f"{key} is {value}, but only a run of nlu has epochs and steps; write 1000ex, for example")
+            raise UserError(f"{key} is {value}, but only nlu.train has epochs and steps; write 1000ex, for example")
         return [int(duration.amount)]
     found = []
     for config in configs:
@@ -215,17 +215,17 @@ def _lengths(
 
 
 def without_rungs(spec: Mapping[str, Any]) -> list[str]:
-    """Return a warning where a pruner with rungs has none to stop a trial at; else nothing."""
+    """Return a warning if no rung of the pruner lies within the trials."""
     if spec["name"] not in WITH_RUNGS or spec["min_resource"] < spec["max_resource"]:
         return []
     return [
-        f"no trial is stopped early, since min_resource is max_resource, {spec['min_resource']:,} examples; score more "
-        "often by trainer.eval_interval, set hydra.sweeper.min_resource lower or max_resource higher"
+        f"trials are never stopped early, since min_resource and max_resource are both {spec['min_resource']:,} "
+        "examples; score more often (trainer.eval_interval), or change hydra.sweeper.min_resource or max_resource"
     ]
 
 
 def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]:
-    """Return the lines that say what a search will cost: brackets, rungs, full-run units, and a warning."""
+    """Return the lines that announce the cost of a search: brackets, rungs, full runs, and a warning."""
     found = brackets(spec)
     if not found:
         return [f"pruner: {spec['name']}; at most {counted(n_trials, 'full run')}"]

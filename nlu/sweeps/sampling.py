@@ -1,8 +1,8 @@
-"""Sampling that does not notice whether a search was broken: each number is drawn by a generator of its own.
+"""Sampling that gives the same values whether or not a search was interrupted.
 
-optuna's samplers draw from one stream, so that a search that is continued draws other values than an unbroken one.
-Here a sampler is built anew for each trial and each parameter, seeded by a stable hash of (seed, number, parameter).
-What a sampler learns is in the storage, not in its memory, so that nothing else is lost.
+The samplers of Optuna draw from one stream, so a continued search would draw other values than an uninterrupted one.
+Here each parameter of each trial gets a new sampler, seeded by a stable hash of (seed, number, parameter). Nothing else
+is lost, because samplers learn from the trials in the storage.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ SEEDS = 2**32
 
 
 def stable_seed(*parts: Any) -> int:
-    """Return a seed below 2**32 that depends on the parts alone."""
+    """Return a seed below 2**32 that depends only on the parts."""
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") % SEEDS
 
 
 class SeededByTrial(BaseSampler):
-    """Draws every trial as if it were the first of its own sampler.
+    """Draws every trial with a sampler of its own.
 
-    `build(seed)` makes a sampler. With `one_sequence` the seed is the same for all trials: of samplers that number the
-    points of one sequence in the storage (grid, quasi-Monte Carlo), which another seed would shuffle anew. What such a
-    sequence does not cover, `alone(seed)` draws: the first trial, which shows a quasi-Monte Carlo sampler its space,
-    and what depends on a condition.
+    `build(seed)` returns a sampler. With `one_sequence` all trials have the same seed, for samplers that number the
+    points of one sequence in the storage (grid, quasi-Monte Carlo); another seed would reorder it. `independent(seed)`
+    draws what such a sequence does not cover: the first trial, from which a quasi-Monte Carlo sampler learns its space,
+    and conditional parameters.
 
-    Samplers see pruned trials at the rung that they had reached (`_level_of`): trials of different batch sizes come to
-    a rung at slightly different numbers of examples, and at a rung their values decide.
+    Samplers see a pruned trial at the last rung that it reached (`_level_of`). Trials with different batch sizes reach
+    a rung at slightly different numbers of examples, but should be ranked by their values.
     """
 
-    def __init__(self, build: Build, seed: int, *, one_sequence: bool = False, alone: Build | None = None):
-        self._build, self._seed, self._one_sequence, self._alone = build, seed, one_sequence, alone
+    def __init__(self, build: Build, seed: int, *, one_sequence: bool = False, independent: Build | None = None):
+        self._build, self._seed, self._one_sequence, self._independent = build, seed, one_sequence, independent
         guard_cma()
 
     def _of(self, *parts: Any) -> BaseSampler:
@@ -61,8 +61,8 @@ class SeededByTrial(BaseSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         sampler = (
-            self._alone(stable_seed(self._seed, trial.number, param_name))
-            if self._alone
+            self._independent(stable_seed(self._seed, trial.number, param_name))
+            if self._independent
             else self._of(trial.number, param_name)
         )
         return sampler.sample_independent(_seen(study), trial, param_name, param_distribution)
@@ -71,7 +71,7 @@ class SeededByTrial(BaseSampler):
         self._of(trial.number).before_trial(study, trial)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Do nothing: of the samplers here only the grid's has something to do, which is to end `Study.optimize`."""
+        """Do nothing: only the grid sampler would, and it would end `Study.optimize`, which is not used."""
 
 
 def _seen(study: Study) -> Study:
@@ -81,7 +81,7 @@ def _seen(study: Study) -> Study:
 
 
 def _level_of(study_name: str, found: Sequence[Bracket], trial: FrozenTrial) -> int:
-    """Return the last rung that a trial came to or, of a pruner without rungs, the number of its evaluations."""
+    """Return the last rung that a trial reached; for a pruner without rungs, the number of its evaluations."""
     if not found:
         return len(trial.intermediate_values)
     examples = max(trial.intermediate_values)

@@ -1,6 +1,6 @@
-"""The space that a search draws from: sweep overrides as optuna's distributions, some of them on a condition.
+"""The search space: sweep overrides as distributions of Optuna, some of them conditional.
 
-The grammar is Hydra's, read as by hydra-optuna-sweeper: `choice(a,b)`, `range(1,10)`, `interval(0,1)`,
+The grammar is that of Hydra, read as by hydra-optuna-sweeper: `choice(a,b)`, `range(1,10)`, `interval(0,1)`,
 `tag(log, interval(1e-5, 1e-3))`.
 """
 
@@ -17,6 +17,8 @@ from hydra.errors import HydraException, OverrideParseException
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
     check_distribution_compatibility,
 )
 
@@ -31,7 +33,7 @@ WHEN = "hydra.sweeper.when"
 
 @dataclass(frozen=True)
 class Branch:
-    """Parameters that are drawn only where a key has a value."""
+    """Parameters that are drawn only if a key has a value."""
 
     key: str
     value: str
@@ -43,7 +45,7 @@ class Branch:
 
 @dataclass
 class Space:
-    """What is drawn for each trial, and the overrides that all trials share."""
+    """The parameters of each trial, and the overrides that all trials share."""
 
     params: dict[str, BaseDistribution] = field(default_factory=dict)
     branches: list[Branch] = field(default_factory=list)
@@ -62,7 +64,7 @@ class Space:
         while progress:
             progress = False
             for branch in list(waiting):
-                # A branch may hang on a parameter of a later one; what no branch draws is composed.
+                # The key of a branch may be a parameter of a later branch; if no branch draws it, it is composed.
                 if branch.key not in values and any(branch.key in other.params for other in waiting):
                     continue
                 waiting.remove(branch)
@@ -75,7 +77,7 @@ class Space:
         return values
 
     def described(self) -> dict[str, str]:
-        """Return the space as text, the form in which two of them are compared."""
+        """Return the space as text, to compare it with another."""
         plain = {name: shown(distribution) for name, distribution in self.params.items()}
         for branch in self.branches:
             plain |= {f"{name} where {branch}": shown(distribution) for name, distribution in branch.params.items()}
@@ -88,7 +90,7 @@ def overrides_of(values: Mapping[str, Any]) -> list[str]:
 
 
 def written(value: Any) -> str:
-    """Return a value as the override grammar writes it; text is already in that form."""
+    """Return a value in the override grammar; text already is in it."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -97,28 +99,31 @@ def written(value: Any) -> str:
 
 
 def bare(text: str) -> str:
-    """Return a text without the quotes in which the override grammar takes some."""
+    """Return a text without quotes of the override grammar."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def shown(distribution: BaseDistribution) -> str:
-    """Return a distribution as a reader knows it."""
+    """Return a distribution as the user would write it."""
     if isinstance(distribution, CategoricalDistribution):
         return f"choice({', '.join(written(choice) for choice in distribution.choices)})"
-    low, high, step = distribution.low, distribution.high, distribution.step  # type: ignore[attr-defined]
+    assert isinstance(distribution, FloatDistribution | IntDistribution), "there are three kinds of distribution"
+    low, high, step = distribution.low, distribution.high, distribution.step
     text = f"interval({low}, {high})"
-    if distribution.log:  # type: ignore[attr-defined]
+    if distribution.log:
         return f"tag(log, {text})"
     return text if step in (None, 1) else f"range({low}, {high}, step={step}), both ends included"
 
 
 def read_space(
-    params: Mapping[str, Any] | None, when: Mapping[str, Any] | None, arguments: Sequence[str],
+    params: Mapping[str, Any] | None,
+    when: Mapping[str, Any] | None,
+    arguments: Sequence[str],
     loader: ConfigLoader | None = None,
-) -> Space:  # fmt: skip
-    """Return the space of a search: `params` and `when` of its configuration, and the command line, which wins.
+) -> Space:
+    """Return the space of a search: `params` and `when` of its configuration, overridden by the command line.
 
-    `loader` knows the choices of a group, which `glob(*)` asks for. Raises UserError with every problem.
+    `loader` finds the choices of a group for `glob(*)`. Raises UserError with every problem.
     """
     problems: list[str] = []
     space = Space(parser=OverridesParser.create(config_loader=loader))
@@ -139,7 +144,7 @@ def _as_override(value: Any) -> str:
 
 
 def _add(space: Space, text: str, problems: list[str], where: str | None = None) -> None:
-    # Those of the command line are quoted already.
+    # Overrides of the command line are already quoted, which changes nothing here.
     text = quoted(text)
     try:
         override = space.parser.parse_overrides([text])[0]
@@ -150,7 +155,7 @@ def _add(space: Space, text: str, problems: list[str], where: str | None = None)
         space.fixed.append(text)
         return
     name = override.get_key_element()
-    # Whatever was said of this key before, the last word counts.
+    # A later override replaces all earlier ones of the same key.
     space.params.pop(name, None)
     space.fixed = [fixed for fixed in space.fixed if fixed.partition("=")[0] != name]
     space.branches = [
@@ -190,16 +195,16 @@ def _add_branch(space: Space, condition: str, branch: Any, problems: list[str]) 
     key, equals, value = condition.partition("=")
     where = f"{WHEN}.'{condition}'"
     if not equals or not key or not value:
-        problems.append(f"{where} is no condition; write KEY=VALUE, such as optimizer=adamw")
+        problems.append(f"{where} is not a condition; write KEY=VALUE, such as optimizer=adamw")
         return
     if not isinstance(branch, Mapping) or not branch:
-        problems.append(f"{where} is {branch!r}, but must map keys to what is drawn for them")
+        problems.append(f"{where} is {branch!r}, but must map keys to sweeps, such as interval(0, 1)")
         return
     inner = Space(parser=space.parser)
     for name, text in branch.items():
         _add(inner, f"{name}={_as_override(text)}", problems, f"{where}.{name}")
     problems += [
-        f"{where}: {fixed} draws nothing; write choice(...), range(...) or interval(...)" for fixed in inner.fixed
+        f"{where}: {fixed} is not a sweep; write choice(...), range(...) or interval(...)" for fixed in inner.fixed
     ]
     space.branches.append(Branch(key, value, inner.params))
 
@@ -211,41 +216,39 @@ def _check_branches(space: Space, problems: list[str]) -> None:
         if isinstance(held, CategoricalDistribution):
             choices = [written(choice) for choice in held.choices]
             if bare(branch.value) not in map(bare, choices):
-                problems.append(f"{WHEN}.'{branch}': {branch.key} is drawn from {', '.join(choices)} only")
+                problems.append(f"{WHEN}.'{branch}': {branch.key} is only drawn from {', '.join(choices)}")
         for name, distribution in branch.params.items():
             if name in space.params:
-                problems.append(f"{WHEN}.'{branch}'.{name} is drawn without a condition as well; remove one of the two")
+                problems.append(f"{WHEN}.'{branch}'.{name} is also drawn without a condition; remove one of the two")
             try:
                 check_distribution_compatibility(known.setdefault(name, distribution), distribution)
             except ValueError:
                 problems.append(
                     f"{WHEN}.'{branch}'.{name} is {shown(distribution)}, elsewhere {shown(known[name])}; "
-                    "what is drawn for one key must be of one kind, with the same choices"
+                    "all sweeps of one key must be of one kind, with the same choices"
                 )
 
 
 def grid_problems(space: Space) -> list[str]:
-    """Return what keeps a space from being a grid: intervals and conditions."""
+    """Return why a space is not a grid: intervals and conditions."""
     problems = []
     if space.branches:
-        problems.append(
-            f"{WHEN} makes no grid; choose hydra/sweeper/sampler=random or tpe, or sweep each branch by itself"
-        )
+        problems.append(f"{WHEN} needs hydra/sweeper/sampler=random or tpe; choose one, or run a grid for each branch")
     return problems + [
-        f"{name} is {shown(distribution)}, but a grid needs values one can count; write choice(...) or "
-        "range(...), or choose hydra/sweeper/sampler=random or tpe"
+        f"{name} is {shown(distribution)}, but a grid needs a list of values; write choice(...) or range(...), or "
+        "choose hydra/sweeper/sampler=random or tpe"
         for name, distribution in space.params.items()
         if values_of(distribution) is None
     ]
 
 
 def grid_values(space: Space) -> dict[str, list[Any]]:
-    """Return the values of each parameter, of a space without `grid_problems`."""
+    """Return the values of each parameter of a space without `grid_problems`."""
     return {name: values_of(distribution) or [] for name, distribution in space.params.items()}
 
 
 def space_differences(before: Mapping[str, Any], now: Mapping[str, Any], absent: str = "not drawn") -> list[str]:
-    """Return what differs between two spaces from `described`, or two flat configurations, one line a key."""
+    """Return the differences between two results of `described`, or two flat configurations, one line for each key."""
     return [
         f"{name}: {before.get(name, absent)} there, {now.get(name, absent)} here"
         for name in dict.fromkeys([*before, *now])

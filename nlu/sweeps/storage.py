@@ -1,7 +1,7 @@
-"""Where a search keeps its trials: opening it by its URL, and refusing what cannot work before a trial starts.
+"""The storage of a search, opened by its URL, after checks that need no trial.
 
-A path, or null for the sweep folder, is a journal file; `postgresql://` any database that SQLAlchemy knows; `s3://` and
-`oss://` a journal of objects; `sqlite://` one process only.
+A path, or null for the sweep folder, is a journal file. `postgresql://` and other URLs of SQLAlchemy are databases,
+`sqlite://` for one process only. `s3://` and `oss://` are journals of objects.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from nlu.config.errors import UserError
 from nlu.storage.redaction import credential_problems
-from nlu.sweeps import away as outages
-from nlu.sweeps.away import KEY, StorageAway, reason_of
+from nlu.sweeps import unavailable
+from nlu.sweeps.unavailable import KEY, StorageUnavailable, reason_of
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 JOURNAL = "journal.log"
 JOURNAL_FOLDER = "journal"
-"""in a search's mirror"""
+"""the journal in the mirror of a search"""
 JOURNAL_SCHEME = "journal"
 OBJECT_SCHEMES = ("s3", "s3a", "oss")
 ALTERNATIVES = (
@@ -34,7 +34,7 @@ CONNECT_TIMEOUT_S = 10
 
 
 def storage_url(written: str | None, sweep_dir: Path) -> str:
-    """Return the URL that jobs anywhere are handed: of a path, and of null, the journal's absolute file."""
+    """Return the URL that jobs get; for a path or null it contains the absolute path of the journal."""
     if written is None:
         return f"{JOURNAL_SCHEME}://{(sweep_dir / JOURNAL).absolute()}"
     if "://" in written:
@@ -43,12 +43,12 @@ def storage_url(written: str | None, sweep_dir: Path) -> str:
 
 
 def journal_of(mirror: str | None) -> str | None:
-    """Return where the journal of a search lies whose folder is kept in an object store; None of one that is not."""
+    """Return the URL of the journal in the mirror of a search, None without a mirror."""
     return None if mirror is None else f"{mirror.rstrip('/')}/{JOURNAL_FOLDER}"
 
 
 def url_problems(url: str, n_jobs: int) -> list[str]:
-    """Return what is wrong with a storage URL, without opening it: nothing is connected, no file stays behind."""
+    """Return what is wrong with a storage URL, without connecting to it and without leaving a file."""
     scheme = url.partition("://")[0].partition("+")[0]
     if problems := list(credential_problems(url, KEY)):
         return problems
@@ -65,7 +65,7 @@ def url_problems(url: str, n_jobs: int) -> list[str]:
 
 
 def _path_problem(path: Path) -> str | None:
-    """Return why a journal cannot be written; what is made to find out, since rights alone do not tell, is removed."""
+    """Return why a journal cannot be written. Permissions do not show it, so this creates and removes a file."""
     missing = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,14 +90,14 @@ def _unwritable(path: Path, error: OSError) -> str:
 
 
 def _driver_problem(url: str) -> str | None:
-    """Return what is wrong with the URL of a database before anything is connected."""
+    """Return what is wrong with the URL of a database, without connecting to it."""
     from sqlalchemy import create_engine
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     try:
         create_engine(_with_driver(url)).dispose()
     except (ArgumentError, NoSuchModuleError):
-        return f"{KEY} is {url}, which is no storage that is known; set it to {ALTERNATIVES}"
+        return f"{KEY} is {url}, which is not a known kind of storage; set it to {ALTERNATIVES}"
     except ImportError as error:
         remedy = "pip install 'nlu[postgresql]'" if url.startswith("postgresql") else "install it"
         return f"{KEY} is {url}, whose driver is not installed ({error}); {remedy}, or set {KEY} to {ALTERNATIVES}"
@@ -105,39 +105,39 @@ def _driver_problem(url: str) -> str | None:
 
 
 def _with_driver(url: str) -> str:
-    # Of the drivers of PostgreSQL this is the one that is looked for, whatever SQLAlchemy's default may be.
+    # The extra `postgresql` installs this driver, whichever SQLAlchemy prefers.
     return url.replace("postgresql://", "postgresql+psycopg2://", 1) if url.startswith("postgresql://") else url
 
 
 def open_storage(url: str, *, is_known: bool = False, patience_s: float | None = None) -> PatientStorage:
-    """Open the storage of a URL from `storage_url`, for the sweeper as for a job.
+    """Open the storage of a URL from `storage_url`.
 
-    Once open it bears an outage of `patience_s` seconds, `OUTAGE_S` unless told. Raises UserError where it cannot be
-    opened, StorageAway if it does not answer. One that `is_known` to hold a study is waited for as long as that, and
-    nothing is made in its place. So jobs open it, of which there may be hundreds, each with a report now and then: none
-    keeps a connection to a database between its requests.
+    Later calls wait up to `patience_s` seconds (default `OUTAGE_S`) while the storage does not answer. Raises UserError
+    if it cannot be opened, StorageUnavailable if it does not answer. `is_known` is for jobs, whose storage must hold
+    their study: opening it waits as long, nothing is created, and no connection to a database is kept between
+    requests, since there may be hundreds of jobs that report rarely.
     """
     from nlu.sweeps.patience import PatientStorage, patiently
 
-    wait_s = outages.OUTAGE_S if patience_s is None else patience_s
+    wait_s = unavailable.OUTAGE_S if patience_s is None else patience_s
     first_wait_s = wait_s if is_known else 0.0
-    inner, away = patiently(lambda: _opened(url, is_known), url, (StorageAway,), first_wait_s)
-    return PatientStorage(inner, url, away, wait_s)
+    inner, errors = patiently(lambda: _opened(url, is_known), url, (StorageUnavailable,), first_wait_s)
+    return PatientStorage(inner, url, errors, wait_s)
 
 
 def _opened(url: str, is_known: bool) -> tuple[BaseStorage, tuple[type[Exception], ...]]:
-    """Return a storage, and by which exceptions it says that it is away."""
+    """Return a storage, and the exceptions that it raises if it does not answer."""
     scheme, _, rest = url.partition("://")
     if scheme == JOURNAL_SCHEME:
         return _journal_file(url, Path(rest), is_known), (OSError,)
     if scheme in OBJECT_SCHEMES:
-        return _journal_of_objects(url), (StorageAway, OSError)
+        return _journal_of_objects(url), (StorageUnavailable, OSError)
     return _database(url, scheme, keeps_connection=not is_known)
 
 
-def unreachable(url: str, error: Exception) -> StorageAway:
-    """Return what to say when the storage does not answer from the start."""
-    return StorageAway(
+def unreachable(url: str, error: Exception) -> StorageUnavailable:
+    """Return the error for a storage that does not answer when it is opened."""
+    return StorageUnavailable(
         f"{KEY} is {url}, which cannot be reached: {reason_of(error)}; start it, correct the URL, or choose "
         f"{ALTERNATIVES}"
     )

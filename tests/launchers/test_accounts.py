@@ -80,7 +80,7 @@ def test_a_full_disk_costs_a_search_its_log_and_one_sentence(tmp_path, capfd):
         board.say("trial 1 started")
     said = capfd.readouterr().err
     assert "trial 0 started" in said and "trial 1 started" in said
-    assert said.count("sweep.log is not written any more") == 1
+    assert said.count("sweep.log is no longer written") == 1
 
 
 def test_gpus_are_those_that_cuda_would_show(monkeypatch):

@@ -76,7 +76,7 @@ def test_a_full_disk_fails_no_trial_and_the_search_goes_on_once_there_is_room(tm
     (folder / "full").touch()
     said = search(folder, DRAWN, "hydra.sweeper.n_trials=3", status=1)
     assert states(folder) == ["COMPLETE", "RUNNING", "RUNNING"]
-    assert said.count("trial 1: its machine was at fault (No space left on device") == 2
+    assert said.count("trial 1: its machine has a fault (No space left on device") == 2
     assert "trials 1, 2 met a fault of the machine 3 times in a row: No space left on device" in said
     (folder / "full").unlink()
     search(folder, DRAWN, "hydra.sweeper.n_trials=3")
@@ -102,7 +102,7 @@ def test_a_storage_that_is_away_for_a_while_costs_a_search_and_its_jobs_nothing(
     assert [runs(folder, number) for number in range(3)] == [[0]] * 3
 
 
-IMPATIENT = "import runpy, sys, nlu.sweeps.away as s; s.OUTAGE_S = 0.5; sys.argv[:] = sys.argv[1:]; " \
+IMPATIENT = "import runpy, sys, nlu.sweeps.unavailable as s; s.OUTAGE_S = 0.5; sys.argv[:] = sys.argv[1:]; " \
     "sys.path.insert(0, sys.argv[0].rpartition('/')[0]); runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_a_trial_that_is_under_way_when_failures_end_the_search_is_named(tmp_pat
 def test_a_search_without_any_value_ends_with_1_and_says_so(tmp_path):
     drawn = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
     said = search(tmp_path / "s", *drawn, "fail=true", status=1)
-    assert said.rstrip().endswith("of 2 trials none completed, so there is no best one")
+    assert said.rstrip().endswith("of 2 trials none completed; a best trial needs one")
     search(tmp_path / "s", *drawn, "fail=true", status=1)
     search(tmp_path / "t", "lr=choice(0.1)", "hydra/sweeper/sampler=grid", "fail=choice(true,false)")
 
@@ -147,7 +147,7 @@ def test_a_search_of_pruned_trials_alone_has_no_best_one(tmp_path):
     said = search(
         tmp_path / "s", DRAWN, "hydra.sweeper.pruner={name: threshold, lower: 2}", "hydra.sweeper.n_trials=2", status=1
     )
-    assert said.rstrip().endswith("of 2 trials none completed (2 pruned), so there is no best one")
+    assert said.rstrip().endswith("of 2 trials none completed (2 pruned); a best trial needs one")
     assert states(tmp_path / "s") == ["PRUNED"] * 2 and not (tmp_path / "s/experiment").exists()
 
 

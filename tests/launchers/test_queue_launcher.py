@@ -287,10 +287,10 @@ def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_ag
     while [row.state for row in listed(latest([Submissions(folder)]))][1] != "lost":
         time.sleep(0.1)
     follow([folder])
-    assert "nlu: job 1: lost (its process ended without a word); its log: " in capfd.readouterr().err
+    assert "nlu: job 1: lost (its process ended without a result); its log: " in capfd.readouterr().err
     said = grid(project, *long, status=1)
     assert "1 of 2 jobs left a run in" in said and "job 0 (trainer.max_duration=4st): done, best" in said
-    assert re.search(r"nlu: job 1 left no result: local job \S+ ended without a word \(its process ended", said)
+    assert re.search(r"nlu: job 1 left no result: local job \S+ ended without a result \(its process ended", said)
     assert "the same command with resume=auto" in said
     assert [job.ended for job in submitted(folder)] == ["done", "lost"]
     # Both are submitted anew: one has nothing to do, the other goes on until it is cancelled, its state saved.

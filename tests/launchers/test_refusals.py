@@ -31,7 +31,7 @@ WRONG = [
     ([LR, "hydra.sweeper.direction=minimize"], "accuracy is better when it is higher"),
     (["optimizer.lrr=interval(0.1,0.2)"], "optimizer.lrr: there is no such key; nearest: optimizer.lr"),
     (["optimizer.lr=interval(0.2,0.1)"], "the interval runs from 0.2 down to 0.1"),
-    ([LR, "hydra/sweeper/sampler=grid"], "a grid needs values one can count"),
+    ([LR, "hydra/sweeper/sampler=grid"], "a grid needs a list of values"),
     (["optimizer.lr=intervall(0.1,0.2)"], "Unknown function 'intervall'"),
     ([LR, "hydra.sweeper.n_trails=3"], "hydra/sweeper=hyperband has no such key; nearest: hydra.sweeper.n_trials"),
     ([LR, "hydra.sweeper.min_resource=3"], "write 3st (steps), 3ep (epochs) or 3ex (examples)"),

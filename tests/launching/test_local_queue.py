@@ -80,7 +80,7 @@ def test_a_job_that_is_cancelled_and_one_that_is_killed_are_told_apart(tmp_path,
     found = until_ended(other, [first, second])
     assert found == {
         first: Look(JobState.CANCELLED),
-        second: Look(JobState.LOST, reason="its process ended without a word"),
+        second: Look(JobState.LOST, reason="its process ended without a result"),
     }
     assert other.outcome(first) is other.outcome(second) is None
 

@@ -16,7 +16,7 @@ import pytest
 from gate import Gate
 
 from nlu.storage.objects import ObjectStore
-from nlu.sweeps.channel import COMPLETE, OUTCOME, Trial
+from nlu.sweeps.channel import COMPLETE, OUTCOME, TrialChannel
 from nlu.sweeps.storage import open_storage
 from tests.training.in_process import TINY
 from tests.training.runs import files
@@ -43,7 +43,7 @@ def test_a_minute_without_the_storage_costs_neither_a_trial_nor_a_report(
 ) -> None:
     url, gate = gated
     study = optuna.create_study(storage=open_storage(url), study_name=study_name, direction="maximize")
-    jobs = [Trial(url, study_name, study.ask().number) for _ in range(2)]
+    jobs = [TrialChannel(url, study_name, study.ask().number) for _ in range(2)]
     for job in jobs:
         assert not job.report(100, 0.1)
     shut = contextlib.ExitStack()

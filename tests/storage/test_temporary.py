@@ -11,8 +11,8 @@ from nlu.config.errors import UserError
 from nlu.storage.bucket import CredentialsAway, Denied, Unreachable, code_of, is_absent, refusal, status_of
 from nlu.storage.ledger import MirrorAway, TakenOver
 from nlu.storage.temporary import Pauses, is_temporary
-from nlu.sweeps.away import StorageAway, reason_of
 from nlu.sweeps.faults import machine_fault
+from nlu.sweeps.unavailable import StorageUnavailable, reason_of
 
 
 def answer(code: str, status: int) -> ClientError:
@@ -44,7 +44,7 @@ def test_a_store_that_is_busy_and_credentials_that_are_late_are_temporary_and_a_
     assert is_temporary(told) == (kind is not Denied)
 
 
-@pytest.mark.parametrize("error", [MirrorAway("x"), StorageAway("x"), Unreachable("x")])
+@pytest.mark.parametrize("error", [MirrorAway("x"), StorageUnavailable("x"), Unreachable("x")])
 def test_what_does_not_answer_is_temporary_whoever_says_so(error: Exception) -> None:
     assert is_temporary(error)
     other = RuntimeError("in other words")
@@ -191,5 +191,5 @@ def test_what_a_storage_said_is_its_first_line_from_whoever_knows_best() -> None
         (OSError("first\nsecond"), "first"), (OSError(), "OSError"),
     ]:  # fmt: skip
         assert reason_of(error) == said
-    after = StorageAway.after("journal:///x", OSError("gone"), 899.7)
+    after = StorageUnavailable.after("journal:///x", OSError("gone"), 899.7)
     assert "storage is journal:///x, which has not answered for 900 s: gone; nothing is lost" in str(after)

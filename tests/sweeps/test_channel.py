@@ -14,11 +14,11 @@ from nlu.config.errors import UserError
 from nlu.storage.bucket import CredentialsAway, Denied, Unreachable
 from nlu.storage.ledger import MirrorAway
 from nlu.sweeps import channel
-from nlu.sweeps.away import StorageAway
 from nlu.sweeps.brackets import PRUNER
-from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, Trial, run_trial
+from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, TrialChannel, run_trial
 from nlu.sweeps.faults import ProcessLost
 from nlu.sweeps.storage import open_storage, storage_url
+from nlu.sweeps.unavailable import StorageUnavailable
 
 HALVING = {
     "name": "successive_halving", "min_resource": 100, "max_resource": 900, "reduction_factor": 2,
@@ -44,24 +44,24 @@ def frozen(handed, number: int) -> optuna.trial.FrozenTrial:
 
 
 def test_the_worse_of_two_is_pruned_at_the_rung(handed):
-    good, bad = Trial(**handed(0)), Trial(**handed(1))
+    good, bad = TrialChannel(**handed(0)), TrialChannel(**handed(1))
     assert not good.report(50, 0.1) and not good.report(100, 0.9)
     assert bad.report(100, 0.2)
     assert frozen(handed, 1).intermediate_values == {100: 0.2}
 
 
 def test_a_continued_job_gets_the_answers_that_it_got_before(handed):
-    Trial(**handed(0)).report(100, 0.9)
-    assert Trial(**handed(1)).report(100, 0.2)
-    again = Trial(**handed(1))
+    TrialChannel(**handed(0)).report(100, 0.9)
+    assert TrialChannel(**handed(1)).report(100, 0.2)
+    again = TrialChannel(**handed(1))
     assert not again.report(50, 0.95) and again.report(100, 0.95)
     assert frozen(handed, 1).intermediate_values == {100: 0.2}
-    good = Trial(**handed(0))
+    good = TrialChannel(**handed(0))
     assert not good.report(50, 0.1) and not good.report(100, 0.9)
 
 
 def test_a_job_killed_between_the_answer_and_its_record_hears_the_same_one(handed, monkeypatch):
-    killed = Trial(**handed(1))
+    killed = TrialChannel(**handed(1))
 
     def die(name, value):
         raise KeyboardInterrupt
@@ -69,12 +69,12 @@ def test_a_job_killed_between_the_answer_and_its_record_hears_the_same_one(hande
     monkeypatch.setattr(killed, "_set", die)
     with pytest.raises(KeyboardInterrupt):
         killed.report(100, 0.2)
-    Trial(**handed(0)).report(100, 0.9)
-    assert not Trial(**handed(1)).report(100, 0.2), "it was the best when it came"
+    TrialChannel(**handed(0)).report(100, 0.9)
+    assert not TrialChannel(**handed(1)).report(100, 0.2), "it was the best when it came"
 
 
 def test_a_closed_trial_is_told_to_leave_and_stays_as_it_is(handed, tmp_path):
-    job = Trial(**handed(2))
+    job = TrialChannel(**handed(2))
     optuna.load_study(study_name="s", storage=open_storage(handed(2)["storage"])).tell(2, 0.5)
     assert job.is_over and job.report(100, 0.9)
     job.finish(COMPLETE, tmp_path, value=0.9)
@@ -82,9 +82,9 @@ def test_a_closed_trial_is_told_to_leave_and_stays_as_it_is(handed, tmp_path):
 
 
 def test_an_outcome_ends_its_attempt_and_not_the_next(handed, tmp_path):
-    Trial(**handed(0)).finish(FAILED, tmp_path, error="x")
-    assert Trial(**handed(0)).is_over
-    assert not Trial(**handed(0), attempt=1).is_over
+    TrialChannel(**handed(0)).finish(FAILED, tmp_path, error="x")
+    assert TrialChannel(**handed(0)).is_over
+    assert not TrialChannel(**handed(0), attempt=1).is_over
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_run_that_stopped_with_its_state_saved_has_no_outcome(handed, tmp_path
 
 
 def test_a_job_whose_trial_is_over_does_nothing(handed, tmp_path):
-    Trial(**handed(0)).finish(COMPLETE, tmp_path, value=1.0)
+    TrialChannel(**handed(0)).finish(COMPLETE, tmp_path, value=1.0)
     assert run_trial(handed(0), tmp_path / "0", lambda: pytest.fail("it ran")) == 0
 
 
@@ -147,8 +147,8 @@ def test_a_run_whose_best_value_is_no_number_has_failed(handed, tmp_path, value,
     assert [outcome[key] for key in ("state", "value", "error")] == [FAILED, None, f"auc is {shown}"]
 
 
-def job(handed, number: int, launch: int) -> Trial:
-    trial = Trial(**handed(number), launch=launch)
+def job(handed, number: int, launch: int) -> TrialChannel:
+    trial = TrialChannel(**handed(number), launch=launch)
     trial.claim()
     return trial
 
@@ -191,7 +191,7 @@ def test_before_a_save_a_job_asks_whether_it_is_the_newest_but_not_each_time(han
 
 def test_the_processes_that_a_job_starts_have_its_claim(handed, tmp_path):
     def run():
-        workers = Trial(**handed(0), launch=1)
+        workers = TrialChannel(**handed(0), launch=1)
         assert not workers.report(50, 0.5)
         job(handed, 0, launch=2)
         with pytest.raises(Superseded):
@@ -228,7 +228,7 @@ def test_what_the_machine_lacks_gives_the_trial_back_and_is_no_failure_of_it(han
         assert run_trial(mapping, tmp_path / "0", fail) == 75
         left = frozen(handed, 0).user_attrs
         assert OUTCOME not in left and left[FAULT]["launch"] == 3 and left[FAULT]["error"].startswith(said)
-    assert not Trial(**handed(0), attempt=1).is_over
+    assert not TrialChannel(**handed(0), attempt=1).is_over
 
 
 def test_a_full_disk_is_known_from_the_system_itself(handed, tmp_path):
@@ -244,7 +244,7 @@ def test_a_full_disk_is_known_from_the_system_itself(handed, tmp_path):
 
 def test_a_job_whose_storage_stays_away_leaves_its_trial_to_be_gone_on_with(handed, tmp_path):
     def run():
-        raise StorageAway("it has not answered for 300 s")
+        raise StorageUnavailable("it has not answered for 300 s")
 
     assert run_trial(handed(0), tmp_path / "0", run) == 75
     assert OUTCOME not in frozen(handed, 0).user_attrs
@@ -282,23 +282,23 @@ def test_a_job_that_was_asked_to_stop_says_by_which_signal(handed, tmp_path):
 
 def test_a_report_waits_no_longer_for_a_storage_that_is_away_once_a_signal_came(handed, tmp_path):
     folder = Path(handed(0)["storage"].partition("://")[2]).parent
-    trial = Trial(**handed(0))
+    trial = TrialChannel(**handed(0))
     trial.claim()
     folder.rename(folder.with_name("away"))
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
-    with stopping.polled(), pytest.raises(StorageAway):
+    with stopping.polled(), pytest.raises(StorageUnavailable):
         trial.report(100, 0.5)
     folder.with_name("away").rename(folder)
     assert frozen(handed, 0).intermediate_values == {}
 
 
 def test_the_time_of_a_continued_trial_is_that_of_all_its_jobs(handed, tmp_path):
-    first = Trial(**handed(0))
+    first = TrialChannel(**handed(0))
     first._began_s -= 100.0
     first.report(50, 0.1)
     told = frozen(handed, 0).user_attrs[DECISION]["wall_s"]
     assert 100.0 <= told < 110.0
-    second = Trial(**handed(0))
+    second = TrialChannel(**handed(0))
     second._began_s -= 20.0
     assert told + 20.0 <= second.wall_s < told + 30.0
     second.finish(COMPLETE, tmp_path, value=0.1)

@@ -10,9 +10,9 @@ import optuna
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.sweeps.away import StorageAway
 from nlu.sweeps.lease import Lease, _sign_key, held
 from nlu.sweeps.storage import open_storage
+from nlu.sweeps.unavailable import StorageUnavailable
 from tests.sweeps import outages
 
 SILENCE_S = 0.3
@@ -43,7 +43,7 @@ def test_a_second_search_from_elsewhere_is_refused_while_the_first_lives(lease):
         with pytest.raises(UserError, match=r"the study s is run by process \d+ on .*; wait for that search, stop it"):
             lease("a folder of the same name on another host", silence_s=60).__enter__()
         first.require()
-    assert len(lease.said) == 1 and "begins if nothing is heard of it for 60 s" in lease.said[0]
+    assert len(lease.said) == 1 and "starts if that sends no heartbeat for 60 s" in lease.said[0]
 
 
 def test_one_that_ended_in_order_leaves_the_study_free(lease):
@@ -102,7 +102,7 @@ def test_a_search_whose_storage_is_away_ends_without_waiting_for_it_again(tmp_pa
     optuna.create_study(study_name="s", storage=opened)
     holder = Lease(opened, "s", "a", print, beat_s=0.01, silence_s=60).__enter__()
     with storage.away():
-        holder.__exit__(StorageAway, StorageAway("it has not answered for 300 s"), None)
+        holder.__exit__(StorageUnavailable, StorageUnavailable("it has not answered for 300 s"), None)
     die(holder)
 
 

@@ -9,8 +9,8 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.storage.bucket import Denied, Unreachable
 from nlu.sweeps import object_journal
-from nlu.sweeps.away import StorageAway
 from nlu.sweeps.object_journal import JournalObjects, ObjectJournalBackend
+from nlu.sweeps.unavailable import StorageUnavailable
 
 FAN = 3
 
@@ -120,10 +120,10 @@ def test_an_entry_is_there_once_whatever_became_of_the_first_tries(failure: Exce
 
 def test_a_store_that_takes_nothing_is_away_and_a_mistake_of_the_users_stays_one() -> None:
     for failure, kind, said in [
-        (Unreachable("no answer"), StorageAway, "^no answer$"),
-        (Denied("no right"), StorageAway, "^no right$"),
-        (RuntimeError("odd"), StorageAway, "storage s3://bucket/journal cannot be written: odd"),
-        ("refused", StorageAway, "cannot be written: it refuses a number that is free"),
+        (Unreachable("no answer"), StorageUnavailable, "^no answer$"),
+        (Denied("no right"), StorageUnavailable, "^no right$"),
+        (RuntimeError("odd"), StorageUnavailable, "storage s3://bucket/journal cannot be written: odd"),
+        ("refused", StorageUnavailable, "cannot be written: it refuses a number that is free"),
         (UserError("a mistake"), UserError, "^a mistake$"),
     ]:
         Memory.failures = [failure] * 9
@@ -136,7 +136,7 @@ def test_a_store_that_takes_nothing_is_away_and_a_mistake_of_the_users_stays_one
 @pytest.mark.parametrize("body", [b"{}\n", b"[]\n", b"no json\n", b'{"id": "x", "logs": []}', b"{}\n{}\n"])
 def test_what_is_no_part_of_a_journal_is_told(body: bytes) -> None:
     Memory.objects["batches/0000000000.jsonl"] = body
-    with pytest.raises(UserError, match="which is no part of a journal; give each sweep's storage a prefix of its own"):
+    with pytest.raises(UserError, match="which is not part of a journal; give the storage of each search a separate"):
         opened().read_logs(0)
 
 
@@ -144,11 +144,11 @@ def test_what_cannot_be_read_or_opened_is_away(monkeypatch: pytest.MonkeyPatch) 
     def fails(self: Memory, *arguments: Any) -> Any:
         raise Denied("no right")
 
-    with monkeypatch.context() as patched, pytest.raises(StorageAway, match="^no right$"):
+    with monkeypatch.context() as patched, pytest.raises(StorageUnavailable, match="^no right$"):
         patched.setattr(Memory, "prove_conditional_put", fails)
         opened()
     monkeypatch.setattr(Memory, "get_several", lambda self, keys: [Unreachable("no answer") for _ in keys])
-    with pytest.raises(StorageAway, match="^no answer$"):
+    with pytest.raises(StorageUnavailable, match="^no answer$"):
         opened().read_logs(0)
 
 

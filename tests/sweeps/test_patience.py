@@ -10,9 +10,9 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
 from nlu.sweeps import patience
-from nlu.sweeps.away import StorageAway
-from nlu.sweeps.channel import COMPLETE, OUTCOME, Trial
+from nlu.sweeps.channel import COMPLETE, OUTCOME, TrialChannel
 from nlu.sweeps.storage import open_storage
+from nlu.sweeps.unavailable import StorageUnavailable
 from tests.sweeps import outages
 
 AWAY_S = 0.15
@@ -38,7 +38,7 @@ def test_whatever_a_search_and_its_jobs_ask_is_answered_once_the_storage_is_back
         with storage.back_after(AWAY_S):
             assert study.ask({"x": FloatDistribution(0, 1)}).number == number
     with storage.back_after(AWAY_S):
-        jobs = [Trial(storage.url, "s", number) for number in range(2)]
+        jobs = [TrialChannel(storage.url, "s", number) for number in range(2)]
     for number, job in enumerate(jobs):
         with storage.back_after(AWAY_S):
             assert not job.report(100, number / 10)
@@ -59,9 +59,9 @@ def test_one_that_stays_away_is_one_exception_whatever_its_kind(storage, study):
     impatient = optuna.load_study(storage=open_storage(storage.url, patience_s=0.2), study_name="s")
     with storage.away():
         for call in (impatient.ask, impatient.get_trials, lambda: impatient.set_user_attr("a", 1)):
-            with pytest.raises(StorageAway, match=r"has not answered for \d s: .*; nothing is lost"):
+            with pytest.raises(StorageUnavailable, match=r"has not answered for \d s: .*; nothing is lost"):
                 call()
-        with pytest.raises(StorageAway):
+        with pytest.raises(StorageUnavailable):
             open_storage(storage.url, is_known=True, patience_s=0.2)
     assert impatient.ask().number == 0 and len(study.get_trials()) == 1
 
@@ -70,7 +70,7 @@ def test_a_search_that_is_to_stop_does_not_wait(storage, study):
     held = open_storage(storage.url)
     hurried = optuna.load_study(storage=held, study_name="s")
     held.is_hurried = lambda: True
-    with storage.away(), pytest.raises(StorageAway):
+    with storage.away(), pytest.raises(StorageUnavailable):
         hurried.get_trials()
 
 
@@ -83,7 +83,7 @@ def test_a_search_that_is_to_stop_waits_for_no_single_request_either(monkeypatch
         began_s = time.monotonic()
         with store.away():
             for call in (study.get_trials, study.ask):
-                with pytest.raises(StorageAway):
+                with pytest.raises(StorageUnavailable):
                     call()
         assert time.monotonic() - began_s < 2.5
 
@@ -164,7 +164,7 @@ def test_an_error_is_tried_again_and_its_answer_returned(monkeypatch):
 
 def test_a_job_that_opens_a_journal_which_is_gone_for_now_makes_none_in_its_place(tmp_path):
     url = f"journal://{tmp_path}/mounted/journal.log"
-    with pytest.raises(StorageAway):
+    with pytest.raises(StorageUnavailable):
         open_storage(url, is_known=True, patience_s=0.0)
     assert list(tmp_path.iterdir()) == []
 
@@ -182,7 +182,7 @@ def test_pauses_double_up_to_a_bound_until_patience_is_over(monkeypatch):
 
     monkeypatch.setattr(patience, "_sleep", sleep)
     monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: now_s))
-    with pytest.raises(StorageAway):
+    with pytest.raises(StorageUnavailable):
         patience.patiently(away, "journal:///x", (OSError,), 60.0)
     # Each is spread by half of it.
     expected = [0.5, 1.0, 2.0, 4.0, 8.0, *[15.0] * (len(pauses_s) - 5)]

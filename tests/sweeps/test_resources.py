@@ -140,14 +140,14 @@ def test_a_trial_scored_only_at_its_end_has_no_rung():
     assert "about 5.0 trials, never stopped; 1.00 full runs each" in told
     assert "5 trials are few for 1 bracket and TPE, which draws its first 10 at random" in told
     (warning,) = resources.without_rungs(found)
-    assert "no trial is stopped early, since min_resource is max_resource, 2,000 examples" in warning
+    assert "trials are never stopped early, since min_resource and max_resource are both 2,000" in warning
     assert resources.without_rungs(spec([config()])) == resources.without_rungs({"name": "median"}) == []
 
 
 def test_resources_that_cannot_be_are_refused():
     with pytest.raises(UserError, match="more than max_resource"):
         spec([config()], min_resource="3ep")
-    with pytest.raises(UserError, match="only a run of nlu has epochs"):
+    with pytest.raises(UserError, match="only nlu.train has epochs"):
         resources.pruner_spec({**SETTINGS, "min_resource": "1ep", "max_resource": "2ep"}, [], None)
     with pytest.raises(UserError, match="are not set"):
         resources.pruner_spec(SETTINGS, [], None)

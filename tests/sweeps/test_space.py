@@ -60,11 +60,11 @@ def test_words_of_any_script_are_drawn_from_yaml_as_from_the_command_line_and_me
         ({"a": "interval(2,1)"}, None, [], "hydra.sweeper.params.a: the interval runs from 2"),
         (None, None, ["a=range(1,1)"], "the range holds no value"),
         (None, None, ["a=tag(log,range(8,18))"], r"never logarithmic; write 'a=tag\(log,int\(interval\(8,17\)\)\)'"),
-        (None, {"a": {"b": "choice(1)"}}, [], "is no condition; write KEY=VALUE"),
-        (None, {"a=1": {"b": 3}}, [], "b=3 draws nothing"),
-        ({"a": "choice(x,y)"}, {"a=z": {"b": "choice(1)"}}, [], "a is drawn from x, y only"),
+        (None, {"a": {"b": "choice(1)"}}, [], "is not a condition; write KEY=VALUE"),
+        (None, {"a=1": {"b": 3}}, [], "b=3 is not a sweep"),
+        ({"a": "choice(x,y)"}, {"a=z": {"b": "choice(1)"}}, [], "a is only drawn from x, y"),
         (None, {"a=1": {"b": "choice(1)"}, "a=2": {"b": "interval(0.5,1)"}}, [], "must be of one kind"),
-        ({"b": "choice(1)"}, {"a=1": {"b": "choice(1)"}}, [], "drawn without a condition as well"),
+        ({"b": "choice(1)"}, {"a=1": {"b": "choice(1)"}}, [], "also drawn without a condition"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(params, when, arguments, said):

@@ -48,7 +48,7 @@ def test_sqlite_is_for_one_trial_at_a_time():
     ("url", "reason"),
     [
         ("postgresql://localhost:1/none", "cannot be reached" if DRIVER else "driver is not installed"),
-        ("postgress://localhost/none", "is no storage that is known"),
+        ("postgress://localhost/none", "is not a known kind of storage"),
         ("journal:///proc/none/journal.log", "cannot be written"),
     ],
 )
@@ -65,7 +65,7 @@ def test_a_storage_that_is_not_there_is_one_clear_error(url, reason):
     [
         ("mysql://", "a journal file (null or a path), postgresql://"),
         ("mysql://h/d", "whose driver is not installed"),
-        ("postgress://localhost/none", "is no storage that is known"),
+        ("postgress://localhost/none", "is not a known kind of storage"),
         ("journal:///proc/none/journal.log", "cannot be written: No such file"),
         ("journal:///proc", "cannot be written: Is a directory"),
     ],

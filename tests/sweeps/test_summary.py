@@ -238,7 +238,7 @@ def test_the_best_trial_of_a_real_run_composes_to_the_same_configuration(tmp_pat
     summary = read_summary(study)
     assert summary.metric == "dev/accuracy"
     assert write_best(summary, tmp_path / "experiment" / "best.yaml")
-    command = best_command("python -m nlu.train", tmp_path, summary)
+    command = best_command(tmp_path, summary)
     header = (tmp_path / "experiment" / "best.yaml").read_text().splitlines()[:2]
     assert header == ["# @package _global_", f"# {command}"]
     assert command == f"python -m nlu.train --config-dir={tmp_path} experiment=best"
@@ -254,19 +254,36 @@ def test_the_best_trial_of_a_real_run_composes_to_the_same_configuration(tmp_pat
     "shared", [("experiment=afqmc", "loss.label_smoothing=0.1"), ("debug=overfit", "trainer.max_duration=7st")]
 )
 def test_the_best_trial_of_a_search_builds_on_what_its_command_chose(tmp_path, shared):
-    summary = read_summary(study_of("COMPLETE", 3))
-    assert write_best(summary, tmp_path / "experiment" / "best.yaml", shared)
-    params = [f"{name}={value}" for name, value in summary.best.params.items()]
+    summary = read_summary(study_of("COMPLETE", 3, folder=str(tmp_path)))
+    overrides = overrides_in_run(summary, *shared)
+    assert write_best(summary, tmp_path / "experiment" / "best.yaml")
     composed = [
-        yaml.safe_load(run(*overrides, "--cfg=job", "--resolve"))
-        for overrides in ([*shared, *params], [f"--config-dir={tmp_path}", "experiment=best"])
+        yaml.safe_load(run(*given, "--cfg=job", "--resolve"))
+        for given in (overrides, [f"--config-dir={tmp_path}", "experiment=best"])
     ]
     assert flat(composed[0]) == flat(composed[1])
 
 
-def test_without_a_run_folder_the_shared_overrides_and_the_parameters_make_the_experiment(tmp_path):
+def overrides_in_run(summary, *shared):
+    """Write the file `overrides` of the best trial, and return what it holds."""
+    overrides = [*shared, *(f"{name}={value}" for name, value in summary.best.params.items())]
+    folder = Path(summary.best.folder)
+    folder.mkdir()
+    (folder / "overrides").write_text("\n".join(overrides))
+    return overrides
+
+
+def test_without_a_run_folder_the_parameters_make_the_experiment(tmp_path):
     summary = read_summary(study_of("COMPLETE", 3))
-    assert write_best(summary, tmp_path / "best.yaml", ["data=tnews", "trainer.max_duration=1ep", "resume=auto"])
+    assert write_best(summary, tmp_path / "best.yaml")
+    content = yaml.safe_load((tmp_path / "best.yaml").read_text())
+    assert content["model"]["dropout"] == summary.best.params["model.dropout"]
+
+
+def test_the_experiment_of_the_best_trial_leaves_out_the_keys_of_its_run(tmp_path):
+    summary = read_summary(study_of("COMPLETE", 3, folder=str(tmp_path)))
+    overrides_in_run(summary, "data=tnews", "trainer.max_duration=1ep", "resume=auto")
+    assert write_best(summary, tmp_path / "best.yaml")
     content = yaml.safe_load((tmp_path / "best.yaml").read_text())
     params = summary.best.params
     assert content["defaults"] == [{"override /data": "tnews"}, {"override /model": params["model"]}, "_self_"]

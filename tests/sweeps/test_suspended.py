@@ -7,7 +7,7 @@ import optuna
 import pytest
 
 from nlu.config.errors import EXIT_USER_ERROR
-from nlu.sweeps.channel import CLAIM, DECISION, Trial
+from nlu.sweeps.channel import CLAIM, DECISION, TrialChannel
 from nlu.sweeps.lease import LEASE, Lease, held
 from nlu.sweeps.storage import open_storage
 from tests.suspending import BEAT_S, SILENCE_S, suspended
@@ -36,7 +36,7 @@ def test_a_search_that_was_suspended_in_a_beat_leaves_the_lease_to_its_successor
 def test_a_job_that_was_suspended_while_it_reported_leaves_its_trial_to_the_newer_job(url: str, tmp_path: Path) -> None:
     handed = {"storage": url, "study": "s", "number": 0}
     with suspended("trial", json.dumps(handed), tmp_path, "set_trial_intermediate_value") as holder:
-        newer = Trial(url, "s", 0, launch=2)
+        newer = TrialChannel(url, "s", 0, launch=2)
         newer.claim()
         newer.report(200, 0.75)
         newer.report(300, 0.9)

@@ -1,4 +1,4 @@
-"""What a search says: one line an event, on the console and in sweep.log, and a bar where there is a terminal."""
+"""The output of a search: a line for each event, on the console and in sweep.log, and a progress bar on a terminal."""
 
 import time
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Board:
 
     def __init__(self, sweep_dir: Path, n_trials: int, *, with_bar: bool):
         self._console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
-        # Without a buffer, so that what a full disk did not take is not tried again at the end.
+        # Unbuffered: with a full disk, closing a buffered file would fail again.
         self._file = open(sweep_dir / LOG, "ab", buffering=0)
         self._is_written = True
         self._bar = Progress(
@@ -39,7 +39,7 @@ class Board:
         self._file.close()
 
     def say(self, text: str, style: str | None = None) -> None:
-        """Print a text, and write it down unless that failed before: a full disk is no reason to end a search."""
+        """Print a text and write it to sweep.log; after a first failure, such as a full disk, only print it."""
         self._console.print(text, style=style)
         lines = [f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {line}\n" for line in text.splitlines()]
         try:
@@ -47,10 +47,10 @@ class Board:
                 self._file.write("".join(lines).encode())
         except OSError as error:
             self._is_written = False
-            self._console.print(f"{LOG} is not written any more: {error}", style="yellow")
+            self._console.print(f"{LOG} is no longer written: {error}", style="yellow")
 
     def stop_bar(self) -> None:
-        """Take the bar away for good, which would be drawn over a question."""
+        """Remove the bar, which would be drawn over a question."""
         self._bar.stop()
 
     def progress(self, finished: int, best: str) -> None:
@@ -58,7 +58,7 @@ class Board:
 
 
 def announce(board: Board, plan: SearchPlan, finished: int, begun: int) -> None:
-    """Say what a search will do and cost, and of one that is continued what there is."""
+    """Print the plan and the cost of a search, and how much of it is done if it continues."""
     board.say(
         f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.sampler_name}, "
         f"{plan.direction} ({plan.folder})"
@@ -75,7 +75,7 @@ def announce(board: Board, plan: SearchPlan, finished: int, begun: int) -> None:
 
 
 class Idle:
-    """How much of the slots' time no trial ran although one was to be run."""
+    """The share of the slots' time in which no trial ran although trials were left."""
 
     def __init__(self, slots: int):
         self._slots, self._used_s, self._last_s = slots, 0.0, time.time()
@@ -102,7 +102,7 @@ class Idle:
 
 
 def when(pause_s: float) -> str:
-    """Return what to say of a pause."""
+    """Return when a pause ends, in words."""
     return f"in {pause_s:.0f} s" if pause_s >= 1 else "now"
 
 

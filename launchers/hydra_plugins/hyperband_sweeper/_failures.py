@@ -1,5 +1,7 @@
-"""What a search does about failures: it ends where trials fail alike one after another, starts a trial again whose job
-ended before its end, and sets one aside that does not get any further.
+"""How a search handles failures.
+
+It ends if several trials in a row fail with the same error. A trial whose job was interrupted starts again; a trial
+that makes no progress is set aside.
 """
 
 import math
@@ -8,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from optuna.trial import FrozenTrial
 
@@ -16,35 +19,35 @@ from nlu.config.words import counted
 from nlu.storage.temporary import Pauses
 
 RESTARTS = Pauses(1.0, 60.0, 10)
-"""how long and how often a trial pauses whose job ended before its end without having got any further"""
+"""the pauses of a trial whose jobs stop without progress; after the last one it is set aside"""
 FAULTS_MAX = 3
-"""How often in a row the machine of a trial may be at fault before the trial is set aside."""
+"""faults of the machine, in a row without progress, after which a trial is set aside"""
 LOST_MAX = 3
-"""How often a job may vanish without a word, and without having got any further, before its trial has failed."""
+"""jobs that vanish, in a row without progress, after which a trial fails"""
 
 
 class FailuresEndSearch(UserError):
-    """What failed trials are said to end: the search, as its settings ask."""
+    """Failed trials end the search, as its settings demand."""
 
 
 @dataclass
 class Failures:
-    """Trials that failed since this command began: who continues a search believes to have fixed what was before."""
+    """Trials that failed since this command began; a user who continues a search may have fixed earlier errors."""
 
     folder: Path
     limit: int
-    """so many trials in a row that fail with the same error end the search; 0: never"""
-    told: dict[str, int] = field(default_factory=dict)
-    """the trial that was first to fail with an error"""
+    """the number of trials in a row with the same error that ends the search; 0: never"""
+    shown: dict[str, int] = field(default_factory=dict)
+    """by error, the first trial that failed with it"""
     alike: list[int] = field(default_factory=list)
-    """the trials that ended last, one after another, with the same error"""
+    """the last trials, which failed in a row with the same error"""
     last_error: str = ""
 
     def words(self, number: int, error: str) -> str:
-        """Return what to say of an error: all of it the first time."""
-        if error in self.told:
-            return "the same again" if self.told[error] == number else f"the same as trial {self.told[error]}"
-        self.told[error] = number
+        """Return the error the first time, and a reference to that trial later."""
+        if error in self.shown:
+            return "the same again" if self.shown[error] == number else f"the same as trial {self.shown[error]}"
+        self.shown[error] = number
         return error
 
     def ended(self, *, well: bool) -> None:
@@ -53,14 +56,17 @@ class Failures:
             self.alike.clear()
 
     def failed(self, number: int, error: str, ended_count: int) -> None:
-        """Count a trial that failed for good, of so many that ended. Raises FailuresEndSearch where that ends it."""
-        # What one's own folder is called does not make two errors differ.
+        """Count a trial that failed finally. `ended_count` trials have ended so far.
+
+        Raises FailuresEndSearch if the last trials failed with the same error.
+        """
+        # The same error names a different folder in each trial.
         error = error.replace(str(self.folder / str(number)), "FOLDER")
         self.alike = [*self.alike, number] if error == self.last_error else [number]
         self.last_error = error
         if not self.limit or len(self.alike) < self.limit:
             return
-        key = "hydra.sweeper.stop_after_same_failures=0 continues in spite of them"
+        key = "hydra.sweeper.stop_after_same_failures=0 continues anyway"
         if ended_count == len(self.alike):
             raise FailuresEndSearch(
                 f"the first {counted(ended_count, 'trial')} failed with the same error, shown above; correct it, and "
@@ -74,52 +80,50 @@ class Failures:
 
 @dataclass
 class Restarts:
-    """Trials whose jobs ended before their end: how often in a row without having got further, and when each may start
-    again.
+    """Trials whose jobs were interrupted: how often in a row without progress, and when each may start again.
 
-    What stops one trial need not stop the others: a machine with a full disk, a job that is always pushed aside. So a
-    trial that has ended too often is set aside, and the search continues with the others. Once nothing else is left,
-    those that were set aside start again, if any trial has got further since; else they end the search.
+    The cause may affect only one trial, such as a machine with a full disk or a job that is always preempted. So a
+    trial that is interrupted too often is set aside, and the search continues with the others. When no other trial is
+    left, those that were set aside start again if any trial has made progress since; otherwise the search ends.
     """
 
     lost: Counter[int] = field(default_factory=Counter)
-    """how often a trial's job vanished"""
+    """how often the job of a trial vanished"""
     stops: Counter[int] = field(default_factory=Counter)
-    """how often it stopped, its state saved"""
+    """how often it saved its state and stopped"""
     faults: Counter[int] = field(default_factory=Counter)
-    """how often its machine was at fault"""
+    """how often its machine had a fault"""
     set_aside: dict[int, str] = field(default_factory=dict)
-    """the trials that were set aside, each with what happened to it, as a sentence without its subject"""
+    """the trials that were set aside, with the reason, a sentence without its subject"""
     _pauses: dict[int, Iterator[float]] = field(default_factory=dict)
     _due_s: dict[int, float] = field(default_factory=dict)
     _any_progressed: bool = False
-    """whether a trial has got further since the last one was set aside"""
+    """whether a trial has made progress since the last one was set aside"""
 
     def stopped(self, number: int, *, got_further: bool) -> float | None:
-        """Count a job that stopped; returns after how many seconds its trial starts again, None where it has stopped
-        too often."""
+        """Count a job that stopped. Returns the pause of its trial in seconds, None if it stopped too often."""
         return self._counted(self.stops, number, got_further)
 
     def at_fault(self, number: int, *, got_further: bool) -> float | None:
-        """Count a job whose machine was at fault; returns as `stopped` does."""
+        """Count a job whose machine had a fault. Returns as `stopped` does."""
         return self._counted(self.faults, number, got_further, FAULTS_MAX)
 
     def vanished(self, number: int, *, got_further: bool) -> float | None:
-        """Count a job that is gone; returns as `stopped` does."""
+        """Count a job that vanished. Returns as `stopped` does."""
         return self._counted(self.lost, number, got_further, LOST_MAX)
 
     def progressed(self, number: int) -> None:
-        """Forget what was before: the trial has got further, or has ended."""
+        """Reset the counts of a trial that has made progress or has ended."""
         self._any_progressed = True
         self._forget(number)
 
     def put_aside(self, number: int, why: str) -> None:
-        """Have a trial start no more until `recall`."""
+        """Keep a trial from starting until `recall`."""
         self.set_aside[number] = why
         self._any_progressed = False
 
     def recall(self) -> bool:
-        """Let the trials that were set aside start again, and return True; False where none has got further since."""
+        """Let the trials that were set aside start again, unless no trial has made progress since; returns whether."""
         if not self._any_progressed:
             return False
         for number in list(self.set_aside):
@@ -127,7 +131,7 @@ class Restarts:
         return True
 
     def next_due(self, waiting: list[int]) -> int | None:
-        """Take out of the trials that wait the first that need not pause; None where all must."""
+        """Remove and return the first waiting trial whose pause is over; None if there is none."""
         now_s = time.monotonic()
         number = next(
             (one for one in waiting if one not in self.set_aside and self._due_s.get(one, now_s) <= now_s), None
@@ -137,7 +141,7 @@ class Restarts:
         return number
 
     def error(self, folder: Path) -> UserError:
-        """Return what ends a search that has nothing left but what was set aside."""
+        """Return the error that ends a search in which only trials that were set aside are left."""
         numbers: dict[str, list[int]] = {}
         for number, why in sorted(self.set_aside.items()):
             numbers.setdefault(why.replace(str(folder / str(number)), "FOLDER"), []).append(number)
@@ -157,8 +161,9 @@ class Restarts:
         return pause_s
 
     def _forget(self, number: int) -> None:
-        for known in (self.lost, self.stops, self.faults, self.set_aside, self._pauses, self._due_s):
-            known.pop(number, None)  # type: ignore[attr-defined]
+        by_trial: list[dict[int, Any]] = [self.lost, self.stops, self.faults, self.set_aside, self._pauses, self._due_s]
+        for each in by_trial:
+            each.pop(number, None)
 
 
 @dataclass
@@ -185,6 +190,6 @@ def saved_mark(folder: Path) -> Mapping[str, int]:
         try:
             found[str(path.relative_to(folder))] = path.stat().st_mtime_ns
         except OSError:
-            # Its place is just being taken by the next one.
+            # The next checkpoint is just replacing it.
             continue
     return found

@@ -62,13 +62,13 @@ def _is_empty(path: Path) -> bool:
 
 
 def held_search(folder: Path) -> dict[str, str] | None:
-    """Return study, storage and id of the search in the folder; None if there is none yet."""
+    """Return study, storage and id of the search in the folder; None before the first search."""
     path = folder / HELD
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def held_name(folder: Path) -> str | None:
-    """Return the name of the study of the search in the folder; None if there is none yet."""
+    """Return the name of the study of the search in the folder; None before the first search."""
     held = held_search(folder)
     return None if held is None else held["study"]
 

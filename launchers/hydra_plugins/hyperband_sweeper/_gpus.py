@@ -42,7 +42,7 @@ class Gpus:
         return min(wanted, max(1, len(self) // gpus)) if self._order and gpus else wanted
 
     def require(self, gpus: int) -> None:
-        """Raise UserError if a trial would wait for ever for so many GPUs."""
+        """Raise UserError if a trial would never get so many GPUs."""
         if self._order and gpus > len(self):
             raise UserError(
                 f"trainer.devices is {gpus}, but a trial on this machine can have {counted(len(self), 'GPU')} only; "

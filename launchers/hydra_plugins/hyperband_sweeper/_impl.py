@@ -1,4 +1,7 @@
-"""The search: ask, launch, wait, tell; every decision is in the storage, so that it can be broken off anywhere."""
+"""The loop of a search: ask for a trial, launch its job, wait, tell its result.
+
+Every decision is stored before it takes effect, so that the search can be killed at any point and continued.
+"""
 
 import math
 import sys
@@ -33,8 +36,7 @@ from ._slots import REMEDY, Ended, quiet_launchers
 from ._stop import end_jobs
 
 VALUES, ATTEMPT, LAUNCHES = "values", "attempt", "launches"
-"""user attributes of a trial: what was drawn, once that is complete; how often it has failed so far; how often a job
-was launched for it"""
+"""user attributes of a trial: its values, once all are drawn; how often it has failed; how many jobs were launched"""
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
@@ -85,7 +87,7 @@ class Search:
     mirror: Mirror | None = None
     running: dict[int, Running] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)
-    """numbers that were asked for, and have no job: of a search that was broken off, or to be started again"""
+    """the numbers of trials without a job: interrupted ones and those that start again"""
     restarts: Restarts = field(default_factory=Restarts)
 
     def __post_init__(self) -> None:
@@ -109,8 +111,8 @@ class Search:
             try:
                 self._loop()
             except (UserError, stopping.Stopped):
-                # Once a signal has come: a storage that is away, for which nobody waits any more; a job of this process
-                # that was stopped, which a later one continues; a second Ctrl-C.
+                # After a signal these are expected: a storage that does not answer is no longer waited for, and a job
+                # in this process was stopped and will be continued.
                 if stopping.received() is None:
                     self._end_jobs()
                     raise
@@ -136,7 +138,7 @@ class Search:
                 if not self._remaining():
                     break
                 self._recall()
-            # Until a launch returns, an outcome appears, or a while has passed.
+            # A launch ends the wait; the outcomes in the storage have to be polled.
             self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
 
     def _remaining(self) -> int:
@@ -147,34 +149,34 @@ class Search:
         while len(self.running) < slots.count and stopping.received() is None and (number := self._next()) is not None:
             self.lease.require()
             if not self._start(number):
-                # Its GPUs are those that are free next: a trial that takes fewer does not overtake it again and again.
+                # The GPUs that become free next are for this trial; otherwise smaller trials could always overtake it.
                 self.waiting.insert(0, number)
                 break
             if not slots.is_threaded:
                 self._collect()
 
     def _next(self) -> int | None:
-        """Take the trial for a free slot: one that waits and need not pause, else a new one; None if none may start."""
+        """Return the trial for a free slot: a waiting one that may start, else a new one, else None."""
         if (due := self.restarts.next_due(self.waiting)) is not None:
             return due
-        # What keeps more trials from starting than there are slots would keep the next one from it as well. It is drawn
-        # later, by a sampler that has seen results.
+        # If more trials are waiting than there are slots, a new one could not start either. It is better drawn later,
+        # when the sampler has seen more results.
         if self.asked >= self.plan.n_trials or len(self.waiting) > self.plan.slots.count:
             return None
         self.asked += 1
         return self.plan.study.ask().number
 
     def _recall(self) -> None:
-        """If only trials that were set aside are left, start them again. Raises UserError where that is of no use."""
+        """If only trials that were set aside are left, start them again. Raises UserError if that would not help."""
         if not self.restarts.set_aside.keys() >= set(self.waiting):
             return
         error = self.restarts.error(self.plan.folder)
         if not self.restarts.recall():
             raise error
-        self.board.say("no other trial is left, so those that were set aside start again")
+        self.board.say("only trials that were set aside are left, so they start again")
 
     def _start(self, number: int) -> bool:
-        """Launch a trial's job, or close the trial where its outcome is there; False where it waits for GPUs."""
+        """Launch the job of a trial, or close the trial if it has an outcome; False if it must wait for GPUs."""
         frozen = self._drawn(number)
         if OUTCOME in frozen.user_attrs and self._is_current(frozen):
             self._close(frozen)
@@ -193,7 +195,7 @@ class Search:
         return True
 
     def _drawn(self, number: int) -> FrozenTrial:
-        """Return a trial with all its values: those of one that was broken off while it was drawn are drawn again."""
+        """Return a trial with all its values. If drawing them was interrupted, they are drawn again."""
         frozen = self._frozen(number)
         if VALUES not in frozen.user_attrs:
             trial = Trial(self.plan.study, self.plan.trial_id(number))
@@ -209,9 +211,9 @@ class Search:
         self.plan.storage.set_trial_user_attr(self.plan.trial_id(number), name, value)
 
     def _collect(self) -> None:
-        """Close every trial whose outcome is there, and deal with launches that ended without one."""
+        """Close every trial that has an outcome, and handle the launches that ended without one."""
         launches = list(iter(self.plan.slots.next_ended, None))
-        # A launch that has returned wrote its outcome before: reading now misses none.
+        # A job writes its outcome before its launch ends, so reading the trials afterwards misses none.
         for frozen in self._trials():
             if frozen.number in self.running and self._is_current(frozen):
                 self._close(frozen)
@@ -225,7 +227,7 @@ class Search:
         return frozen.user_attrs.get(OUTCOME, {}).get("attempt", -1) >= frozen.user_attrs.get(ATTEMPT, 0)
 
     def _close(self, frozen: FrozenTrial) -> None:
-        """Tell the study what became of a trial, or start it again if it failed and may."""
+        """Tell the study the result of a trial, or start it again if it failed and has retries left."""
         outcome, number = frozen.user_attrs[OUTCOME], frozen.number
         self.restarts.progressed(number)
         self.running.pop(number, None)
@@ -271,7 +273,7 @@ class Search:
         self.failures.failed(number, error, sum(trial.state in FINISHED for trial in self._trials()))
 
     def _at_fault(self, frozen: FrozenTrial, running: Running, fault: str) -> None:
-        """Have a trial start again that its machine could not end."""
+        """Start a trial again after a fault of its machine, or set it aside."""
         number = frozen.number
         self.waiting.insert(0, number)
         pause_s = self.restarts.at_fault(number, got_further=running.got_further(frozen))
@@ -279,7 +281,7 @@ class Search:
             times = self.restarts.faults[number]
             self._set_aside(number, f"met a fault of the machine {times} times in a row: {fault}")
             return
-        self.board.say(f"trial {number}: its machine was at fault ({fault}); it continues {when(pause_s)}", style="red")
+        self.board.say(f"trial {number}: its machine has a fault ({fault}); it continues {when(pause_s)}", style="red")
 
     def _set_aside(self, number: int, why: str) -> None:
         self.restarts.put_aside(number, why)
@@ -309,7 +311,7 @@ class Search:
             )
         elif ended.never_began:
             raise UserError(
-                f"{self.plan.slots.target.rpartition('.')[2]} cannot run what this search hands it, a single job with "
+                f"{self.plan.slots.target.rpartition('.')[2]} cannot run a single job with "
                 f"hydra.sweep.subdir={ended.number}: {ended.reason}; choose another hydra/launcher"
             )
         elif self.restarts.vanished(ended.number, got_further=running.got_further(frozen)) is not None:
@@ -319,18 +321,18 @@ class Search:
             self._close(self._with_outcome(frozen, running, ended))
 
     def _stopped_by_itself(self, frozen: FrozenTrial, running: Running) -> None:
-        """Have a trial continue, after a pause where it got no further, or set it aside."""
+        """Continue a trial whose job stopped, after a pause if it made no progress, or set it aside."""
         number, left = frozen.number, frozen.user_attrs.get(REASON, {})
-        reason = left["error"] if left.get("launch") == running.launch else "it did not say why"
+        reason = left["error"] if left.get("launch") == running.launch else "no reason known"
         pause_s = self.restarts.stopped(number, got_further=running.got_further(frozen))
         if pause_s is None:
             times = self.restarts.stops[number]
-            self._set_aside(number, f"stopped {times} times in a row and never got any further: {reason}")
+            self._set_aside(number, f"stopped {times} times in a row without progress: {reason}")
             return
-        self.board.say(f"trial {number}: its job stopped ({reason}); it continues {when(pause_s)} from what it saved")
+        self.board.say(f"trial {number}: its job stopped ({reason}); it continues {when(pause_s)} from its checkpoint")
 
     def _with_outcome(self, frozen: FrozenTrial, running: Running, ended: Ended) -> FrozenTrial:
-        """Write the outcome of a job that could not: one of another program, or one that died."""
+        """Write the outcome for a job that did not: another program, or a job that died."""
         value, error = None, "" if ended.failure is None else last_line(ended.failure)
         if not self.plan.hands_trial and ended.failure is None:
             try:
@@ -338,7 +340,7 @@ class Search:
             except (TypeError, ValueError):
                 error = f"the job returned {ended.value!r}, but must return a number"
         elif not error:
-            error = f"the job ended without a word, {LOST_MAX} times without getting any further"
+            error = f"the job vanished {LOST_MAX} times without progress"
         outcome = {
             "state": "failed" if error else COMPLETE, "attempt": running.attempt, "value": value, "examples": None,
             "wall_s": (time.time() - frozen.datetime_start.timestamp()) if frozen.datetime_start else 0.0,
@@ -366,21 +368,21 @@ class Search:
         self.board.progress(sum(trial.state in FINISHED for trial in self._trials()), self._best())
 
     def summarize(self) -> None:
-        """Write the table, the best configuration and the figures."""
+        """Write the table, the best trial as an experiment, and the figures."""
         from nlu.sweeps.summary import write_summary
 
         if self.plan.mirror is not None:
             say = partial(self.board.say, style="yellow")
             bring_trials_back(self.plan.mirror, self.plan.folder, self._trials(), say)
         write_summary(self.plan.study, self.plan.folder)
-        # Before what is said on standard error after it.
+        # The table must appear before later messages on standard error.
         sys.stdout.flush()
 
     def require_an_end(self) -> None:
-        """End with status 1 where no trial ran to its end: a script that continues with the best one has none."""
+        """Exit with status 1 if no trial is complete: a script cannot continue with the best one."""
         trials = self._trials()
         if not any(trial.state == TrialState.COMPLETE for trial in trials):
             pruned = sum(trial.state == TrialState.PRUNED for trial in trials)
-            told = f" ({pruned} pruned)" if pruned else ""
-            print_error(UserError(f"of {counted(len(trials), 'trial')} none completed{told}, so there is no best one"))
+            note = f" ({pruned} pruned)" if pruned else ""
+            print_error(UserError(f"of {counted(len(trials), 'trial')} none completed{note}; a best trial needs one"))
             raise SystemExit(1)

@@ -225,7 +225,7 @@ class SearchPlan:
             lambda own_seed: build(seed=own_seed),
             seed,
             one_sequence=self._is_grid or is_quasi_random,
-            alone=(lambda own_seed: RandomSampler(seed=own_seed)) if is_quasi_random else None,
+            independent=(lambda own_seed: RandomSampler(seed=own_seed)) if is_quasi_random else None,
         )
 
     def _count_examples(self, overrides: list[str], config: dict[str, Any]) -> int:
@@ -269,7 +269,7 @@ class SearchPlan:
         return self.storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
 
     def _found_id(self, storage: Any) -> str | None:
-        """Return the id of a study of this name in the storage, None if there is none."""
+        """Return the id of the study of this name in the storage, or None."""
         try:
             return optuna.load_study(study_name=self.name, storage=storage).user_attrs.get(_folder.ID)
         except KeyError:

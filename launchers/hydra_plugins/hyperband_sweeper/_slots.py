@@ -74,7 +74,7 @@ class Ended:
 
     @property
     def reason(self) -> str:
-        """In a few words, why the trial has no outcome."""
+        """Why the launch left the trial without an outcome, in a few words."""
         return last_line(self.failure) if self.failure is not None else f"it returned {self.value!r}"
 
 

@@ -25,7 +25,7 @@ def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> Non
     # Threads that wait for room in a queue stop waiting.
     give_up()
     if not slots.is_local:
-        # A queue that refused one job refuses the others as well, which then end by themselves soon.
+        # A queue that refused one job soon refuses the others too, and their launches end.
         wait_s = REFUSED_S if stopping.received() is None else AGAIN_S
         while left and (ended := slots.next_ended(wait_s)) is not None:
             left.discard(ended.number)

@@ -321,7 +321,7 @@ class Launch:
             own.status = JobStatus.COMPLETED
             own.return_value = ended.status
             return own
-        what = "was cancelled" if ended.look.state == JobState.CANCELLED else "ended without a word"
+        what = "was cancelled" if ended.look.state == JobState.CANCELLED else "ended without a result"
         why = f" ({ended.look.reason})" if ended.look.reason else ""
         log = f"; its log: {ticket.log}" if ticket.log else ""
         own.status = JobStatus.FAILED

@@ -1,4 +1,4 @@
-"""What is left of a sweep for a reader: a table, the best trial as an experiment, figures, one page of HTML."""
+"""The summary of a search: a table, the best trial as an experiment, figures, and an HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much each parameter mattered, by optuna's own estimate."""
+"""The importance of each parameter, as estimated by Optuna."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MIN_TRIALS = 2
 def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
     """Return the share of each parameter, largest first, or none and the reason.
 
-    Optuna's PED-ANOVA (Watanabe et al. 2023, https://arxiv.org/abs/2304.10255): how far a parameter's values among
-    the best trials stand off from those among all. Only complete trials count, so with few of them it says little.
+    This is Optuna's PED-ANOVA (Watanabe et al. 2023, https://arxiv.org/abs/2304.10255), which compares the distribution
+    of a parameter among the best trials with that among all. Only complete trials count; few of them say little.
     """
     from optuna.importance import get_param_importances
     from optuna.trial import TrialState
@@ -33,5 +33,5 @@ def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
     except (ValueError, RuntimeError) as error:
         return {}, f"Optuna could not estimate importances: {error}."
     if not found or not all(math.isfinite(value) for value in found.values()) or sum(found.values()) <= 0:
-        return {}, "Importances could not be told apart from these trials."
+        return {}, "These trials do not determine importances."
     return found, f"Estimated by PED-ANOVA from {len(done)} complete trials."

@@ -1,4 +1,4 @@
-"""The trials of a study as the records that table, figures and page are made of."""
+"""Read the trials of a study as the records behind the table, the figures and the page."""
 
 from __future__ import annotations
 
