@@ -1,1 +1,1 @@
-"""What a trained run is used for: found by one reference, loaded without its data, asked for predictions and scores."""
+"""Use of trained runs: find one by a reference, load it without its data, predict, score, explain and export."""

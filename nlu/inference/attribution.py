@@ -1,9 +1,9 @@
-"""Which tokens of a row its prediction hangs on: integrated gradients.
+"""The contribution of each token of a row to its prediction, by integrated gradients.
 
-Sundararajan, Taly and Yan 2017 (https://arxiv.org/abs/1703.01365), over the word vectors that the encoder looks up. The
-baseline is the paper's for text, vectors of zeros; the special tokens stand on both ends of the path, so they get
-nothing. The integral is taken by Gauss-Legendre quadrature instead of a Riemann sum, with twice the points until the
-attributions add up to the difference of the scores.
+This is the method of Sundararajan, Taly and Yan 2017 (https://arxiv.org/abs/1703.01365) over the word vectors of the
+encoder. The baseline has vectors of zeros, as in the paper. Special tokens are the same on the whole path and get no
+attribution. Unlike the paper, the integral is computed by Gauss-Legendre quadrature instead of a Riemann sum; the
+number of points is doubled until the attributions add up to the difference of the scores.
 
 Axes: B points on the path, each a copy of the row in a packed batch, T tokens of a batch, P tokens of the row, D width.
 """
@@ -29,43 +29,43 @@ from nlu.tasks.classify import Deciding
 from nlu.tasks.task import Outputs
 
 POINTS = (16, 32, 64, 128, 256)
-"""on the path, until it is exact enough"""
+"""the numbers of points on the path, tried in turn until the result is accurate enough"""
 EXACT_ENOUGH = 0.005
-"""of the difference of the scores, by which the sum of the attributions may miss it"""
+"""the largest error of the sum of the attributions, relative to the difference of the scores"""
 MOST_TOKENS = 512
-"""of the copies of the row that are computed at once, unless one copy has more; so a part of the work takes about as
-long as a small batch of predictions"""
+"""the number of tokens of copies of the row that are computed at once, unless one copy has more. So a part of the work
+takes about as long as a small batch of predictions."""
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A token or unit of the row, and what the score owes to it."""
+class Attribution:
+    """A token or unit of the row, and its contribution to the score."""
 
     field: str
     start: int
     end: int
-    """place in the field's text, in characters, or in its list of tokens"""
+    """the range in the text of the field, in characters, or in its list of tokens"""
     attribution: float
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a score owes to each token of a row."""
+    """The contribution of each token of a row to a score."""
 
     score_of: str
-    """what the score is, in words"""
+    """the name of the score"""
     score: float
-    """of the row"""
+    """the score of the row"""
     baseline: float
-    """of the row without its words"""
-    marks: list[Mark]
-    """their attributions add up to score - baseline, but for `gap`"""
+    """the score of the row without its words"""
+    marks: list[Attribution]
+    """their attributions add up to score - baseline, except for `gap`"""
     gap: float
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a mark lies: in its field, and among the row's tokens."""
+    """The place of an attribution in its field, and among the tokens of the row."""
 
     field: str
     start: int
@@ -76,11 +76,12 @@ class _Place:
 def explaining(
     predictor: Predictor, values: Values, label: str | None, span: tuple[int, int] | None
 ) -> Generator[None, None, Explanation]:
-    """Find the attributions of one row that has no problem, and give way between parts of the work.
+    """Compute the attributions of a valid row. A generator that yields between parts of the work.
 
-    The score is the log-odds of `label` (null: of what is predicted), of a tagger those of the tags of `span` (first
-    and last unit) added up, of a number the number, of texts encoded apart their cosine. Raises DataError for a label
-    that the run does not know, for a label or a span where there are none, and where a tagger predicts no such span.
+    The score is the log-odds of `label` (None: the predicted one); for a tagger, the sum of the log-odds of the tags of
+    `span` (first and last unit); for a number, the number; for texts that are encoded separately, their cosine. Raises
+    DataError for an unknown label, for a label or a span that the kind of the run does not have, and for a span that
+    is not predicted.
     """
     encoded = predictor.encode([dict(values)])
     part = in_memory(encoded, predictor.trained.layout)
@@ -93,7 +94,9 @@ def explaining(
         if abs(gap) <= EXACT_ENOUGH * abs(score - baseline):
             break
     marks = [
-        Mark(place.field, place.start, place.end, float(by_token_P[place.tokens.start : place.tokens.stop].sum()))
+        Attribution(
+            place.field, place.start, place.end, float(by_token_P[place.tokens.start : place.tokens.stop].sum())
+        )
         for place in places
     ]
     return Explanation(score_of.words, score, baseline, marks, gap)
@@ -101,32 +104,32 @@ def explaining(
 
 @dataclass(frozen=True)
 class _Score:
-    """The number of a row that is explained."""
+    """The score that is explained."""
 
     trained: Trained
-    of_what: Literal["spans", "class", "label_set", "number", "cosine"]
+    subject: Literal["spans", "class", "label_set", "number", "cosine"]
     number: int = 0
-    """of the label"""
+    """the number of the label"""
     tags: tuple[tuple[int, int], ...] = ()
-    """unit and tag of each unit of a span"""
+    """unit and tag for each unit of a span"""
 
     @classmethod
     def of(cls, predictor: Predictor, encoded: Encoded, label: str | None, span: tuple[int, int] | None) -> "_Score":
         trained = predictor.trained
         kind, names = _explained(trained.kind), trained.labels
         if span is not None and kind != "spans":
-            raise DataError("span is given, but this run finds no spans; leave it out")
+            raise DataError("span is set, but this run does not predict spans; leave it out")
         if label is not None and kind not in ("class", "label_set"):
-            raise DataError("label is given, but this run has no probabilities of labels; leave it out")
+            raise DataError("label is set, but this run does not predict probabilities of labels; leave it out")
         if kind == "spans":
             found = predictor.predict(encoded)[0]["spans"]
             wanted = [one for one in found if span is None or (one[0], one[1]) == span]
             if not wanted:
                 raise DataError(f"no span is predicted {'here' if span is None else f'from {span[0]} to {span[1]}'}")
             first, last, name = _in_units(wanted[0], encoded)
-            return cls(trained, kind, tags=tuple(
-                (unit, names.index(f"{'B' if unit == first else 'I'}-{name}")) for unit in range(first, last + 1)
-            ))  # fmt: skip
+            tag_names = [f"{'B' if unit == first else 'I'}-{name}" for unit in range(first, last + 1)]
+            tags = tuple((unit, names.index(tag)) for unit, tag in enumerate(tag_names, first))
+            return cls(trained, kind, tags=tags)
         if kind not in ("class", "label_set"):
             return cls(trained, kind)
         if label is None:
@@ -134,40 +137,40 @@ class _Score:
             chosen = found["prediction"] if kind == "class" else max(found["probabilities"].items(), key=_second)[0]
             return cls(trained, kind, names.index(chosen))
         if label not in names:
-            raise DataError(f"label is {label:.40}, which the run does not know; {hint(label, names)}")
+            raise DataError(f"label is {label:.40}, which is not a label of the run; {hint(label, names)}")
         return cls(trained, kind, names.index(label))
 
     @property
     def words(self) -> str:
-        """What the score is."""
+        """The name of the score."""
         names = self.trained.labels
-        if self.of_what == "spans":
+        if self.subject == "spans":
             return f"log-odds of {', '.join(names[tag] for _, tag in self.tags)}"
-        if self.of_what in ("class", "label_set"):
+        if self.subject in ("class", "label_set"):
             return f"log-odds of {names[self.number]}"
-        return "the number" if self.of_what == "number" else "the cosine of both texts"
+        return "the number" if self.subject == "number" else "the cosine of both texts"
 
     def __call__(self, batch: Batch, outputs: Outputs) -> Tensor:
         """Return the score of each copy, (B,), float32."""
         logits = outputs["logits"].float()
-        if self.of_what == "spans":
+        if self.subject == "spans":
             units = int(batch.unit_counts_B[0]) if batch.unit_counts_B is not None else 0
             odds_BUC = _log_odds(logits).reshape(len(batch), units, -1)
             return torch.stack([odds_BUC[:, unit, tag] for unit, tag in self.tags]).sum(0)
-        if self.of_what == "class":
+        if self.subject == "class":
             loss = getattr(self.trained.task, "loss", None)
             if isinstance(loss, Deciding):
                 return torch.logit(loss.probabilities(logits)[:, self.number], eps=1e-7)
             return _log_odds(logits)[:, self.number]
-        if self.of_what == "number":
+        if self.subject == "number":
             target: Any = self.trained.target
             return logits[:, 0] * target.sd + target.mean
-        # A label of its own has one logit, its log-odds; of texts apart it is their cosine.
+        # The logit of a label in a set is its log-odds. For texts that are encoded separately it is their cosine.
         return logits[:, self.number]
 
 
 def _explained(kind: Kind) -> Literal["spans", "class", "label_set", "number", "cosine"]:
-    """Return what is explained of predictions of a kind. Raises DataError if that is not known."""
+    """Return the score that is explained for a kind of predictions. Raises DataError for an unknown kind."""
     if isinstance(kind, SpanKind):
         return "spans"
     if isinstance(kind, LabelSetKind):
@@ -186,7 +189,7 @@ def _second(pair: tuple[str, float]) -> float:
 
 
 def _log_odds(logits_NC: Tensor) -> Tensor:
-    """Return log p - log(1 - p) of each class, p being its softmax; (N, C)."""
+    """Return log p - log(1 - p) of each class, where p is its softmax; (N, C)."""
     others = [torch.cat([logits_NC[:, :c], logits_NC[:, c + 1 :]], 1).logsumexp(1) for c in range(logits_NC.shape[1])]
     return logits_NC - torch.stack(others, 1)
 
@@ -194,10 +197,9 @@ def _log_odds(logits_NC: Tensor) -> Tensor:
 def _integrated(
     predictor: Predictor, part: Examples, score_of: _Score, places: list[_Place], count: int
 ) -> Generator[None, None, tuple[np.ndarray, float, float]]:
-    """Find what the score owes to each token of the row, (P,), and the scores at the end and the start of the path,
-    with this many points on it."""
+    """Compute the attribution of each token, (P,), and the scores of row and baseline, with `count` points."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
-    # The two ends are computed along with the points, where they weigh nothing.
+    # The two ends of the path are computed in the same batches, with a weight of 0.
     alpha_B = torch.tensor([*(nodes + 1) / 2, 0.0, 1.0], dtype=torch.float32)
     weight_B = torch.tensor([*weights / 2, 0.0, 0.0], dtype=torch.float32)
     length = int(part.lengths_N[0])
@@ -233,7 +235,7 @@ def _of_copies(
 
 
 def _places_in_batch(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return of each token of a batch of copies which copy it is of, and its place in the row, (T,) each."""
+    """Return, for each token of a batch of copies, the number of its copy and its place in the row, (T,) each."""
     copy_T = torch.empty(batch.num_tokens, dtype=torch.int64)
     place_T = torch.empty(batch.num_tokens, dtype=torch.int64)
     for copy in range(len(batch)):
@@ -247,7 +249,7 @@ def _places_in_batch(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _places(trained: Trained, values: Values, encoded: Encoded) -> Iterator[_Place]:
-    """Yield the tokens of a row's texts, or of its units, that max_len left."""
+    """Yield the places of the tokens, or units, of a row that were not cut by max_len."""
     tokenizer, length, name = trained.tokenizer, int(encoded.lengths_N[0]), trained.layout.name
     boundary = int(encoded.boundary_N[0])
     single, pair = tokenizer.single, tokenizer.pair
@@ -269,7 +271,7 @@ def _places(trained: Trained, values: Values, encoded: Encoded) -> Iterator[_Pla
 
 
 def _ends_of_units(encoded: Encoded) -> list[list[int]]:
-    """Return the first and the last character of each unit of a text; of a list of units their numbers."""
+    """Return the first and the last character of each unit of a text; for a list of units, their numbers."""
     if encoded.places is None:
         assert encoded.words is not None
         return [[unit, unit] for unit in range(len(encoded.words))]
@@ -277,7 +279,7 @@ def _ends_of_units(encoded: Encoded) -> list[list[int]]:
 
 
 def _in_units(span: tuple[int, int, str], encoded: Encoded) -> tuple[int, int, str]:
-    """Return the numbers of the first and the last unit of a span that is predicted."""
+    """Return a predicted span with the numbers of its first and last unit."""
     firsts, lasts = zip(*_ends_of_units(encoded), strict=True)
     return firsts.index(span[0]), lasts.index(span[1]), span[2]
 

@@ -1,4 +1,4 @@
-"""What predictions add to a row: the names of the columns, and the cells."""
+"""The columns that predictions add to a row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Columns:
 
     @property
     def holds(self) -> dict[str, Holds]:
-        """What each column holds, by its name, in order."""
+        """The type of each column, by its name, in order."""
         found = dict(self.kind.columns)
         if self.scores:
             found |= {f"{PROBABILITY}_{label}": "number" for label in self.labels}
@@ -34,7 +34,7 @@ class Columns:
         return {self.prefix + name: holds for name, holds in found.items()}
 
     def cells(self, values: Values, found: Mapping[str, Any]) -> dict[str, Cell]:
-        """Return what is added to a row, given its texts by role and its prediction."""
+        """Return the cells of a row, given its texts by role and its prediction."""
         cells = self.kind.cells(values, found)
         if self.scores:
             cells |= {f"{PROBABILITY}_{label}": found["probabilities"][label] for label in self.labels}
@@ -43,14 +43,14 @@ class Columns:
         return {self.prefix + name: cell for name, cell in cells.items()}
 
     def empty(self) -> dict[str, Cell]:
-        """Return what is added to a row that cannot be predicted."""
+        """Return the cells of a row that cannot be predicted."""
         return dict.fromkeys(self.holds)
 
 
 def columns_of(trained: Trained, *, prefix: str, scores: bool, logits: bool) -> Columns:
     """Return the columns that a run's predictions add. Raises UserError if `scores` asks for absent probabilities."""
     if scores and not trained.kind.has_probabilities:
-        raise UserError("scores is true, but this run gives its labels no probabilities; leave out scores")
+        raise UserError("scores is true, but this run predicts no probabilities; leave out scores")
     # A tagged row has logits for each of its units.
     logits_hold: Holds = "lists of numbers" if trained.layout.name == "units" else "numbers"
     return Columns(trained.kind, tuple(trained.labels), prefix, scores, logits, logits_hold)

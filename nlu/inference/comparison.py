@@ -1,4 +1,4 @@
-"""What a run recorded of its scores, and why another computation of them may differ."""
+"""The scores that a run recorded, and the reasons why recomputed scores may differ."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ Metrics = dict[str, dict[str, float | None]]
 
 
 def recorded_scores(located: Located) -> Metrics:
-    """Return the scores that the run wrote down for a checkpoint, by set and name; with those of test for its best."""
+    """Return the recorded scores of a checkpoint, by set and name; for the best one also those of the test set."""
     checkpoint = located.checkpoint
     scores, are_its_own = scores_at(checkpoint)
     metrics: Metrics = {name: dict(values) for name, values in scores.items()} if are_its_own else {}
@@ -28,7 +28,7 @@ def recorded_scores(located: Located) -> Metrics:
 
 
 def differences(config: Evaluate, located: Located, digests: dict[str, str], ranks: Ranks) -> list[str]:
-    """Return a sentence for each thing that scores may hang on and that is another here than it was in the run."""
+    """Return a sentence for each difference between this machine and the run that may affect scores."""
     found = []
     last = located.run_dir / "checkpoints" / "last"
     if (last / "state.json").is_file():
@@ -43,7 +43,7 @@ def differences(config: Evaluate, located: Located, digests: dict[str, str], ran
 
 
 def changed_rows(order: OrderKey, digests: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each evaluated set whose rows, tokens or labels are others than a state recorded."""
+    """Return a sentence for each evaluated set whose rows, tokens or labels differ from those of a saved state."""
     return [
         f"the rows of {name}, or what turns them into tokens and labels, have changed"
         for name, digest in order["evaluated"]
@@ -52,7 +52,7 @@ def changed_rows(order: OrderKey, digests: Mapping[str, str]) -> list[str]:
 
 
 def changed_versions(start: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each package of which a start of a run recorded another version."""
+    """Return a sentence for each package whose version differs from the one that a run recorded when it started."""
     there = start["versions"]
     return [
         f"{name} {there.get(name)} there, {version} here"
@@ -62,7 +62,7 @@ def changed_versions(start: Mapping[str, Any]) -> list[str]:
 
 
 def changed_commit(start: Mapping[str, Any]) -> list[str]:
-    """Return a sentence where a start of a run recorded another commit, or other changes to it."""
+    """Return a sentence if the commit, or the changes to it, differ from those that a run recorded when it started."""
     there, here = start.get("git") or {}, describe_code()["git"] or {}
     if there.get("commit") == here.get("commit") and there.get("diff") == here.get("diff"):
         return []

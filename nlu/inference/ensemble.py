@@ -1,4 +1,4 @@
-"""The runs of several folds or seeds as one predictor, which averages what they predict. Axes: U units, C tags."""
+"""The runs of several folds or seeds as one predictor that averages their predictions. Axes: U units, C tags."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,19 +23,19 @@ Found = dict[str, Any]
 
 @dataclass
 class Together(Encoded):
-    """The tokens of rows for the first run, and those for each, since a vocabulary may be built from a fold's rows."""
+    """The tokens of rows for the first run, and for each run, since folds may have different vocabularies."""
 
     each: list[Encoded] = field(default_factory=list)
 
 
 class Ensemble(Predictor):
-    """Averages probabilities, numbers and similarities, and decides by the means as the task decides.
+    """Averages probabilities, numbers, similarities and thresholds, and decides by the means as the task does.
 
-    Thresholds are averaged as well. Of a tagger the probabilities of the tags of each unit are averaged.
+    For a tagger, it averages the probabilities of the tags of each unit.
     """
 
     def __init__(self, runs: Sequence[Trained], device: torch.device, *, batch_size: int):
-        """Raises UserError for runs whose predictions have no mean."""
+        """Raises UserError for runs whose predictions cannot be averaged."""
         super().__init__(runs[0], device, batch_size=batch_size)
         self._members = [self, *(Predictor(one, device, batch_size=batch_size) for one in runs[1:])]
         self._kind = self.trained.kind
@@ -43,8 +43,8 @@ class Ensemble(Predictor):
         name = self.trained.located.run_dir.parent
         if other := next((one for one in runs if one.labels != self.trained.labels), None):
             raise UserError(
-                f"run is {name}, but its runs have several lists of labels, such as {self.trained.labels} and "
-                f"{other.labels}; name one of them"
+                f"run is {name}, but its runs have different labels, such as {self.trained.labels} and {other.labels}; "
+                "name one of them"
             )
         own_rule = (
             isinstance(self._kind, ClassKind) and isinstance(self._loss, Deciding) and not isinstance(self._loss, Bce)
@@ -52,12 +52,12 @@ class Ensemble(Predictor):
         if own_rule or isinstance(self.trained.model.head, CrfHead) or not (self._is_tagger or self._kind.has_mean):
             what = f"predictions of kind {self._kind.name}"
             if own_rule:
-                what = "a loss with a rule of its own"
+                what = "a loss with its own decision rule"
             elif isinstance(self.trained.model.head, CrfHead):
-                what = "a CRF, which finds whole sequences"
+                what = "a CRF, which decides about whole sequences"
             raise UserError(
-                f"run is {name}, which consists of {len(runs)} runs, but has {what}: predictions have no mean; name "
-                "one of them"
+                f"run is {name}, which consists of {len(runs)} runs, but has {what}: predictions cannot be averaged; "
+                "name one of them"
             )
         thresholds = [one.decided["threshold"] for one in runs if one.decided.get("threshold") is not None]
         self._decided = {"threshold": float(np.mean(thresholds))} if thresholds else {}
@@ -67,18 +67,18 @@ class Ensemble(Predictor):
         return [one.trained for one in self._members]
 
     def encode(self, rows: Sequence[dict[str, Any]]) -> Together:
-        """Return the tokens of rows that have no problem."""
+        """Return the tokens of rows, which must be valid."""
         each = [Predictor.encode(one, rows) for one in self._members]
         return Together(**vars(each[0]), each=each)
 
     def predict(
         self, encoded: Encoded, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None
     ) -> list[Found]:
-        """Return the predictions of rows; there are no logits of a mean."""
+        """Return the predictions of rows. A mean has no logits."""
         assert isinstance(encoded, Together) and not with_logits
         is_tagger = self._is_tagger
         found = [
-            # Rows count once, with the last run.
+            # Progress counts each row once, when the last run has predicted it.
             Predictor.predict(one, own, with_logits=is_tagger, advance=advance if one is self._members[-1] else _not)
             for one, own in zip(self._members, encoded.each, strict=True)
         ]
@@ -98,7 +98,7 @@ class Ensemble(Predictor):
         names = self.trained.labels
         mean = self._kind.mean(found, names)
         if isinstance(self._kind, ClassKind) and isinstance(self._loss, Bce):
-            # The first class has no logit: its probability is what the best other class leaves.
+            # The first class has no logit. Its probability is one minus that of the best other class.
             first, *others = names
             means = mean["probabilities"]
             best = max(others, key=means.__getitem__)
@@ -109,7 +109,7 @@ class Ensemble(Predictor):
 
     def _spans(self, logits_of: Sequence[np.ndarray]) -> list[Span]:
         """Return the spans of the units of a row."""
-        # With vocabularies of their own, max_len may leave them different numbers of units; the others count as O.
+        # Runs with different vocabularies may cut a row after different numbers of units; the other units count as O.
         count = min(map(len, logits_of))
         if not count:
             return []

@@ -1,4 +1,4 @@
-"""Scoring a trained run, or the weights that a configuration starts from, on this process's rank.
+"""Score a trained run, or the initial weights of a configuration, on this rank.
 
 Axes: N rows of a set.
 """
@@ -42,27 +42,27 @@ from nlu.training.ranks import Ranks, process_group
 log = logging.getLogger(__name__)
 
 EXIT_DIFFERS = 1
-"""with compare=true: a score is another than the run recorded"""
+"""exit status with compare=true: a score differs from the recorded one"""
 RESULT = "result.json"
 
 
 @dataclass
 class Subject:
-    """What is scored, and on what."""
+    """A model and the sets on which it is scored."""
 
     task: Task
     model: TaskModel
     sets: dict[str, Examples]
     digests: dict[str, str]
     decided: dict[str, float]
-    """from which a task takes its threshold; {}: from the first set"""
+    """metrics with the threshold of the task; {}: the first set decides it"""
 
 
 def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) -> int:
-    """Score, print and, with `out`, keep; returns the exit status.
+    """Score, print and, with `out`, write the results; returns the exit status.
 
-    `named` are those of dev and test that rows were given for; none: the sets of the configuration. Raises UserError
-    for whatever the user must change, before anything is written.
+    `named` are those of dev and test for which the command gives rows; if empty, the sets of the configuration are
+    scored. Raises UserError for what the user must change, before anything is written.
     """
     with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
         logs.set_up(None, ranks.rank)
@@ -75,16 +75,20 @@ def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) 
                 found = _score_all(config, subject, folder, ranks, progress)
                 if not ranks.is_first:
                     return 0
-                status = _tell(config, located, subject, found, folder, ranks)
+                status = _compare_and_write(config, located, subject, found, folder, ranks)
     print_scores(found, config.out)
     return status
 
 
-def _tell(
-    config: Evaluate, located: Located | None, subject: Subject, found: Mapping[str, Findings], folder: Path,
+def _compare_and_write(
+    config: Evaluate,
+    located: Located | None,
+    subject: Subject,
+    found: Mapping[str, Findings],
+    folder: Path,
     ranks: Ranks,
-) -> int:  # fmt: skip
-    """Compare where that is asked for, and write what is to be kept; returns the exit status."""
+) -> int:
+    """Compare the scores with `compare`, write them with `out`; returns the exit status."""
     result = _result(config, located, found)
     status = 0
     if config.compare:
@@ -109,9 +113,14 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
         names = [name for name in files.sources() if name != "train" and ("test" if name == "test" else "dev") in named]
         with ranks.leaders_go_first():
             store = prepare_scoring(
-                files, names, trained.target, trained.layout.name, trained.tokenizer, group_by=config.group_by,
+                files,
+                names,
+                trained.target,
+                trained.layout.name,
+                trained.tokenizer,
+                group_by=config.group_by,
                 progress=bars(progress),
-            )  # fmt: skip
+            )
     else:
         store = build_data(config, ranks, progress).store
         if store.labels != trained.labels:
@@ -121,14 +130,14 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
             )
     for name in store.sets if named and ranks.is_first else ():
         if wrong := store.meta["sets"][name]["bad_rows"]:
-            log.warning("%s: %s that cannot be used left out", name, counted(wrong, "row"))
+            log.warning("%s: left out %s that cannot be used", name, counted(wrong, "row"))
     if named and ranks.is_first:
         _warn_of_training_files(trained.config.data, files.sets(only=names))
     return Subject(trained.task, model, _but_train(store.sets), store.digests, trained.decided)
 
 
 def _warn_of_training_files(data: Mapping[str, Any], sets: Mapping[str, Sequence[SourceFile]]) -> None:
-    """Warn of files to be scored that the run was trained on, as far as those of its training are on this machine."""
+    """Warn about scored files on which the run was trained, as far as its training files are on this machine."""
     source = data["train"]
     references = [source] if isinstance(source, str) else source.values() if isinstance(source, Mapping) else source
     here = [path for reference in references if "://" not in reference for path in files_like(reference)]
@@ -136,7 +145,7 @@ def _warn_of_training_files(data: Mapping[str, Any], sets: Mapping[str, Sequence
         for path in (file.path for file in scored):
             alike = [own for own in here if own.stat().st_size == path.stat().st_size]
             if any(file_digest(own) == file_digest(path) for own in alike):
-                log.warning("%s: the run was trained on %s; its scores there say little of new rows", name, path)
+                log.warning("%s: the run was trained on %s, so its scores are optimistic", name, path)
 
 
 def _but_train(sets: Mapping[str, Examples]) -> dict[str, Examples]:
@@ -146,7 +155,7 @@ def _but_train(sets: Mapping[str, Examples]) -> dict[str, Examples]:
 def _score_all(
     config: Evaluate, subject: Subject, folder: Path, ranks: Ranks, progress: Progress
 ) -> dict[str, Findings]:
-    """Score every set; what was found is on rank 0."""
+    """Score every set; the results are on rank 0."""
     precision: Precision = build(config.precision, trusted=config.trusted_packages)
     batch_size = config.trainer.eval_batch_size or 2 * config.trainer.batch_size
     found: dict[str, Findings] = {}
@@ -169,7 +178,7 @@ def _score_all(
 
 @contextmanager
 def _folder(out: str | None, ranks: Ranks) -> Iterator[Path]:
-    """Give the folder in which to write until all is there, the same on all ranks; without `out` it goes at the end."""
+    """Yield the folder for the output until it is complete, the same on all ranks; a temporary one without `out`."""
     with ExitStack() as held:
         own = None
         if ranks.is_first:
@@ -184,9 +193,9 @@ def _folder(out: str | None, ranks: Ranks) -> Iterator[Path]:
 
 
 def sample(part: Examples, count: int, seed: int) -> Examples:
-    """Return that many examples of a set, or all: of each label the same share, drawn by the seed.
+    """Return `count` examples of a set, or all if it has fewer: the same share of each label, drawn with the seed.
 
-    Of an example with several labels the first counts.
+    If an example has several labels, the first one counts.
     """
     if count >= len(part):
         return part
@@ -196,7 +205,7 @@ def sample(part: Examples, count: int, seed: int) -> Examples:
     first_N[has_N] = strata[(np.cumsum(counts_N) - counts_N)[has_N]]
     chance_N = np.random.default_rng(seed).permutation(len(part))
     by_label_N = np.lexsort((chance_N, first_N))
-    # Every len / count-th of the rows in order of their labels.
+    # Take every (len / count)-th row in the order of labels.
     taken = ((np.arange(count) + 0.5) * len(part) / count).astype(np.int64)
     return part.some(np.sort(by_label_N[taken]))
 
@@ -214,14 +223,18 @@ def _result(config: Evaluate, located: Located | None, found: Mapping[str, Findi
 
 
 def _compare(
-    config: Evaluate, located: Located, subject: Subject, found: Mapping[str, Findings], result: dict[str, Any],
+    config: Evaluate,
+    located: Located,
+    subject: Subject,
+    found: Mapping[str, Findings],
+    result: dict[str, Any],
     ranks: Ranks,
-) -> int:  # fmt: skip
-    """Say whether scores are those that the run recorded; returns the exit status."""
+) -> int:
+    """Log whether the scores equal the recorded ones; returns the exit status."""
     recorded = recorded_scores(located)
     if not set(recorded) & set(found):
         raise UserError(
-            f"compare is true, but {located.run_dir} recorded no scores of its checkpoint {located.checkpoint.name}; "
+            f"compare is true, but {located.run_dir} recorded no scores for its checkpoint {located.checkpoint.name}; "
             "choose checkpoint=best"
         )
     wrong = [
@@ -233,10 +246,10 @@ def _compare(
     known = [name for name in found if name in recorded]
     result["compare"] = {"sets": known, "equal": not wrong, "differences": wrong}
     if not wrong:
-        log.info("compare: the scores of %s are equal to the bit to those that the run recorded", ", ".join(known))
+        log.info("compare: the scores of %s equal the recorded ones exactly", ", ".join(known))
         return 0
     reasons = differences(config, located, subject.digests, ranks)
     result["compare"]["reasons"] = reasons
-    for line in [*wrong, *(reasons or ["nothing that is recorded differs: tell us"])]:
+    for line in [*wrong, *(reasons or ["nothing recorded explains the difference; please report it"])]:
         log.warning("compare: %s", line)
     return EXIT_DIFFERS

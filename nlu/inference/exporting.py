@@ -1,4 +1,4 @@
-"""A run to a folder of another format, read back and compared with the run before it takes its place."""
+"""Export a run to other formats; each export is read back and compared with the run before it is published."""
 
 import logging
 import warnings
@@ -25,11 +25,11 @@ ABOUT = "export.json"
 
 
 def run_export(config: Export, located: Located) -> int:
-    """Export, check and print a table; returns the exit status. Raises UserError for whatever the user must change."""
+    """Export, check and print a table; returns the exit status. Raises UserError for what the user must change."""
     logs.set_up(None, 0)
     asked = [config.format] if isinstance(config.format, str) else config.format
     if not asked:
-        raise UserError(f"format is [], so there is nothing to export; set it to some of {', '.join(FORMATS)}")
+        raise UserError(f"format is []; set it to some of {', '.join(FORMATS)}")
     formats = [FORMATS[name] for name in dict.fromkeys(asked)]
     for one in formats:
         require_packages(one)
@@ -58,7 +58,7 @@ def run_export(config: Export, located: Located) -> int:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep others' warnings and bars of progress away: what counts is compared."""
+    """Hide warnings and progress bars of other libraries; the comparison shows whether an export is right."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
@@ -72,9 +72,9 @@ def _quiet() -> Iterator[None]:
 
 
 def rows_to_check(trained: Trained, count: int) -> list[dict[str, Any]]:
-    """Return the texts of the first rows of the run's first evaluation set, as it kept them with its predictions.
+    """Return the texts of the first rows of the run's first evaluation set, from its kept predictions.
 
-    Raises UserError where it kept none.
+    Raises UserError if it kept none.
     """
     run_dir = trained.located.run_dir
     found: list[dict[str, Any]] = []
@@ -84,7 +84,7 @@ def rows_to_check(trained: Trained, count: int) -> list[dict[str, Any]]:
         )
         found += islice((row for row in with_text if len(row) > 1), count - len(found))
     if not found:
-        raise UserError(f"{run_dir} keeps no texts in predictions/ to hold an export against; give another run")
+        raise UserError(f"{run_dir} has no texts in predictions/, which check an export; give another run")
     return found
 
 
@@ -107,9 +107,9 @@ def _print(found: Sequence[Checked]) -> None:
     print_table("", table)
     for one in found:
         if one.same is not None and one.same < 1:
-            print_table(f"{one.format}: {one.decided_by}; docs/exporting.md says where that differs from the run")
+            print_table(f"{one.format}: {one.decided_by}; docs/exporting.md explains the differences from the run")
 
 
 def digits(time_ms: float) -> str:
-    """Return a time with three digits, or those before its point; no machine measures more twice."""
+    """Return a time with three significant digits; more are not reproducible."""
     return f"{time_ms:,.0f}" if time_ms >= 99.95 else f"{time_ms:#.3g}"

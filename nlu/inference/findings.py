@@ -1,4 +1,4 @@
-"""What is to be known of a scored set beside its metrics: intervals, calibration, confusion, scores of queries."""
+"""Further results of a scored set: confidence intervals, calibration, confusion matrix, scores of queries."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,22 +22,22 @@ from nlu.training.evaluation import Scored
 
 @dataclass
 class Findings:
-    """What was found of one set."""
+    """The results of one set."""
 
     rows: int
     own_metrics: dict[str, float]
-    """those of the task, as a run records them"""
+    """the metrics of the task, as a run records them"""
     metrics: dict[str, float]
-    """these and all others"""
+    """the metrics of the task and further ones"""
     by_label: list[dict[str, Any]]
     intervals: Intervals = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     confusion: list[list[int]] | None = None
-    """rows of each class (lines) that each class was predicted for (columns), in the order of `names`"""
+    """the number of rows by label (line) and prediction (column), in the order of `names`"""
     calibration: list[dict[str, Any]] | None = None
 
     def about(self) -> dict[str, Any]:
-        """Return what result.json holds beside metrics and intervals."""
+        """Return the content of result.json other than metrics and intervals."""
         return {
             "rows": self.rows, "by_label": self.by_label, "labels": self.names, "confusion": self.confusion,
             "calibration": self.calibration,
@@ -45,7 +45,7 @@ class Findings:
 
 
 def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress: Progress) -> Findings:
-    """Go through the records of a scored set once more. Raises UserError for classes or groups that there are not."""
+    """Compute the results from the records of a scored set. Raises UserError for unknown classes or groups."""
     own = scored.scores.metrics
     names = part.target.names
     found = Findings(len(part), own, dict(own), scored.scores.by_label, names=names)
@@ -54,38 +54,38 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
     group_N = _groups(config, part)
 
     def resampled() -> CombinedScorer:
-        # The threshold stays: an interval says how much the rows matter, not how it was found.
+        # Resamples keep the threshold: an interval shows the effect of the rows, not of the choice of a threshold.
         scorers: list[Scorer] = [task.scorer(own)]
         scorers += [CalibrationScorer(names)] if has_probabilities else []
         scorers += [ChosenScorer(config.classes)] if config.classes and kind.is_one_label else []
         scorers += [QueryScorer(names)] if has_probabilities and group_N is not None else []
         return CombinedScorer(scorers)
 
-    # Vectors are not kept with records, so that retrieval is not scored again.
+    # Retrieval cannot be scored again, since records do not contain vectors.
     joins = getattr(scored.scorer, "joins", True)
     block_N = blocks_of(len(part), config.seed, group_N) if config.resamples else np.zeros(len(part), np.int64)
     blocks = Blocks(resampled, block_N) if joins else None
     curves = CurveScorer(names) if has_probabilities else None
     confusion = ConfusionScorer(names) if kind.is_one_label else None
     for row, (example, record) in enumerate(_records(task, part, scored)):
-        told = {**record, "row": row, "group": row if group_N is None else int(group_N[example])}
+        with_group = {**record, "row": row, "group": row if group_N is None else int(group_N[example])}
         if blocks is not None:
-            blocks.add(example, told)
+            blocks.add(example, with_group)
         for scorer in (curves, confusion):
             if scorer is not None:
-                scorer.add(told)
+                scorer.add(with_group)
     if confusion is not None:
         found.confusion = confusion.matrix()
     if blocks is None:
         by_query = scored.scores.by_query
         if by_query and config.group_by is not None:
-            raise UserError("group_by is given, but retrieval is scored by query already; leave it out")
+            raise UserError("group_by is set, but retrieval is always scored by query; leave it out")
         if by_query and config.resamples:
             with progress.task(f"resampling {part.name}", config.resamples) as bar:
                 found.intervals = intervals_of_means(by_query, config.resamples, config.seed, bar.advance)
         return found
     whole = blocks.whole()
-    # What two of them have is that of the task, and that of the task stands first.
+    # If several scorers have a metric, the one of the task is used.
     more = (curves.result().metrics if curves is not None else {}) | whole.result().metrics
     found.metrics |= {name: value for name, value in more.items() if name not in own}
     found.calibration = next((one.bins() for one in whole.scorers if isinstance(one, CalibrationScorer)), None)
@@ -101,15 +101,15 @@ def _records(task: Task, part: Examples, scored: Scored) -> Iterator[tuple[int, 
 
 
 def require_classes(classes: Sequence[str] | None, task: Task) -> None:
-    """Raise UserError for chosen classes that the task has not."""
+    """Raise UserError for chosen classes that the task does not have."""
     if not classes:
         return
     target: Any = task.known  # type: ignore[attr-defined]
     if target.kind != "classes":
-        raise UserError("classes is given, but this task gives no example one class; leave out classes")
+        raise UserError("classes is set, but examples of this task do not have one class each; leave out classes")
     if unknown := [name for name in classes if name not in target.names]:
         raise UserError(
-            f"classes names {unknown[0]}, which is no class; {hint(unknown[0], target.names)}; name some of these"
+            f"classes contains {unknown[0]}, an unknown class; {hint(unknown[0], target.names)}; name some of these"
         )
 
 

@@ -1,4 +1,4 @@
-"""A trained run for programs: what `nlu.load` returns. Axes: N rows, D width."""
+"""A trained run for programs, which `nlu.load` returns. Axes: N rows, D width."""
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from nlu.training.ranks import Ranks, choose_device
 
 
 class Loaded:
-    """A trained run that predicts, scores and encodes what it is given, on one device.
+    """A trained run that predicts, scores and encodes rows on one device.
 
     The result for a row depends only on that row, not on its neighbors, their number or their order. Use it from one
     thread at a time.
@@ -37,7 +37,7 @@ class Loaded:
 
     @classmethod
     def of(cls, run: str | Path, *, checkpoint: str = "best", device: str = "auto", batch_size: int = 64) -> "Loaded":
-        """Load a run as `nlu.load` says."""
+        """Load a run; see `nlu.load`."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size} but must be at least 1")
         trained = load_trained(locate(str(run), checkpoint))
@@ -56,15 +56,15 @@ class Loaded:
 
     @property
     def labels(self) -> list[str]:
-        """The labels or tags in the order of their numbers; none where the run predicts a number."""
+        """The labels or tags in the order of their numbers; none if the run predicts a number."""
         return self.trained.labels
 
     def predict(self, rows: Iterable[Row], *, scores: bool = False, logits: bool = False) -> list[dict[str, Cell]]:
-        """Return for each row, in order, what `python -m nlu.predict` would write beside it.
+        """Return, for each row, the columns that `python -m nlu.predict` adds.
 
-        That is `prediction`, and by the kind of task `probability` or `similarity`; `scores` adds `probability_LABEL`
-        for each label, `logits` the logits. Raises DataError where a row cannot be used, naming it by its place, and
-        UserError where `scores` asks for what the run does not give.
+        These are `prediction` and, depending on the task, `probability` or `similarity`. `scores` adds
+        `probability_LABEL` for each label, and `logits` the logits. Raises DataError with the number of a row that
+        cannot be used, and UserError if `scores` is set but the run predicts no probabilities.
         """
         columns = columns_of(self.trained, prefix="", scores=scores, logits=logits)
         values = self._values(rows)
@@ -74,10 +74,10 @@ class Loaded:
         return [columns.cells(row, one) for row, one in zip(values, found, strict=True)]
 
     def evaluate(self, rows: Iterable[Row]) -> dict[str, float]:
-        """Return the metrics of the run's task over rows that say what is right, by name.
+        """Return the metrics of the run's task over labelled rows, by name.
 
-        A row is a mapping, with `label`, `tags` or `spans` beside its texts, or what the run's own columns call them.
-        Thresholds are those of the run. Raises DataError where a row cannot be used, naming it by its place.
+        A row is a mapping with `label`, `tags` or `spans` beside its texts, or the names of the run's own columns.
+        Thresholds are those of the run. Raises DataError with the number of a row that cannot be used.
         """
         trained = self.trained
         target: Target = type(trained.target).from_meta(trained.target.meta())
@@ -85,7 +85,7 @@ class Loaded:
         target.read_as(Files(train="rows", label_separator=separator))
         values = self._values(rows, type(target).roles or ("label",))
         if not values:
-            raise DataError("there is no row to score; give some")
+            raise DataError("rows is empty; give rows to score")
         part = self._examples(values, target)
         ranks = Ranks(0, 1, self.predictor.device)
         with tempfile.TemporaryDirectory(prefix="nlu-evaluate-") as folder:
@@ -97,9 +97,9 @@ class Loaded:
         return scored.scores.metrics
 
     def encode(self, texts: Iterable[str]) -> np.ndarray:
-        """Return a vector for each text by itself, (N, D), float32, for search and clustering.
+        """Return a vector for each text, (N, D), float32, for search and clustering.
 
-        It is what the run's head reads of a sequence: the encoder's own pooling, or of a tagger the mean of its
+        It is the input of the run's head for a sequence: the pooling of the encoder or, for a tagger, the mean of the
         tokens. A text is cut to the run's `data.max_len`. Raises DataError for a text that cannot be used.
         """
         single, values = LAYOUTS["single"], []
@@ -117,10 +117,9 @@ class Loaded:
     def _examples(self, values: Sequence[Values], target: Target) -> Examples:
         stored = [_target_of(target, row, number) for number, row in enumerate(values, 1)]
         count, layout = len(values), self.trained.layout
-        origin = Origin(
-            np.array([text_hash(layout.identity(row)) for row in values], np.int64), np.zeros(count, np.int64),
-            np.zeros(count, np.int64), np.arange(1, count + 1),
-        )  # fmt: skip
+        identities = np.array([text_hash(layout.identity(row)) for row in values], np.int64)
+        zeros = np.zeros(count, np.int64)
+        origin = Origin(identities, zeros, zeros, np.arange(1, count + 1))
         encoded = self.predictor.encode([dict(row) for row in values])
         try:
             batch = record_batch(encoded, stored, target.column(), origin)
@@ -130,15 +129,15 @@ class Loaded:
 
 
 def _require_several(given: object, name: str) -> None:
-    """Raise DataError for what is one row, or a table, in the place of rows."""
+    """Raise DataError if a single row or a table was given instead of rows."""
     if isinstance(given, str | bytes | Mapping) or hasattr(given, "columns") or not isinstance(given, Iterable):
         kind = "one text" if isinstance(given, str | bytes) else f"a {type(given).__name__}"
-        raise DataError(f"{name} is {kind}; give a list, such as [text], or of a table its records")
+        raise DataError(f"{name} is {kind}; give a list, such as [text], or the records of a table")
 
 
 def _target_of(target: Target, values: Values, number: int) -> Any:
     stored, problem = target.read(values)
     if problem is not None:
-        problem = problem[0], f"{problem[1]}; mend the row, or leave it out"
+        problem = problem[0], f"{problem[1]}; correct the row, or leave it out"
     require_none(problem, values, f"row {number}")
     return stored

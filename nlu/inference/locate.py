@@ -1,4 +1,4 @@
-"""Which checkpoint of which run a reference means."""
+"""Find the checkpoint that a reference names."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from nlu.storage.places import is_object
 from nlu.storage.resources import fetch
 
 SEARCH = "search.json"
-"""makes a folder that of a search"""
+"""a folder with this file is that of a search"""
 NAMED = re.compile(r"best|last|best-\d+")
 LABELS = "labels.json"
 """in each checkpoint"""
@@ -21,16 +21,16 @@ KINDS = "a run's folder, RUN/best-2, RUN/last, a checkpoint's folder, or the fol
 
 @dataclass(frozen=True)
 class Located:
-    """A checkpoint and the run that it is of."""
+    """A checkpoint and its run."""
 
     run_dir: Path
     checkpoint: Path
 
 
 def locate(reference: str, checkpoint: str = "best") -> Located:
-    """Return what `run` and `checkpoint` name; of a search the best checkpoint of its best trial.
+    """Return the checkpoint that `run` and `checkpoint` name; for a search, the best checkpoint of its best trial.
 
-    Raises UserError where there is none, naming what is there.
+    Raises UserError if it does not exist, with the checkpoints that do.
     """
     path = _found(reference, "run")
     if NAMED.fullmatch(path.name) and is_run(path.parent):
@@ -48,20 +48,20 @@ def locate(reference: str, checkpoint: str = "best") -> Located:
 
 
 def locate_all(reference: str, checkpoint: str = "best") -> list[Located]:
-    """Return the same, and of a run that consists of several folds or seeds those of each of them.
+    """Return the same as `locate`; for a run with several folds or seeds, one checkpoint for each of them.
 
-    Raises UserError as `locate` does, and where not all of them have ended.
+    Raises UserError as `locate` does, and if some of them have not ended.
     """
     path = _found(reference, "run")
     if not path.is_dir() or not is_run(path) or not (several := parts(path)):
         return [locate(reference, checkpoint)]
     if not (path / RESULT).is_file():
-        raise UserError(f"run is {reference}, of whose runs not all have ended; wait for them, or name one of them")
+        raise UserError(f"run is {reference}, and some of its runs have not ended; wait for them, or name one of them")
     return [locate(str(folder), checkpoint) for folder in several]
 
 
 def _found(reference: str, what: str) -> Path:
-    """Return where a reference lies here; of an object store a copy, as yet without weights, of the run it is of."""
+    """Return the local path of a reference; for an object store, that of a copy of its run, without weights yet."""
     if not is_object(reference):
         return fetch(reference, what=what) if "://" in reference else Path(reference).expanduser()
     top, within = reference.rstrip("/"), ""
@@ -74,13 +74,13 @@ def _found(reference: str, what: str) -> Path:
 
 def _run_of(path: Path, reference: str) -> Path:
     if not path.is_dir():
-        raise UserError(f"run is {reference}, which is no folder here; give {KINDS}")
+        raise UserError(f"run is {reference}, which is not a folder here; give {KINDS}")
     if (path / SEARCH).is_file():
         return _best_trial(path)
     if not is_run(path):
         found, _ = find_runs([path])
         inside = f"; it holds {_listed([run.folder for run in found], path)}: name one of them" if found else ""
-        raise UserError(f"run is {reference}, which holds no {CONFIG} of a run{inside or f'; give {KINDS}'}")
+        raise UserError(f"run is {reference}, which lacks the {CONFIG} of a run{inside or f'; give {KINDS}'}")
     if several := parts(path):
         raise UserError(
             f"run is {reference}, which consists of {len(several)} runs ({_listed(several, path)}); name one of them"
@@ -92,10 +92,10 @@ def _best_trial(path: Path) -> Path:
     found, _ = find_runs([path])
     ranked = [run for run in found if run.state == "complete" and _value(run) is not None]
     if not ranked:
-        raise UserError(f"run is {path}, a search of which no trial is complete; wait for one, or name a run")
+        raise UserError(f"run is {path}, a search without a complete trial; wait for one, or name a run")
     _, lower_is_better = metric_of(ranked[0].config)
     sign = -1 if lower_is_better else 1
-    # Of equal ones the one that the search began first.
+    # Of equal trials, the first one.
     best = max(ranked, key=lambda run: sign * (_value(run) or 0.0))
     if is_run(best.folder.parent):
         raise UserError(
@@ -114,15 +114,15 @@ def _checkpoint_of(run_dir: Path, name: str) -> Path:
         return checkpoint
     there = sorted(path.parent.name for path in run_dir.glob(f"checkpoints/*/{LABELS}") if path.parent.name[0] != ".")
     remedy = f"set checkpoint to one of {', '.join(there)}" if there else "wait until it has evaluated, or train it"
-    raise UserError(f"{run_dir} has no checkpoint {name}; {remedy}")
+    raise UserError(f"{run_dir} lacks a checkpoint {name}; {remedy}")
 
 
 def _of_checkpoint(path: Path, said: str) -> Located:
     run_dir = path.resolve().parent.parent
     if not (path / LABELS).is_file():
-        raise UserError(f"{said}, which is no checkpoint: it has no {LABELS}; give RUN/checkpoints/NAME")
+        raise UserError(f"{said}, which is not a checkpoint: it lacks {LABELS}; give RUN/checkpoints/NAME")
     if not is_run(run_dir):
-        raise UserError(f"{said}, but its run's {run_dir / CONFIG} is not there; keep a checkpoint within its run")
+        raise UserError(f"{said}, but {run_dir / CONFIG} of its run is missing; keep a checkpoint within its run")
     return Located(run_dir, path)
 
 

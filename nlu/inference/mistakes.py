@@ -1,4 +1,4 @@
-"""The mistakes that a run made on its evaluation set, and which of them lie nearest to a row.
+"""The mistakes of a run on its evaluation set, and the ones nearest to a row.
 
 Axes: M mistakes, D width.
 """
@@ -16,25 +16,28 @@ from nlu.inference.rows import alternatives_of
 from nlu.runs.predictions import Record, evaluation_sets, predictions_of
 
 MOST = 1000
-"""mistakes that are considered"""
+"""the maximum number of mistakes that are searched"""
 READ_AT_ONCE = 500
-"""records that are read before other work gets a turn"""
+"""the number of records that are read before other work may run"""
 FAR_OFF = 0.1
-"""of predictions that have a distance from the label, the share that counts as mistakes: those furthest off"""
+"""if predictions have a distance from the label, the share of them, with the largest distances, that are mistakes"""
 
 
 class Mistakes:
-    """What a run predicted wrong on its first evaluation set, as it kept it with its texts; encoded once."""
+    """The wrong predictions of a run on its first evaluation set that were kept with their texts, encoded once."""
 
     def __init__(
         self, predictor: Predictor, records: list[Record], values: list[dict[str, Any]], vectors_MD: np.ndarray
     ):
-        """Use `of`, which finds the rest."""
+        """Use `of`, which computes the other arguments."""
         self._predictor, self._records, self._values, self._vectors_MD = predictor, records, values, vectors_MD
 
     @classmethod
     def of(cls, predictor: Predictor) -> "Generator[None, None, Mistakes]":
-        """Find and encode them, and give way between parts of the work. Raises DataError where they are damaged."""
+        """Find and encode the mistakes. A generator that yields between parts of the work.
+
+        Raises DataError if the predictions are damaged.
+        """
         records = yield from _worst(predictor)
         values = [_texts(predictor, record) for record in records]
         vectors = []
@@ -44,9 +47,9 @@ class Mistakes:
         return cls(predictor, records, values, _unit(np.concatenate(vectors or [np.zeros((0, 0), np.float32)])))
 
     def nearest(self, values: Values, count: int) -> list[dict[str, Any]]:
-        """Return the mistakes whose vectors have the largest cosine with that of a row, the nearest first.
+        """Return the mistakes whose vectors have the largest cosine with the vector of a row, the largest first.
 
-        Each has its texts by role, `label`, `prediction` and the `cosine`.
+        Each has its texts by role, `label`, `prediction` and `cosine`.
         """
         if not self._records:
             return []
@@ -64,7 +67,7 @@ class Mistakes:
 
 
 def _worst(predictor: Predictor) -> Generator[None, None, list[Record]]:
-    """Find the records with a wrong prediction and a kept text, those furthest off or with the largest loss first."""
+    """Find the records with a wrong prediction and a kept text, those with the largest distance or loss first."""
     trained = predictor.trained
     run_dir, kind = trained.located.run_dir, trained.kind
     names = evaluation_sets(run_dir)
@@ -97,7 +100,7 @@ def _in_parts(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def _loss(record: Record) -> float:
-    # Cosines have none.
+    # Records of cosines have no loss.
     return float(record.get("loss") or 0.0)
 
 

@@ -1,7 +1,7 @@
-"""Rows with their predictions as bytes: csv, tsv, jsonl, parquet and CoNLL columns, and rows of tables.
+"""The formats of predicted rows: csv, tsv, jsonl, parquet, CoNLL columns, Excel and tables of MaxCompute.
 
-Where the output has the format of the input, what stood in a row stays as it was, to the byte; otherwise it is written
-anew from its columns.
+If the output has the format of the input, the original bytes of each row are kept. Otherwise rows are written from
+their columns.
 """
 
 import csv
@@ -32,40 +32,40 @@ FORMATS = {
 
 
 @dataclass(frozen=True)
-class Written:
-    """A row to be written: what it was, what is added, and its place for messages."""
+class PredictedRow:
+    """A row of the input with the cells that are added, and its place for messages."""
 
     original: Original
     cells: dict[str, Cell]
     place: str
 
 
-class Output(Protocol):
-    """One format of output."""
+class OutputFormat(Protocol):
+    """A format of the output."""
 
     def head(self) -> bytes:
-        """Return what stands before the first row."""
+        """Return the bytes before the first row."""
 
     def require_writable(self, original: Original, place: str) -> None:
-        """Raise DataError where a row cannot be written, before anything is predicted."""
+        """Raise DataError if a row cannot be written. Called for all rows before any is predicted."""
 
-    def piece(self, rows: Sequence[Written]) -> bytes:
-        """Return some rows as a piece of the output."""
+    def piece(self, rows: Sequence[PredictedRow]) -> bytes:
+        """Return rows as a piece of the output."""
 
     def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
-        """Write the whole output from its pieces in their order."""
+        """Write the whole output from its pieces, in order."""
 
 
-def output_of(path: str, source: Originals, columns: Columns, separator: str) -> Output:
-    """Return the format of an output, by its suffix, of standard output that of the input as far as it can be.
+def output_of(path: str, source: Originals, columns: Columns, separator: str) -> OutputFormat:
+    """Return the format of an output: by its suffix, or for standard output that of the input if possible.
 
-    Raises UserError for a suffix that tells none, and where a column is there already.
+    Raises UserError for an unknown suffix, and if the input already has a column of the predictions.
     """
     chosen = _format_of(path, source)
     if clash := [name for name in columns.holds if name in source.columns]:
         raise UserError(
-            f"{source.path} has a column {clash[0]} already; set prefix to what is to stand before the names of new "
-            "columns, such as prefix=model_"
+            f"{source.path} has a column {clash[0]} already; set prefix, which begins the names of new columns, such "
+            "as prefix=model_"
         )
     if chosen == "conll":
         return _Conll(source, columns)
@@ -89,20 +89,22 @@ def _format_of(path: str, source: Originals) -> str:
     chosen = FORMATS.get(suffix)
     if chosen is None:
         raise UserError(
-            f"output is {path}, whose suffix {suffix!r} tells no format; {hint(suffix, FORMATS)}; give it one of these"
+            f"output is {path}, with the unknown suffix {suffix!r}; {hint(suffix, FORMATS)}; give it one of these"
         )
     if chosen == "conll" and source.file_format != "conll":
-        raise UserError(f"output is {path}, CoNLL columns, but the input has none; give it the suffix .jsonl")
+        raise UserError(
+            f"output is {path}, CoNLL columns, but the input is {source.file_format}; give it the suffix .jsonl"
+        )
     if chosen == "parquet" and source.file_format in ("jsonl", "json", "conll"):
         raise UserError(
-            f"output is {path}, a parquet file, but records of {source.file_format} need not be alike; give it the "
-            "suffix .jsonl"
+            f"output is {path}, a parquet file, but records of {source.file_format} may have different fields; give it "
+            "the suffix .jsonl"
         )
     return chosen
 
 
 class _Joined:
-    """Pieces are bytes that stand one after another, behind a head."""
+    """A format whose pieces are concatenated after a head."""
 
     def head(self) -> bytes:
         return b""
@@ -132,10 +134,10 @@ class _Table(_Joined):
             return head.encode()
         return (head.rstrip("\r\n") + self._behind(added, "the header") + self._line_end).encode()
 
-    def piece(self, rows: Sequence[Written]) -> bytes:
+    def piece(self, rows: Sequence[PredictedRow]) -> bytes:
         return "".join(map(self._row, rows)).encode()
 
-    def _row(self, row: Written) -> str:
+    def _row(self, row: PredictedRow) -> str:
         added = [text_of(cell, self._separator, self._columns.holds[name]) for name, cell in row.cells.items()]
         if self._is_kept:
             assert isinstance(row.original, str), "rows of a table are kept as texts"
@@ -152,7 +154,7 @@ class _Table(_Joined):
         return [_cell_text(record.get(name)) for name in self._source.columns]
 
     def _behind(self, cells: list[str], place: str) -> str:
-        """What is put behind the last cell of a row."""
+        """Return the text that is appended to the last cell of a row."""
         return self._line(["", *cells], place).rstrip("\r\n")
 
     def _line(self, cells: list[str], place: str) -> str:
@@ -166,7 +168,7 @@ class _Table(_Joined):
 
 
 class _Jsonl(_Joined):
-    """An object a line."""
+    """One object per line."""
 
     def __init__(self, source: Originals, columns: Columns, separator: str):
         self._source, self._columns, self._separator = source, columns, separator
@@ -175,10 +177,10 @@ class _Jsonl(_Joined):
     def head(self) -> bytes:
         return BOM.encode() if self._is_kept and self._source.head == BOM else b""
 
-    def piece(self, rows: Sequence[Written]) -> bytes:
+    def piece(self, rows: Sequence[PredictedRow]) -> bytes:
         return "".join(map(self._row, rows)).encode()
 
-    def _row(self, row: Written) -> str:
+    def _row(self, row: PredictedRow) -> str:
         if self._is_kept:
             assert isinstance(row.original, str), "lines are kept as texts"
             return self._kept(row.original.strip(), row)
@@ -197,13 +199,13 @@ class _Jsonl(_Joined):
         if isinstance(record, dict) and (clash := [name for name in self._columns.holds if name in record]):
             raise DataError(f"{place} has a field {clash[0]} already; set prefix, such as prefix=model_")
 
-    def _kept(self, text: str, row: Written) -> str:
+    def _kept(self, text: str, row: PredictedRow) -> str:
         try:
             record = json.loads(text)
         except ValueError:
             record = None
         if not isinstance(record, dict):
-            # Nothing can be added to what is no object; it stays as it is.
+            # A line that is not an object stays as it is.
             return f"{text}\n"
         added = json_text(row.cells)
         inside = text[1:-1].strip()
@@ -211,17 +213,17 @@ class _Jsonl(_Joined):
 
 
 class _Conll(_Joined):
-    """A token a line, its predicted tag in the last column, and an empty line behind each sentence."""
+    """One token per line, with its predicted tag in the last column, and an empty line after each sentence."""
 
     def __init__(self, source: Originals, columns: Columns):
         if not isinstance(columns.kind, SpanKind) or columns.logits:
             raise UserError("CoNLL columns hold only tags; give output the suffix .jsonl")
         self._prediction = columns.prefix + PREDICTION
 
-    def piece(self, rows: Sequence[Written]) -> bytes:
+    def piece(self, rows: Sequence[PredictedRow]) -> bytes:
         return "".join(map(self._row, rows)).encode()
 
-    def _row(self, row: Written) -> str:
+    def _row(self, row: PredictedRow) -> str:
         assert isinstance(row.original, str), "lines are kept as texts"
         lines = row.original.removesuffix("\n").split("\n")
         spans = row.cells[self._prediction]
@@ -250,7 +252,7 @@ def _tags(spans: Sequence[Any], count: int) -> Iterator[str]:
 
 
 class _Parquet:
-    """A parquet file; its pieces are such files too."""
+    """A parquet file. Its pieces are parquet files too."""
 
     def __init__(self, source: Originals, columns: Columns):
         import pyarrow as pa
@@ -270,7 +272,7 @@ class _Parquet:
     def require_writable(self, original: Original, place: str) -> None:
         self._source.record(original, place)
 
-    def piece(self, rows: Sequence[Written]) -> bytes:
+    def piece(self, rows: Sequence[PredictedRow]) -> bytes:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -279,9 +281,9 @@ class _Parquet:
         pq.write_table(pa.Table.from_pylist(records, schema=self._schema), file)
         return file.getvalue()
 
-    def _own(self, row: Written) -> dict[str, Any]:
+    def _own(self, row: PredictedRow) -> dict[str, Any]:
         record = self._source.record(row.original, row.place)
-        # The cells of one column of a sheet may be of several types, those of a parquet file may not.
+        # A column of a sheet may have cells of several types, a column of a parquet file only one.
         is_mixed = self._source.file_format == "xlsx"
         return {name: _cell_text(cell) for name, cell in record.items()} if is_mixed else record
 
@@ -294,7 +296,7 @@ class _Parquet:
 
 
 class _TableRows(_Parquet):
-    """Rows of a table of MaxCompute, as the parquet file that is sent there."""
+    """Rows of a table of MaxCompute, in the parquet file that is uploaded."""
 
     def __init__(self, address: str, source: Originals, columns: Columns):
         super().__init__(source, columns)
@@ -303,7 +305,7 @@ class _TableRows(_Parquet):
     def require_writable(self, original: Original, place: str) -> None:
         _require_no_more(self._source.record(original, place), self._source, place)
 
-    def _own(self, row: Written) -> dict[str, Any]:
+    def _own(self, row: PredictedRow) -> dict[str, Any]:
         if self._source.file_format == "parquet":
             return super()._own(row)
         record = self._source.record(row.original, row.place)
@@ -311,7 +313,7 @@ class _TableRows(_Parquet):
 
 
 class _Workbook:
-    """A sheet of Excel; its pieces are a line for each row."""
+    """A sheet of Excel. Its pieces have one line for each row."""
 
     def __init__(self, source: Originals, columns: Columns, separator: str):
         require_openpyxl(source.path)
@@ -319,7 +321,7 @@ class _Workbook:
         self._written = 0
 
     def head(self) -> bytes:
-        raise UserError("output is -, standard output, which is no place for a workbook; give it a path")
+        raise UserError("output is -, standard output, which cannot hold a workbook; give it a path")
 
     def require_writable(self, original: Original, place: str) -> None:
         self._written += 1
@@ -329,7 +331,7 @@ class _Workbook:
             if rule := rule_of_cell(cell):
                 raise DataError(f"{place}: {name} {rule}; give output the suffix .csv")
 
-    def piece(self, rows: Sequence[Written]) -> bytes:
+    def piece(self, rows: Sequence[PredictedRow]) -> bytes:
         lines = (dumped([*self._own(row.original, row.place), *self._added(row)]) for row in rows)
         return "".join(f"{line}\n" for line in lines).encode()
 
@@ -347,7 +349,7 @@ class _Workbook:
         _require_no_more(record, self._source, place)
         return [record.get(name) for name in self._source.columns]
 
-    def _added(self, row: Written) -> list[Any]:
+    def _added(self, row: PredictedRow) -> list[Any]:
         return [
             text_of(cell, self._separator, self._columns.holds[name]) if isinstance(cell, list) else cell
             for name, cell in row.cells.items()
@@ -365,11 +367,11 @@ def _arrow_type(holds: Holds) -> Any:
 
 
 def _require_no_more(record: dict[str, Any], source: Originals, place: str) -> None:
-    """Raise DataError where a record has a field that no column of the table takes."""
+    """Raise DataError if a record has a field without a column in the table."""
     if more := [name for name in record if name not in source.columns]:
         raise DataError(
-            f"{place} has a field {more[0]}, which the first record has not, so that a table would lose it; give "
-            "output the suffix .jsonl"
+            f"{place} has a field {more[0]}, which the first record lacks, so a table would lose it; give output the "
+            "suffix .jsonl"
         )
 
 

@@ -1,7 +1,7 @@
-"""A file that is made piece by piece, by several processes, and continues where a kill left it.
+"""A file that several processes write in pieces, so that a killed command can continue.
 
-The pieces lie beside the place of the file, in a folder `.NAME.pieces` with the plan that they follow; the last thing
-that is done is to put them together, under the file's name, and to remove the folder.
+The pieces are in a folder `.NAME.pieces` beside the file, together with the plan that they follow. The last step joins
+them under the name of the file and removes the folder.
 """
 
 import json
@@ -24,16 +24,16 @@ from nlu.storage.tables import TableTarget, is_table
 PLAN = "plan.json"
 LOCK = ".lock"
 JOINED, DONE = "joined", "done"
-"""the whole file before it gets its name, and the mark that from now on it may have it"""
+"""the joined file before it is renamed, and a mark that it is complete"""
 COMMITTING = "committing"
-"""the upload to a table whose commit was begun"""
+"""the upload to a table whose commit has started"""
 
 
 class Joins(Protocol):
-    """Puts pieces together."""
+    """Joins pieces."""
 
     def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
-        """Write all of them, in their order."""
+        """Write all pieces, in order."""
 
 
 class Pieces:
@@ -46,10 +46,10 @@ class Pieces:
 
     @contextmanager
     def held(self, plan: Mapping[str, Any]) -> Iterator[int]:
-        """Keep other processes out while the block runs; gives how many pieces of the same plan are there already.
+        """Lock the pieces for this process; yields the number of existing pieces of the same plan.
 
-        `plan` is all that the bytes hang on, as JSON. Raises UserError where the file is there, where pieces of another
-        plan are, and where another process is at work.
+        `plan` is JSON with everything that determines the bytes. Raises UserError if the file exists, if there are
+        pieces of another plan, or if another process has the lock.
         """
         self.require_place()
         try:
@@ -66,14 +66,14 @@ class Pieces:
             ) from None
 
     def require_place(self) -> None:
-        """Raise UserError where the file is there, or its folder is not; clear away what a kill left behind it."""
+        """Raise UserError if the file exists or its folder does not; remove what a killed command has left."""
         if self.place.exists() and (self.folder / DONE).is_file() and not (self.folder / JOINED).exists():
             remove(self.folder)
         if self.place.exists():
             raise UserError(f"output is {self.place}, which exists; nothing was written; choose another, or remove it")
         if not self.place.parent.is_dir():
             raise UserError(
-                f"output is {self.place}, but there is no folder {self.place.parent}; make it, or choose another"
+                f"output is {self.place}, but the folder {self.place.parent} does not exist; make it, or choose another"
             )
         if not self.folder.exists():
             require_writable(self.place.parent, "output", self.place)
@@ -81,7 +81,7 @@ class Pieces:
     def _require(self, plan: Mapping[str, Any]) -> None:
         known = self.folder / PLAN
         if not known.is_file():
-            # Without their plan nobody knows what pieces are of.
+            # Pieces without their plan may belong to another output.
             for path in self.folder.glob("*.piece"):
                 path.unlink()
             write_json(known, plan)
@@ -89,20 +89,20 @@ class Pieces:
         before = json.loads(known.read_text(encoding="utf-8"))
         if changed := [key for key in {**before, **plan} if before.get(key) != plan.get(key)]:
             raise UserError(
-                f"output is {self.shown}, which was begun with other settings ({', '.join(changed)} differ); give "
+                f"output is {self.shown}, which was started with other settings ({', '.join(changed)} differ); give "
                 f"the same to continue, choose another, or remove {self.folder}"
             )
 
     def has(self, number: int) -> bool:
-        """Whether this piece, counted from 0, is written."""
+        """Whether the piece of this number, from 0, is written."""
         return self._path(number).is_file()
 
     def write(self, number: int, content: bytes) -> None:
-        """Keep a piece; it is on the disk, whole, or not there."""
+        """Write a piece atomically."""
         write_bytes(self._path(number), content)
 
     def finish(self, count: int, output: Joins) -> None:
-        """Put the pieces together as the file, and remove them. Raises UserError where the file is there by now."""
+        """Join the pieces to the file and remove them. Raises UserError if the file exists by now."""
         self.require_place()
         self._join([self._path(number) for number in range(count)], output)
         write_bytes(self.folder / DONE, b"")
@@ -115,11 +115,11 @@ class Pieces:
             output.join(paths, file)
 
     def _all(self, count: int) -> list[Path]:
-        """The paths of all pieces. Raises UserError where another machine keeps one in a cache of its own."""
+        """Return the paths of all pieces. Raises UserError if one is in the cache of another machine."""
         paths = [self._path(number) for number in range(count)]
         if absent := [path for path in paths if not path.is_file()]:
             raise UserError(
-                f"{absent[0]} is not here, so another machine keeps it; set NLU_CACHE to a folder that all share"
+                f"{absent[0]} is missing, so another machine has it; set NLU_CACHE to a folder that all machines share"
             )
         return paths
 
@@ -128,7 +128,7 @@ class Pieces:
 
 
 class ObjectPieces(Pieces):
-    """The same of a file in an object store: its pieces lie in the cache of this machine; it is sent at the end."""
+    """The pieces of a file in an object store. They are in the cache of this machine; the file is sent at the end."""
 
     def __init__(self, place: Place):
         super().__init__(cache_dir() / "outputs" / text_digest(place.shown) / place.name)
@@ -151,14 +151,14 @@ class ObjectPieces(Pieces):
 
 
 class TablePieces(Pieces):
-    """The same of a table of MaxCompute, which gets all its rows at once, at the end."""
+    """The pieces of a table of MaxCompute, which gets all rows in one upload at the end."""
 
     def __init__(self, target: TableTarget):
         super().__init__(cache_dir() / "outputs" / text_digest(target.shown) / target.name)
         self._target, self.shown = target, target.shown
 
     def require_place(self) -> None:
-        # What is noted there was ready to be committed, so that rows in the table may be its own.
+        # If a commit has started, rows in the table may come from this output.
         if not (self.folder / COMMITTING).is_file():
             self._target.require_free()
         self.place.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ class TablePieces(Pieces):
 
 
 def pieces_of(output: str) -> Pieces:
-    """The pieces of the file that `output` names. Raises UserError where nothing can be written there."""
+    """Return the pieces of the file that `output` names. Raises UserError if it cannot be written."""
     if is_table(output):
         return TablePieces(TableTarget(output, "output"))
     place = parse_place(output, "output", writes=True)

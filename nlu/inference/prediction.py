@@ -1,8 +1,7 @@
-"""A file of rows to a file of the same rows with their predictions, on this process's rank.
+"""Predict the rows of a file and write them with their predictions, on this rank.
 
-Rows are taken in chunks of CHUNK_ROWS, so that memory does not grow with their number. Rank r predicts every chunk
-whose number is r modulo the number of ranks, and each is a piece of the output, which a killed command need not make
-again.
+Rows are read in chunks of CHUNK_ROWS, so memory does not grow with their number. Rank r predicts every chunk whose
+number is r modulo the number of ranks. Each chunk is a piece of the output, which is kept if the command is killed.
 """
 
 import logging
@@ -25,7 +24,7 @@ from nlu.display.progress import Bar, Progress
 from nlu.inference.columns import Columns, columns_of
 from nlu.inference.ensemble import Ensemble
 from nlu.inference.locate import Located
-from nlu.inference.output import Output, Written, output_of
+from nlu.inference.output import OutputFormat, PredictedRow, output_of
 from nlu.inference.pieces import Pieces, pieces_of
 from nlu.inference.predictor import Predictor
 from nlu.inference.source import bad_row, found, originals_for, require_usable
@@ -38,21 +37,21 @@ log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 4096
 KEYS = {f"data.{key}": f"input.{key}" for key in ("fields", "format", "header", "separator")}
-"""what readers of training rows call a key, and what it is called here"""
+"""the names of keys in errors of the readers of training rows, and their names in this command"""
 USED = ("average.safetensors", "labels.json", "model.safetensors", "tokenizer.json")
-"""files of a checkpoint"""
+"""the files of a checkpoint that determine predictions"""
 Chunk = list[tuple[Row | BadRow, Original]]
 
 
 def run_prediction(config: Predict, located: Sequence[Located]) -> int:
-    """Predict all rows of the input, by the means of several runs; returns the exit status.
+    """Predict all rows of the input, with the means of several runs; returns the exit status.
 
-    Raises UserError for whatever the user must change.
+    Raises UserError for what the user must change.
     """
     with process_group(config.device, keys="") as ranks:
         logs.set_up(None, ranks.rank)
         if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
-            raise UserError("input or output is -, which only one process can use; set devices=1, or name files")
+            raise UserError("input or output is -, which only a single process can use; set devices=1, or name files")
         if config.output != STANDARD and ranks.is_first:
             pieces_of(config.output).require_place()
         trained = [load_trained(one) for one in located]
@@ -62,9 +61,9 @@ def run_prediction(config: Predict, located: Sequence[Located]) -> int:
 
 
 def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks, others: Sequence[Trained] = ()) -> None:
-    """Predict the rows of one file with a run that is loaded, or by the means of it and others; all ranks take part."""
+    """Predict the rows of a file with a run, or with the means of it and others. All ranks must call it."""
     if others and config.logits:
-        raise UserError("logits is true, but the mean of several runs has none; leave it out, or name one of the runs")
+        raise UserError("logits is true, but a mean of several runs has none; leave it out, or name one of the runs")
     source = originals_for(trained, config.input, path)
     columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits)
     output = output_of(config.output, source, columns, trained.config.data.get("label_separator", "|"))
@@ -75,8 +74,9 @@ def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks, ot
     rows = require_usable(
         source, predictor.problem, output.require_writable, may_skip=may_skip, max_rows=config.max_rows
     )
-    log.info("run %s, checkpoint %s; %s on %s x %s", trained.located.run_dir, trained.located.checkpoint.name,
-             counted(rows, "row"), ranks.world_size, ranks.device.type)  # fmt: skip
+    where = f"{ranks.world_size} x {ranks.device.type}"
+    checkpoint = trained.located.checkpoint.name
+    log.info("run %s, checkpoint %s; %s on %s", trained.located.run_dir, checkpoint, counted(rows, "row"), where)
     for one in others:
         log.info("averaged with run %s, checkpoint %s", one.located.run_dir, one.located.checkpoint.name)
     with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", rows) as bar:
@@ -86,17 +86,17 @@ def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks, ot
         else:
             work.to_file(pieces_of(config.output), ranks)
     if ranks.is_first:
-        work.tell(rows)
+        work.log_result(rows)
 
 
 @dataclass
 class _Work:
-    """What predicts a file, chunk by chunk, and what it met."""
+    """Predicts a file chunk by chunk, and counts its rows."""
 
     predictor: Predictor
     source: Originals
     columns: Columns
-    output: Output
+    output: OutputFormat
     config: Predict
     bar: Bar
     began_s: float = field(default_factory=time.monotonic)
@@ -104,13 +104,13 @@ class _Work:
     empty: int = 0
     cut: int = 0
     is_output_closed: bool = False
-    """whether nobody reads standard output any more"""
+    """whether the reader of standard output has closed it"""
 
     def to_file(self, pieces: Pieces, ranks: Ranks) -> None:
         with pieces.held(self._plan()) if ranks.is_first else nullcontext(0) as there:
             if there:
-                log.info("continuing: %d pieces of %d rows are there", there, CHUNK_ROWS)
-            # The others may write once the plan is settled.
+                log.info("continuing: %d pieces of %d rows exist", there, CHUNK_ROWS)
+            # The other ranks may write once the first has checked the plan.
             ranks.barrier()
             count = 0
             for number, chunk in enumerate(self._chunks()):
@@ -136,21 +136,22 @@ class _Work:
             leave_output()
             self.is_output_closed = True
 
-    def tell(self, rows: int) -> None:
-        """Log what came of it."""
+    def log_result(self, rows: int) -> None:
+        """Log how many rows were predicted, cut and left out."""
         whose = "" if self.predicted + self.empty == rows else ", of those that this process predicted"
         if self.empty:
             log.warning("no prediction for %s that cannot be used%s", counted(self.empty, "row"), whose)
         if self.cut:
-            log.info("cut to data.max_len, %d tokens: %s%s", self.predictor.trained.config.data["max_len"],
-                     counted(self.cut, "row"), whose)  # fmt: skip
+            max_len = self.predictor.trained.config.data["max_len"]
+            log.info("cut to data.max_len, %d tokens: %s%s", max_len, counted(self.cut, "row"), whose)
         if self.is_output_closed:
             log.info("standard output was closed before %s were written", counted(rows, "row"))
             return
         speed = self.predicted / (time.monotonic() - self.began_s)
         place = "standard output" if self.config.output == STANDARD else self.config.output
-        log.info("%s: %s, %s predicted by this process, %s rows/s", place, counted(rows, "row"),
-                 f"{self.predicted:,}", f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}")  # fmt: skip
+        shown = f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
+        own = f"{self.predicted:,}"
+        log.info("%s: %s, %s predicted by this process, %s rows/s", place, counted(rows, "row"), own, shown)
 
     def _chunks(self) -> Iterator[Chunk]:
         rows = islice(self.source.rows(), self.config.max_rows)
@@ -158,7 +159,7 @@ class _Work:
             yield chunk
 
     def _piece(self, chunk: Chunk) -> bytes:
-        """Predict a chunk and return it as the output has it."""
+        """Predict a chunk; returns it in the format of the output."""
         usable = [
             (place, row)
             for place, (row, _) in enumerate(chunk)
@@ -176,14 +177,17 @@ class _Work:
         self.bar.advance(len(chunk) - len(usable))
         path = self.source.path
         return self.output.piece(
-            [Written(original, own, f"{path}:{row.number}") for (row, original), own in zip(chunk, cells, strict=True)]
+            [
+                PredictedRow(original, own, f"{path}:{row.number}")
+                for (row, original), own in zip(chunk, cells, strict=True)
+            ]
         )
 
     def _plan(self) -> dict[str, Any]:
-        """All that the bytes of the output hang on."""
+        """Return everything that determines the bytes of the output."""
         trained, config = self.predictor.trained, self.config
         return {
-            # Weights, their average where there is one, labels and tokenizer.
+            # Weights, their moving average, labels and tokenizer.
             "checkpoint": [
                 file_digest(path) for run in self.predictor.runs for path in sorted(run.located.checkpoint.iterdir())
                 if path.name in USED

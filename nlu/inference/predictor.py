@@ -27,12 +27,12 @@ LOGITS = "logits"
 
 
 class Predictor:
-    """Predicts as the run did when it was scored: what it says of a row depends only on that row."""
+    """Predicts as the run does when it is scored: the prediction for a row depends only on that row."""
 
     def __init__(self, trained: Trained, device: torch.device, *, batch_size: int = 64):
         self.trained, self.device, self.batch_size = trained, device, batch_size
         self.precision: NumberFormat = build(trained.config.precision, trusted=trained.config.trusted_packages)
-        # Explanations take gradients only of vectors.
+        # Explanations need gradients of vectors, never of weights.
         trained.model.to(device).requires_grad_(False)
 
     @property
@@ -45,19 +45,19 @@ class Predictor:
         return self.trained.layout.problem(values)
 
     def encode(self, rows: Sequence[dict[str, Any]]) -> Encoded:
-        """Return the tokens of rows that have no problem."""
+        """Return the tokens of rows, which must be valid."""
         return self.trained.layout.encode(self.trained.tokenizer, list(rows), self.trained.config.data["max_len"])
 
     def try_out(self) -> None:
-        """Predict a row that any run can read. Raises whatever keeps the model from predicting at all."""
+        """Predict a row that any run can read, so that an error of the model appears early."""
         self.predict(self.encode([dict.fromkeys(TEXT_ROLES[self.trained.layout.name][-1], "a")]))
 
     def predict(
         self, encoded: Encoded, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None
     ) -> list[dict[str, Any]]:
-        """Return for each row what its task predicts, in order, as records of predictions/ have it, less what is right.
+        """Return the prediction for each row, in order, like the records in predictions/ without their labels.
 
-        With `with_logits` also its `logits`: a list, or one for each unit of a tagged row.
+        With `with_logits` each also has its `logits`: a list, or for a tagged row one for each unit.
         """
         part = in_memory(encoded, self.trained.layout)
         found: list[dict[str, Any]] = [{}] * len(part)
@@ -70,10 +70,10 @@ class Predictor:
 
     @torch.inference_mode()
     def vectors(self, encoded: Encoded, layout: Layout | None = None) -> np.ndarray:
-        """Return the vector of each row that the run's head would read, (N, D), float32.
+        """Return the vector of each row that the head of the run reads, (N, D), float32.
 
-        Of a pair in two sequences both stand side by side; of tagged units it is their mean. `layout`: how the rows
-        were encoded, by default as the run's own.
+        For a pair in two sequences both vectors are concatenated; for tagged units it is the mean. `layout` is how the
+        rows were encoded, by default the layout of the run.
         """
         layout = layout or self.trained.layout
         part = in_memory(encoded, layout)
@@ -93,7 +93,7 @@ class Predictor:
             encoded = model.encode(batch)
             assert encoded.pooled_SD is not None
             return torch.cat([encoded.pooled_SD.index_select(0, sequences_B) for sequences_B in batch.sequences_KB], 1)
-        # A head over units trained no vector of a sequence.
+        # With a head over units, the run has not trained any vector of a sequence.
         hidden_TD = model.backbone.encode(model.backbone.embed(batch), batch, tokens=True).tokens_TD
         assert hidden_TD is not None
         means_SD = mean_of_sequences(hidden_TD, batch.lengths)
@@ -101,7 +101,7 @@ class Predictor:
 
     @torch.inference_mode()
     def cosines(self, rows: Sequence[dict[str, Any]]) -> list[float]:
-        """Return the cosine of the vectors of both texts of each row, which the run encodes apart."""
+        """Return the cosine of the vectors of both texts of each row, which the run encodes separately."""
         part = in_memory(self.encode(rows), self.trained.layout)
         batch = collate(part, np.arange(len(part)))
         with self.precision.autocast(self.device):
@@ -123,7 +123,7 @@ class Predictor:
 
 
 def in_memory(encoded: Encoded, layout: Layout) -> Examples:
-    """Return encoded rows as a set that gives nothing to learn."""
+    """Return encoded rows as a set without targets."""
     count = len(encoded.lengths_N)
     nowhere = Origin(*(np.zeros(count, np.int64) for _ in range(4)))
     stored = StoredSet([record_batch(encoded, [], None, nowhere)])

@@ -1,4 +1,4 @@
-"""A row as a program or a client hands it over, to the values of the fields that a run reads."""
+"""Convert a row from a program or a client into the fields that a run reads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -11,15 +11,14 @@ from nlu.data.readers import BadRow
 from nlu.inference.trained import Trained
 
 Row = str | Sequence[str] | Mapping[str, Any]
-"""a text; a pair of texts or a list of tokens, as the run reads; or fields by the names of roles or of the run's own
-columns, of which those that the run does not read are passed over"""
+"""a text; a pair of texts or a list of tokens, depending on the run; or a mapping, by roles or by the names of the
+run's own columns, whose other fields are ignored"""
 
 
 def values_of(trained: Trained, row: object, place: str, others: Iterable[str] = ()) -> Values:
-    """Return the texts of a row by role, and of the roles `others` what it has.
+    """Return the texts of a row by role, and the values of those roles in `others` that it has.
 
-    Raises DataError, which calls the row `place`, where it lacks a text that the run reads, or has one that cannot be
-    used.
+    `place` names the row in errors. Raises DataError if a text that the run reads is missing or cannot be used.
     """
     values = _by_role(trained, row, place)
     require_none(trained.layout.problem(values), values, place)
@@ -31,14 +30,14 @@ def values_of(trained: Trained, row: object, place: str, others: Iterable[str] =
 
 
 def require_none(problem: tuple[str, str] | None, values: Values, place: str) -> None:
-    """Raise DataError for the field of a row that cannot be used, and the rule that its value breaks, if any."""
+    """Raise DataError for a problem of a row: the field that cannot be used, and the rule that its value breaks."""
     if problem is not None:
         role, rule = problem
         raise DataError(f"{place}: {BadRow.of(0, role, values.get(role), rule).told}")
 
 
 def alternatives_of(trained: Trained) -> tuple[tuple[str, ...], ...]:
-    """Return the roles of the texts that a run reads: all of any one alternative."""
+    """Return the alternative sets of roles of the texts that a run reads; a row needs all roles of one of them."""
     return TEXT_ROLES[trained.layout.name]
 
 
@@ -58,7 +57,7 @@ def _by_role(trained: Trained, row: object, place: str) -> dict[str, Any]:
 
 def _of_fields(trained: Trained, row: Mapping[Any, Any], place: str) -> dict[str, Any]:
     alternatives = alternatives_of(trained)
-    # As nlu.predict looks for columns: the run's own names before those of roles.
+    # As in nlu.predict, the run's own column names come before the names of roles.
     found = [
         {role: row[name] for role, name in names.items()}
         for roles in alternatives
@@ -66,7 +65,7 @@ def _of_fields(trained: Trained, row: Mapping[Any, Any], place: str) -> dict[str
         if all(name in row for name in names.values())
     ]
     if found:
-        # What the run calls its tokens may be called like the role of a text.
+        # The run's column of tokens may have the name of another role, `text`.
         return next((values for values in found if all(map(_fits, values, values.values()))), found[0])
     there = [f"{name!s:.40}" for name in islice(row, 8)]
     absent = next(role for role in alternatives[0] if role not in row)
@@ -81,7 +80,7 @@ def _fits(role: str, value: object) -> bool:
 
 
 def _names_of(trained: Trained, roles: Iterable[str]) -> dict[str, str]:
-    """Return what the run's own rows call these roles; columns that it tells by their number have no name."""
+    """Return the names of these roles in the run's own rows; a column that is given by its number has none."""
     fields = trained.config.data["fields"] or {}
     return {role: name if isinstance(name := fields.get(role, role), str) else role for role in roles}
 

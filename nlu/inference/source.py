@@ -1,4 +1,4 @@
-"""The file whose rows are predicted: where it lies, how it is read, and which of its rows cannot be used."""
+"""The input of predict: find the file, read it, and report the rows that cannot be used."""
 
 import shutil
 import sys
@@ -24,14 +24,14 @@ from nlu.inference.rows import alternatives_of, either
 from nlu.inference.trained import Trained
 
 Problem = Callable[[Values], tuple[str, str] | None]
-"""says which field of a row cannot be used, and the rule that its value breaks"""
+"""returns the field of a row that cannot be used, and the rule that its value breaks, or None"""
 
 
 @contextmanager
 def found(path: str, file_format: str) -> Iterator[Path]:
-    """Give the file that `input` names; what stands on standard input is copied to a file first.
+    """Yield the file that `input` names; standard input is copied to a file first.
 
-    Raises UserError where the format of standard input is not said.
+    Raises UserError if the format of standard input is not given.
     """
     if path != STANDARD:
         yield Files(train=path).find("input", path)
@@ -47,9 +47,9 @@ def found(path: str, file_format: str) -> Iterator[Path]:
 
 
 def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
-    """Return the rows of a file, read as `input` says and otherwise as the run read its own.
+    """Return the rows of a file, read as `input` demands, and otherwise as the run read its own files.
 
-    Raises DataError where the file has no column for a text that the run reads.
+    Raises DataError if the file lacks a column for a text that the run reads.
     """
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty; give a file with rows")
@@ -68,10 +68,10 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
 
 
 def _dialect(data: Mapping[str, Any], file_format: str) -> Dialect:
-    """Return what separates the cells of a file: in the format of the run's own files, what separates theirs."""
+    """Return the dialect of a file: that of the run's own files if both have the same format."""
     separator, own = data.get("separator"), data.get("train")
     if separator is None:
-        # The run's own rows may come from a table of a database, which has no format of a file.
+        # The rows of the run may come from a table of MaxCompute, which is not a file.
         return Dialect()
     own_format = format_of(Path(own), data["format"]) if isinstance(own, str) else data["format"]
     return Dialect(separator if file_format == own_format else None)
@@ -81,7 +81,7 @@ def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialec
     alternatives = alternatives_of(trained)
     if file_format == "lines":
         if ("text",) not in alternatives:
-            raise DataError(f"{path}: lines hold one text each, but the run reads {either(alternatives)}; give a table")
+            raise DataError(f"{path}: each line is one text, but the run reads {either(alternatives)}; give a table")
         return {}
     if asked.fields:
         return _given(asked.fields, alternatives)
@@ -103,13 +103,13 @@ def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialec
                 and all(_is_there(column, names) for column in fields.values())
             ):
                 return fields
-    # Cells of a table hold no lists, so tokens cannot be advised there.
+    # The cells of a table cannot hold lists, so the advice must not ask for tokens.
     holds_lists = file_format not in ("csv", "tsv", "xlsx")
     roles = next((roles for roles in alternatives if holds_lists or "tokens" not in roles), alternatives[0])
     wanted = {role: trained_on.get(role, role) for role in roles}
     absent = [str(column) for column in wanted.values() if not _is_there(column, names)]
     raise DataError(
-        f"{path}: there is no column {absent[0]}, from which the run reads; the file has {names[:12]}; "
+        f"{path}: the column {absent[0]}, which the run reads, is missing; the file has {names[:12]}; "
         f"{hint(absent[0], names)}; set input.fields to e.g. "
         f"{{{', '.join(f'{role}: COLUMN' for role in roles)}}}"
     )
@@ -127,13 +127,17 @@ def _is_there(column: str | int, names: list[str]) -> bool:
 
 
 def require_usable(
-    source: Originals, problem: Problem, require_writable: Callable[[Original, str], None], *, may_skip: bool,
+    source: Originals,
+    problem: Problem,
+    require_writable: Callable[[Original, str], None],
+    *,
+    may_skip: bool,
     max_rows: int | None,
-) -> int:  # fmt: skip
-    """Look at every row once and return how many there are.
+) -> int:
+    """Read every row once and return the number of rows.
 
-    Raises DataError naming the rows that cannot be used, unless they may be left without a prediction, for a row that
-    the output cannot hold, and for a file without any.
+    Raises DataError for rows that cannot be used, unless `may_skip`, for a row that the output cannot hold, and for a
+    file without rows.
     """
     count, wrong = 0, 0
     listed: list[str] = []
@@ -148,18 +152,19 @@ def require_usable(
         if count == max_rows:
             break
     if not count:
-        raise DataError(f"{source.path} holds no row; give a file with rows")
+        raise DataError(f"{source.path} contains no rows; give a file with some")
     if wrong and not may_skip:
         summary = f"{wrong:,} of the {counted(count, 'row')} cannot be used, the first {len(listed)} are"
         raise DataError(
-            *listed, summary=summary if wrong > len(listed) else "",
-            remedy="mend these rows, or set on_bad_row=skip to leave their predictions empty",
-        )  # fmt: skip
+            *listed,
+            summary=summary if wrong > len(listed) else "",
+            remedy="correct these rows, or set on_bad_row=skip to leave their predictions empty",
+        )
     return count
 
 
 def bad_row(row: Row | BadRow, source: Originals, problem: Problem) -> BadRow | None:
-    """Return what is wrong with a row, or None; `problem` says it of values."""
+    """Return what is wrong with a row, or None."""
     if isinstance(row, BadRow):
         return row
     if (wrong := problem(row.values)) is None:

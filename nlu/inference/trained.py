@@ -1,4 +1,4 @@
-"""A trained run as something to use: its task, weights, labels and tokenizer, without its data."""
+"""A trained run without its data: task, weights, labels and tokenizer."""
 
 import json
 import tempfile
@@ -30,12 +30,12 @@ from nlu.tasks.task import Task
 from nlu.training.build import assemble
 
 AVERAGE = "average.safetensors"
-"""in `last`: what is scored in the place of the weights that are trained on"""
+"""the moving average in `last`, which is scored instead of the trained weights"""
 
 
 @dataclass
 class Trained:
-    """What predicts, and what is known of it."""
+    """A run that can predict."""
 
     located: Located
     config: Run
@@ -46,7 +46,7 @@ class Trained:
     layout: Layout
     tokenizer: Tokenizer
     decided: dict[str, float]
-    """metrics of the run's first evaluation set, from which a task takes its threshold; {} where nothing is known"""
+    """metrics of the run's first evaluation set, with the threshold of its task; {} if it was not evaluated"""
 
     @property
     def labels(self) -> list[str]:
@@ -54,34 +54,34 @@ class Trained:
 
     @cached_property
     def kind(self) -> Kind:
-        """The kind of the records that it predicts."""
+        """The kind of its records."""
         return kind_named(self.task.kind, self.config.trusted_packages)
 
     def without_adapter(self) -> "Trained":
-        """Return the run with its adapter merged into its weights, as exports hold it; itself where it has none."""
+        """Return the run with its adapter merged into its weights, for exports; itself if it has no adapter."""
         return self if self.config.adapter[TARGET] == NO_ADAPTER else load_trained(self.located, merged=True)
 
 
 def load_trained(located: Located, *, merged: bool = False) -> Trained:
-    """Load a checkpoint; `merged` into the model without its adapter, which computes the same but for rounding.
+    """Load a checkpoint. With `merged`, its adapter is merged into the weights, which computes the same up to rounding.
 
-    Raises CheckpointError where something of it is missing or fits no model of its run.
+    Raises CheckpointError if a part is missing or does not fit the model of the run.
     """
     config = config_of(located.run_dir)
-    with _standing_still(located) as checkpoint:
+    with _fixed_copy(located) as checkpoint:
         return _loaded(located, config, checkpoint, merged)
 
 
 @contextmanager
-def _standing_still(located: Located) -> Iterator[Path]:
-    """Yield a checkpoint that does not change: a copy for a run that still trains, since it may rename checkpoints."""
+def _fixed_copy(located: Located) -> Iterator[Path]:
+    """Yield a checkpoint that does not change: for a run that is still training, which may rename them, a copy."""
     if (located.run_dir / "result.json").is_file():
         yield located.checkpoint
         return
     with tempfile.TemporaryDirectory(prefix="nlu-checkpoint-") as folder:
         copy = Path(folder) / located.checkpoint.name
         if not copy_whole(located.checkpoint, copy):
-            raise CheckpointError(f"{located.checkpoint} is gone by now; name a checkpoint that is there")
+            raise CheckpointError(f"{located.checkpoint} has been removed; name another checkpoint")
         yield copy
 
 
@@ -89,17 +89,16 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
     known = json.loads((checkpoint / LABELS).read_text(encoding="utf-8"))
     if "target" not in known:
         raise CheckpointError(
-            f"{located.checkpoint} was saved by an earlier version, which did not keep what its labels mean; train it "
-            "again"
+            f"{located.checkpoint} was saved by an earlier version, without the meaning of its labels; train it again"
         )
     trusted = config.trusted_packages
     target_class: Any = import_target(known["target"][TARGET], trusted)
     target: Target = target_class.from_meta(known["target"]["meta"])
-    # What a loss takes from the training set, such as weights of classes, plays no part in predicting.
+    # A loss may need the training set, for example to weigh classes; predicting does not need that.
     task: Task = build(config.task, build(config.loss, trusted=trusted), target, trusted=trusted)
     tokenizer = load_tokenizer(checkpoint, None)
     if tokenizer is None:
-        raise CheckpointError(f"{located.checkpoint} has lost its tokenizer; give another checkpoint of the run")
+        raise CheckpointError(f"{located.checkpoint} lacks its tokenizer; give another checkpoint of the run")
     source = open_pretrained(str(checkpoint), "run")
     model = assemble(config, task, target, known["layout"], tokenizer.vocab_size, source)
     tensors = {**source.tensors(), **_average(checkpoint, located.checkpoint)}
@@ -113,30 +112,34 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
     decided = decided_at(checkpoint)
     if "threshold" in task.metrics and decided.get("threshold") is None:
         raise CheckpointError(
-            f"{located.checkpoint} was saved before the run had evaluated once, so that its threshold is not known; "
-            "wait for an evaluation, or name another checkpoint"
+            f"{located.checkpoint} was saved before the first evaluation of the run, which sets its threshold; wait "
+            "for an evaluation, or name another checkpoint"
         )
     return Trained(located, config, task, model, target, LAYOUTS[known["layout"]], tokenizer, decided)
 
 
 def config_of(run_dir: Path) -> Run:
-    """Return the configuration of a run, whose model takes its sizes from the checkpoint. Raises DataError where it is
-    damaged."""
+    """Return the configuration of a run, with a model that takes its sizes from the checkpoint.
+
+    Raises DataError if it is damaged.
+    """
     run = Run.of(saved_config(run_dir))
-    # These say how the encoder began, which the checkpoint has left behind.
+    # These keys name the initial weights, which the checkpoint replaces.
     begun = {"pretrained": "the run's own checkpoint", "random_weights": False}
     return replace(run, model={key: begun.get(key, value) for key, value in run.model.items()})
 
 
 def decided_at(checkpoint: Path) -> dict[str, float]:
-    """Return the metrics of the run's first evaluation set at the evaluation that a checkpoint was saved at."""
+    """Return the metrics of the run's first evaluation set when a checkpoint was saved."""
     metrics, _ = scores_at(checkpoint)
     return next(iter(metrics.values()), {})
 
 
 def scores_at(checkpoint: Path) -> tuple[dict[str, dict[str, float]], bool]:
-    """Return the scores that a checkpoint was saved with, by set and name, and whether they are of its own weights:
-    those of `last` may have been trained on since."""
+    """Return the scores saved with a checkpoint, by set and name, and whether its weights have these scores.
+
+    The weights of `last` may have been trained since the last evaluation.
+    """
     if (checkpoint / SCORE).is_file():
         return json.loads((checkpoint / SCORE).read_text(encoding="utf-8"))["metrics"], True
     state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]
@@ -144,10 +147,9 @@ def scores_at(checkpoint: Path) -> tuple[dict[str, dict[str, float]], bool]:
 
 
 def _average(checkpoint: Path, shown: Path) -> dict[str, Tensor]:
-    """Return the moving average of a checkpoint, {} where it has none.
+    """Return the moving average of a checkpoint, {} if it has none.
 
-    Raises CheckpointError where it was saved with one that is missing now: the weights of its last step would predict
-    something else.
+    Raises CheckpointError if its file is missing: the weights of the last step would predict something else.
     """
     if (checkpoint / AVERAGE).is_file():
         return load_file(checkpoint / AVERAGE)

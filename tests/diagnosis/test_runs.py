@@ -225,7 +225,7 @@ def test_a_run_that_failed_before_it_had_a_checkpoint_is_told_and_not_refused(ru
         log.write("2026-01-01T00:00:00+0000 ERROR the disk is full\n")
     found = checks(run)
     assert found["state"].mark == "broken" and found["state"].says == "failed: the disk is full"
-    assert found["checkpoint"].mark == "broken" and "has no checkpoint best" in found["checkpoint"].says
+    assert found["checkpoint"].mark == "broken" and "lacks a checkpoint best" in found["checkpoint"].says
 
 
 def test_a_state_that_lacks_what_is_read_from_it_is_told(run: Path) -> None:

@@ -115,7 +115,7 @@ def test_another_label_may_be_asked_for_and_an_unknown_one_is_refused(tmp_path: 
     loaded = run_of("classify", tmp_path)
     bad, good = (explain(loaded.predictor, {"text": "a b"}, label, None) for label in ("bad", "good"))
     assert bad.score == pytest.approx(-good.score, abs=1e-5)
-    with pytest.raises(DataError, match="label is goood, which the run does not know; nearest: good"):
+    with pytest.raises(DataError, match="label is goood, which is not a label of the run; nearest: good"):
         explain(loaded.predictor, {"text": "a b"}, "goood", None)
 
 

@@ -109,7 +109,7 @@ def test_what_has_no_mean_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     asked = (f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.jsonl")
     for more, words in (
         ("logits=true", "the mean of several runs has none"),
-        ("scores=false", "predictions have no mean; name one"),
+        ("scores=false", "predictions cannot be averaged; name one"),
     ):
         predict(*asked, more, status=2)
         assert words in " ".join(capsys.readouterr().err.split())

@@ -32,7 +32,7 @@ def test_every_kind_scores_new_rows_as_its_own_to_the_bit(name: str, tmp_path: P
     run = trained(TASKS[name], tmp_path)
     recorded = result(run)["metrics"]["dev"]
     evaluate(f"run={run}", "compare=true", "resamples=0", "trainer.eval_batch_size=3")
-    assert "the scores of dev are equal to the bit" in capsys.readouterr().err
+    assert "the scores of dev equal the recorded ones" in capsys.readouterr().err
     (tmp_path / "dev.jsonl").rename(tmp_path / "new.jsonl")
     (tmp_path / "train.jsonl").unlink()
     evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", f"out={tmp_path}/out", "resamples=20")
@@ -151,7 +151,7 @@ def test_the_weights_that_a_configuration_starts_from_are_scored(tmp_path: Path,
         (["data.test=IN", "group_by=queries"], ["queries"]),
         (["data.test=DIR/absent.jsonl"], ["absent.jsonl"]),
         (["data.test=IN", "data.fields={text: nope, label: label}"], ["lacks this field"]),
-        (["checkpoint=best-9"], ["no checkpoint best-9"]),
+        (["checkpoint=best-9"], ["lacks a checkpoint best-9"]),
         (["data.test=null"], ["nothing to score"]),
         (["data.test=IN", "classes=[great]", "out=DIR/out"], ["classes names great"]),
         (["data.test=IN", "group_by=queries", "out=DIR/out"], ["group_by"]),
@@ -204,7 +204,7 @@ def test_scores_are_compared_only_where_the_weights_are_those_that_were_scored(t
     path.write_text(json.dumps(saved))
     capsys.readouterr()
     evaluate(f"run={run}", "compare=true", "checkpoint=last", "resamples=0", status=2)
-    assert "recorded no scores of its checkpoint last" in capsys.readouterr().err
+    assert "recorded no scores for its checkpoint last" in capsys.readouterr().err
 
 
 def test_intervals_of_retrieval_are_those_of_queries_drawn_again(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_intervals_of_retrieval_are_those_of_queries_drawn_again(tmp_path: Path)
 def test_rows_that_are_left_out_are_counted_aloud(run: Path, tmp_path: Path, capsys: Any) -> None:
     write(tmp_path / "new.jsonl", [{"text": "a", "label": "good"}, {"text": "b", "label": "ugly"}])
     evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", "data.on_bad_row=skip", "resamples=0")
-    assert "test: 1 row that cannot be used left out" in capsys.readouterr().err
+    assert "test: left out 1 row that cannot be used" in capsys.readouterr().err
 
 
 def test_rows_that_the_run_was_trained_on_are_told(run: Path, tmp_path: Path, capsys: Any) -> None:

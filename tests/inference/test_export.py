@@ -268,7 +268,7 @@ def test_the_table_of_an_export_has_a_line_for_each_and_says_what_decides(capsys
         ["onnx", "40", "1.2e-06", "97.50%", "-", "5.1", "0.500", "2,432"],
         ["sentence_transformers", "40", "1.2e-06", "-", "0.5000", "5.1", "0.500", "2,432"],
     ]
-    assert said == "onnx: the largest logit; docs/exporting.md says where that differs from the run"
+    assert said == "onnx: the largest logit; docs/exporting.md explains the differences from the run"
 
 
 def test_the_formats_that_may_be_asked_for_are_those_that_are_written() -> None:
@@ -316,6 +316,6 @@ def test_a_mistyped_format_and_a_folder_that_exists_are_refused(tmp_path: Path, 
 def test_no_format_and_a_refusal_leave_no_folder(tmp_path: Path, capsys: Any) -> None:
     run = trained(TASKS["tag with a CRF"], tmp_path)
     export(f"run={run}", "format=[]", f"out={tmp_path}/deep/er/out", status=2)
-    assert "nothing to export" in capsys.readouterr().err
+    assert "format is []; set it to some of" in capsys.readouterr().err
     export(f"run={run}", "format=huggingface", f"out={tmp_path}/deep/er/out", status=2)
     assert not (tmp_path / "deep").exists()

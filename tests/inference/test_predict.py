@@ -269,16 +269,16 @@ def test_the_command_itself_writes_what_the_tests_find_in_its_parts(run: Path, t
 @pytest.mark.parametrize(
     ("orders", "words"),
     [
-        (["output=OUT/out.xyz"], ["'.xyz' tells no format", ".csv"]),
+        (["output=OUT/out.xyz"], ["unknown suffix '.xyz'", ".csv"]),
         (["output=IN"], ["exists; nothing was written"]),
-        (["output=OUT/no/out.csv"], ["there is no folder"]),
+        (["output=OUT/no/out.csv"], ["no does not exist"]),
         (["output=OUT/o.csv", "input=OUT/absent.csv"], ["no file here"]),
         (["output=OUT/o.csv", "input.fields={text: texts}"], ["is 'texts', but the header has", "nearest: text"]),
         (["output=OUT/o.csv", "input.fields={label: text}"], ["the run reads text"]),
         (["output=OUT/o.csv", "input.separator=ab"], ["input.separator is 'ab' but must be one character"]),
-        (["output=OUT/o.csv", "checkpoint=best-7"], ["no checkpoint best-7", "best-1, best-2, last"]),
-        (["output=OUT/o.csv", "checkpoint=OUT"], ["is no checkpoint"]),
-        (["output=OUT/o.csv", "run=ABOVE"], ["holds no config.yaml", "run: name one"]),
+        (["output=OUT/o.csv", "checkpoint=best-7"], ["lacks a checkpoint best-7", "best-1, best-2, last"]),
+        (["output=OUT/o.csv", "checkpoint=OUT"], ["is not a checkpoint"]),
+        (["output=OUT/o.csv", "run=ABOVE"], ["lacks the config.yaml", "run: name one"]),
         (["output=OUT/o.csv", "run=OUT/absent"], ["is no folder here"]),
         (["output=OUT/o.csv", "input=-"], ["set input.format"]),
         (["output=OUT/o.conll"], ["the input has none"]),
@@ -380,7 +380,7 @@ def test_pieces_are_used_only_where_all_that_their_bytes_depend_on_is_the_same(
 
     def refused(key: str, *more: str) -> None:
         predict(*order, *more, status=2)
-        assert f"which was begun with other settings ({key} differ)" in capsys.readouterr().err
+        assert f"which was started with other settings ({key} differ)" in capsys.readouterr().err
 
     for key, override in overrides.items():
         refused(key, override)

@@ -117,11 +117,11 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        ({"row": "a", "label": "goood"}, "label is goood, which the run does not know; nearest: good"),
+        ({"row": "a", "label": "goood"}, "label is goood, which is not a label of the run; nearest: good"),
         ({"row": "a", "label": 3}, "label is 3 but must be a text"),
-        ({"row": "a", "label": "\ud800"}, "label is \\ud800, which the run does not know"),
-        ({"row": "a", "label": "x" * 7000}, "which the run does not know"),
-        ({"row": "a", "span": [0, 1]}, "span is given, but this run finds no spans"),
+        ({"row": "a", "label": "\ud800"}, "label is \\ud800, which is not a label of the run"),
+        ({"row": "a", "label": "x" * 7000}, "which is not a label of the run"),
+        ({"row": "a", "span": [0, 1]}, "span is set, but this run does not predict spans"),
         ({"row": "a", "span": [1]}, "span is [1] but must be the first and the last unit"),
         ({"row": "a", "mistakes": 21}, "mistakes is 21 but must be a whole number from 0 to 20"),
     ],
@@ -239,7 +239,7 @@ def test_a_port_in_use_and_a_folder_that_is_no_run_are_refused(run: Path, tmp_pa
         refused = command(run, f"port={other.getsockname()[1]}")
     assert refused.returncode == 2 and "cannot be used at 127.0.0.1 (Address already in use)" in refused.stderr
     refused = command(tmp_path)
-    assert refused.returncode == 2 and "which holds no config.yaml of a run" in refused.stderr
+    assert refused.returncode == 2 and "which lacks the config.yaml of a run" in refused.stderr
 
 
 def command(run: Path, *overrides: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""A trained run in the formats of others: what each is written by, and read back by.
+"""The formats to which a trained run can be exported: how each is written, and read back.
 
 Axes: N texts, T tokens of the longest of them, C outputs, D width, M rows of pooled vectors.
 """

@@ -1,4 +1,4 @@
-"""An export read back and held against the run: its tokens, its logits, what is decided by them, its times.
+"""Read an export back and compare it with the run: tokens, logits, decisions and times.
 
 Axes: N texts, T tokens of the longest, C outputs, D width.
 """
@@ -33,30 +33,28 @@ TEXTS = ("text", "text_a", "text_b", "tokens")
 
 @dataclass
 class Checked:
-    """What came of reading an export back."""
+    """The comparison of an export with the run."""
 
     format: str
     decided_by: str
-    """what made the predictions that are compared"""
+    """the rule or program that decides about rows"""
     rows: int
     largest_difference: float
-    """between its logits and the run's, over all rows"""
+    """the largest difference between the logits of the export and of the run"""
     same: float | None
-    """share of rows for which its user gets the run's prediction; None where what decides in the run is not exported"""
+    """the share of rows with the same prediction; None if the decision of the run is not exported"""
     accuracy: float | None
-    """of its predictions on these rows, where they are classes"""
+    """the accuracy of the export on these rows, if it predicts classes"""
     size_mb: float
     latency_1_ms: float
     latency_32_ms: float
 
 
 def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], run: Trained | None = None) -> Checked:
-    """Read an export back and compare it with the run: the tokens of its tokenizer, its logits, what is decided.
+    """Read an export back and compare its tokens, logits and decisions with those of the run.
 
-    `trained` is what was exported; `run` the same with its adapter, null where it has none.
-
-    Raises UserError where its tokenizer gives other tokens, or its logits are farther from the run's than the format's
-    tolerance: it would be another model.
+    `trained` is the exported model; `run` is the same with its adapter, None if it has none. Raises UserError if the
+    tokens differ, or if the difference of the logits exceeds the tolerance of the format.
     """
     compute = chosen.read(folder, trained)
     if chosen.name == SENTENCES:
@@ -68,7 +66,7 @@ def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], r
     _require_same_tokens(trained, chosen.tokenizer(folder), rows)
     for batch in _batches(rows, CHECK_BATCH):
         own = _own_logits(trained, predictor, batch)
-        # Exports compute in fp32, so they are not compared with what bf16 rounds in the run.
+        # Exports compute in fp32, so they are compared with the run in fp32, without the rounding of bf16.
         in_fp32 = own if exact is predictor else _own_logits(trained, exact, batch)
         theirs = _rows_of_logits(compute(inputs_of(trained, predictor, batch)), trained, predictor, batch)
         _require_close(chosen, trained, batch, in_fp32, theirs)
@@ -86,7 +84,7 @@ def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], r
 
 
 def check_run(trained: Trained, rows: Sequence[Row]) -> Checked:
-    """Return the same of the run itself."""
+    """Return size, accuracy and times of the run itself."""
     predictor = Predictor(trained, torch.device("cpu"), batch_size=CHECK_BATCH)
     size_mb = sum(path.stat().st_size for path in trained.located.checkpoint.glob("model.safetensors")) / 1e6
     encoded = [predictor.encode(batch) for batch in _timed_rows(rows)]
@@ -99,7 +97,7 @@ def check_run(trained: Trained, rows: Sequence[Row]) -> Checked:
 
 
 def _in_fp32(predictor: Predictor) -> Predictor:
-    """Return what computes the run in fp32, which is the predictor itself where the run was trained so."""
+    """Return a predictor that computes in fp32; the given one if it already does."""
     if getattr(predictor.precision, "dtype", None) == "float32":
         return predictor
     exact = Predictor(predictor.trained, predictor.device, batch_size=predictor.batch_size)
@@ -108,7 +106,7 @@ def _in_fp32(predictor: Predictor) -> Predictor:
 
 
 def _difference(own: np.ndarray, theirs: np.ndarray) -> float:
-    """Return the largest difference of the logits of a row; infinite where one of them is NaN."""
+    """Return the largest difference of the logits of a row; infinite if one of them is NaN."""
     largest = float(np.abs(own - theirs).max(initial=0.0))
     return float("inf") if np.isnan(largest) else largest
 
@@ -116,22 +114,22 @@ def _difference(own: np.ndarray, theirs: np.ndarray) -> float:
 def _require_close(
     chosen: Format, trained: Trained, rows: Sequence[Row], own: Sequence[np.ndarray], theirs: Sequence[np.ndarray]
 ) -> None:
-    """Raise UserError for a row whose logits are farther from those of the run in fp32 than rounding explains."""
+    """Raise UserError for a row whose logits differ from those of the run in fp32 by more than rounding explains."""
     target: Any = trained.target
-    # A number is learned in units of its spread.
+    # Numbers are learned in units of their standard deviation.
     unit = float(target.sd) if target.kind == "number" else 1.0
     for row, mine, other in zip(rows, own, theirs, strict=True):
         shown = repr(next(row[name] for name in TEXTS if name in row))[:60]
         if not np.isfinite(mine).all():
             raise UserError(
-                f"{trained.located.checkpoint} itself gives {shown} logits that are no numbers, such as "
-                f"{mine[~np.isfinite(mine)][0]}, so no export of it can be checked; give another checkpoint"
+                f"{trained.located.checkpoint} itself gives logits that are not finite for {shown}, such as "
+                f"{mine[~np.isfinite(mine)][0]}, so its exports cannot be checked; give another checkpoint"
             )
         allowed = chosen.tolerance * max(unit, float(np.abs(mine).max(initial=0.0)))
         if not (difference := _difference(mine, other)) <= allowed:
             raise UserError(
-                f"format is {chosen.name}, but its logits of {shown} differ from the run's by {difference:.3g}, more "
-                f"than {allowed:.3g}, which rounding explains, so nothing was written; {chosen.beyond}"
+                f"format is {chosen.name}, but its logits for {shown} differ from the run by {difference:.3g}, more "
+                f"than the tolerance of {allowed:.3g}, so nothing was written; {chosen.beyond}"
             )
 
 
@@ -140,7 +138,7 @@ def _has_accuracy(trained: Trained) -> bool:
 
 
 def inputs_of(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> Inputs:
-    """Return the padded inputs of rows; where texts are encoded apart, all first texts before all second ones."""
+    """Return the padded inputs of rows; if texts are encoded separately, all first texts before all second ones."""
     pad = trained.tokenizer.backend.token_to_id("[PAD]") or 0
     if trained.layout.name != "sides":
         return padded_inputs(predictor.encode(rows), pad)
@@ -149,9 +147,9 @@ def inputs_of(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> In
 
 
 def _own_logits(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> list[np.ndarray]:
-    """Return what an export should return for rows, as `own_linear` changes it."""
+    """Return the logits that an export should return for rows, with the changes of `own_linear`."""
     if trained.layout.name == "sides":
-        # What an exported encoder gives are vectors; a head over them is not part of it.
+        # Only the encoder is exported, so its vectors are compared.
         return [np.array([cosine]) for cosine in predictor.cosines(rows)]
     found = predictor.predict(predictor.encode(rows), with_logits=True)
     logits = [np.array(one["logits"]) for one in found]
@@ -166,7 +164,7 @@ def _own_logits(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> 
 
 
 def _rows_of_logits(found: np.ndarray, trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> list[np.ndarray]:
-    """Return the logits of each row; of a tagger those of the first token of each unit."""
+    """Return the logits of each row; for a tagger, those of the first token of each unit."""
     if trained.target.kind != "tags":
         return list(found)
     encoded = predictor.encode(rows)
@@ -186,7 +184,7 @@ def _cosines(vectors: Compute) -> Compute:
 
 
 def _require_same_tokens(trained: Trained, tokenizer: Any, rows: Sequence[Row]) -> None:
-    """Hold the exported tokenizer against the run's; of a tagger, whose units come apart already, nothing is held."""
+    """Raise UserError if the exported tokenizer gives other tokens; not for taggers, which split texts before."""
     if trained.layout.name == "units":
         return
     max_len = trained.config.data["max_len"]
@@ -195,16 +193,16 @@ def _require_same_tokens(trained: Trained, tokenizer: Any, rows: Sequence[Row]) 
         if trained.layout.name == "pair":
             encoded = encode_pair(trained.tokenizer, texts[:1], texts[1:], max_len)
         else:
-            # Of two texts that are encoded apart the first stands for both.
+            # If both texts are encoded separately, comparing the first one is enough.
             texts = texts[:1]
             encoded = encode_single(trained.tokenizer, texts, max_len)
         theirs = tokenizer(*texts, verbose=False)
         own = {name: values[0].tolist() for name, values in padded_inputs(encoded, pad=0).items()}
-        # A longer text is cut, by each in its own way.
+        # Both cut long texts, in different ways.
         if not encoded.cut_N[0] and {name: list(theirs[name]) for name in own} != own:
             raise UserError(
-                f"the exported tokenizer gives {texts[0]!r} other tokens than the run's: {dict(theirs)} and {own}; "
-                "tell us, with the tokenizer of the run"
+                f"the exported tokenizer and that of the run give different tokens for {texts[0]!r}: {dict(theirs)} "
+                f"and {own}; please report it, with the tokenizer of the run"
             )
 
 
@@ -222,7 +220,7 @@ def _timed(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> list[
 
 
 def _latency_ms(work: Callable[[], object]) -> float:
-    """Return the median time of a call, from those of TIMED_S seconds, at least three."""
+    """Return the median time of at least three calls, measured for TIMED_S seconds."""
     work()
     times: list[float] = []
     while sum(times) < TIMED_S or len(times) < 3:

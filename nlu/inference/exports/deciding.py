@@ -1,7 +1,7 @@
-"""What a run decides about rows, and what is decided by whoever loads its export.
+"""The decisions of a run about rows, and those of the user of its export.
 
-Pipelines of transformers decide about the rows of a folder that transformers loads. Other formats give logits, and
-docs/exporting.md says what to make of them. Axes: N rows.
+For a folder that transformers loads, these are the decisions of a pipeline of transformers. Other formats give logits,
+and docs/exporting.md has the rule for them. Axes: N rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,24 +18,24 @@ from nlu.metrics.spans import Span, in_characters, spans_of
 
 Row = dict[str, Any]
 Compute = Callable[[Inputs], np.ndarray]
-"""logits of padded inputs; of sentence_transformers vectors"""
+"""returns the logits of padded inputs; for sentence_transformers, the vectors"""
 Decision = str | list[str] | list[Span] | float | None
-"""a class, the labels of a set, spans, or a number; None where an export does not decide what the run decides"""
+"""a class, the labels of a set, spans, or a number; None if an export does not make the decision of the run"""
 Decide = Callable[[Sequence[Row], Sequence[np.ndarray]], list[Decision]]
-"""the decisions about rows, from their texts and their logits"""
+"""returns the decisions about rows, given their texts and logits"""
 CLOSE = 1e-3
-"""numbers that differ by less, relative to the larger one or to 1, count as the same prediction"""
+"""numbers with a smaller difference, relative to the larger one or to 1, are the same prediction"""
 PIPELINE_BATCH = 32
 
 
 def of_run(found: Sequence[dict[str, Any]], trained: Trained) -> list[Decision]:
-    """Return what the run's own predictions say."""
+    """Return the decisions in the predictions of the run."""
     key = {"tags": "spans", "pairs": "similarity"}.get(_kind(trained), "prediction")
     return [None if _kind(trained) == "vectors" else one[key] for one in found]
 
 
 def is_same(one: Decision, other: Decision) -> bool:
-    """Whether two decisions are the same, numbers to three digits."""
+    """Whether two decisions are equal, numbers to three digits."""
     if isinstance(one, float) and isinstance(other, float):
         return abs(one - other) <= CLOSE * max(1.0, abs(one), abs(other))
     return one == other
@@ -44,8 +44,9 @@ def is_same(one: Decision, other: Decision) -> bool:
 def by_rule(trained: Trained, folder: Path) -> Decide:
     """Return the rule of docs/exporting.md for logits.
 
-    It takes the class of the largest logit, the labels whose sigmoid reaches the run's threshold, or the number. Of a
-    tagger it takes the largest of each unit and reads these as BIO tags, of a text as spans of its characters.
+    It takes the class of the largest logit, the labels whose sigmoid reaches the threshold of the run, or the number.
+    For a tagger, it takes the largest logit of each unit and reads them as BIO tags; the spans of a text are in
+    characters.
     """
     kind, names = _kind(trained), trained.labels
 
@@ -65,15 +66,17 @@ def by_rule(trained: Trained, folder: Path) -> Decide:
 
 
 def by_pipeline(trained: Trained, folder: Path) -> Decide:
-    """Return the decisions of the pipelines of transformers over a folder: text-classification, with the run's
-    threshold where several labels may apply, and token-classification, which groups by the first token of a word."""
+    """Return the decisions of a pipeline of transformers.
+
+    It is text-classification, with the threshold of the run if several labels may apply, or token-classification, which
+    takes the first token of each word.
+    """
     from transformers import pipeline
 
     kind, is_tagger = _kind(trained), trained.target.kind == "tags"
-    compute: Any = pipeline(
-        "token-classification" if is_tagger else "text-classification", model=str(folder), device="cpu",
-        batch_size=PIPELINE_BATCH,
-    )  # fmt: skip
+    name = "token-classification" if is_tagger else "text-classification"
+    # The overloads of `pipeline` have one type of result for each name.
+    compute: Any = pipeline(name, model=str(folder), device="cpu", batch_size=PIPELINE_BATCH)
 
     def texts(rows: Sequence[Row], logits_N: Sequence[np.ndarray]) -> list[Decision]:
         given = [
@@ -96,7 +99,7 @@ def by_pipeline(trained: Trained, folder: Path) -> Decide:
             words = {"is_split_into_words": True} if "tokens" in row else {}
             text = [row["tokens"]] if words else row["text"]
             found = compute(text, aggregation_strategy="first", **words)
-            # Of a list of rows it gives a list, of one row too.
+            # For a list of rows, even of one row, it returns a list.
             decided.append(_in_units(row, found[0] if words else found))
         return decided
 
@@ -104,7 +107,7 @@ def by_pipeline(trained: Trained, folder: Path) -> Decide:
 
 
 def _kind(trained: Trained) -> str:
-    """Return what the logits of an export say; of two texts that are encoded apart they are their cosine."""
+    """Return the meaning of the logits of an export; for texts that are encoded separately, they are cosines."""
     if trained.layout.name != "sides":
         return trained.target.kind
     if isinstance(trained.kind, SimilarityKind):
@@ -114,14 +117,16 @@ def _kind(trained: Trained) -> str:
 
 
 def _reaching(trained: Trained, probabilities: dict[str, float]) -> list[str]:
-    # As the run compares them.
+    # The run compares in float32.
     at_least = np.float32(trained.decided["threshold"])
     return [name for name in trained.labels if np.float32(probabilities[name]) >= at_least]
 
 
 def _in_units(row: Row, found: Sequence[dict[str, Any]]) -> list[Span]:
-    """Return entities, which are told by characters, as spans of units; where one begins or ends within a unit, as a
-    span that no run predicts."""
+    """Return entities, whose places are characters, as spans of units.
+
+    An entity that begins or ends within a unit becomes a span that differs from any prediction of a run.
+    """
     firsts, ends = zip(*_places(row), strict=True)
     return [
         (_at(firsts, one["start"]), _at(ends, one["end"]), one["entity_group"])
@@ -134,8 +139,7 @@ def _at(places: Sequence[int], place: int) -> int:
 
 
 def _places(row: Row) -> Iterator[tuple[int, int]]:
-    """Yield where each unit begins and ends in the text that a pipeline sees: words with a space between them, or
-    letters."""
+    """Yield begin and end of each unit in the text that a pipeline sees: words separated by spaces, or characters."""
     start = 0
     for unit in row["tokens"] if "tokens" in row else row["text"]:
         yield start, start + len(unit)

@@ -1,4 +1,4 @@
-"""Every format: what writes it, what reads it back, and what it needs to be installed. Axes: N texts, C outputs."""
+"""The formats: functions that write and read each, and the packages that it needs. Axes: N texts, C outputs."""
 
 import importlib.util
 import inspect
@@ -23,7 +23,7 @@ EXTRAS = {"transformers": "hf", "onnx": "onnx", "onnxscript": "onnx", "onnxrunti
 MODEL = {"onnx": "model.onnx", "onnx-int8": "model.int8.onnx", "torchscript": "model.pt", "torch_export": "model.pt2"}
 
 INT8_TOLERANCE = 0.5
-"""What weights in eight bits may change: as a rule a tenth of the largest logit, of random logits a third."""
+"""the tolerance for weights in 8 bits: usually they change a tenth of the largest logit, with random logits a third"""
 
 
 def _auto_tokenizer(folder: Path) -> Any:
@@ -34,26 +34,26 @@ def _auto_tokenizer(folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class Format:
-    """One format."""
+    """A format of exports."""
 
     name: str
     needs: tuple[str, ...]
-    """packages"""
+    """the packages that must be installed"""
     write: Callable[[Trained, Path], None]
     read: Callable[[Path, Trained], Compute]
     tokenizer: Callable[[Path], Any] = _auto_tokenizer
-    """what splits texts there"""
+    """returns the tokenizer of an export"""
     decide: Callable[[Trained, Path], Decide] = by_rule
     decided_by: str = "decided by the rule for its logits"
-    """the same in words"""
+    """`decide` in words"""
     tolerance: float = 1e-3
-    """how far its logits may be from those of the run in fp32, relative to the largest of a row, or to 1"""
-    beyond: str = "tell us, with the versions that nlu.doctor prints, and export it in another format"
-    """what to do about logits that are farther away"""
+    """the largest difference of its logits from those of the run in fp32, relative to the largest of a row, or to 1"""
+    beyond: str = "please report it, with the versions that nlu.doctor prints, and export it in another format"
+    """the remedy for a larger difference"""
 
 
 def require_packages(chosen: Format) -> None:
-    """Raise UserError naming the command that installs what a format needs and what is not there."""
+    """Raise UserError for missing packages of a format, with the command that installs them."""
     absent = [name for name in chosen.needs if importlib.util.find_spec(name) is None]
     if absent:
         extras = ",".join(dict.fromkeys(EXTRAS[name] for name in absent))
@@ -88,7 +88,7 @@ def _read_torchscript(folder: Path, trained: Trained) -> Compute:
 
 def _write_torch_export(trained: Trained, folder: Path) -> None:
     if shutil.which(os.environ.get("CXX", "g++")) is None:
-        raise UserError("format is torch_export, which is compiled, but there is no C++ compiler (g++); install one")
+        raise UserError("format is torch_export, which needs a C++ compiler (g++); install one")
     program = torch.export.export(Padded(trained, "torch_export"), _example(trained), dynamic_shapes=_shapes())
     torch._inductor.aoti_compile_and_package(program, package_path=str(folder / MODEL["torch_export"]))
     huggingface.tokenizer_of(trained).save_pretrained(folder)
@@ -155,7 +155,7 @@ FORMATS = {
             _write_int8,
             _read_onnx("onnx-int8"),
             tolerance=INT8_TOLERANCE,
-            beyond="eight bits are too few for these weights: export it as onnx",
+            beyond="8 bits are too few for these weights: export it as onnx",
         ),
         Format("torch_export", ("transformers",), _write_torch_export, _read_torch_export),
         Format("torchscript", ("transformers",), _write_torchscript, _read_torchscript),
@@ -177,7 +177,7 @@ FORMATS = {
 
 
 def _example(trained: Trained) -> tuple[torch.Tensor, ...]:
-    """Return inputs that show a format which shapes there are: two texts, the second one shorter."""
+    """Return example inputs for tracing: two texts, the second one shorter."""
     ids_NT = torch.full((2, 9), trained.tokenizer.unknown_id)
     mask_NT = torch.ones_like(ids_NT)
     mask_NT[1, 6:] = 0

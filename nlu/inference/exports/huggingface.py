@@ -1,11 +1,11 @@
-"""A folder that AutoModelFor... of transformers loads, with tokenizer and labels, without code of ours.
+"""A folder that AutoModelFor... of transformers loads, with tokenizer and labels, without code of this package.
 
-What a run computes is written as a model that transformers has:
+Each run is written as a model that transformers has:
 
 - tags: ElectraForTokenClassification;
-- a text by its first token: ElectraForSequenceClassification. Its head computes gelu(W h + b) before its last layer;
-  since gelu(z) - gelu(-z) = z, the rows z and -z of W give the run's own linear layer back, exactly but for rounding;
-- a text by BERT's pooler: BertForSequenceClassification.
+- a text by its first token: ElectraForSequenceClassification. Its head computes gelu(W h + b) before the last layer.
+  Since gelu(z) - gelu(-z) = z, rows z and -z in W give the linear layer of the run, up to rounding;
+- a text by the pooler of BERT: BertForSequenceClassification.
 
 Axes: C outputs, D width.
 """
@@ -40,7 +40,7 @@ PROBLEMS = {"classes": "single_label_classification", "label_set": "multi_label_
 
 
 def write(trained: Trained, folder: Path) -> None:
-    """Write model, tokenizer and labels. Raises UserError where transformers has no such model."""
+    """Write model, tokenizer and labels. Raises UserError if transformers lacks such a model."""
     model_of(trained).save_pretrained(folder)
     tokenizer_of(trained).save_pretrained(folder)
 
@@ -52,7 +52,7 @@ def model_of(trained: Trained) -> Any:
     labels: dict[str, Any] = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
     is_tagging, theirs = trained.target.kind == "tags", trained.model.backbone
     if not is_tagging:
-        # With loss=bce each class has a probability by itself, as of several labels.
+        # With loss=bce each class has its own probability, as with several labels.
         is_by_class = isinstance(getattr(trained.task, "loss", None), Bce)
         labels["problem_type"] = PROBLEMS["label_set" if is_by_class else trained.target.kind]
     if isinstance(theirs, HuggingFace):
@@ -85,8 +85,8 @@ def _by_first_token(trained: Trained, backbone: Bert, linear: nn.Linear, labels:
     outputs, width = linear.out_features, linear.in_features
     if 2 * outputs > width:
         raise UserError(
-            f"format is {FORMAT}, but {outputs} outputs are more than half of the width {width}, which is as many as "
-            "the classifier of transformers can pass on; export it as onnx, torch_export or torchscript"
+            f"format is {FORMAT}, but the classifier of transformers supports at most width / 2 = {width // 2} outputs "
+            f"in this form, and the run has {outputs}; export it as onnx, torch_export or torchscript"
         )
     inner, out = both_signs(linear)
     head = named({"classifier.dense": inner, "classifier.out_proj": out})
@@ -99,7 +99,7 @@ def _by_pooler(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict
     from transformers import BertConfig, BertForSequenceClassification
 
     known = transformers_config(trained)
-    # ELECTRA's sizes have the same names, but for a width of embeddings of their own.
+    # The sizes of ELECTRA have the same names, except for the separate width of embeddings.
     shared = {key: getattr(known, key) for key in SIZES}
     model = BertForSequenceClassification(BertConfig(**shared, **labels))
     pooler = copied_pooler(backbone)
@@ -114,7 +114,7 @@ def _electra(backbone: Bert) -> dict[str, Tensor]:
 
 
 def tokenizer_of(trained: Trained) -> Any:
-    """Return the tokenizer as transformers has it: it adds the special tokens and numbers the texts of a pair."""
+    """Return the tokenizer as one of transformers, which adds special tokens and segment numbers."""
     from tokenizers import Tokenizer as Backend
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
@@ -129,13 +129,13 @@ def tokenizer_of(trained: Trained) -> Any:
         )  # fmt: skip
     kinds = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
     known = {f"{kind}_token": token for kind, token in kinds.items() if backend.token_to_id(token) is not None}
-    # Something must stand where there is nothing; attention does not see it.
+    # Padding needs some token; attention does not see it.
     known.setdefault("pad_token", str(backend.id_to_token(own.unknown_id)))
     reads_specials = any(token.special for token in own.backend.get_added_tokens_decoder().values())
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, model_max_length=trained.config.data["max_len"],
-        # transformers would read [MASK] in a user's text as that token, where the run reads brackets and letters.
+        # transformers would interpret [MASK] in a user's text as that token; the run reads brackets and letters.
         split_special_tokens=not reads_specials,
-        # Without it the second text of a pair would pass for a part of the first.
+        # Without segment numbers, the second text of a pair would count as part of the first.
         model_input_names=["input_ids", "token_type_ids", "attention_mask"], **known,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """A run with `model=hf` as a model that transformers loads with its head.
 
-Taggers of most architectures are a linear layer on the tokens. What reads a text differs: BERT's layout becomes
-ELECTRA's, as of native encoders, and DistilBERT's head has a relu between its layers, of which relu(z) - relu(-z) = z.
+For most architectures, the tagger is a linear layer on the tokens. Classifiers differ: BERT is written as ELECTRA, as
+for native encoders, and the head of DistilBERT has a relu between its layers, where relu(z) - relu(-z) = z.
 
 Axes: C outputs, D width.
 """
@@ -21,7 +21,7 @@ OTHERWISE = "export it as onnx, torch_export or torchscript"
 
 
 def classifier_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels: dict[str, Any]) -> Any:
-    """Return the model for texts. Raises UserError where transformers has none that computes the same."""
+    """Return the model for texts. Raises UserError if no model of transformers computes the same."""
     kind, outputs, width = backbone.inner.config.model_type, linear.out_features, linear.in_features  # type: ignore[union-attr]
     if backbone.pooling != "first":
         raise UserError(
@@ -30,13 +30,13 @@ def classifier_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels:
         )
     if kind not in (*AS_ELECTRA, "distilbert"):
         raise UserError(
-            f"format is {wanted}, but the classifier that transformers has for {kind} bends what it reads, which the "
-            f"linear head of this run does not; {OTHERWISE}"
+            f"format is {wanted}, but the classifier of transformers for {kind} is not linear, unlike the head of this "
+            f"run; {OTHERWISE}"
         )
     if 2 * outputs > width:
         raise UserError(
-            f"format is {wanted}, but {outputs} outputs are more than half of the width {width}, which is as many as "
-            f"the classifier of transformers can pass on; {OTHERWISE}"
+            f"format is {wanted}, but the classifier of transformers supports at most width / 2 = {width // 2} outputs "
+            f"in this form, and the run has {outputs}; {OTHERWISE}"
         )
     from transformers import DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification
 
@@ -54,7 +54,7 @@ def classifier_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels:
 
 
 def tagger_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels: dict[str, Any]) -> Any:
-    """Return the model for tokens. Raises UserError where the architecture's tagger is no linear layer."""
+    """Return the model for tokens. Raises UserError unless the tagger of the architecture is a linear layer."""
     from transformers import AutoModelForTokenClassification
 
     config = type(backbone.inner.config).from_dict({**backbone.inner.config.to_dict(), **labels})  # type: ignore[union-attr, operator, attr-defined]
@@ -72,13 +72,13 @@ def tagger_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels: dic
 
 
 def _is_one_layer_more(model: Any) -> bool:
-    """Whether a tagger is an encoder with one linear layer; ModernBERT's has a head between the two."""
+    """Whether a tagger is an encoder with one linear layer; that of ModernBERT has a head between the two."""
     own = {name for name, _ in model.named_parameters() if not name.startswith(f"{model.base_model_prefix}.")}
     return isinstance(getattr(model, "classifier", None), nn.Linear) and own == {"classifier.weight", "classifier.bias"}
 
 
 def both_signs(linear: nn.Linear) -> tuple[nn.Linear, nn.Linear]:
-    """Return two layers that, with f between them of which f(z) - f(-z) = z, give what one gives."""
+    """Return two layers that compute the same as one, with a function f between them for which f(z) - f(-z) = z."""
     outputs, width = linear.out_features, linear.in_features
     inner, out = nn.Linear(width, width), nn.Linear(width, outputs)
     with torch.no_grad():

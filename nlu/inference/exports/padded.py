@@ -1,6 +1,7 @@
-"""What exports share: padded batches, and the weights of native encoders as the ELECTRA of transformers names them.
+"""Shared by all exports: padded batches, and the weights of native encoders under their names in transformers' ELECTRA.
 
-BERT's layout is ELECTRA's without a projection, and both store a layer alike, so one class holds every native encoder.
+BERT is ELECTRA without a projection of embeddings, and the layers of both are equal, so one class can hold every native
+encoder.
 Axes: N texts, T tokens of the longest, C outputs, D width.
 """
 
@@ -22,22 +23,22 @@ from nlu.models.heads.linear import LinearHead
 
 Inputs = dict[str, np.ndarray]
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
-"""of the inputs, in their order; (N, T), int64"""
+"""the names of the inputs, in order; each (N, T), int64"""
 
 
 def require_native(trained: Trained, wanted: str) -> Bert:
-    """Return the encoder. Raises UserError where a run's encoder or head is none that others can compute."""
+    """Return the encoder. Raises UserError unless it is one that other programs can compute."""
     backbone = trained.model.backbone
     if not isinstance(backbone, Bert):
         raise UserError(
-            f"format is {wanted}, which holds the layout of BERT and ELECTRA, but the encoder of this run is "
+            f"format is {wanted}, which only supports BERT and ELECTRA, but the encoder of this run is "
             f"{type(backbone).__name__}; {others_of(backbone)}"
         )
     return backbone
 
 
 def others_of(backbone: object) -> str:
-    """Return what an encoder that is none of ours can be exported as."""
+    """Return the formats that another encoder can be exported to."""
     if isinstance(backbone, HuggingFace):
         return "export it as huggingface, onnx, torch_export or torchscript"
     if isinstance(backbone, TextCnn):
@@ -46,17 +47,17 @@ def others_of(backbone: object) -> str:
 
 
 def own_linear(trained: Trained, wanted: str) -> nn.Linear:
-    """Return a copy of the head, in fp32 on the host, whose outputs others can use without knowing the run.
+    """Return a copy of the head, in fp32 on the host, whose outputs can be used without the run.
 
-    It gives a number in its own unit, not on the scale of training. With loss=bce the first logit, which the run does
-    not read, is set so that the largest logit is what the run decides. Raises UserError where the head is not one
+    Numbers are in their original unit instead of the scale of training. With loss=bce, the first logit, which the run
+    ignores, is set so that the largest logit gives the decision of the run. Raises UserError unless the head is one
     linear layer.
     """
     head = trained.model.head
     if not isinstance(head, LinearHead):
         other = "a CRF" if trained.target.kind == "tags" else "a head over two vectors"
         remedy = "format=sentence_transformers writes its encoder" if other != "a CRF" else "use nlu.predict"
-        raise UserError(f"format is {wanted}, but the run has {other}, which this format does not know; {remedy}")
+        raise UserError(f"format is {wanted}, but the run has {other}, which this format does not support; {remedy}")
     linear = copied_linear(head.linear)
     loss = getattr(trained.task, "loss", None)
     if isinstance(loss, Bce):
@@ -81,7 +82,7 @@ def transformers_config(trained: Trained, **more: Any) -> Any:
         vocab_size=trained.tokenizer.vocab_size, embedding_size=sizes["embedding_size"] or sizes["hidden_size"],
         hidden_size=sizes["hidden_size"], num_hidden_layers=sizes["layers"], num_attention_heads=sizes["heads"],
         intermediate_size=sizes["intermediate_size"], hidden_act=sizes["activation"],
-        # It refuses whole numbers here.
+        # It refuses integers here.
         hidden_dropout_prob=float(sizes["dropout"]), attention_probs_dropout_prob=float(sizes["attention_dropout"]),
         max_position_embeddings=sizes["max_positions"], type_vocab_size=sizes["segment_types"],
         layer_norm_eps=float(sizes["layer_norm_eps"]), initializer_range=float(sizes["initializer_range"]),
@@ -90,7 +91,7 @@ def transformers_config(trained: Trained, **more: Any) -> Any:
 
 
 def transformers_weights(backbone: Bert) -> dict[str, Tensor]:
-    """Return the encoder's weights as ELECTRA's of transformers names them; the pooler is left out."""
+    """Return the weights of the encoder, without its pooler, under their names in ELECTRA of transformers."""
     found = {}
     for name, value in backbone.state_dict().items():
         value = value.detach().float().cpu()
@@ -112,12 +113,16 @@ def copied_linear(linear: nn.Linear) -> nn.Linear:
 
 
 def copied_pooler(backbone: Bert) -> nn.Linear | None:
-    """Return the same of BERT's pooler; None where there is none."""
-    return copied_linear(backbone.pooler["dense"]) if backbone.pooler is not None else None  # type: ignore[arg-type]
+    """Return a plain copy of BERT's pooler; None if the encoder has none."""
+    if backbone.pooler is None:
+        return None
+    dense = backbone.pooler["dense"]
+    assert isinstance(dense, nn.Linear), "the pooler is one layer"
+    return copied_linear(dense)
 
 
 def load_exactly(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Load weights of which none may be missing or left over, but for buffers that the model makes itself."""
+    """Load weights, of which none may be missing or left over, except for buffers that the model creates itself."""
     missing, unexpected = model.load_state_dict(weights, strict=False)
     parameters = {name for name, _ in model.named_parameters()}
     lost = sorted(set(missing) & parameters) + list(unexpected)

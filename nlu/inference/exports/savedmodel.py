@@ -26,7 +26,7 @@ SIGNATURE = "serving_default"
 
 
 def write(trained: Trained, folder: Path) -> None:
-    """Write model and tokenizer. Raises UserError for an encoder or a head that it cannot hold."""
+    """Write model and tokenizer. Raises UserError for an encoder or a head that is not supported."""
     backbone, linear = require_native(trained, FORMAT), own_linear(trained, FORMAT)
     tensors = transformers_weights(backbone)
     tensors |= {f"classifier.{name}": value.detach() for name, value in linear.named_parameters()}
@@ -37,7 +37,7 @@ def write(trained: Trained, folder: Path) -> None:
     module = tf.Module()
     module.weights = {name: tf.Variable(value.numpy(), trainable=False) for name, value in tensors.items()}
     logits = _Forward(tf, module.weights, backbone.sizes, pooling)
-    # transformers and its kin give numbers of 64 bits.
+    # Tokenizers return integers of 64 bits.
     specs = [tf.TensorSpec([None, None], tf.int64, name=name) for name in NAMES]
     module.serve = tf.function(lambda *inputs: {"logits": logits(*inputs)}, input_signature=specs)
     tf.saved_model.save(module, str(folder), signatures={SIGNATURE: module.serve})
@@ -45,9 +45,9 @@ def write(trained: Trained, folder: Path) -> None:
 
 
 def read(folder: Path) -> Callable[[Inputs], np.ndarray]:
-    """Return what computes the logits of padded inputs."""
+    """Return a function that computes the logits of padded inputs."""
     tf = _tensorflow()
-    # The signature holds its variables weakly.
+    # A signature only has weak references to the variables, so the function must keep the module.
     module = tf.saved_model.load(str(folder))
 
     def compute(inputs: Inputs) -> np.ndarray:
@@ -116,7 +116,7 @@ class _Forward:
 
 
 def _tensorflow() -> Any:
-    # Read when it is imported: it says on the console what it was built with.
+    # TensorFlow reads this when it is imported, and would otherwise print how it was built.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow
 

@@ -26,16 +26,16 @@ POOLING = Path("1_Pooling")
 
 
 def write(trained: Trained, folder: Path) -> None:
-    """Write the encoder, its pooling and the tokenizer. Raises UserError for a run that encodes no text by itself."""
+    """Write the encoder, its pooling and the tokenizer. Raises UserError if the run encodes pairs together."""
     theirs = trained.model.backbone
     backbone = theirs if isinstance(theirs, HuggingFace) else require_native(trained, FORMAT)
     if trained.layout.name != "sides":
         raise UserError(
-            f"format is {FORMAT}, but this run does not encode each text of a pair by itself; export it as "
+            f"format is {FORMAT}, but this run does not encode each text of a pair separately; export it as "
             "huggingface, or train task=siamese"
         )
     if backbone.pooling == "pooler":
-        raise UserError(f"format is {FORMAT}, which knows no pooler of BERT; train with model.pooling=mean or first")
+        raise UserError(f"format is {FORMAT}, which lacks the pooler of BERT; train with model.pooling=mean or first")
     _encoder_of(trained, backbone).save_pretrained(folder)
     tokenizer_of(trained).save_pretrained(folder)
     modules = [("", "Transformer"), (str(POOLING), "Pooling")]
@@ -64,9 +64,7 @@ def write(trained: Trained, folder: Path) -> None:
 def _encoder_of(trained: Trained, backbone: Bert | HuggingFace) -> Any:
     if isinstance(backbone, HuggingFace):
         if backbone.token_of_text_is_last and backbone.pooling == "first":
-            raise UserError(
-                f"format is {FORMAT}, which knows no pooling by the last token; train with model.pooling=mean"
-            )
+            raise UserError(f"format is {FORMAT}, which lacks pooling by the last token; train with model.pooling=mean")
         return backbone.inner
     from transformers import ElectraModel
 
@@ -76,7 +74,7 @@ def _encoder_of(trained: Trained, backbone: Bert | HuggingFace) -> Any:
 
 
 def read(folder: Path) -> Any:
-    """Return what computes the vectors of texts, (N, D), as sentence-transformers does from these files."""
+    """Return a function that computes the vectors of texts, (N, D), as sentence-transformers does from these files."""
     from transformers import AutoModel
 
     model = AutoModel.from_pretrained(folder).eval()

@@ -1,6 +1,6 @@
 """A TF1 checkpoint in the layout of Google's BERT: bert_model.ckpt.*, bert_config.json, vocab.txt.
 
-Nothing of TensorFlow is needed to write it. The head is output_weights, (C, D), and output_bias, as in Google's
+Writing it does not need TensorFlow. The head is output_weights, (C, D), and output_bias, as in Google's
 run_classifier.py.
 
 Axes: C outputs, D width.
@@ -37,13 +37,13 @@ HEAD = ("output_weights", "output_bias")
 
 
 def write(trained: Trained, folder: Path) -> None:
-    """Write weights, sizes and vocabulary. Raises UserError for an encoder or a tokenizer that BERT has not."""
+    """Write weights, sizes and vocabulary. Raises UserError for an encoder or a tokenizer that BERT does not have."""
     backbone, linear = require_native(trained, FORMAT), own_linear(trained, FORMAT)
     own, normalizer = trained.tokenizer, trained.tokenizer.backend.normalizer
     if not isinstance(own.backend.model, WordPiece) or not isinstance(normalizer, normalizers.BertNormalizer):
         raise UserError(
-            f"format is {FORMAT}, which has a vocab.txt, but the tokenizer of this run is no WordPiece of BERT; export "
-            "it as huggingface, onnx, torch_export or torchscript"
+            f"format is {FORMAT}, which needs a WordPiece tokenizer of BERT, but this run has another one; export it "
+            "as huggingface, onnx, torch_export or torchscript"
         )
     weights = transformers_weights(backbone)
     if (pooler := copied_pooler(backbone)) is not None:
@@ -61,7 +61,7 @@ def write(trained: Trained, folder: Path) -> None:
 
 
 def read(folder: Path, trained: Trained) -> Any:
-    """Return the run's model with the weights that the checkpoint holds in the place of its own."""
+    """Return the model of the run with the weights of the checkpoint."""
     tensors = read_checkpoint(folder / NAME)
     head = {name: torch.from_numpy(tensors.pop(name)) for name in HEAD}
     named = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in encoder_names(tensors).items()}
@@ -79,12 +79,12 @@ def read(folder: Path, trained: Trained) -> Any:
 
 
 def tokenizer_in(folder: Path) -> Any:
-    """Return what transformers makes of the vocabulary."""
+    """Return the tokenizer of transformers for the vocabulary."""
     from transformers import BertTokenizer
 
     lowercase = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["do_lower_case"]
     numbers = {token: number for number, token in enumerate(read_vocab(folder / "vocab.txt"))}
-    # Google's own tokenizer reads no special tokens in a text either.
+    # Google's own tokenizer does not interpret special tokens in a text either.
     return BertTokenizer(vocab=numbers, do_lower_case=lowercase, split_special_tokens=True)
 
 

@@ -1,4 +1,4 @@
-"""The model of a run as a module over padded batches, which exporters can follow: native, of transformers, TextCNN.
+"""The model of a run as a module over padded batches, which exporters can trace: native, of transformers, or TextCNN.
 
 Axes: N texts, T tokens of the longest, C outputs, D width.
 """
@@ -25,10 +25,10 @@ from nlu.models.encoders.textcnn import TextCnn
 
 
 class Padded(nn.Module):
-    """Token numbers to logits."""
+    """The model of a run, from token numbers to logits."""
 
     def __init__(self, trained: Trained, wanted: str):
-        """Raises UserError for an encoder or a head that it cannot hold."""
+        """Raises UserError for an encoder or a head that is not supported."""
         super().__init__()
         self.linear, backbone = own_linear(trained, wanted), trained.model.backbone
         # A head over units, such as a tagger's, is applied to every token.
@@ -41,24 +41,24 @@ class Padded(nn.Module):
             self.encoder = PaddedTextCnn(backbone, is_tagging)
         else:
             raise UserError(
-                f"format is {wanted}, but the encoder of this run is {type(backbone).__name__}, which only its own "
-                "package computes; use nlu.predict, or train model=bert, hf or textcnn"
+                f"format is {wanted}, but the encoder of this run is {type(backbone).__name__}, which cannot be "
+                "exported; use nlu.predict, or train model=bert, hf or textcnn"
             )
         self.eval()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return logits: (N, C), or (N, T, C) of a tagger."""
+        """Return logits: (N, C), or (N, T, C) for a tagger."""
         return self.linear(self.encoder(input_ids, attention_mask, token_type_ids))
 
 
 class PaddedBert(nn.Module):
-    """A native encoder, as transformers computes ELECTRA."""
+    """A native encoder as ELECTRA of transformers."""
 
     def __init__(self, trained: Trained, backbone: Bert, is_tagging: bool):
         from transformers import ElectraModel
 
         super().__init__()
-        # The one attention that every exporter can follow.
+        # This is the only implementation of attention that every exporter can trace.
         self.inner = ElectraModel(transformers_config(trained, attn_implementation="eager"))
         load_exactly(self.inner, transformers_weights(backbone))
         self.pooling = "none" if is_tagging else backbone.pooling
@@ -83,7 +83,7 @@ class PaddedTransformers(nn.Module):
     def __init__(self, backbone: HuggingFace, is_tagging: bool):
         super().__init__()
         self.inner = deepcopy(backbone.inner)
-        self.inner.set_attn_implementation("eager")  # type: ignore[operator]
+        self.inner.set_attn_implementation("eager")  # type: ignore[operator]  # nn.Module types attributes as tensors
         self.has_segments = backbone.has_segments
         self.pooling = "none" if is_tagging else backbone.pooling
         self.is_last = backbone.token_of_text_is_last
@@ -103,8 +103,11 @@ class PaddedTransformers(nn.Module):
 
 
 class PaddedTextCnn(nn.Module):
-    """TextCNN. What is no token of a text is zero before each convolution, so that the texts of a pair, which stand in
-    one row here, do not reach into each other."""
+    """TextCNN.
+
+    Positions outside of a text are zero before each convolution, so that the texts of a pair, which share a row here,
+    do not influence each other.
+    """
 
     def __init__(self, backbone: TextCnn, is_tagging: bool):
         super().__init__()
