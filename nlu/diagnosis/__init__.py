@@ -1,1 +1,1 @@
-"""Whether this machine is fit for nlu, and why the score of a run may be another than it was."""
+"""The checks of doctor: whether this machine can run nlu, and why the score of a run may differ."""

@@ -1,6 +1,6 @@
-"""Which ways in are set up for storages, hubs and services: by name and place, never by what they are.
+"""Credentials for storages, hubs and services: the names of variables and files, never their values.
 
-(This file is not called after what it is about, or it would count as a file of secrets; see `nlu.storage.redaction`.)
+(A file named after credentials would count as a file of secrets; see `nlu.storage.redaction`.)
 """
 
 import os
@@ -13,7 +13,7 @@ from nlu.storage.environment import VARIABLES, pairs
 from nlu.storage.redaction import found_in, is_secret_name
 
 PREFIX = "FSSPEC_"
-"""begins the names that fsspec reads for any driver"""
+"""the prefix of variables that fsspec reads for any driver"""
 FILES = (
     "~/.aws/credentials", "~/.aws/config", "~/.ossutilconfig", "~/.netrc", "~/.pgpass", "~/.pg_service.conf",
     "~/.pypirc", "~/.cache/huggingface/token", "~/.alibabacloud/credentials", "~/.config/odps.conf",
@@ -23,8 +23,8 @@ READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
 def access(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
-    """Name what is set, and warn of a pair of which one half is missing and of files that others can read."""
-    secret = sorted(name for name, value in environment.items() if value and (_is_told(name) or found_in(value)))
+    """List what is set, and warn about incomplete pairs of variables and about files that other users can read."""
+    secret = sorted(name for name, value in environment.items() if value and (_is_listed(name) or found_in(value)))
     beside = sorted(one.name for one in VARIABLES if environment.get(one.name) and one.name not in secret)
     yield Check("variables", ", ".join([*secret, *beside]) or "none")
     for service, *pair in pairs():
@@ -41,5 +41,5 @@ def access(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
             yield Check(name, "other users of this machine can read it", "warning", f"chmod 600 {name}")
 
 
-def _is_told(name: str) -> bool:
+def _is_listed(name: str) -> bool:
     return name.startswith(PREFIX) or is_secret_name(name)

@@ -1,4 +1,4 @@
-"""What doctor says of one thing, and what keeps a check that fails from taking the others along."""
+"""The result of a check, and running checks so that an error in one does not stop the others."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ Mark = Literal["ok", "warning", "broken"]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of a check."""
 
     name: str
     says: str
-    """what was found"""
+    """the finding"""
     mark: Mark = "ok"
-    """warning: it costs time, or may change a score; broken: it keeps nlu from working"""
+    """warning: may cost time or change a score; broken: prevents nlu from working"""
     remedy: str = ""
-    """what to do about a warning or what is broken"""
+    """what to do about a warning or a broken part"""
 
 
 @dataclass
@@ -31,9 +31,9 @@ class Section:
 
 
 def checked(name: str, look: Callable[[], Check | Iterable[Check]], remedy: str) -> list[Check]:
-    """Return what `look` found; what the system or a library refuses is itself a finding, with this remedy.
+    """Return the results of `look`. An error of the system or of a library becomes a broken check with `remedy`.
 
-    What a user must mend is told as it tells itself.
+    A UserError is shown with its own message.
     """
     try:
         found = look()
@@ -43,12 +43,12 @@ def checked(name: str, look: Callable[[], Check | Iterable[Check]], remedy: str)
     except (OSError, RuntimeError, ValueError, ImportError) as error:
         return [Check(name, said(error), "broken", remedy)]
     except (KeyError, TypeError) as error:
-        # A record that was damaged, or left by a version that wrote other ones.
-        return [Check(name, f"a record of it lacks what is read from it ({error!r})", "broken", remedy)]
+        # A damaged record, or one of another version.
+        return [Check(name, f"a record is damaged, or of another version ({error!r})", "broken", remedy)]
 
 
 def said(error: Exception) -> str:
-    """Return the first line of what an error says; of one without words its kind."""
+    """Return the first line of an error; for an error without a message, its class."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error).strip().partition("\n")[0] or type(error).__name__

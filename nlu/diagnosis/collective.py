@@ -1,4 +1,4 @@
-"""A sum over all ranks of this machine, as a training over several devices makes one at each step."""
+"""Test a sum over all ranks of this machine, as in each step of a training on several devices."""
 
 import time
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from nlu.training.ranks import process_group
 
 LIMIT_S = 90.0
 COUNT = 4 << 20
-"""numbers of a sum, 16 MiB in fp32"""
+"""the number of elements of a sum, 16 MiB in fp32"""
 REPEATS = 3
 FEWEST_ON_CPU = 2
 FOUND, ERROR = "found.json", "error-"
 
 
 def collectives() -> Iterator[Check]:
-    """A sum over all CUDA devices by nccl, or over as many processes as make a group by gloo."""
+    """Test a sum over all CUDA devices with nccl, or over two processes with gloo."""
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if devices:
         version = ".".join(map(str, torch.cuda.nccl.version()))
@@ -36,10 +36,10 @@ def collectives() -> Iterator[Check]:
 def _collective(device: Literal["cpu", "cuda"], ranks: int, what: str) -> Check:
     name = f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {device}"
     remedy = (
-        "run it again with NCCL_DEBUG=INFO, then with NCCL_P2P_DISABLE=1 or NCCL_SHM_DISABLE=1, which says what does "
-        "not work; until then trainer.devices=1"
+        "run it again with NCCL_DEBUG=INFO, then with NCCL_P2P_DISABLE=1 or NCCL_SHM_DISABLE=1, to find what does not "
+        "work; until then set trainer.devices=1"
         if device == "cuda"
-        else "look whether a firewall or GLOO_SOCKET_IFNAME keeps processes of this machine apart; until then "
+        else "check whether a firewall or GLOO_SOCKET_IFNAME separates the processes of this machine; until then set "
         "trainer.devices=1"
     )
     with TemporaryDirectory(prefix="nlu-doctor-") as folder:
@@ -62,7 +62,7 @@ def _collective(device: Literal["cpu", "cuda"], ranks: int, what: str) -> Check:
 
 
 def _sum_over_ranks(folder: Path, device: Literal["cpu", "cuda"]) -> int:
-    """Sum numbers over the ranks, in a process of each; the first one writes down what came out."""
+    """Sum over the ranks, one process each; the first rank writes the result."""
     rank: Any = "?"
     try:
         with process_group(device) as ranks:
@@ -77,7 +77,7 @@ def _sum_over_ranks(folder: Path, device: Literal["cpu", "cuda"]) -> int:
                 ranks.barrier()
                 begun_s = time.perf_counter()
                 dist.all_reduce(own.clone())
-                # Reading a number waits for the device.
+                # Reading an element waits for the device.
                 own[0].item()
                 times_s.append(time.perf_counter() - begun_s)
             if ranks.is_first:

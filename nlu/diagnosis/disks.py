@@ -1,4 +1,4 @@
-"""Where runs and the cache lie: whether they can be written, how much room there is, and how fast the disk is."""
+"""The folders of runs and of the cache: whether they are writable, the free space, and the speed of the disk."""
 
 import fcntl
 import os
@@ -23,14 +23,14 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a file was written, on to the disk, and read from there."""
+    """The speed of writing a file to the disk, and of reading it."""
 
     write_mb_per_s: float
     read_mb_per_s: float
 
 
 def disks(outputs: Path) -> Iterator[Check]:
-    """Check the folder of runs and that of the cache; of two on one disk the speed is measured once."""
+    """Check the folder of runs and that of the cache. The speed of each disk is measured once."""
     measured: dict[int, Speed] = {}
     for name, folder, remedy in (
         ("outputs", outputs, "set hydra.run.dir to a folder that can be written"),
@@ -61,12 +61,12 @@ def _disk(name: str, folder: Path, measured: dict[int, Speed]) -> Check:
     if speed := measured.get(device):
         says += f", {speed.write_mb_per_s:,.0f} MB/s written, {speed.read_mb_per_s:,.0f} MB/s read"
     if state.f_files and not state.f_favail:
-        return Check(name, f"{says}, but no more files", "broken", "remove files: the disk has no inode left")
+        return Check(name, f"{says}, but no more files", "broken", "remove files: all inodes of the disk are used")
     if free_bytes < PROBE_BYTES:
         return Check(name, says, "broken", "free some space: python -m nlu.report clean outputs shows what can go")
     if not has_locks:
         return Check(
-            name, f"{says}; the file system knows no locks, so two processes may write to one run", "warning",
+            name, f"{says}; the file system does not support locks, so two processes may write to one run", "warning",
             "choose a folder on a disk of this machine, or mount it with locks",
         )  # fmt: skip
     if free_bytes < LITTLE_BYTES:
@@ -101,7 +101,7 @@ def _speed(probe: Path) -> Speed:
         os.fsync(file.fileno())
         written_s = time.perf_counter() - begun_s
         if hasattr(os, "posix_fadvise"):
-            # What lies in memory says nothing of the disk.
+            # Drop the file from memory, so that reading measures the disk.
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     begun_s = time.perf_counter()
     with open(probe, "rb", buffering=0) as file:
@@ -112,7 +112,7 @@ def _speed(probe: Path) -> Speed:
 
 
 def _file_system(folder: Path) -> str:
-    """Return the kind of file system that a folder lies on."""
+    """Return the type of the file system of a folder."""
     try:
         lines = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""All that doctor looks at, section by section."""
+"""All checks of doctor, section by section."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -18,11 +18,11 @@ from nlu.reports.runs import is_run, parts, read_run, saved_config
 from nlu.training.ranks import Ranks, choose_device
 
 Look = Callable[[], Check | Iterable[Check]]
-INSTALL = "install nlu again in an environment of its own: make train"
+INSTALL = "install nlu again in a separate environment: make train"
 
 
 def of_machine(outputs: Path) -> list[Section]:
-    """Look at this machine and at what is installed."""
+    """Check this machine and the installed software."""
     looks: dict[str, list[tuple[str, Look, str]]] = {
         "versions": [("versions", software.versions, INSTALL)],
         "package": [("package", software.package, INSTALL), ("git", software.checkout, INSTALL)],
@@ -43,9 +43,9 @@ def of_machine(outputs: Path) -> list[Section]:
 
 
 def of_run(reference: str) -> list[Section]:
-    """Look at a run: what it left, and each reason why its score may be another now.
+    """Check a run: its files, and each reason why its score may differ now.
 
-    Raises UserError for a reference that names no run, or several.
+    Raises UserError unless the reference names one run.
     """
     located, run_dir, problem = _found(reference)
     begun = Section("run", checked("state", lambda: recorded.ending(read_run(run_dir)), "give another run"))
@@ -88,7 +88,7 @@ def of_run(reference: str) -> list[Section]:
 
 
 def _found(reference: str) -> tuple[Located | None, Path, str]:
-    """Return the checkpoint that a reference means, the folder of its run, and of a run without one why."""
+    """Return the checkpoint that a reference names, the folder of its run, and the reason if it has no checkpoint."""
     try:
         located = locate(reference)
     except UserError as error:
@@ -100,7 +100,7 @@ def _found(reference: str) -> tuple[Located | None, Path, str]:
 
 
 def _device(config: Config) -> tuple[torch.device, list[Check]]:
-    """Return where the run would be scored here, and what is to be said where it asks for another device."""
+    """Return the device on which the run would be scored here, with a warning if it asks for another one."""
     try:
         return choose_device(config.trainer.device, 0), []
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Which of the fast ways to compute there are on this machine, and how fast its products are.
+"""The fast paths that this machine supports, and the speed of matrix products.
 
 Axes: M, K and N sides of matrices.
 """
@@ -15,14 +15,14 @@ from nlu.models.layers.attention import packed_kernel
 from nlu.training.precision import Precision
 
 SIDES = 512, 768, 768
-"""rows of a batch of BERT-base, and the width of its layers: M, K, N"""
+"""the rows of a batch, and the width of layers, of BERT-base: M, K, N"""
 TRIES, ENOUGH_S = 10, 0.3
 SETS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
-"""instruction sets, as /proc/cpuinfo calls them, the later ones faster"""
+"""instruction sets, named as in /proc/cpuinfo, the fastest last"""
 
 
 def processor() -> Iterator[Check]:
-    """Instruction sets, products in bf16, and their speed against those in fp32."""
+    """Check instruction sets, and compare the speed of matrix products in bf16 and fp32."""
     there, kernels = _instruction_sets(), torch.backends.cpu.get_cpu_capability()
     says = f"{', '.join(there) or 'none of ' + ', '.join(SETS)}; torch uses its kernels for {kernels}"
     if "avx512f" in there and "AVX512" not in kernels:
@@ -68,9 +68,9 @@ def _private_parts() -> Check:
 
 
 def cuda() -> Iterator[Check]:
-    """Attention over packed rows, bf16, and speed, of the first CUDA device; the others are taken to be like it."""
+    """Check packed attention, bf16 and speed of the first CUDA device, assuming that all devices are equal."""
     if not torch.cuda.is_available():
-        yield Check("varlen attention", "for CUDA alone; on a processor nlu groups sequences by length instead")
+        yield Check("varlen attention", "only for CUDA; on a CPU nlu groups sequences by length instead")
         return
     device = torch.device("cuda", 0)
     if packed_kernel(device) is None:
@@ -89,7 +89,7 @@ def cuda() -> Iterator[Check]:
 
 
 def _gigaflops(dtype: torch.dtype, device: torch.device) -> float:
-    """Return the speed of the best of some products; on CUDA of larger ones, which fill the device."""
+    """Return the best speed of several products, which are larger on CUDA to use the whole device."""
     m, k, n = (16 * SIDES[0], 4 * SIDES[1], 4 * SIDES[2]) if device.type == "cuda" else SIDES
     left_MK, right_KN = torch.ones(m, k, dtype=dtype, device=device), torch.ones(k, n, dtype=dtype, device=device)
     times_s: list[float] = []

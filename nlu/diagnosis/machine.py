@@ -1,4 +1,4 @@
-"""What this machine has: cores and threads, memory, devices."""
+"""The hardware of this machine: cores and threads, memory, devices."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def devices() -> Iterator[Check]:
-    """CUDA devices with their memory, and what keeps them from being used; the processor."""
+    """Check the processor and the CUDA devices, and why a device cannot be used."""
     yield Check("processor", f"{cpu_model()}, kernels for {torch.backends.cpu.get_cpu_capability()}")
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
@@ -54,7 +54,7 @@ def _cuda_device(number: int) -> Check:
 
 
 def threads() -> Iterator[Check]:
-    """Cores against threads, what a container allows, and whether others compute here."""
+    """Compare threads with cores and the limit of a container, and check the load of other processes."""
     cores, used = usable_cores(), torch.get_num_threads()
     allowed = _allowed_cores()
     says = f"{cores} of {os.cpu_count()} usable; torch computes with {used} and waits with {_interop()}"
@@ -86,7 +86,7 @@ def _interop() -> int:
 
 
 def _allowed_cores() -> float | None:
-    """What a container's quota leaves; None without one."""
+    """Return the quota of a container in cores, None without one."""
     try:
         quota, period = (CGROUP / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -95,11 +95,11 @@ def _allowed_cores() -> float | None:
 
 
 def memory() -> Iterator[Check]:
-    """Memory, shared memory and open files."""
+    """Check memory, shared memory and the limit of open files."""
     free_bytes, total_bytes = _memory()
     says = f"{free_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB free"
     if free_bytes < 2 * GIB:
-        yield Check("memory", says, "warning", "a BERT of base size takes 2 GiB to train; end what else runs here")
+        yield Check("memory", says, "warning", "training a BERT of base size takes 2 GiB; end other programs")
     else:
         yield Check("memory", says)
     if SHARED_MEMORY.is_dir():
@@ -107,7 +107,7 @@ def memory() -> Iterator[Check]:
         free = state.f_bavail * state.f_frsize
         if free < SMALL_SHARED_BYTES and torch.cuda.device_count() > 1:
             yield Check(
-                "shared memory", f"{free / GIB:.2f} GiB free in {SHARED_MEMORY}, through which nccl's ranks talk",
+                "shared memory", f"{free / GIB:.2f} GiB free in {SHARED_MEMORY}, which nccl needs",
                 "warning", "start the container with --shm-size=8g or --ipc=host",
             )  # fmt: skip
         else:
@@ -120,7 +120,7 @@ def memory() -> Iterator[Check]:
 
 
 def _memory() -> tuple[int, int]:
-    """Bytes free and in all, as a container's limit has it where that is lower."""
+    """Return free and total bytes, bounded by the limit of a container."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     known = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines}
     free_bytes, total_bytes = known["MemAvailable"], known["MemTotal"]

@@ -1,4 +1,4 @@
-"""Why a score may differ, as far as computing again tells: rows, weights, and what is predicted for some rows."""
+"""Reasons why a score may differ that need a computation: the rows, the weights, and predictions for some rows."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -31,21 +31,24 @@ from nlu.training.ranks import Ranks
 TRIED_ROWS = 64
 TOGETHER = 32
 OTHERS_AGREE = 1e-5
-"""by how much what encoders other than the native BERT say of a row may differ with its company"""
+"""how much predictions of encoders other than the native BERT may depend on the other rows of a batch"""
 NAMES = ("id", "file", "row", "text", "text_a", "text_b", "tokens", "label", "tags", "spans")
-"""what a record says of a row beside its prediction; spans of a tagged one are told by `prediction` too"""
+"""fields of a record other than its prediction; `prediction` contains the spans of a tagged row too"""
 Records = dict[int, Mapping[str, Any]]
 
 
 def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples]) -> Iterator[Check]:
-    """Whether the files are there and hold what they held; the sets that do are added to `kept`."""
+    """Check whether the files exist and are unchanged; adds the unchanged sets to `kept`."""
     with Progress() as progress:
         store = build_data(config, ranks, progress).store
     sizes = ", ".join(f"{name} {len(part):,}" for name, part in store.sets.items())
     last = run_dir / "checkpoints" / "last"
     if not (last / "state.json").is_file():
         yield Check(
-            "rows", f"{sizes}; no checkpoints/last says which they were", "warning", "compare the files yourself"
+            "rows",
+            f"{sizes}; checkpoints/last, which identifies them, is missing",
+            "warning",
+            "compare the files yourself",
         )
         return
     _, order = read_order(last)
@@ -60,11 +63,11 @@ def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples])
 
 
 def weights(located: Located, loaded: list[Trained]) -> Iterator[Check]:
-    """Whether the checkpoint is whole, fits the model of its run, and holds numbers; it is added to `loaded`."""
+    """Check whether the checkpoint is complete, fits the model of its run, and is finite; adds it to `loaded`."""
     checkpoint = located.checkpoint
     if not is_whole(checkpoint):
         yield Check(
-            "checkpoint", f"{checkpoint} lacks the mark that is set last, so it was not written to its end", "broken",
+            "checkpoint", f"{checkpoint} lacks the mark that is written last, so it is incomplete", "broken",
             "name another checkpoint of the run, or run its command with resume=auto",
         )  # fmt: skip
         return
@@ -78,19 +81,19 @@ def weights(located: Located, loaded: list[Trained]) -> Iterator[Check]:
         return
     numbers = sum(parameter.numel() for parameter in trained.model.parameters())
     loaded.append(trained)
-    yield Check("checkpoint", f"whole: all {len(state)} tensors of the model, {numbers:,} parameters, all finite")
+    yield Check("checkpoint", f"complete: all {len(state)} tensors of the model, {numbers:,} parameters, all finite")
 
 
 def predicted_again(
     located: Located, trained: Trained, sets: Mapping[str, Examples], ranks: Ranks, name: str | None
 ) -> Iterator[Check]:
-    """Score some rows of the deciding set by themselves and among others, and compare both with what the run kept."""
+    """Score some rows of the deciding set one by one and in batches, and compare both with the kept predictions."""
     if name is None or name not in sets:
         yield Check("neighbours", "not tried, since the rows are not those of the run", "warning", "restore its files")
         return
     part = sets[name].some(np.arange(min(TRIED_ROWS, len(sets[name]))))
     if not getattr(trained.task.scorer(trained.decided), "joins", True):
-        # Among other rows an answer has another rank.
+        # The rank of an answer depends on the other rows.
         yield Check("neighbours", "not tried: each row of this task is ranked among all others")
         return
     alone, together = (_records(trained, part, ranks, size) for size in (1, TOGETHER))
@@ -98,31 +101,31 @@ def predicted_again(
     largest = max(differing.values(), default=0.0)
     if differing and largest <= _agreement(trained):
         yield Check(
-            "neighbours", f"{counted(len(part), 'row')} of {name}: the same within {largest:.2g} by themselves and "
-            f"among {TOGETHER}; to the bit only with the native BERT",
+            "neighbours", f"{counted(len(part), 'row')} of {name}: the same within {largest:.2g} one by one and in "
+            f"batches of {TOGETHER}; exactly the same only with the native BERT",
         )  # fmt: skip
     elif differing:
         yield Check(
-            "neighbours", f"{len(differing)} of {len(part)} rows of {name} get another prediction by themselves than "
-            f"among {TOGETHER}, by up to {largest:.2g}", "broken",
-            "no prediction may depend on the other rows of its batch: report it, or see that a model of your own does "
+            "neighbours", f"{len(differing)} of {len(part)} rows of {name} get another prediction one by one than in "
+            f"batches of {TOGETHER}, by up to {largest:.2g}", "broken",
+            "a prediction must not depend on the other rows of its batch: report it, or check that your own model does "
             "not attend to padding",
         )  # fmt: skip
     else:
         yield Check(
             "neighbours",
-            f"{counted(len(part), 'row')} of {name}: the same to the bit by themselves and among {TOGETHER}",
+            f"{counted(len(part), 'row')} of {name}: exactly the same one by one and in batches of {TOGETHER}",
         )
     yield _against_kept(located, name, together, trained.kind)
 
 
 def _agreement(trained: Trained) -> float:
-    """Return by how much a row may differ in other company: docs/guarantees.md, Scores."""
+    """Return the tolerance for rows in other batches; see docs/guarantees.md, Scores."""
     return 0.0 if trained.config.model[TARGET] == BERT_TARGET else OTHERS_AGREE
 
 
 def _records(trained: Trained, part: Examples, ranks: Ranks, batch_size: int) -> Records:
-    """Return what is said of each row, by the number of the row in its store."""
+    """Return the record of each row, by the number of the row in its store."""
     precision: Precision = build(trained.config.precision, trusted=trained.config.trusted_packages)
     with tempfile.TemporaryDirectory(prefix="nlu-doctor-") as folder:
         evaluator = Evaluator(trained.model, trained.task, ranks, precision, batch_size, Path(folder))
@@ -143,7 +146,7 @@ def _against_kept(located: Located, name: str, records: Records, kind: Kind) -> 
     if kept.header.get("step") != step:
         return Check(
             "kept predictions", f"are of step {kept.header.get('step')}, the weights of step {step}", "warning",
-            "run python -m nlu.evaluate with out=FOLDER for those of these weights",
+            "python -m nlu.evaluate with out=FOLDER writes those of these weights",
         )  # fmt: skip
     there: Records = {}
     for record in kept:
@@ -153,22 +156,20 @@ def _against_kept(located: Located, name: str, records: Records, kind: Kind) -> 
             break
     shared = {row: records[row] for row in there}
     if not shared:
-        return Check("kept predictions", f"{kept.path.name} holds none of these rows", "warning", "train it again")
+        return Check("kept predictions", f"{kept.path.name} contains none of these rows", "warning", "train it again")
     differing = _differing(shared, there)
     if not differing:
-        return Check(
-            "kept predictions", f"{counted(len(shared), 'row')} of {name}: the same to the bit as the run kept"
-        )
+        return Check("kept predictions", f"{counted(len(shared), 'row')} of {name}: exactly the same as the run kept")
     other = sum(kind.answer(shared[row]) != kind.answer(there[row]) for row in differing)
     return Check(
         "kept predictions", f"{len(differing)} of {len(shared)} rows of {name} differ from what the run kept, by up to "
-        f"{max(differing.values()):.2g}; {other} of them in what is predicted", "warning",
-        "what differs above is why: code, versions, device, threads",
+        f"{max(differing.values()):.2g}; {other} of them have another prediction", "warning",
+        "the differences above explain it: code, versions, device, threads",
     )  # fmt: skip
 
 
 def _differing(first: Records, second: Records) -> dict[int, float]:
-    """Return by how much the records of a row differ at most, for the rows where they do."""
+    """Return, for each row whose records differ, their largest difference."""
     found = {}
     for row, one in first.items():
         keys = [key for key in one if key not in NAMES and key in second[row]]
@@ -179,7 +180,7 @@ def _differing(first: Records, second: Records) -> dict[int, float]:
 
 
 def _distance(first: Any, second: Any) -> float:
-    """Return how far two values of a record are from each other; 1 where they are no numbers and not equal."""
+    """Return the difference between two values of a record; 1 for different values that are not numbers."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return max((_distance(first[key], second.get(key)) for key in first), default=0.0)
     if isinstance(first, float | int) and isinstance(second, float | int):

@@ -1,4 +1,4 @@
-"""Why a score may differ, as far as what a run wrote down tells: its end, code, versions, machine, start, settings."""
+"""Reasons why a score may differ, from the records of a run: its end, code, versions, machine, start, settings."""
 
 import re
 from collections.abc import Iterator
@@ -28,36 +28,36 @@ HEAD = "head."
 
 
 def ending(run: RunRecord) -> Check:
-    """How the run ended; a score of one that has not may be another tomorrow."""
+    """Report how the run ended. The score of a run that has not ended may still change."""
     if run.state == "failed":
         return Check("state", f"failed: {run.error}", "broken", "correct that, then run its command with resume=auto")
     if run.state in ("running", "unfinished"):
-        why = "has not ended yet" if run.state == "running" else "was ended before its last step"
+        why = "has not ended yet" if run.state == "running" else "ended before its last step"
         remedy = "wait for its end" if run.state == "running" else "run its command again with resume=auto"
         return Check("state", f"{run.state}: it {why}, so its best checkpoint may be replaced", "warning", remedy)
     return Check("state", f"{run.state}, {run.examples or 0:,} examples seen")
 
 
 def scored_at(located: Located, run: RunRecord) -> Iterator[Check]:
-    """Which evaluation the weights are of, and whether all records of it say the same."""
+    """Report the evaluation of the weights, and whether all records of it agree."""
     step, (metrics, are_its_own) = _step_of(located.checkpoint), scores_at(located.checkpoint)
     name = located.checkpoint.name
     value = metrics.get(run.set_name or "", {}).get(run.metric or "")
-    of_what = (
+    shown = (
         f"{name}: step {step}, {run.set_name} {run.metric} {value:.4f}" if value is not None else f"{name}: step {step}"
     )
     if not are_its_own:
         yield Check(
-            "which weights", f"{of_what} is that of an earlier step: last was trained on since", "warning",
+            "which weights", f"{shown} is the score of an earlier step: last was trained since", "warning",
             "name best, or wait for the next evaluation",
         )  # fmt: skip
     elif run.best_step is not None and step != run.best_step:
         yield Check(
-            "which weights", f"{of_what}, but the score of the run is that of step {run.best_step}", "warning",
+            "which weights", f"{shown}, but the score of the run is that of step {run.best_step}", "warning",
             "name the run itself for its best weights",
         )  # fmt: skip
     else:
-        yield Check("which weights", of_what)
+        yield Check("which weights", shown)
     rows = [row for row in _evaluations(located.run_dir) if row["step"] == step]
     held = {(name, metric): value for name, some in metrics.items() for metric, value in some.items()}
     wrong = [
@@ -85,7 +85,7 @@ def _evaluations(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def code(run_dir: Path, trusted: list[str]) -> Iterator[Check]:
-    """Whether the modules that ran are those that would run now, and of a checkout its commit."""
+    """Check whether the modules, and the commit of a checkout, are those that the run used."""
     snapshots = code_changes(run_dir, trusted)
     path, changed = list(snapshots.items())[-1] if snapshots else (run_dir, None)
     if changed is None:
@@ -93,45 +93,46 @@ def code(run_dir: Path, trusted: list[str]) -> Iterator[Check]:
     elif changed:
         first = ", ".join(f"{name} {how}" for name, how in list(changed.items())[:LISTED])
         says = f"{counted(len(changed), 'module')} not as in {path.name}: {first}{_and_more(len(changed) - LISTED)}"
-        remedy = f"unzip {path_text(path)} into a folder of its own, and run the command there"
+        remedy = f"unzip {path_text(path)} into an empty folder, and run the command there"
         yield Check("code", says, "warning", remedy)
     else:
         yield Check("code", f"every module is as in {path.name}")
     if len(snapshots) > 1:
         says = f"the run went through {len(snapshots)} versions of the code, code.zip to {path.name}"
-        yield Check("code on the way", says, "warning", "train it again in one go if the score is to be repeated")
+        remedy = "train it again without interruption if the score must be reproduced"
+        yield Check("code on the way", says, "warning", remedy)
     yield _commit(starts_of(run_dir), changed is None or bool(changed))
 
 
 def _commit(starts: list[Any], is_other_code: bool) -> Check:
-    """The commit then and now; another one matters where modules of nlu differ by it."""
+    """Compare the commits. A difference only matters if modules of nlu differ."""
     if not starts:
         return Check("commit", "the run has no provenance.json", "warning", "train it again with this version")
-    told = changed_commit(starts[-1])
-    if not told:
+    changed = changed_commit(starts[-1])
+    if not changed:
         return Check("commit", "the same, with the same changes")
-    says = told[0].removeprefix("code: commit ")
+    says = changed[0].removeprefix("code: commit ")
     if is_other_code:
         return Check("commit", says, "warning", "check out the commit that it was trained with")
     return Check("commit", f"{says}, in other files than nlu's modules")
 
 
 def versions(run_dir: Path) -> Check:
-    """Packages of which other versions are installed now."""
+    """Compare the versions of packages."""
     starts = starts_of(run_dir)
     if not starts:
         return Check("versions", "the run has no provenance.json", "warning", "train it again with this version")
-    if told := changed_versions(starts[-1]):
+    if changed := changed_versions(starts[-1]):
         there = starts[-1]["versions"]
         wanted = " ".join(
             f"{name}=={version.partition('+')[0]}" for name, version in there.items() if name != "python" and version
         )
-        return Check("versions", "; ".join(told), "warning", f"in an environment of its own: pip install {wanted}")
+        return Check("versions", "; ".join(changed), "warning", f"in a separate environment: pip install {wanted}")
     return Check("versions", f"the same: {', '.join(f'{name} {v}' for name, v in starts[-1]['versions'].items())}")
 
 
 def starts(run_dir: Path) -> Check:
-    """Whether the run was continued, and on something else."""
+    """Check whether the run was continued, and with different versions or devices."""
     found = starts_of(run_dir)
     if len(found) < 2:
         return Check("starts", "one, from its first step to its last")
@@ -142,18 +143,18 @@ def starts(run_dir: Path) -> Check:
     says = f"{len(found)} starts"
     if differing:
         return Check(
-            "starts", f"{says}, with other {', '.join(differing)}, so its bytes are not those of an unbroken run",
-            "warning", "train it again in one go if the score is to be repeated",
+            "starts", f"{says}, with other {', '.join(differing)}, so its bytes are not those of an uninterrupted run",
+            "warning", "train it again without interruption if the score must be reproduced",
         )  # fmt: skip
-    return Check("starts", f"{says} on the same machine, which give the bytes of an unbroken run")
+    return Check("starts", f"{says} on the same machine, which give the bytes of an uninterrupted run")
 
 
 def computed_on(run_dir: Path, ranks: Ranks, dtype: str) -> Iterator[Check]:
-    """Device, number of threads, kernels and processes, then and now; and the precision that the run computes in."""
+    """Compare device, threads, kernels and number of processes, and check the precision."""
     last = run_dir / "checkpoints" / "last"
     if (last / "state.json").is_file():
         _, order = read_order(last)
-        told = changes(order, {**order, "world_size": ranks.world_size, "machine": machine_as_recorded(ranks)})
+        changed = changes(order, {**order, "world_size": ranks.world_size, "machine": machine_as_recorded(ranks)})
         names = {
             "device": "device",
             "version of torch": "torch",
@@ -161,14 +162,14 @@ def computed_on(run_dir: Path, ranks: Ranks, dtype: str) -> Iterator[Check]:
             "kernels": "kernels",
             "processes": "ranks",
         }
-        for sentence in told:
+        for sentence in changed:
             name = next((short for word, short in names.items() if word in sentence), "machine")
             yield Check(
                 name, sentence.replace("continued", "scored"), "warning",
                 f"set OMP_NUM_THREADS={order['machine']['threads']}" if name == "threads" else
-                "score it there, or expect other last digits",
+                "score it there, or expect differences in the last digits",
             )  # fmt: skip
-        if not told:
+        if not changed:
             machine = order["machine"]
             yield Check(
                 "device, threads", f"as there: {machine['device']}, {counted(machine['threads'], 'thread')}, kernels "
@@ -176,73 +177,77 @@ def computed_on(run_dir: Path, ranks: Ranks, dtype: str) -> Iterator[Check]:
             )  # fmt: skip
     else:
         yield Check(
-            "device, threads", "no checkpoints/last says where it was trained", "warning", "score it where it was"
+            "device, threads",
+            "checkpoints/last, which records where it was trained, is missing",
+            "warning",
+            "score it on the machine where it was trained",
         )
     precision = Precision(dtype=dtype)  # type: ignore[arg-type]
     if warning := precision.warning(ranks.device):
         yield Check("precision", f"{dtype}; {warning}", "warning", "score it on a device that has them")
     else:
-        yield Check("precision", f"{dtype}, as trained; precision=... for nlu.evaluate would be another")
+        yield Check("precision", f"{dtype}, as trained; precision=... of nlu.evaluate changes it")
 
 
 def beginning(run_dir: Path, pretrained: str | None) -> Check:
-    """Which tensors of the encoder began at random although there were pretrained weights."""
+    """Check whether tensors of the encoder were initialized at random instead of from the pretrained weights."""
     if pretrained is None:
-        return Check("pretrained weights", "none: model.pretrained=null, so each seed begins elsewhere")
+        return Check("pretrained weights", "none: model.pretrained=null, so each seed has other initial weights")
     folders = [run_dir, run_dir.parent] if is_run(run_dir.parent) else [run_dir]
     logs = [path for folder in folders if (path := folder / LOG).is_file()]
     lines = [line for path in logs for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
     place = next((number for number, line in enumerate(lines) if LOADED.fullmatch(line)), None)
     if place is None:
         return Check(
-            "pretrained weights", f"{pretrained}; no log.txt says how many tensors were taken", "warning",
+            "pretrained weights", f"{pretrained}; log.txt, which counts the loaded tensors, is missing", "warning",
             "look at the first lines of a training from the same weights",
         )  # fmt: skip
     match = LOADED.fullmatch(lines[place])
     assert match, "found above"
-    told = [found for line in lines[place + 1 : place + 4] if (found := MISSING.fullmatch(line))]
-    absent = [name for found in told for name in (found["missing"] or found["mismatched"]).split(", ")]
+    listed = [found for line in lines[place + 1 : place + 4] if (found := MISSING.fullmatch(line))]
+    absent = [name for found in listed for name in (found["missing"] or found["mismatched"]).split(", ")]
     of_encoder = [name for name in absent if not name.removeprefix("backbone.").startswith(HEAD)]
-    says = f"{match['loaded']} of {match['all']} tensors taken"
+    says = f"{match['loaded']} of {match['all']} tensors loaded"
     if of_encoder:
         return Check(
-            "pretrained weights", f"{says}; of the encoder {len(of_encoder)} began at random, such as {of_encoder[0]}",
+            "pretrained weights", f"{says}; {len(of_encoder)} of the encoder were random, such as {of_encoder[0]}",
             "warning", "choose the model group and the sizes that fit the weights",
         )  # fmt: skip
-    return Check("pretrained weights", f"{says}; {'the head begins at random' if absent else 'nothing is missing'}")
+    return Check("pretrained weights", f"{says}; {'the head was random' if absent else 'nothing is missing'}")
 
 
 def settings(located: Located, run: RunRecord) -> Iterator[Check]:
-    """What of the configuration makes scores of the same weights, or of the same command, hang on chance or choice."""
+    """Report settings that affect scores of the same weights, or of the same command."""
     config, facts = run.config, read_json(located.run_dir / "data.json") or {}
     own = (facts.get("sets") or {}).get(run.set_name or "", {})
     yield from _rows(config, facts, own, run.set_name)
     yield _seed(located.run_dir, run)
     if run.folds:
         yield Check(
-            "folds", f"fold {run.fold} of {run.folds}: its dev set is these rows, and no other fold's score compares"
+            "folds",
+            f"fold {run.fold} of {run.folds}: its dev set has these rows; scores of other folds are not comparable",
         )
     evaluations = {row["step"] for row in _evaluations(located.run_dir)}
     if len(evaluations) > 1:
         yield Check(
-            "best of many", f"the best of {len(evaluations)} evaluations on {run.set_name} flatters; test, which takes "
-            "no part in choosing, does not",
+            "best of many", f"the best of {len(evaluations)} evaluations on {run.set_name} is optimistic, unlike the "
+            "score on test, which is not used to choose it",
         )  # fmt: skip
     if config.get("trainer.ema_decay"):
         yield Check(
-            "moving average", f"scores are of the moving average (ema_decay {config['trainer.ema_decay']}), which best "
-            "checkpoints hold; a program that reads last's model.safetensors has others",
+            "moving average", f"scores are those of the moving average (ema_decay {config['trainer.ema_decay']}), "
+            "which best checkpoints contain; model.safetensors of last has other weights",
         )  # fmt: skip
     threshold = decided_at(located.checkpoint).get("threshold")
     if threshold is not None:
-        yield Check("threshold", f"{threshold:.4g}, as decided on {run.set_name}; another one gives other scores")
+        yield Check("threshold", f"{threshold:.4g}, decided on {run.set_name}; another one gives other scores")
 
 
 def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], name: str | None) -> Iterator[Check]:
     if config.get("data.max_rows"):
         yield Check(
-            "rows read", f"data.max_rows={config['data.max_rows']}: of each file only so many, of {name} too",
-            "warning", "compare it only with scores of the same rows",
+            "rows read", f"data.max_rows={config['data.max_rows']}: only so many rows of each file, also of {name}",
+            "warning", "only compare it with scores of the same rows",
         )  # fmt: skip
     if config.get("data.dev") is None and not config.get("folds.count"):
         yield Check(
@@ -250,18 +255,19 @@ def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], na
             "by their hash: the same for every seed",
         )  # fmt: skip
     if own.get("examples"):
-        yield Check("size of the set", f"{counted(own['examples'], 'row')} of {name}: one is {1 / own['examples']:.2%}")
+        yield Check(
+            "size of the set", f"{counted(own['examples'], 'row')} of {name}: one row is {1 / own['examples']:.2%}"
+        )
     if own.get("in_train"):
         yield Check(
-            "rows in train", f"{counted(own['in_train'], 'text')} of {name} in the training set too, so its score "
-            "flatters", "warning", "take them out of one of the two",
+            "rows in train", f"{counted(own['in_train'], 'text')} of {name} in the training set too, so its score is "
+            "optimistic", "warning", "remove them from one of the two",
         )  # fmt: skip
     skipped = {key: part["bad_rows"] for key, part in (facts.get("sets") or {}).items() if part.get("bad_rows")}
     if skipped:
-        told = ", ".join(f"{count:,} of {key}" for key, count in skipped.items())
-        yield Check(
-            "rows left out", f"{told} (data.on_bad_row=skip)", "warning", "mend them, or leave them out elsewhere"
-        )
+        shown = ", ".join(f"{count:,} of {key}" for key, count in skipped.items())
+        remedy = "correct them, or leave them out elsewhere too"
+        yield Check("rows left out", f"{shown} (data.on_bad_row=skip)", "warning", remedy)
     if own.get("cut_to_max_len"):
         yield Check(
             "texts cut", f"{counted(own['cut_to_max_len'], 'row')} of {name} longer than data.max_len="

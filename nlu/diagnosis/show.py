@@ -1,4 +1,4 @@
-"""What was found, as a person reads it."""
+"""Print the results of checks."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ STYLES: dict[Mark, str] = {"ok": "green", "warning": "yellow", "broken": "bold r
 
 
 def print_sections(sections: Sequence[Section]) -> None:
-    """Print a table for each section, with the remedy under what needs one, and how much that is."""
+    """Print a table for each section, with a remedy below each problem, and the number of problems."""
     width = max(len(check.name) for section in sections for check in section.checks)
     for section in sections:
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))

@@ -1,4 +1,4 @@
-"""Which software runs: versions against what nlu needs, where the package lies, and the state of its checkout."""
+"""The installed software: versions against the requirements of nlu, the location of the package, its checkout."""
 
 import importlib.metadata
 import importlib.util
@@ -24,11 +24,11 @@ OPTIONAL = {
     "wandb": ("wandb",), "tf": ("tensorflow-cpu",),
     "pai": ("alibabacloud_pai_dlc20201203", "alibabacloud_tea_openapi", "pyodps", "pandas", "oss2", "ossfs"),
 }  # fmt: skip
-"""extras, and the distributions that each of them brings"""
+"""the distributions of each extra"""
 
 
 def versions() -> Iterator[Check]:
-    """Python and every distribution that nlu needs, against what it asks for; extras that are there."""
+    """Check the versions of Python and of all required distributions; list the installed extras."""
     running = platform.python_version()
     yield Check("python", f"{running} at {sys.executable}")
     found = []
@@ -51,7 +51,7 @@ def versions() -> Iterator[Check]:
 
 
 def _requirements() -> list[Requirement]:
-    """What nlu needs, as the checkout says it or, of an installed package, its metadata."""
+    """Return the requirements of nlu, from the checkout or from the metadata of the installed package."""
     checkout = PACKAGE.parent / "setup.cfg"
     if checkout.is_file():
         parser = ConfigParser()
@@ -71,7 +71,7 @@ def _version(distribution: str) -> str | None:
 
 
 def package() -> Iterator[Check]:
-    """Where nlu is imported from, whether another one is in its way, and whether Hydra finds its plugins."""
+    """Check where nlu is imported from, whether another copy could be imported, and whether Hydra finds its plugins."""
     yield Check("nlu", f"{nlu.__version__} from {PACKAGE}")
     installed = _version("nlu")
     if installed is not None and installed != nlu.__version__:
@@ -86,7 +86,7 @@ def package() -> Iterator[Check]:
     if others:
         shown = ", ".join(str(folder) for folder in dict.fromkeys(others))
         yield Check(
-            "another nlu", f"Python would find {shown} as well", "warning",
+            "another nlu", f"Python would also find {shown}", "warning",
             "keep one of them on PYTHONPATH, so that commands and notebooks run the same code",
         )  # fmt: skip
     if absent := [name for name in PLUGINS if importlib.util.find_spec(f"hydra_plugins.{name}") is None]:
@@ -100,7 +100,7 @@ def package() -> Iterator[Check]:
 
 
 def checkout() -> Check:
-    """The commit that runs, and what is not committed."""
+    """Report the commit and the changes that are not committed."""
     git = describe_code()["git"]
     if git is None:
         return Check("git", "nlu is installed, not run from a checkout; runs keep its code in code.zip")
@@ -111,20 +111,20 @@ def checkout() -> Check:
         return Check("git", f"commit {commit}, nothing changed")
     changed = sum(line.startswith("diff --git") for line in (git["diff"] or "").splitlines())
     at_least = "at least " if git["diff_cut"] else ""
-    what = f"changes to {at_least}{counted(changed, 'file')}" if changed else "new files alone"
+    what = f"changes to {at_least}{counted(changed, 'file')}" if changed else "only new files"
     return Check("git", f"commit {commit} with {what}; runs keep them in code.zip and provenance.json")
 
 
 def apex() -> Check:
-    """NVIDIA's apex, which nlu does without, and the package on the index that only bears its name."""
+    """Check for NVIDIA's apex, which nlu does not need, and for the unrelated package of this name on PyPI."""
     spec = importlib.util.find_spec("apex")
     if spec is None:
-        return Check("apex", "not there and not needed: optimizer and mixed precision are torch's own")
+        return Check("apex", "not installed and not needed: torch has the optimizer and mixed precision")
     places = [Path(place) for place in spec.submodule_search_locations or ()]
     if not any((place / "multi_tensor_apply").is_dir() for place in places):
         return Check(
-            "apex", f"{places[0] if places else spec.origin} is not NVIDIA's, but a package of the same name",
+            "apex", f"{places[0] if places else spec.origin} is another package of the same name, not NVIDIA's",
             "warning", f"{sys.executable} -m pip uninstall apex; nlu needs neither",
         )  # fmt: skip
     built = "with" if importlib.util.find_spec("amp_C") else "without"
-    return Check("apex", f"NVIDIA's, {built} its kernels; not used: optimizer and mixed precision are torch's own")
+    return Check("apex", f"NVIDIA's, {built} its kernels; not used: torch has the optimizer and mixed precision")

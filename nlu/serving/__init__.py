@@ -1,1 +1,1 @@
-"""A trained run behind HTTP or a prompt."""
+"""Serve a trained run over HTTP, or in a prompt."""

@@ -1,4 +1,4 @@
-"""The routes of a server: predictions, explanations, what is served and how it fares, and a page to try it."""
+"""The routes of a server: predictions, explanations, description, health, metrics, and a page to try it."""
 
 import asyncio
 import json
@@ -32,9 +32,12 @@ from nlu.serving.served import Newest, Served
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Awaitable[Response]]
-PAGE = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css"),
-        "/page.js": ("page.js", "text/javascript")}  # fmt: skip
-"""the page, which holds nothing of the run"""
+PAGE = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+"""the files of the page, which contain nothing about the run"""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
@@ -42,7 +45,7 @@ HEADERS = {
 
 
 class Application:
-    """What the routes share. All of it but the model runs on one event loop."""
+    """The state of a server. Everything except for the model runs in one event loop."""
 
     def __init__(self, config: Serve, newest: Newest):
         self.config, self.newest = config, newest
@@ -57,8 +60,8 @@ class Application:
         self._token = os.environ.get(TOKEN)
 
     def routes(self) -> FastAPI:
-        """Return the application that a server runs."""
-        # Its own pages of documentation would load scripts from elsewhere, and ask nobody for the token.
+        """Return the ASGI application."""
+        # FastAPI's pages of documentation would load scripts from other sites, without asking for the token.
         app = FastAPI(
             title="nlu", version=nlu.__version__, docs_url=None, redoc_url=None, openapi_url=None,
             redirect_slashes=False, lifespan=self._life,
@@ -114,9 +117,9 @@ class Application:
         return Response(self.measures.text(), media_type=CONTENT_TYPE)
 
     def _route(self, path: str, handle: Handler, *, is_open: bool = False) -> Handler:
-        """Return what answers requests by `handle`: counted, allowed, and refused in one sentence.
+        """Return a handler that checks and counts requests, calls `handle`, and answers refused ones in one sentence.
 
-        `path` is known here: what a request says of its own address may be made up. `is_open`: it needs no token.
+        Requests are counted under `path`, since the path of a request is arbitrary. `is_open`: needs no token.
         """
 
         async def answer(request: Request) -> Response:
@@ -130,7 +133,7 @@ class Application:
                 response = JSONResponse({"detail": refused.sentence}, refused.status, refused.headers)
             except Exception:
                 log.exception("%s %s", request.method, path)
-                response = JSONResponse({"detail": "a mistake of the server, which its log tells of"}, 500)
+                response = JSONResponse({"detail": "internal error of the server; its log has the details"}, 500)
             self.measures.requests.labels(path, response.status_code).inc()
             self.measures.seconds.labels(path).observe(time.perf_counter() - began_s)
             return response
@@ -141,7 +144,7 @@ class Application:
         path, allowed, body = request.url.path, error.headers["Allow"], ""
         if path in ("/predict", "/explain"):
             try:
-                # The fields of a row are for those who may ask.
+                # The message contains the fields of a row, which are only for allowed clients.
                 self._require_near(request)
                 self._require_allowed(request)
             except Refused as denied:
@@ -153,27 +156,28 @@ class Application:
         return JSONResponse({"detail": refused}, 405, error.headers)
 
     def _require_near(self, request: Request) -> None:
-        """Refuse what a page of another site may have a browser ask."""
+        """Refuse requests that a page of another site may have sent through a browser."""
         host = request.headers.get("host", "")
-        # Such a page could reach this machine under a name of its own.
+        # Such a page could reach this machine under a name of its site (DNS rebinding).
         if self.config.host in LOOPBACK and not self._token and _name_of(host) not in LOOPBACK:
             raise Refused(400, f"Host is {host:.80}, but this server is for its own machine; ask {self.config.host}")
         origin = request.headers.get("origin")
-        # No browser sends the token by itself, so a page of another site cannot ask where one is needed.
+        # A browser does not send the token by itself, so with a token other sites cannot send requests.
         if origin is None or self._token:
             return
         names = {host}
         if self.config.proxies:
-            # A page of another site cannot set it: a browser would ask for leave first, which this server never gives.
+            # A page of another site cannot set this header: the browser would ask this server first, which refuses.
             names.add(request.headers.get("x-forwarded-host", host).partition(",")[0].strip())
         if origin.partition("://")[2] not in names:
             raise Refused(
-                403, f"Origin is {origin:.80}, another site than this server's, {host:.80}; behind a proxy that "
-                "sends a Host of its own, set proxies and have it send X-Forwarded-Host"
-            )  # fmt: skip
+                403,
+                f"Origin is {origin:.80}, another site than that of this server, {host:.80}; behind a proxy that "
+                "changes Host, set proxies, and let the proxy send X-Forwarded-Host",
+            )
 
     def _require_allowed(self, request: Request) -> None:
-        # Also who guesses tokens is counted.
+        # Rate-limit wrong tokens too.
         self.rates.require(request.client.host if request.client else "")
         given = request.headers.get("authorization", "")
         if self._token and not secrets.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
@@ -183,13 +187,15 @@ class Application:
         return await read_body(request, self.config.max_body_kb, self.config.timeout_s)
 
     async def _answer(self, submit: "Callable[[], Future[Any]]", request: Request) -> Any:
-        """Return what the model's thread finds. Raises Refused where too much waits, where it takes too long, and where
-        the client has gone."""
+        """Return the result of the thread of the model.
+
+        Raises Refused if too much waits, if it takes too long, or if the client has disconnected.
+        """
         try:
             answer = asyncio.wrap_future(submit())
         except Busy as error:
-            raise Refused(429, f"too much is asked at once: {error}; try again later", retry_after_s=1) from None
-        # Once the body is read, what comes next is the news that the client has gone.
+            raise Refused(429, f"too many requests at once: {error}; try again later", retry_after_s=1) from None
+        # After the body, the next message is that the client has disconnected.
         gone = asyncio.ensure_future(request.receive())
         try:
             await asyncio.wait((answer, gone), timeout=self.config.timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -224,7 +230,7 @@ class Application:
 
 
 async def _unknown_path(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": f"there is no {request.url.path:.80}; /openapi.json lists what there is"}, 404)
+    return JSONResponse({"detail": f"unknown path {request.url.path:.80}; /openapi.json lists all paths"}, 404)
 
 
 def _explained(served: Served, asked: AskedWhy) -> Parts:
@@ -234,7 +240,7 @@ def _explained(served: Served, asked: AskedWhy) -> Parts:
         try:
             nearest = (yield from served.mistakes()).nearest(asked.values, asked.mistakes)
         except UserError as error:
-            # The reasons do not hang on what the run kept of its mistakes.
+            # The explanation is still valid without the mistakes.
             log.warning("explain: no mistakes: %s", error)
     return {**found, "mistakes": nearest}
 

@@ -1,9 +1,9 @@
-"""Rows of concurrent requests to packed batches that they share.
+"""Combine the rows of concurrent requests into packed batches.
 
-One thread owns the model. It takes what waits, as many rows as a batch holds, and never waits for more: a lone request
-is computed at once, and under load batches fill by themselves. The answer for a row depends only on that row, so
-sharing changes no answer. Longer work, such as an explanation, is done in parts between the batches, one piece of work
-after another: rows wait for one part at most.
+One thread owns the model. It takes waiting rows up to the size of a batch and never waits for more, so a single request
+is computed at once, and batches fill up under load. The answer for a row depends only on that row, so batching changes
+no answer. Longer work, such as an explanation, is done in parts between batches, one task after another, so rows wait
+for at most one part.
 """
 
 import logging
@@ -23,20 +23,20 @@ log = logging.getLogger(__name__)
 
 Found = dict[str, Any]
 Parts = Generator[None, None, Any]
-"""work that gives way wherever it yields, and returns what it found"""
+"""a longer task: a generator that yields between its parts, and returns its result"""
 MOST_LONG = 16
-"""longer pieces of work that may wait"""
+"""the number of longer tasks that may wait"""
 MOST_BATCHES = 8
-"""batches that are computed before a part of longer work that waits, so that many rows delay it and do not stop it"""
+"""the number of batches after which a part of a longer task is due, so that many rows delay it but do not stop it"""
 
 
 class Busy(Exception):
-    """As much waits as may wait."""
+    """Too many rows or tasks are waiting."""
 
 
 @dataclass
 class _Request:
-    """Rows that are answered together."""
+    """The rows of a request, which are answered together."""
 
     predictor: Predictor
     values: Sequence[Values]
@@ -45,7 +45,7 @@ class _Request:
     found: list[Found] = field(default_factory=list)
 
     def take(self, found: list[Found]) -> None:
-        """Keep the answers of the next rows; with the last ones all are handed over."""
+        """Add the results of the next rows; after the last ones, the request is answered."""
         self.found += found
         if len(self.found) == len(self.values):
             _settle(self.answer, self.found)
@@ -53,7 +53,7 @@ class _Request:
 
 @dataclass
 class _Piece:
-    """Some rows of a request, at most a batch."""
+    """A part of the rows of a request, at most a batch."""
 
     request: _Request
     values: Sequence[Values]
@@ -61,22 +61,22 @@ class _Piece:
 
 @dataclass
 class _Long:
-    """Other work that the model's thread does."""
+    """A longer task for the thread of the model."""
 
     parts: Parts
     answer: "Future[Any]" = field(default_factory=Future)
 
 
 class Batcher:
-    """Computes rows in one thread, those of several requests together."""
+    """Computes the rows of all requests in one thread."""
 
     def __init__(self, *, batch_size: int, most_waiting: int, on_batch: Callable[[int], None] = lambda rows: None):
-        """`batch_size` and `most_waiting` count rows; `on_batch` is told the rows of each batch."""
+        """`batch_size` and `most_waiting` count rows; `on_batch` is called with the number of rows of each batch."""
         self._batch_size, self._most_waiting, self._on_batch = batch_size, most_waiting, on_batch
         self._pieces: deque[_Piece] = deque()
         self._long: deque[_Long] = deque()
         self._begun: _Long | None = None
-        """the longer work of which some parts are done; the next begins when it has ended"""
+        """the current longer task; the next one starts when it has ended"""
         self._rows = self._batches_since_part = 0
         self._changed = threading.Condition()
         self._is_closed = self._is_broken = False
@@ -85,20 +85,20 @@ class Batcher:
 
     @property
     def waiting_rows(self) -> int:
-        """Rows that wait to be computed."""
+        """The number of rows that wait to be computed."""
         return self._rows
 
     @property
     def is_alive(self) -> bool:
-        """Whether the model's thread works and computes rows."""
+        """Whether the thread of the model runs and can compute rows."""
         return self._thread.is_alive() and not self._is_broken
 
     def submit(
         self, predictor: Predictor, values: Sequence[Values], *, with_logits: bool = False
     ) -> "Future[list[Found]]":
-        """Have rows predicted by a predictor; the answers come in the order of the rows.
+        """Predict rows; the result has the order of the rows.
 
-        Cancelling the future leaves out what is not computed yet. Raises Busy where too many rows wait.
+        Cancelling the future skips rows that are not computed yet. Raises Busy if too many rows wait.
         """
         request = _Request(predictor, values, with_logits)
         if not values:
@@ -109,31 +109,31 @@ class Batcher:
             for start in range(0, len(values), self._batch_size)
         ]
         with self._changed:
-            # A request that is larger than all that may wait is let in alone.
+            # A request that is larger than the limit is accepted if no other rows wait.
             if self._rows and self._rows + len(values) > self._most_waiting:
-                raise Busy(f"{counted(self._rows, 'row')} waiting, of {self._most_waiting:,} that may")
+                raise Busy(f"{counted(self._rows, 'row')} waiting, of at most {self._most_waiting:,}")
             self._pieces += pieces
             self._rows += len(values)
             self._changed.notify()
         return request.answer
 
     def submit_long(self, parts: Parts) -> "Future[Any]":
-        """Have longer work done; rows that wait are computed before each part of it.
+        """Do a longer task in parts, with waiting rows between them.
 
-        Cancelling the future ends it before its next part. Raises Busy where too much of it waits.
+        Cancelling the future ends it before its next part. Raises Busy if too many longer tasks wait.
         """
         long = _Long(parts)
         with self._changed:
-            # What nobody waits for any more takes no place.
+            # Cancelled tasks do not count.
             self._long = deque(one for one in self._long if not one.answer.cancelled())
             if (waiting := len(self._long) + (self._begun is not None)) >= MOST_LONG:
-                raise Busy(f"{waiting} explanations wait, of {MOST_LONG} that may")
+                raise Busy(f"{waiting} explanations wait, of at most {MOST_LONG}")
             self._long.append(long)
             self._changed.notify()
         return long.answer
 
     def close(self) -> None:
-        """Finish what waits and end the thread."""
+        """Finish all waiting work and end the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -149,7 +149,7 @@ class Batcher:
                 self._predict(live)
 
     def _next(self) -> list[_Piece] | _Long | None:
-        """Wait for work; None once the batcher is closed and nothing waits."""
+        """Wait for work and return it; None when the batcher is closed and no work is left."""
         with self._changed:
             while not self._pieces and not self._long and self._begun is None:
                 if self._is_closed:
@@ -163,7 +163,7 @@ class Batcher:
             self._batches_since_part += 1
             first = self._pieces.popleft()
             taken, rows = [first], len(first.values)
-            # Rows of another predictor, as after a reload, wait for a batch of their own.
+            # After a reload, rows of the other predictor need a separate batch.
             while (
                 self._pieces
                 and rows + len(self._pieces[0].values) <= self._batch_size
@@ -181,14 +181,14 @@ class Batcher:
             self._on_batch(len(values))
             with_logits = any(piece.request.with_logits for piece in pieces)
             found = predictor.predict(predictor.encode(values), with_logits=with_logits)
-        # A panic of a library's native code is no Exception; without this thread nobody would be answered.
+        # A panic in native code of a library is not an Exception, and this thread must survive it.
         except BaseException as error:
             if len(pieces) == 1:
                 log.exception("a request could not be computed")
                 _fail(pieces[0].request.answer, error)
                 self._is_broken = not _works(predictor)
                 return
-            # One of them is to blame; the others are not to suffer for it.
+            # Compute each alone, so that only the request that causes the error fails.
             for piece in pieces:
                 self._predict([piece])
             return
@@ -199,7 +199,7 @@ class Batcher:
             start += len(piece.values)
 
     def _do_part(self, long: _Long) -> None:
-        """Do the next part of longer work, the last of which makes place for other work."""
+        """Do the next part of the current longer task."""
         try:
             if not long.answer.cancelled():
                 next(long.parts)
@@ -214,17 +214,17 @@ class Batcher:
 
 
 def _works(predictor: Predictor) -> bool:
-    """Whether a row that any run can read is computed, where another could not be."""
+    """Return whether a simple row can be computed, after another row has failed."""
     try:
         predictor.try_out()
     except BaseException:
-        log.exception("no row can be computed")
+        log.exception("the model cannot compute any row")
         return False
     return True
 
 
 def _settle(answer: "Future[Any]", found: Any) -> None:
-    # Whoever asked may have given up meanwhile.
+    # The request may have been cancelled.
     with suppress(InvalidStateError):
         answer.set_result(found)
 

@@ -1,4 +1,4 @@
-"""The address of a server: it is taken before torch is imported, so that a port in use is told at once."""
+"""The socket of a server, opened before torch is imported, so that a port in use is reported at once."""
 
 import os
 import socket
@@ -11,25 +11,27 @@ from nlu.config.inference import Serve
 from nlu.storage.environment import name_of
 
 TOKEN = name_of("nlu.serve", "token")
-"""environment variable: what clients must send as `Authorization: Bearer ...`"""
+"""the environment variable with the token that clients must send as `Authorization: Bearer ...`"""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 BACKLOG = 4096
-"""connections that wait to be taken"""
+"""the number of connections that may wait to be accepted"""
 
 
 @contextmanager
 def listening(config: Serve) -> Iterator[socket.socket]:
-    """Give the socket of the address. Raises UserError where that is another's, or its port in use."""
+    """Yield the socket of the address. Raises UserError if the host is not of this machine or the port is in use."""
     _require_addresses(config.proxies)
     if config.host not in LOOPBACK and not os.environ.get(TOKEN):
         raise UserError(
-            f"host is {config.host}, which others can reach, but the environment has no {TOKEN}; set it to a secret "
-            "that clients send, or leave out host"
+            f"host is {config.host}, which other machines can reach, but {TOKEN} is not set in the environment; set it "
+            "to a secret that clients send, or leave out host"
         )
     try:
         family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        raise UserError(f"host is {config.host}, which is no address here ({error.strerror}); set host") from None
+        raise UserError(
+            f"host is {config.host}, which is not an address of this machine ({error.strerror}); set host to one"
+        ) from None
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -38,7 +40,7 @@ def listening(config: Serve) -> Iterator[socket.socket]:
         except OSError as error:
             raise UserError(
                 f"port is {config.port}, which cannot be used at {config.host} ({error.strerror}); set port to "
-                "another, or to 0 for one that is free"
+                "another, or to 0 for any free port"
             ) from None
         yield listener
 
@@ -48,4 +50,4 @@ def _require_addresses(proxies: list[str]) -> None:
         try:
             ip_network(proxy)
         except ValueError as error:
-            raise UserError(f"proxies has {proxy!r}, which is no address ({error}); give e.g. 10.0.0.7") from None
+            raise UserError(f"proxies has {proxy!r}, an invalid address ({error}); give e.g. 10.0.0.7") from None

@@ -1,4 +1,4 @@
-"""What a server counts, as Prometheus reads it."""
+"""The metrics of a server, for Prometheus."""
 
 from collections.abc import Callable
 
@@ -12,24 +12,22 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Measures:
-    """The counts of one server."""
+    """The metrics of one server."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self.requests = Counter("nlu_requests", "Requests answered", ["path", "status"], registry=self._registry)
-        self.seconds = Histogram(
-            "nlu_request_seconds", "Time from a request to its answer", ["path"], buckets=SECONDS,
-            registry=self._registry,
-        )  # fmt: skip
+        what = "Time from a request to its answer"
+        self.seconds = Histogram("nlu_request_seconds", what, ["path"], buckets=SECONDS, registry=self._registry)
         self.rows = Counter("nlu_rows", "Rows predicted", registry=self._registry)
         self.batch_rows = Histogram("nlu_batch_rows", "Rows computed together", buckets=ROWS, registry=self._registry)
         self.reloads = Counter("nlu_reloads", "Newer checkpoints loaded", registry=self._registry)
 
     def watch_waiting(self, waiting_rows: Callable[[], int]) -> None:
-        """Have the rows that wait asked for by this."""
+        """Read the number of waiting rows from a function."""
         gauge = Gauge("nlu_waiting_rows", "Rows that wait to be computed", registry=self._registry)
         gauge.set_function(waiting_rows)
 
     def text(self) -> bytes:
-        """Return all counts."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

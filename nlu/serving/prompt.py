@@ -1,4 +1,4 @@
-"""A prompt in the terminal: type a text, read what the run predicts."""
+"""A prompt in the terminal that predicts each text that is typed."""
 
 import readline
 import sys
@@ -21,7 +21,7 @@ from nlu.runs import logs
 from nlu.storage.cache import cache_dir
 
 MOST_LINES = 1000
-"""of the history"""
+"""the length of the history"""
 BAR_CELLS = 30
 SHOWN_LABELS = 10
 SPAN_STYLES = (
@@ -35,14 +35,14 @@ SPAN_STYLES = (
 
 
 def run_prompt(config: Serve) -> int:
-    """Ask for rows until the input ends; returns the exit status."""
+    """Read rows until the input ends; returns the exit status."""
     logs.set_up(None, 0)
     loaded = Loaded.of(config.run, checkpoint=config.checkpoint, device=config.device, batch_size=config.batch_size)
     console = Console(highlight=False, markup=False, emoji=False)
     roles = next(roles for roles in alternatives_of(loaded.trained) if roles != ("tokens",))
     if sys.stdin.isatty():
         run_dir = loaded.trained.located.run_dir
-        console.print(f"{run_dir}: type {' and '.join(roles)}; the arrows give earlier lines, Ctrl-D ends")
+        console.print(f"{run_dir}: type {' and '.join(roles)}; arrow keys recall earlier lines, Ctrl-D ends")
     has_scores = loaded.trained.kind.has_probabilities
     for row in _rows(roles):
         try:
@@ -56,7 +56,7 @@ def run_prompt(config: Serve) -> int:
 
 
 def _rows(roles: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Yield what is typed, field by field; an empty line begins the row anew."""
+    """Yield rows, typed field by field; an empty line starts the row again."""
     history = cache_dir() / "history"
     is_asked = sys.stdin.isatty()
     if is_asked:
@@ -75,29 +75,29 @@ def _rows(roles: tuple[str, ...]) -> Iterator[dict[str, str]]:
             if len(row) == len(roles):
                 yield row
     except EOFError:
-        # The prompt's line has no end yet.
+        # End the line of the prompt.
         print(end="\n" if is_asked else "")
         if row and len(row) < len(roles):
-            print(f"the last row lacks {roles[len(row)]}, and is passed over", file=sys.stderr)
+            print(f"the last row lacks {roles[len(row)]}, and is skipped", file=sys.stderr)
     finally:
         if is_asked:
             _keep(history)
 
 
 def _line(prompt: str) -> str:
-    """Return what is typed; "" for a line that is not UTF-8. Raises EOFError at the end."""
+    """Return a typed line; "" for a line that is not UTF-8. Raises EOFError at the end."""
     try:
         line = input(prompt)
-        # Python may let other bytes pass as halves of surrogate pairs.
+        # Python may decode invalid bytes as halves of surrogate pairs.
         line.encode()
     except UnicodeError:
-        print("a line that is not UTF-8 is passed over", file=sys.stderr)
+        print("a line that is not UTF-8 is skipped", file=sys.stderr)
         return ""
     return line
 
 
 def _keep(history: Path) -> None:
-    # Texts may be private.
+    # The texts may be private, so only the user may read the file.
     with suppress(OSError):
         history.parent.mkdir(parents=True, exist_ok=True)
         history.touch(mode=0o600)
@@ -105,7 +105,7 @@ def _keep(history: Path) -> None:
 
 
 def _shown(loaded: Loaded, row: dict[str, str], found: dict[str, Any]) -> Iterator[Text]:
-    """Yield the lines that tell what was predicted."""
+    """Yield the lines that show a prediction."""
     prediction = found[PREDICTION]
     if isinstance(loaded.trained.kind, SpanKind):
         yield _coloured(row["text"], prediction, [tag[2:] for tag in loaded.labels if tag.startswith("B-")])

@@ -1,4 +1,4 @@
-"""The body of a request to the rows that it asks about. Whatever is wrong with it is one sentence."""
+"""Read the rows in the body of a request. An error is one sentence."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ MOST_MISTAKES = 20
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be predicted."""
+    """A request for predictions."""
 
     values: list[Values]
     columns: Columns
@@ -31,7 +31,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class AskedWhy:
-    """What is to be explained."""
+    """A request for an explanation."""
 
     values: Values
     label: str | None
@@ -40,11 +40,11 @@ class AskedWhy:
 
 
 def read_predict(body: bytes, trained: Trained, limits: Serve) -> Asked:
-    """Return the rows that a body asks about. Raises Refused."""
+    """Return the request in a body. Raises Refused."""
     found = _object(body, PREDICT, "rows")
     rows = found["rows"]
     if not isinstance(rows, list):
-        raise Refused(422, f"rows is no list; send {json.dumps({'rows': [example_of(trained)]})}")
+        raise Refused(422, f"rows is not a list; send {json.dumps({'rows': [example_of(trained)]})}")
     if len(rows) > limits.max_rows:
         raise Refused(
             422, f"rows has {len(rows):,} rows, but max_rows of this server is {limits.max_rows:,}; send fewer"
@@ -60,7 +60,7 @@ def read_predict(body: bytes, trained: Trained, limits: Serve) -> Asked:
 
 
 def read_explain(body: bytes, trained: Trained, limits: Serve) -> AskedWhy:
-    """Return the row that a body asks to have explained. Raises Refused."""
+    """Return the request in a body. Raises Refused."""
     found = _object(body, EXPLAIN, "row")
     label, span, mistakes = (found.get(name) for name in ("label", "span", "mistakes"))
     if label is not None and not isinstance(label, str):
@@ -88,9 +88,9 @@ def _object(body: bytes, keys: Mapping[str, str], needed: str) -> dict[str, Any]
     except UnicodeDecodeError as error:
         raise Refused(422, f"the body is not UTF-8: byte {error.start} ({error.reason}); send JSON") from None
     except (ValueError, RecursionError) as error:
-        raise Refused(422, f"the body is no JSON ({error}); send an object with {', '.join(keys)}") from None
+        raise Refused(422, f"the body is not JSON ({error}); send an object with {', '.join(keys)}") from None
     if not isinstance(found, dict):
-        raise Refused(422, f"the body is no object; send one with {', '.join(keys)}")
+        raise Refused(422, f"the body is not an object; send one with {', '.join(keys)}")
     if unknown := [name for name in found if name not in keys]:
         raise Refused(422, f"{unknown[0]:.40}: there is no such key; {hint(unknown[0], keys)}")
     if needed not in found:

@@ -1,4 +1,4 @@
-"""What /openapi.json says of bodies and answers. Bodies are read by `requests`, whose sentences are plainer."""
+"""The schemas of bodies and answers in /openapi.json. `requests` checks bodies itself, with plainer messages."""
 
 from typing import Any
 

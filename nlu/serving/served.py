@@ -1,4 +1,4 @@
-"""The run that is served: which of its checkpoints, and whether a newer one is there."""
+"""The checkpoint that is served, and its replacement by a newer one."""
 
 import logging
 import time
@@ -22,30 +22,29 @@ log = logging.getLogger(__name__)
 
 MOST_TRIES = 3
 LONGEST_WAIT_S = 600.0
-"""before a checkpoint that could not be loaded is tried again"""
+"""the longest pause before a checkpoint that could not be loaded is tried again"""
 Mark = tuple[str, int, int]
-"""what a checkpoint is known by: its place, and the file that each save replaces"""
+"""identifies a checkpoint: its path, and the inode and time of a file that each save replaces"""
 
 
 @dataclass
 class Served:
-    """A checkpoint in memory. Only the model's thread may use `predictor` and what `mistakes` gives."""
+    """A checkpoint in memory. Only the thread of the model may use `predictor` and the result of `mistakes`."""
 
     predictor: Predictor
     mark: Mark
     _mistakes: Mistakes | None = None
     _search: "Generator[None, None, Mistakes] | None" = None
-    """under way"""
+    """the search for mistakes, while it runs"""
 
     @property
     def trained(self) -> Trained:
         return self.predictor.trained
 
     def mistakes(self) -> "Generator[None, None, Mistakes]":
-        """Find the mistakes of the run on its evaluation set, in parts; they are kept from the first time on.
+        """Find the mistakes of the run on its evaluation set once. A generator that yields between parts of the work.
 
-        Several explanations that want them at the same time do parts of one search, which continues where one of them
-        ends.
+        Several explanations at the same time share one search, which continues if one of them is cancelled.
         """
         while self._mistakes is None:
             self._search = self._search or Mistakes.of(self.predictor)
@@ -61,7 +60,7 @@ class Served:
         return self._mistakes
 
     def about(self) -> dict[str, Any]:
-        """Return what a client must know to ask and to read the answers."""
+        """Return what a client must know to send requests and read the answers."""
         trained, kind = self.trained, self.trained.kind
         fields = trained.config.data["fields"] or {}
         return {
@@ -79,24 +78,26 @@ def _types(tags: list[str]) -> list[str]:
 
 
 class Newest:
-    """The checkpoint that the configuration names, as it is now."""
+    """The newest checkpoint that the configuration names."""
 
     def __init__(self, config: Serve):
-        """Load it. Raises UserError where there is none."""
+        """Load it. Raises UserError if it does not exist."""
         self._config = config
         self._device = choose_device(config.device, 0, keys="")
-        self._told = ""
+        self._logged = ""
+        """the last reason why loading failed"""
         self._failed: Mark | None = None
-        """the checkpoint that could not be loaded, the time until it is tried again, and when that is"""
+        """the checkpoint that could not be loaded"""
         self._wait_s = self._again_s = 0.0
+        """the pause before it is tried again, and the end of that pause"""
         self.served = self._load()
 
     def renew(self, count: Callable[[], None]) -> None:
-        """Load the checkpoint again if it has changed; requests under way keep the one they began with.
+        """Load the checkpoint again if it has changed. Current requests finish with the old one.
 
-        Calls `count` if it did, before the first answer of the new one. A checkpoint that cannot be loaded, such as one
-        that is just being replaced, is tried again, each time after twice the wait: loading reads all of it. The reason
-        is logged once.
+        Calls `count` after loading, before the first answer of the new checkpoint. A checkpoint that cannot be loaded,
+        such as one that is just being replaced, is tried again after a pause that doubles each time, because loading
+        reads the whole checkpoint. The reason is logged once.
         """
         mark: Mark | None = None
         try:
@@ -104,19 +105,19 @@ class Newest:
             if mark == self.served.mark or (mark == self._failed and time.monotonic() < self._again_s):
                 return
             loaded = self._load()
-        # Whatever is wrong with a newer checkpoint, the one that is served stays.
+        # If a newer checkpoint fails in any way, the old one is served further.
         except Exception as error:
             if mark is not None:
                 self._wait_s = min(
                     LONGEST_WAIT_S, 2 * (self._wait_s if mark == self._failed else self._config.reload_s)
                 )
                 self._failed, self._again_s = mark, time.monotonic() + self._wait_s
-            if (reason := f"{type(error).__name__}: {error}") != self._told:
-                self._told = reason
-                log.warning("reload: not now, the former checkpoint stays: %s", reason)
+            if (reason := f"{type(error).__name__}: {error}") != self._logged:
+                self._logged = reason
+                log.warning("reload: the newer checkpoint cannot be loaded yet, the old one stays: %s", reason)
             return
         count()
-        self.served, self._told, self._failed = loaded, "", None
+        self.served, self._logged, self._failed = loaded, "", None
         log.info("reload: %s", self.served.trained.located.checkpoint)
 
     def _load(self) -> Served:
@@ -124,12 +125,12 @@ class Newest:
             located = locate(self._config.run, self._config.checkpoint)
             mark = _mark(located)
             predictor = Predictor(load_trained(located), self._device, batch_size=self._config.batch_size)
-            # What was replaced while it was read may be half of one checkpoint and half of another.
+            # If a checkpoint is replaced while it is read, the result may mix both.
             if _mark(located) == mark:
                 break
         else:
             raise CheckpointError(f"{located.checkpoint} was replaced {MOST_TRIES} times while it was read; try again")
-        # The first row takes much longer than any other; no client is to wait for that.
+        # The first prediction is much slower than later ones, so it is done before any client waits.
         predictor.try_out()
         return Served(predictor, mark)
 

@@ -1,4 +1,4 @@
-"""The process that serves a run: its signals, its end."""
+"""The process that serves a run: start, signals and end."""
 
 import logging
 import resource
@@ -21,42 +21,39 @@ MOST_CONNECTIONS = 8192
 
 
 def run_server(config: Serve, listener: socket.socket) -> int:
-    """Serve at a socket until a signal ends it; returns the exit status.
-
-    Raises UserError where the run cannot be loaded.
-    """
+    """Serve at a socket until a signal; returns the exit status. Raises UserError if the run cannot be loaded."""
     logs.set_up(None, 0)
     newest = Newest(config)
     _allow_files()
     app = Application(config, newest)
     settings = uvicorn.Config(
         app.routes(), log_config=None, access_log=False, server_header=False, backlog=BACKLOG, ws="none",
-        # The other parser bounds no headers.
+        # The other parser does not limit the size of headers.
         http="h11", h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-        # Who else says for whom it asks may make it up.
+        # Trust X-Forwarded-For only from configured proxies.
         proxy_headers=bool(config.proxies), forwarded_allow_ips=config.proxies,
         limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=max(1, round(config.timeout_s)),
     )  # fmt: skip
     server = uvicorn.Server(settings)
     _end_by_signals(server)
-    _tell(newest, listener)
+    _log_start(newest, listener)
     server.run(sockets=[listener])
     log.info("stopped")
     return 0
 
 
-def _tell(newest: Newest, listener: socket.socket) -> None:
+def _log_start(newest: Newest, listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     address = f"[{host}]" if ":" in host else host
     located = newest.served.trained.located
     log.info("run %s, checkpoint %s, %s", located.run_dir, located.checkpoint.name, newest.served.predictor.device)
     fields = either(alternatives_of(newest.served.trained))
-    log.info("http://%s:%d/ takes %s; POST /predict, GET /labels, /health, /metrics, /openapi.json",
-             address, port, fields)  # fmt: skip
+    paths = "POST /predict, GET /labels, /health, /metrics, /openapi.json"
+    log.info("http://%s:%d/ takes %s; %s", address, port, fields, paths)
 
 
 def _end_by_signals(server: uvicorn.Server) -> None:
-    """Have a signal end the server also before and after it minds signals itself, when it raises them once more."""
+    """Handle signals before the server installs its own handlers, and after it, when it raises them again."""
 
     def end(*_: object) -> None:
         server.should_exit = True
@@ -66,7 +63,7 @@ def _end_by_signals(server: uvicorn.Server) -> None:
 
 
 def _allow_files() -> None:
-    """Let as many connections be open as the system allows this process."""
+    """Raise the limit of open files, and so of connections, to the maximum of this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,1 +1,1 @@
-"""Where the numbers of a run are shown beside its own records: TensorBoard, MLflow, Weights & Biases."""
+"""Trackers, which show the numbers of a run in other tools: TensorBoard, MLflow, Weights & Biases."""

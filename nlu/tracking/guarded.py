@@ -1,7 +1,7 @@
-"""A tracker that cannot hurt the run: what it raises is told once, and from then on it is off; so is one that hangs.
+"""A tracker that cannot harm the run: if it raises an error or hangs, it is logged once and switched off.
 
-Its calls run in a thread of their own, for which the run waits only so long. What is told of a step is gathered until
-the next one comes, since some trackers take a step but once.
+Its calls run in a separate thread, with a limit of time. The points of a step are collected until the next step, since
+some trackers accept each step only once.
 """
 
 import logging
@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 
 Call = Callable[[], None]
 START_LIMIT_S = 600.0
-"""for a start, which may wait for runs that start as well, and tell all that a run has left so far"""
+"""the limit for a start, which may wait for other runs that start, and logs all earlier points again"""
 LIMIT_S = 120.0
-"""for any other call"""
+"""the limit for any other call"""
 
 
 class Guarded:
-    """Stands before a tracker."""
+    """Calls another tracker, and switches it off if it fails."""
 
     def __init__(self, tracker: Tracker):
         self._tracker = tracker
@@ -34,7 +34,7 @@ class Guarded:
         self._do("starting", lambda: self._tracker.start(beginning))
 
     def log(self, point: Point) -> None:
-        """Take a point; points of the same step become one."""
+        """Log a point; points of the same step are joined."""
         if self._point is not None and self._point.step == point.step:
             self._point.add(point)
             return
@@ -49,7 +49,7 @@ class Guarded:
         """End once; later calls do nothing."""
         self._hand_over()
         self._do("ending", lambda: self._tracker.end(outcome, results))
-        self._leave_out()
+        self._switch_off()
 
     def _hand_over(self) -> None:
         point, self._point = self._point, None
@@ -64,18 +64,16 @@ class Guarded:
         try:
             done.result(limit_s)
         except Exception as error:
-            # Whatever a library of others does, hours of training are worth more than its charts.
+            # No error of a tracker may end hours of training.
             said = " ".join(str(error).split())
             how = f"failed while {what} ({type(error).__name__}{f': {said}' if said else ''})"
             if not done.done():
-                how = f"hangs while {what}, for {limit_s:g} s by now,"
-            log.warning(
-                "the tracker %s %s and is off from here on; the run continues, and its own tables have everything",
-                name, how,
-            )  # fmt: skip
-            self._leave_out()
+                how = f"hangs while {what}, for {limit_s:g} s,"
+            rest = "the run continues, and its own tables have all numbers"
+            log.warning("the tracker %s %s and is now off; %s", name, how, rest)
+            self._switch_off()
 
-    def _leave_out(self) -> None:
+    def _switch_off(self) -> None:
         self._tracker = Nothing()
         if self._thread is not None:
             self._thread.end()
@@ -83,7 +81,7 @@ class Guarded:
 
 
 class _Thread:
-    """Runs calls one after the other. The end of the process does not wait for it."""
+    """Runs calls one after the other, as a daemon, so that the process can end without it."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Call, Future[None]] | None] = SimpleQueue()
@@ -95,7 +93,7 @@ class _Thread:
         return done
 
     def end(self) -> None:
-        """Let it go once it has done what it does."""
+        """End the thread after its current call."""
         self._calls.put(None)
 
     def _run(self) -> None:

@@ -1,7 +1,6 @@
-"""MLflow: a database of SQLite, in the run's folder or one for many runs, shown by `mlflow ui`.
+"""MLflow: a SQLite database for one run or for many, which `mlflow ui` shows.
 
-Written for MLflow 3, which refuses its former store of plain files. Of histograms it knows nothing: they stand in
-histograms.tsv.
+This is for MLflow 3, which no longer writes plain files. MLflow does not support histograms; histograms.tsv has them.
 """
 
 import logging
@@ -20,33 +19,29 @@ from nlu.tracking.tracker import Beginning, Outcome, Point
 log = logging.getLogger(__name__)
 
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING", "GIT_PYTHON_REFRESH": "quiet"}
-"""read when the library is imported; it would tell its makers that it is used"""
+"""set before the import, to switch off telemetry and messages"""
 DATABASE, RUN, ARTIFACTS = "mlflow.db", "mlflow.json", "artifacts"
 PER_CALL_MAX = 100
 LONGEST_VALUE = 6000
-"""what the library takes at once, and of one parameter"""
-STATUS: dict[Outcome, str] = {
-    "finished": "FINISHED", "pruned": "KILLED", "stopped": "KILLED", "failed": "FAILED",
-}  # fmt: skip
+"""limits of the library: entries in a call, and characters of a parameter"""
+STATUS: dict[Outcome, str] = {"finished": "FINISHED", "pruned": "KILLED", "stopped": "KILLED", "failed": "FAILED"}
 LOCK_WAIT_S = 120.0
 
 
 class MLflow:
     """Parameters, metrics by step, and the status of the run.
 
-    What the database holds already is not logged again, so that a run that continues has each step once.
+    Points that the database already has are not logged again, so a run that continues has each step once.
     """
 
     packages = {"mlflow": "mlflow-skinny", "alembic": "alembic"}
     extra = "mlflow"
 
     def __init__(self, *, experiment: str = "nlu", database: str | None = None):
-        """`experiment` is what MLflow calls a list of runs. `database`: path of an SQLite file that many runs may
-        share; null = one in the run's folder."""
+        """`experiment`: the experiment of MLflow to which runs are added. `database`: path of a SQLite file that many
+        runs may share; null = one in the folder of the run."""
         if database is not None and "://" in database:
-            raise UserError(
-                f"tracker.database is {database}, but SQLite writes to a file of this machine; give a path or null"
-            )
+            raise UserError(f"tracker.database is {database}, but SQLite writes to a local file; give a path or null")
         self.experiment, self.database = experiment, database
 
     def start(self, beginning: Beginning) -> None:
@@ -59,7 +54,7 @@ class MLflow:
         folder.mkdir(parents=True, exist_ok=True)
         path = Path(self.database).expanduser() if self.database else folder / DATABASE
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Several runs of a search that begin together would each lay out the tables.
+        # Runs of a search that start together must not create the tables at the same time.
         with hold_lock(path.with_name(f".{path.name}.lock"), wait_s=LOCK_WAIT_S, optional=True):
             self._client: Any = MlflowClient(tracking_uri=f"sqlite:///{path.resolve()}")
             self._run = self._run_of(beginning)
@@ -84,7 +79,7 @@ class MLflow:
             self._client.log_batch(self._run, metrics=metrics[first : first + PER_CALL_MAX], synchronous=True)
 
     def flush(self) -> None:
-        """Each call is a transaction by itself."""
+        """Do nothing: each call is a transaction."""
 
     def end(self, outcome: Outcome, results: Mapping[str, float]) -> None:
         self.log(Point(self._step, dict(results)))
@@ -92,7 +87,7 @@ class MLflow:
         self._client.set_terminated(self._run, status=STATUS[outcome])
 
     def _run_of(self, beginning: Beginning) -> str:
-        """Return the number of the run that this folder wrote to before, or of a new one."""
+        """Return the id of the run to which this folder has written before, or of a new run."""
         from mlflow.entities import Param, RunTag
         from mlflow.exceptions import MlflowException
 
@@ -105,9 +100,11 @@ class MLflow:
             except MlflowException:
                 log.warning("%s has lost the run of this folder; it is written again", self.database or DATABASE)
         experiment = self._client.get_experiment_by_name(self.experiment)
-        number = experiment.experiment_id if experiment else self._client.create_experiment(
-            self.experiment, artifact_location=(beginning.folder / ARTIFACTS).resolve().as_uri()
-        )  # fmt: skip
+        if experiment is not None:
+            number = experiment.experiment_id
+        else:
+            artifacts = (beginning.folder / ARTIFACTS).resolve().as_uri()
+            number = self._client.create_experiment(self.experiment, artifact_location=artifacts)
         tags = {"group": beginning.group} if beginning.group else {}
         run = self._client.create_run(number, run_name=beginning.name, tags=tags).info.run_id
         params = [Param(_name(key), str(value)[:LONGEST_VALUE]) for key, value in beginning.config.items()]
@@ -119,5 +116,5 @@ class MLflow:
 
 
 def _name(name: str) -> str:
-    """What MLflow takes as a name: letters of any script, digits, and a few signs."""
+    """Return a name in the characters that MLflow accepts: letters of any script, digits, and some signs."""
     return re.sub(r"[^/\w.\- :]", "_", name).strip("/")

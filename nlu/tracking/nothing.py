@@ -6,7 +6,7 @@ from nlu.tracking.tracker import Beginning, Outcome, Point
 
 
 class Nothing:
-    """The run's own tables are all there is."""
+    """Writes nothing; the run has its own tables."""
 
     def start(self, beginning: Beginning) -> None:
         pass

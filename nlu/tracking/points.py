@@ -1,4 +1,4 @@
-"""The tables of a run as points of a tracker, so that a tracker that lost some, or came later, is told them again."""
+"""Read the tables of a run as points for a tracker, which may have lost some or may be new."""
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from nlu.tracking.tracker import Point
 
 Row = Mapping[str, Cell]
 OF_SUMMARY = "summary"
-"""what stands before the names that `nlu.runs.summary` was given"""
+"""the prefix of names from `nlu.runs.summary`"""
 
 
 def of_train(row: Row) -> Point:
@@ -31,7 +31,7 @@ def of_scalars(row: Row) -> Point:
 
 
 def of_histograms(rows: Iterable[Row]) -> Point:
-    """Return the point of rows of histograms.tsv of one step."""
+    """Return the point of all rows of a step in histograms.tsv."""
     histograms: dict[str, Histogram] = {}
     step = 0
     for row in rows:
@@ -41,7 +41,7 @@ def of_histograms(rows: Iterable[Row]) -> Point:
 
 
 def past_points(run_dir: Path, step: int) -> Iterator[Point]:
-    """Give every point up to a step, in their order, a step once."""
+    """Yield one point for each step up to `step`, in order."""
     tables = {name: _rows(run_dir / name, step) for name in (TRAIN, VALID, SCALARS, HISTOGRAMS)}
     of_step = groupby(tables[HISTOGRAMS], key=lambda row: row["step"])
     kinds: list[Iterable[Point]] = [

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in RUN/tracker, shown by `tensorboard --logdir outputs`."""
+"""TensorBoard: event files in RUN/tracker, which `tensorboard --logdir outputs` shows."""
 
 import json
 import math
@@ -11,15 +11,15 @@ from nlu.runs.tallies import Histogram, drawn
 from nlu.tracking.tracker import Beginning, Outcome, Point
 
 OF_END = ".end"
-"""how the name of the file of the results ends: written anew if the end of a run comes twice"""
+"""the suffix of the file with the results, which is replaced if the run ends again"""
 WITHOUT_TENSORFLOW = "tensorboard.compat.notf"
-"""a module whose presence says so"""
+"""a module that makes TensorBoard work without TensorFlow"""
 
 
 class TensorBoard:
     """Scalars, histograms, the configuration and the results as text.
 
-    A run that continues writes a further file, which says from which step on it replaces earlier ones.
+    A run that continues writes another file, which replaces the earlier ones from its first step on.
     """
 
     packages = {"tensorboard": "tensorboard"}
@@ -29,7 +29,7 @@ class TensorBoard:
         """No options."""
 
     def start(self, beginning: Beginning) -> None:
-        # TensorBoard needs none of TensorFlow, which takes seconds to load and talks, and looks for this first.
+        # With this module TensorBoard does not import TensorFlow, which takes seconds and prints messages.
         sys.modules.setdefault(WITHOUT_TENSORFLOW, ModuleType(WITHOUT_TENSORFLOW))
         from torch.utils.tensorboard import SummaryWriter
 
@@ -67,17 +67,17 @@ class TensorBoard:
 
 
 def _as_text(values: Mapping[str, Any]) -> str:
-    """Indented, which TensorBoard shows as it is."""
+    """Return the values as indented lines, which Markdown shows unchanged."""
     return "\n".join(
         f"    {key}: {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items()
     )
 
 
 def _raw(histogram: Histogram) -> dict[str, Any]:
-    """What the library takes of a histogram; sums are those of the middles of the bins. NaNs have no place in it."""
+    """Return a histogram as arguments of the library, without NaNs; sums use the centers of the bins."""
     bins = [(drawn(low), drawn(high), count) for low, high, count in histogram.rows() if not math.isnan(low)]
     middles = [((low + high) / 2, count) for low, high, count in bins]
-    # Nothing but NaNs leaves no bin, which the format does not know.
+    # The format needs at least one bin, also if there are only NaNs.
     bins = bins or [(0.0, 0.0, 0)]
     limits, counts = [bins[0][0]], [0]
     for low, high, count in bins:

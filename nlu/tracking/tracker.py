@@ -1,6 +1,6 @@
-"""What a tracker promises, and what it is told. Only rank 0 has one, and what it raises never ends a run.
+"""The contract of a tracker. Only rank 0 has one, and its errors never end a run.
 
-A tracker writes to this machine alone. Its constructor takes the keys of its YAML; `start` comes before all else.
+A tracker writes only to this machine. Its constructor takes the keys of its YAML, and `start` is the first call.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,49 +15,49 @@ Outcome = Literal["finished", "pruned", "stopped", "failed"]
 
 @dataclass
 class Point:
-    """All that is known of one step."""
+    """The numbers of one step."""
 
     step: int
-    """optimizer steps done"""
+    """the number of optimizer steps so far"""
     values: dict[str, float] = field(default_factory=dict)
     """`train/loss`, `dev/accuracy`, `summary/NAME`, ..."""
     histograms: dict[str, Histogram] = field(default_factory=dict)
 
     def add(self, other: "Point") -> None:
-        """Take over what another point of the same step holds."""
+        """Add the numbers of another point of the same step."""
         self.values |= other.values
         self.histograms |= other.histograms
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """A run as it begins, or continues."""
+    """A run when it begins or continues."""
 
     name: str
     group: str | None
-    """the search, the grid or the repeats that it is a part of; None = it stands alone"""
+    """the search, the grid or the repeats to which it belongs; None for a single run"""
     folder: Path
-    """for the tracker alone, in the run's folder; it may not be there yet, or hold what an earlier start left"""
+    """a folder for the tracker in that of the run; it may not exist, or may hold files of an earlier start"""
     config: Mapping[str, Any]
-    """by dotted key"""
+    """the configuration by dotted key"""
     step: int
-    """the run continues from here; whatever was told of later steps, before a kill, will be told once more"""
+    """the step from which the run continues; points of later steps, logged before a kill, are logged again"""
     past: Callable[[], Iterable[Point]]
-    """gives all points up to `step` anew, in their order, from the run's own tables"""
+    """returns all points up to `step` in order, from the tables of the run"""
 
 
 class Tracker(Protocol):
-    """One of them. Optional class constants, read before anything is built: `packages`, by the name that is imported
-    the name that pip installs, and the `extra` of nlu that has them."""
+    """A tracker. It may have class constants, read before anything is built: `packages` maps importable names to names
+    for pip, and `extra` is the extra of nlu that contains them."""
 
     def start(self, beginning: Beginning) -> None:
-        """Begin or continue, so that each step is there once."""
+        """Begin or continue, so that each step is recorded once."""
 
     def log(self, point: Point) -> None:
-        """Keep what is known of a step, which is told once; steps grow."""
+        """Record the numbers of a step. Each step is logged once, in increasing order."""
 
     def flush(self) -> None:
-        """Have on disk whatever was logged: a state is saved next, and a run continues from there."""
+        """Write everything logged so far to the disk: a state is saved next, from which a run may continue."""
 
     def end(self, outcome: Outcome, results: Mapping[str, float]) -> None:
-        """Close. `results` are the metrics of the best weights; a run that stopped or failed has none yet."""
+        """Close. `results` are the metrics of the best weights; empty for a run that stopped or failed."""

@@ -1,7 +1,7 @@
-"""Weights & Biases, offline: RUN/tracker/wandb holds what `wandb sync` sends where there is a network.
+"""Weights & Biases, offline: `wandb sync` sends RUN/tracker/wandb from a machine with a network.
 
-The library writes 32 KiB at a time, and loses what it holds when the run is killed. So a run that continues logs
-everything again, from its own tables, to a new file of the same run, which replaces the former one.
+The library writes in blocks of 32 KiB and loses the last block if the run is killed. So a run that continues logs
+everything again from its own tables, to a new file of the same run that replaces the old one.
 """
 
 import os
@@ -20,13 +20,13 @@ RUN = "wandb.json"
 
 
 class WandB:
-    """Metrics, histograms, the configuration and the results, with no network at any time."""
+    """Metrics, histograms, the configuration and the results, never over the network."""
 
     packages = {"wandb": "wandb"}
     extra = "wandb"
 
     def __init__(self, *, project: str = "nlu"):
-        """`project` is what Weights & Biases calls a list of runs."""
+        """`project`: the project of Weights & Biases to which runs are added."""
         self.project = project
 
     def start(self, beginning: Beginning) -> None:
@@ -62,7 +62,7 @@ class WandB:
         self._run.log({**point.values, **histograms}, step=point.step)
 
     def flush(self) -> None:
-        """Nothing but the end has the library write all it holds; see above."""
+        """Do nothing: the library only writes everything at the end, see above."""
 
     def end(self, outcome: Outcome, results: Mapping[str, float]) -> None:
         import wandb
@@ -70,12 +70,12 @@ class WandB:
         self._run.summary.update({**results, "outcome": outcome})
         status = 1 if outcome == "failed" else 0
         self._run.finish(exit_code=status)
-        # The process that writes continues for a moment, and must not outlive this one, nor be cut off with it.
+        # Wait for the library's writing process, which must not outlive this process or be killed with it.
         wandb.teardown(exit_code=status)
 
 
 def _spread(histogram: Histogram) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the counts of adjacent bins and their edges, from the first to the last that is not empty."""
+    """Return counts and edges of the bins from the first to the last one that is not empty."""
     filled = [number for number, count in enumerate(histogram.counts_B) if count]
     if not filled:
         return None

@@ -79,7 +79,7 @@ def test_the_extras_that_are_looked_for_are_those_of_users_with_what_they_bring(
 @pytest.mark.parametrize(
     ("diff", "said"),
     [
-        ("", "new files alone"),
+        ("", "only new files"),
         ("diff --git a b\n", "changes to 1 file"),
         ("diff --git a b\n" * 3, "changes to 3 files"),
     ],

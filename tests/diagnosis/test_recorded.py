@@ -118,7 +118,7 @@ def test_versions_commits_and_starts_are_those_that_were_written_down(starts: li
         ({"threads": 4}, 1, ["warning: threads: saved with another number of threads (4), scored with 3 -> set "
                              "OMP_NUM_THREADS=4"]),
         ({"device": "cuda", "torch": "1.9"}, 2,
-         ["warning: ranks: saved by 2 processes, scored by 1 -> score it there, or expect other last digits",
+         ["warning: ranks: saved by 2 processes, scored by 1 -> score it there, or expect differences in the last digi",
           "warning: device: saved with another device (cuda), scored with cpu -> score it there, or",
           "warning: torch: saved with another version of torch (1.9), scored with 2.1 -> score it there"]),
         ({"cpu": "avx512"}, 1, ["warning: kernels: saved with another CPU's kernels (avx512), scored with avx2 ->"]),
@@ -133,7 +133,7 @@ def test_what_computes_now_is_held_against_what_computed_then(
     monkeypatch.setattr(recorded, "read_order", lambda path: (4, order))
     ranks = Ranks(0, 1, torch.device("cpu"))
     absent = told(recorded.computed_on(Path("run"), ranks, "float32")).splitlines()
-    assert absent[0].startswith("  warning: device, threads: no checkpoints/last says where it was trained")
+    assert absent[0].startswith("  warning: device, threads: checkpoints/last, which records where it was")
     (last / "state.json").write_text("{}")
     *found, precision = told(recorded.computed_on(Path("run"), ranks, "float32")).splitlines()
     assert len(found) == len(lines)

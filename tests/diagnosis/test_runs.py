@@ -76,8 +76,8 @@ def test_of_a_run_that_nobody_touched_nothing_differs(name: str, tmp_path: Path)
     found = checks(with_code(trained(TASKS[name], tmp_path)))
     assert {name: check for name, check in found.items() if check.mark != "ok"} == {}
     if name != "retrieve":
-        assert found["neighbours"].says == "23 rows of dev: the same to the bit by themselves and among 32"
-        assert found["kept predictions"].says == "23 rows of dev: the same to the bit as the run kept"
+        assert found["neighbours"].says == "23 rows of dev: exactly the same one by one and in batches of 32"
+        assert found["kept predictions"].says == "23 rows of dev: exactly the same as the run kept"
     assert found["rows"].says.endswith("train 13, dev 23")
 
 
@@ -209,7 +209,7 @@ def test_a_checkpoint_that_is_not_whole_is_broken(run: Path, damage: str) -> Non
     assert is_broken(sections)
     found = checks(run)["checkpoint"]
     words = {
-        "no mark": "was not written to its end",
+        "no mark": "so it is incomplete",
         "cut": "cannot be read",
         "nan": "nan or inf",
         "lost": "lacks 1 of",
@@ -239,17 +239,17 @@ def test_a_state_that_lacks_what_is_read_from_it_is_told(run: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "mark", "words"),
     [
-        ([], "warning", "no log.txt says"),
+        ([], "warning", "log.txt, which counts"),
         (["INFO pretrained x: 57 of 57 tensors of the model loaded"], "ok", "nothing is missing"),
         (
             ["INFO pretrained x: 55 of 57 tensors of the model loaded", "INFO   missing: head.linear.weight, head.b"],
             "ok",
-            "the head begins at random",
+            "the head was random",
         ),
         (
             ["INFO pretrained x: 55 of 57 tensors of the model loaded", "WARNING   missing: layers.0.a, head.b"],
             "warning",
-            "of the encoder 1 began at random, such as layers.0.a",
+            "1 of the encoder were random, such as layers.0.a",
         ),
         (
             [

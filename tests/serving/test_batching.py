@@ -84,7 +84,7 @@ def test_more_than_may_wait_is_refused_and_a_lone_large_request_is_not() -> None
         first = waiting.submit(predictor, rows(1))
         predictor.begun.acquire()
         large = waiting.submit(predictor, rows(2, 3, 4, 5, 6))
-        with pytest.raises(Busy, match="5 rows waiting, of 3 that may"):
+        with pytest.raises(Busy, match="5 rows waiting, of at most 3"):
             waiting.submit(predictor, rows(7))
         predictor.may_go.set()
         assert doubles(first) == [2] and doubles(large) == [4, 6, 8, 10, 12]

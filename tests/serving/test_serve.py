@@ -61,7 +61,7 @@ def test_answers_are_what_predict_writes(name: str, tmp_path: Path) -> None:
         assert server.ask("/predict", {"rows": rows, "logits": True}) == (200, {"rows": expected})
         status, refused = server.ask("/predict", {"rows": 3})
         said, _, example = refused["detail"].partition("; send ")
-        assert (status, said) == (422, "rows is no list")
+        assert (status, said) == (422, "rows is not a list")
         assert server.ask("/predict", json.loads(example))[0] == 200
 
 
@@ -84,13 +84,13 @@ def test_a_row_may_be_a_text_or_have_the_names_of_roles(server: Server, loaded: 
 @pytest.mark.parametrize(
     ("body", "status", "sentence"),
     [
-        (b"{", 422, "the body is no JSON"),
+        (b"{", 422, "the body is not JSON"),
         (b"\xff\xfe", 422, "the body is not UTF-8: byte 0"),
-        (b"[" * 4000, 422, "the body is no JSON"),
-        ([], 422, "the body is no object; send one with rows, scores, logits"),
+        (b"[" * 4000, 422, "the body is not JSON"),
+        ([], 422, "the body is not an object; send one with rows, scores, logits"),
         ({}, 422, "the body lacks rows, a list of rows"),
         ({"row": ["a"]}, 422, "row: there is no such key; nearest: rows"),
-        ({"rows": "a"}, 422, "rows is no list"),
+        ({"rows": "a"}, 422, "rows is not a list"),
         ({"rows": [{"txt": "a"}]}, 422, "row 1 lacks text; it has txt"),
         ({"rows": ["a", 7]}, 422, "row 2 is 7, but the run reads text"),
         ({"rows": ["a", ""]}, 422, "row 2: field text: '' is empty"),
@@ -202,7 +202,7 @@ def test_the_page_loads_nothing_from_elsewhere(server: Server) -> None:
 
 def test_a_host_that_others_can_reach_needs_a_token_which_clients_send(run: Path) -> None:
     refused = command(run, "host=0.0.0.0")
-    assert refused.returncode == 2 and "the environment has no NLU_SERVE_TOKEN" in refused.stderr
+    assert refused.returncode == 2 and "NLU_SERVE_TOKEN is not set in the environment" in refused.stderr
     with serving(run, NLU_SERVE_TOKEN="s3cret") as server:
         assert server.ask("/predict", {"rows": ["a"]})[0] == 401
         assert server.ask("/labels", Authorization="Bearer wrong")[0] == 401
@@ -267,7 +267,7 @@ def test_each_client_of_a_known_proxy_has_a_rate_of_its_own(run: Path) -> None:
         assert server.ask("/predict", row, **public, **{"X-Forwarded-Host": "other.example"})[0] == 403
         assert server.ask("/predict", row, **public, **{"X-Forwarded-Host": "public.example, inner"})[0] == 200
     refused = command(run, "proxies=[my-proxy]", "port=0")
-    assert refused.returncode == 2 and "proxies has 'my-proxy', which is no address" in refused.stderr
+    assert refused.returncode == 2 and "proxies has 'my-proxy', an invalid address" in refused.stderr
 
 
 def test_a_changed_best_is_taken_up_and_no_request_is_dropped(run: Path, tmp_path: Path) -> None:

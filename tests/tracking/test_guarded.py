@@ -95,7 +95,7 @@ def test_what_hangs_is_left_after_its_limit(
     all_calls(Guarded(tracker))
     assert tracker.told[-1] == (what, "a") if what == "start" else tracker.told == EVERY[:4]
     (record,) = caplog.records
-    assert f"the tracker Listening hangs while {what}ing, for 0.05 s by now, and is off" in record.getMessage()
+    assert f"the tracker Listening hangs while {what}ing, for 0.05 s, and is now off" in record.getMessage()
     tracker.may_go.set()
 
 

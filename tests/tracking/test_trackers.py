@@ -228,5 +228,5 @@ def test_each_trial_of_a_search_has_its_own(tmp_path: Path) -> None:
 def test_a_database_of_mlflow_elsewhere_is_refused() -> None:
     from nlu.tracking.mlflow import MLflow
 
-    with pytest.raises(UserError, match="SQLite writes to a file of this machine"):
+    with pytest.raises(UserError, match="SQLite writes to a local file"):
         MLflow(database="s3://bucket/mlflow.db")

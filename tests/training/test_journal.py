@@ -191,7 +191,7 @@ def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(tmp_path: Path
     warnings = [line for line in (run_dir / "log.txt").read_text().splitlines() if "the tracker" in line]
     what = {"start": "starting", "log": "logging", "flush": "flushing", "end": "ending"}[at]
     assert len(warnings) == 1
-    assert f"the tracker Failing failed while {what} (OSError: no space) and is off from here on" in warnings[0]
+    assert f"the tracker Failing failed while {what} (OSError: no space) and is now off" in warnings[0]
     assert (run_dir / "result.json").is_file()
 
 
@@ -201,7 +201,7 @@ def test_a_tracker_that_hangs_is_left_out_and_the_run_goes_on(
     monkeypatch.setattr("nlu.tracking.guarded.LIMIT_S", 1.0)
     run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=hanging")
     (warning,) = (line for line in (run_dir / "log.txt").read_text().splitlines() if "the tracker" in line)
-    assert "the tracker Hanging hangs while logging, for 1 s by now, and is off from here on" in warning
+    assert "the tracker Hanging hangs while logging, for 1 s, and is now off" in warning
     assert (run_dir / "result.json").is_file()
 
 

@@ -75,8 +75,9 @@ def by_pipeline(trained: Trained, folder: Path) -> Decide:
 
     kind, is_tagger = _kind(trained), trained.target.kind == "tags"
     name = "token-classification" if is_tagger else "text-classification"
-    # The overloads of `pipeline` have one type of result for each name.
-    compute: Any = pipeline(name, model=str(folder), device="cpu", batch_size=PIPELINE_BATCH)
+    # The overloads of `pipeline` only accept a literal name.
+    load: Any = pipeline
+    compute: Any = load(name, model=str(folder), device="cpu", batch_size=PIPELINE_BATCH)
 
     def texts(rows: Sequence[Row], logits_N: Sequence[np.ndarray]) -> list[Decision]:
         given = [
