@@ -51,7 +51,7 @@ def test_the_parameters_of_a_trial_are_drawn_apart():
 def test_a_quasi_random_sequence_is_one_over_all_trials():
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     alone = lambda own: optuna.samplers.RandomSampler(seed=own)  # noqa: E731
-    study = optuna.create_study(sampler=sampler(optuna.samplers.QMCSampler, one_sequence=True, alone=alone))
+    study = optuna.create_study(sampler=sampler(optuna.samplers.QMCSampler, one_sequence=True, independent=alone))
     begun = [study.ask(SPACE).params["x"] for _ in range(3)]
     # The first trial shows the sampler its space; of the sequence's first 8 points each eighth holds one.
     points = sorted([*begun[1:], *(params["x"] for params in draw(study, 6))])
