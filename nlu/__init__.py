@@ -13,13 +13,13 @@ __version__ = "0.1.0"
 def load(run: "str | Path", *, checkpoint: str = "best", device: str = "auto", batch_size: int = 64) -> "Loaded":
     """Load a trained run, to predict, score and encode in Python.
 
-    `run` is a run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken;
-    `checkpoint` is best, last, best-2 or the path of one; `device` auto, cpu or cuda. No prediction depends on
-    `batch_size`. Raises nlu.config.errors.UserError where there is no such run, and what derives from it where a
-    checkpoint is damaged.
+    `run` is a run, RUN/best-2, RUN/last, the folder of a checkpoint, or a search, whose best trial is loaded.
+    `checkpoint` is best, last, best-2 or the path of one. `device` is auto, cpu or cuda. Predictions do not depend on
+    `batch_size`. Raises nlu.config.errors.UserError if the run does not exist, and a subclass if a checkpoint is
+    damaged.
 
         run = nlu.load("outputs/mine")
-        run.predict(["a text", "another"])      # of pairs: [("a", "b")]
+        run.predict(["a text", "another"])      # pairs: [("a", "b")]
         run.evaluate([{"text": "a text", "label": "good"}])
         run.encode(["a text"])                  # (1, D)
     """

@@ -1,4 +1,4 @@
-"""List the commands; each is a module of its own, with its own --help."""
+"""List the commands; each is a module with its own --help."""
 
 import ast
 import sys
@@ -12,13 +12,13 @@ from nlu.config.nearest import hint
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the commands: with --help as what was asked for, without it as what is missing."""
+    """Print the commands; without --help it is an error that the command is missing."""
     if list(arguments) == ["--version"]:
         print(f"nlu {nlu.__version__}")
         return 0
     here = Path(__file__).parent
     found = {path.stem: path for path in here.glob("[!_]*.py")}
-    # A package may be a command too: it then has a module that is run for it.
+    # A package with a __main__ module is a command too.
     found |= {path.parent.name: path for path in here.glob("*/__main__.py")}
     commands = dict(sorted(found.items()))
     names = [argument for argument in arguments if not argument.startswith("-")]
@@ -27,8 +27,8 @@ def main(arguments: Sequence[str]) -> int:
     is_asked = bool({"--help", "-h"} & set(arguments)) and not names
     shown = sys.stdout if is_asked else sys.stderr
     if names:
-        print_error(UserError(f"there is no command {names[0]}; {hint(names[0], commands)}"))
-    print("usage: python -m nlu.NAME, of which each has its own --help", file=shown)
+        print_error(UserError(f"unknown command {names[0]}; {hint(names[0], commands)}"))
+    print("usage: python -m nlu.NAME ...; each command has its own --help", file=shown)
     for name, path in commands.items():
         summary = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
         print(f"  python -m nlu.{name:<12}{summary}", file=shown)

@@ -1,7 +1,7 @@
-"""Look whether this machine is fit for nlu, and why a run's score differs.
+"""Check whether this machine can run nlu, and why the score of a run differs.
 
 python -m nlu.doctor                    versions, devices, threads, fast paths, ranks, disks, access, code
-python -m nlu.doctor outputs/mine       and each reason why the score of this run may be another now
+python -m nlu.doctor outputs/mine       also each reason why the score of this run may differ now
 python -m nlu.doctor outputs/mine/last --json
 """
 
@@ -18,16 +18,16 @@ DEFAULT_OUTPUTS = "outputs"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look at everything and print it; returns 1 where something is broken.
+    """Run all checks and print the results; returns 1 if something is broken.
 
-    Raises UserError for a reference that names no run, and where something else has started several ranks.
+    Raises UserError for a reference that names no run, and if several ranks were started by another program.
     """
     parser = Parser(
         prog="python -m nlu.doctor",
-        description="Looks at versions, devices, threads, fast paths, a sum over all ranks of this machine, disks, "
-        "names of credentials, and the package with its checkout. With RUN also at each reason why its score may be "
-        "another now: code, versions, rows, weights, machine, settings; some of its rows are predicted again, alone "
-        "and among others. Exit status 1: something is broken, and what to do about it stands below it.",
+        description="Checks versions, devices, threads, fast paths, a sum over all ranks of this machine, disks, names "
+        "of credentials, and the package with its checkout. With RUN also each reason why its score may differ now: "
+        "code, versions, rows, weights, machine, settings; some of its rows are predicted again, one by one and in "
+        "batches. Exit status 1: something is broken; the remedy is printed below it.",
     )
     parser.add_argument(
         "run", nargs="?", metavar="RUN", help="a run's folder, RUN/best-2, RUN/last, or the folder of a search"
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def command() -> NoReturn:
-    """Be the program nlu-doctor."""
+    """The program nlu-doctor."""
     run_command(main)
 
 

@@ -1,7 +1,7 @@
 """Score a trained run, on new rows or its own.
 
 python -m nlu.evaluate run=outputs/mine data.test=new.csv out=scores
-python -m nlu.evaluate run=outputs/mine compare=true             its own sets again: equal to the bit, or why not
+python -m nlu.evaluate run=outputs/mine compare=true             its own sets again: exactly equal, or why not
 python -m nlu.evaluate model=bert_tiny data=afqmc max_rows=500   a configuration's initial weights
 """
 
@@ -27,7 +27,7 @@ def main(composed: DictConfig) -> int:
 
     overrides = list(HydraConfig.get().overrides.task)
     plain, unresolved = resolve(composed)
-    # Nobody sets it: it is a job's of a search.
+    # Only jobs of a search have this key.
     plain.pop("trial", None)
     if (reference := plain.get("run")) is None:
         _require_subject(overrides)
@@ -41,7 +41,7 @@ def main(composed: DictConfig) -> int:
         config = on_run(
             saved_config(located.run_dir), with_defaults(plain, EVALUATE), overrides, named, str(located.checkpoint)
         )
-    # Rows that are scored stand in for those of training, which nobody reads.
+    # With rows to score, the training rows are not read, so their problems do not matter.
     own = [text for text in problems(config, EVALUATE) if not (named and text.startswith("data.train"))]
     if found := [*unresolved, *own, *_cross(config, named)]:
         raise UserError(*found)
@@ -59,34 +59,34 @@ def main(composed: DictConfig) -> int:
 
 
 def _require_subject(overrides: Sequence[str]) -> None:
-    """Raise UserError where nothing says what to score: the defaults are random weights on the default data."""
+    """Raise UserError if the command names nothing to score: the default would be random weights on default data."""
     named = {re.split("[.=]", override.lstrip("+"), maxsplit=1)[0] for override in overrides}
     if named.isdisjoint(("model", "data", "experiment", "task")):
         raise UserError(
-            "run is not set, and nothing else says what to score; set run=RUN for a trained run, or model=NAME and "
-            "data=NAME for the weights that a configuration starts from"
+            "run is not set, and neither are model or data; set run=RUN for a trained run, or model=NAME and data=NAME "
+            "for the initial weights of a configuration"
         )
 
 
 def _cross(config: Mapping[str, Any], named: Sequence[str]) -> list[str]:
-    """Return the rules that its own keys break beside one another."""
+    """Return the problems of combinations of keys."""
     found = []
     if config.get("compare") and config.get("run") is None:
-        found.append("compare is true, but there is no run to compare with; set run, or compare=false")
+        found.append("compare is true, but run is not set; set run, or compare=false")
     if config.get("compare") and (named or config.get("max_rows") or config.get("group_by") is not None):
         found.append(
             "compare is true, which scores the run's own sets as they are; leave out data, max_rows and group_by, or "
             "set compare=false"
         )
     if config.get("group_by") is not None and not named:
-        found.append("group_by is given, but no rows to score; give them as data.test=FILE or data.dev=FILE")
+        found.append("group_by is set, but the rows to score are not; set data.test=FILE or data.dev=FILE")
     if config.get("fold") is None and (config.get("folds") or {}).get("count") and config.get("run") is None:
-        found.append("folds are of training; set fold to the number of one, or folds=none")
+        found.append("folds are only for training; set fold to the number of one, or folds=none")
     return found
 
 
 def command() -> NoReturn:
-    """Be the program nlu-evaluate."""
+    """The program nlu-evaluate."""
     run_app(main, "evaluate")
 
 

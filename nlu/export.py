@@ -1,8 +1,8 @@
-"""Export a trained run to a format of others, checked against the run's own logits.
+"""Export a trained run to another format, checked against the logits of the run.
 
 python -m nlu.export run=outputs/mine format=huggingface out=mine-hf
 python -m nlu.export run=outputs/mine 'format=[onnx,onnx-int8]' out=mine-onnx
-python -m nlu.export run=outputs/search format=torch_export out=mine-compiled     of a search, its best trial
+python -m nlu.export run=outputs/search format=torch_export out=mine-compiled     the best trial of a search
 """
 
 from typing import NoReturn
@@ -21,7 +21,7 @@ def main(composed: DictConfig) -> int:
     from nlu.storage.outputs import require_free
 
     config = Export.of(plain)
-    # What is not there is told at once: importing torch takes longer than all other checks.
+    # Report missing files first: importing torch takes longer than all other checks.
     located = locate(config.run, config.checkpoint)
     require_free(config.out, "out")
     from nlu.inference.exporting import run_export
@@ -30,7 +30,7 @@ def main(composed: DictConfig) -> int:
 
 
 def command() -> NoReturn:
-    """Be the program nlu-export."""
+    """The program nlu-export."""
     run_app(main, "export")
 
 

@@ -319,7 +319,7 @@ def _time(seconds: float | None) -> str:
 
 
 def command() -> NoReturn:
-    """Be the program nlu-io."""
+    """The program nlu-io."""
     run_command(main)
 
 

@@ -225,7 +225,7 @@ def _history(folder: Path | None) -> int:
 
 
 def command() -> NoReturn:
-    """Be the program nlu-jobs."""
+    """The program nlu-jobs."""
     run_command(main)
 
 

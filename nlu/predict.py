@@ -2,7 +2,7 @@
 
 python -m nlu.predict run=outputs/mine input=new.csv output=predicted.csv
 python -m nlu.predict run=outputs/mine input=new.jsonl output=predicted.jsonl scores=true
-python -m nlu.predict run=outputs/search input=- input.format=lines output=-     of a search, its best trial
+python -m nlu.predict run=outputs/search input=- input.format=lines output=-     the best trial of a search
 """
 
 from functools import partial
@@ -34,7 +34,7 @@ def main(composed: DictConfig) -> int:
 def _located(config: "Predict") -> "list[Located]":
     """Return the checkpoint, or those of all folds and seeds of a run.
 
-    What does not exist is refused here: importing torch takes longer than all other checks.
+    Reports missing files before torch is imported, which takes longer than all other checks.
     """
     from nlu.config.inference import STANDARD
     from nlu.config.placement import placement
@@ -51,7 +51,7 @@ def _located(config: "Predict") -> "list[Located]":
 
 
 def command() -> NoReturn:
-    """Be the program nlu-predict."""
+    """The program nlu-predict."""
     run_app(main, "predict")
 
 

@@ -1,7 +1,7 @@
 """Build the data store of a configuration and report on it, without training.
 
 python -m nlu.preprocess data=afqmc
-python -m nlu.preprocess --multirun data.parts=4 data.part=0,1,2,3 stores=s3://bucket/stores    by several jobs
+python -m nlu.preprocess --multirun data.parts=4 data.part=0,1,2,3 stores=s3://bucket/stores    in several jobs
 python -m nlu.preprocess data=files data.train=big.jsonl 'data.fields={text: text, label: label}'
 """
 
@@ -16,7 +16,7 @@ from nlu.config.errors import UserError
 
 
 def main(composed: DictConfig) -> int:
-    """Validate, build the store (or find it), log what is in it, print the same as a line of JSON."""
+    """Validate, build the store or find it, log its content and print it as a line of JSON."""
     config = prepare(composed)
     _require_rows(HydraConfig.get())
     part = part_of(config["data"])
@@ -35,15 +35,13 @@ def main(composed: DictConfig) -> int:
 
 
 def _require_rows(hydra: Any) -> None:
-    """Raise UserError where a command does not say which rows: the default would fetch and encode the default data."""
+    """Raise UserError for a command without rows, which would fetch and encode the default data."""
     if hydra.job.config_name == "preprocess" and not hydra.overrides.task:
-        raise UserError(
-            "nothing says which rows are to be encoded; set data=NAME, or data=files data.train=FILE for your own"
-        )
+        raise UserError("the rows to encode are not set; set data=NAME, or data=files data.train=FILE for your own")
 
 
 def part_of(data: dict[str, Any]) -> tuple[int, int] | None:
-    """The number of the part of the store that is asked for, and of how many; None = all of it."""
+    """Return the number of the requested part of the store, and the number of parts; None for the whole store."""
     from nlu.config.schema import PARTS
 
     part, parts = (data.get(name) for name in PARTS)
@@ -55,12 +53,12 @@ def part_of(data: dict[str, Any]) -> tuple[int, int] | None:
     if part is None or parts is None:
         return None
     if part >= parts:
-        raise UserError(f"data.part is {part}, but of {parts} parts the last is {parts - 1}; they count from 0")
+        raise UserError(f"data.part is {part}, but the last of {parts} parts is {parts - 1}, since they count from 0")
     return part, parts
 
 
 def command() -> NoReturn:
-    """Be the program nlu-preprocess."""
+    """The program nlu-preprocess."""
     run_app(main, "preprocess")
 
 

@@ -273,7 +273,7 @@ def _refuse_mistyped(folders: Sequence[str]) -> None:
 
 
 def command() -> NoReturn:
-    """Be the program nlu-report."""
+    """The program nlu-report."""
     run_command(main)
 
 

@@ -1,7 +1,7 @@
-"""Serve a trained run by HTTP, with a page to try it, or by a prompt.
+"""Serve a trained run over HTTP, with a page to try it, or in a prompt.
 
 python -m nlu.serve run=outputs/mine                  http://127.0.0.1:8000/
-python -m nlu.serve run=outputs/search port=0         of a search its best trial, at a port that is free
+python -m nlu.serve run=outputs/search port=0         the best trial of a search, at any free port
 python -m nlu.serve run=outputs/mine --interactive    a prompt in this terminal
 """
 
@@ -15,17 +15,17 @@ from nlu.config.errors import UserError
 from nlu.config.schemas import SCHEMAS
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
-"""of the extra `serve`"""
+"""the packages of the extra `serve`"""
 
 
 def main(composed: DictConfig) -> int:
-    """Validate, then serve until a signal ends it."""
+    """Validate, then serve until a signal."""
     plain = prepare(composed, SCHEMAS["serve"])
     from nlu.config.inference import Serve
     from nlu.inference.locate import locate
 
     config = Serve.of(plain)
-    # What is not there is told at once: importing torch takes longer than all other checks.
+    # Report missing files first: importing torch takes longer than all other checks.
     locate(config.run, config.checkpoint)
     if config.interactive:
         from nlu.serving.prompt import run_prompt
@@ -42,7 +42,7 @@ def main(composed: DictConfig) -> int:
 
 
 def command() -> NoReturn:
-    """Be the program nlu-serve."""
+    """The program nlu-serve."""
     run_app(main, "serve")
 
 

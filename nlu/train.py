@@ -4,7 +4,7 @@ python -m nlu.train                                          a small pretrained 
 python -m nlu.train model=bert_tiny data=afqmc               another model, another data set
 python -m nlu.train data=files data.train=my.csv 'data.fields={text: review, label: stars}'
 python -m nlu.train experiment=tnews                         a recorded experiment with its score
-python -m nlu.train --rerun outputs/mine seed=2              a former run again, but for what is given
+python -m nlu.train --rerun outputs/mine seed=2              an earlier run again, with another seed
 python -m nlu.train trainer.devices=2                        one process for each of two devices
 torchrun --nproc-per-node=2 -m nlu.train                     the same, started by torchrun
 python -m nlu.train folds=5                                  cross-validation; seeds=3 trains three seeds
@@ -31,7 +31,7 @@ BEGAN_S = time.time()
 
 
 def main(composed: DictConfig) -> int:
-    """Run one configuration; as the job of a search, leave there what became of it."""
+    """Run one configuration. The job of a search also writes its outcome to the storage of the search."""
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     if not isinstance(trial := composed.get("trial"), DictConfig):
         return run_while_time_lasts(partial(run, composed, run_dir), _lost_a_peer)
@@ -48,7 +48,7 @@ def _lost_a_peer(error: BaseException) -> bool:
 
 
 def run(composed: DictConfig, run_dir: Path) -> int:
-    """Validate, then run; nothing heavy is imported before the configuration is known to be good."""
+    """Validate, then run. Heavy imports come after the validation."""
     hydra: Any = HydraConfig.get()
     from nlu.config.schema import PARTS, Run
 
@@ -64,7 +64,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
             raise UserError(problem)
         config["mirror"] = mirror_of_job(config["mirror"], run_dir, hydra)
         if config["resume"] == "never" and is_submitted() and was_started_before():
-            # What is in the folder this very job has begun.
+            # The same job, started again by its queue, has created the content of the folder.
             config["resume"] = "auto"
         if config["dry_run"]:
             if problem := occupied_folder_problem(config["resume"], run_dir):
@@ -81,7 +81,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
 
 
 def mirror_of_job(mirror: str | None, run_dir: Path, hydra: DictConfig) -> str | None:
-    """Return where the mirror of this run is: a job among others has its own folder in the one that is set."""
+    """Return the mirror of this run: for a job of a grid or a search, a folder below the configured mirror."""
     if mirror is None or hydra.mode != RunMode.MULTIRUN:
         return mirror
     name = os.path.relpath(run_dir, Path(str(hydra.sweep.dir)).absolute())
@@ -89,20 +89,20 @@ def mirror_of_job(mirror: str | None, run_dir: Path, hydra: DictConfig) -> str |
 
 
 def choices_of(hydra: DictConfig) -> dict[str, str]:
-    """Return the chosen name of each group, for the run's records: its configuration tells contents only."""
+    """Return the chosen name of each group, which the configuration does not contain, for the records of the run."""
     choices = hydra.runtime.choices.items()
     return {group: name for group, name in choices if name is not None and not group.startswith("hydra/")}
 
 
 def command_line(hydra: DictConfig) -> list[str]:
-    """Return what must be written again to compose the same run, whether or not it was a trial's."""
+    """Return the arguments that compose the same run again, without the trial of a search."""
     folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
     own = [override for override in hydra.overrides.task if not override.startswith("trial=")]
     return [*(f"--config-dir={folder}" for folder in folders), *own]
 
 
 def command() -> NoReturn:
-    """Be the program nlu-train."""
+    """The program nlu-train."""
     run_app(main, "train")
 
 

@@ -1,8 +1,8 @@
-"""Draw runs over each other, as figures and as one page.
+"""Compare runs in figures, and on one page.
 
 python -m nlu.visualize outputs/a outputs/b --out figures           two runs, by examples seen
 python -m nlu.visualize outputs/grid --out figures --x epochs --metric f1_macro --metric test/accuracy
-python -m nlu.visualize base=outputs/a tuned=outputs/b --out figures  names of your own
+python -m nlu.visualize base=outputs/a tuned=outputs/b --out figures  with your own names
 python -m nlu.visualize outputs/seeds --out figures --format svg --format pdf
 """
 
@@ -23,21 +23,24 @@ MOST_ROWS = 40
 MOST_CONFUSIONS = 8
 PAGE = "index.html"
 NAME = re.compile(r"[^\W_][^/:=]*")
-"""of a run; a legend hides what begins with an underscore"""
+"""the name of a run; legends of matplotlib hide names with an underscore in front"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Draw; returns the exit status. Raises UserError for what the user must change."""
+    """Draw the figures; returns the exit status."""
     parser = Parser(
         prog="python -m nlu.visualize",
-        description="Metrics, loss, learning rate and gradient norms of runs, over each other by examples seen; seeds "
-        "and folds of a configuration as mean with a band of one standard deviation. Of classifiers also scores by "
-        "class and by length, confusion and calibration, of the best weights. index.html holds all of it.",
+        description="Draws metrics, loss, learning rate and gradient norms of runs by examples seen. Seeds and folds "
+        "of a configuration are shown as their mean with a band of one standard deviation. For classifiers it also "
+        "draws scores by class and by length, confusion and calibration, of the best weights. index.html shows all.",
     )
-    parser.add_argument("folders", nargs="+", metavar="[NAME=]RUN",
-        help="a run, a sweep, or what holds such; with NAME, its runs are called so in the figures, and taken together "
-        "only with one another",
-    )  # fmt: skip
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="[NAME=]RUN",
+        help="a run, a sweep, or a folder that contains some; NAME is their name in the figures, and keeps them apart "
+        "from other runs",
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="new folder for the figures")
     parser.add_argument(
         "--x", choices=("examples", "steps", "epochs", "time"), default="examples", help="the x axis; default examples"
@@ -62,14 +65,12 @@ def main(arguments: Sequence[str]) -> int:
     runs, remarks = find_runs(folders)
     begun = [run for run in runs if (run.folder / "valid.tsv").is_file()]
     if not begun:
-        raise UserError(*(remarks or [f"{folder} holds no run that has evaluated; give a folder that does"
-                                      for folder in folders]))  # fmt: skip
+        nothing = [f"{folder} contains no run with an evaluation; give a folder that does" for folder in folders]
+        raise UserError(*(remarks or nothing))
     tables, left_out = named_rows_of(begun, names)
     rows = [row for table in tables for row in table]
     if len(rows) > MOST_ROWS:
-        raise UserError(
-            f"there are {len(rows)} configurations, but {MOST_ROWS} are as many as can be told apart; name fewer"
-        )
+        raise UserError(f"there are {len(rows)} configurations, but a figure can show at most {MOST_ROWS}; name fewer")
     from nlu.display import comparison
     from nlu.display.tables import metric_text
     from nlu.reports.curves import drawings_of, kept_scores
@@ -89,14 +90,13 @@ def main(arguments: Sequence[str]) -> int:
             figures[f"calibration_{number}"] = comparison.draw_calibration_of(label, kept)
     formats = list(dict.fromkeys(given.format or ["png"]))
     best_of = "best of the mean" if any(len(row.runs) > 1 for row in rows) else "best"
-    header = [("configuration", False), ("runs", True), (f"{drawings[0].title}, {best_of}", True), ("state", False),
-              ("folder", False)]  # fmt: skip
+    score = f"{drawings[0].title}, {best_of}"
+    header = [("configuration", False), ("runs", True), (score, True), ("state", False), ("folder", False)]
     best = {curve.label: curve.best for curve in drawings[0].curves}
-    lines = [
-        [label, str(len(row.runs)), metric_text(place[1] if (place := best.get(label)) else None), row.state,
-         folders_of([run.folder for run in row.runs])]
-        for label, row in zip(labels, rows, strict=True)
-    ]  # fmt: skip
+    lines = []
+    for label, row in zip(labels, rows, strict=True):
+        value = metric_text(place[1] if (place := best.get(label)) else None)
+        lines.append([label, str(len(row.runs)), value, row.state, folders_of([run.folder for run in row.runs])])
     title = ", ".join(folder.name or str(folder) for folder in folders)
     with output_folder(given.out, "--out", last=PAGE) as folder:
         written = comparison.write_figures(folder, figures, formats)
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """Return name and place of `NAME=RUN`. A folder whose own name has such a sign is a folder."""
+    """Return name and place of `NAME=RUN`. An existing folder with an equals sign in its name is a place."""
     name, equals, reference = text.partition("=")
     if equals and NAME.fullmatch(name) and not Path(text).exists():
         return name, reference
@@ -117,7 +117,7 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _not_drawn(drawings: "Sequence[Drawing]", classifiers: Sequence[str], reasons: Mapping[str, str]) -> Iterator[str]:
-    """Say what stands in no figure, a line for each kind of figure; `reasons` why a configuration has none by class."""
+    """Yield the runs that are left out, a line for each kind of figure; `reasons` why, by configuration."""
     for drawing in drawings:
         if drawing.without:
             yield f"{drawing.name}: left out {'; '.join(drawing.without)}, without any {drawing.title}"
@@ -129,7 +129,7 @@ def _not_drawn(drawings: "Sequence[Drawing]", classifiers: Sequence[str], reason
 
 
 def command() -> NoReturn:
-    """Be the program nlu-visualize."""
+    """The program nlu-visualize."""
     run_command(main)
 
 

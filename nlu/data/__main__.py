@@ -217,7 +217,7 @@ def _tokenizer(given: Any) -> tuple[Any, int | None, str | None]:
 
 
 def command() -> NoReturn:
-    """Be the program nlu-data."""
+    """The program nlu-data."""
     run_command(main)
 
 

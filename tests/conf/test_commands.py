@@ -123,7 +123,7 @@ def test_the_package_alone_lists_its_commands():
 @pytest.mark.parametrize(("name", "near"), [("trian", "nearest: train"), ("qqq", "valid: ")])
 def test_a_command_that_there_is_not_is_answered_with_those_that_there_are(name, near):
     said = printed_by("nlu", name, "--help", status=2)
-    assert said.startswith(f"nlu: error: there is no command {name}; {near}")
+    assert said.startswith(f"nlu: error: unknown command {name}; {near}")
     assert "\nusage: python -m nlu.NAME" in said and said.endswith(printed_by("nlu", status=2))
 
 

@@ -129,7 +129,7 @@ def test_help_and_a_refused_key_take_what_they_take_hydra_over_the_same_files(tm
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("evaluate", "run is not set, and nothing else says what to score"), ("preprocess", "nothing says which rows")],
+    [("evaluate", "run is not set, and neither are model or data"), ("preprocess", "the rows to encode are not set")],
 )
 def test_a_command_that_names_nothing_to_work_on_fetches_nothing(name, expected, tmp_path):
     command = [sys.executable, "-m", f"nlu.{name}"]

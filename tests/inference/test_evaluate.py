@@ -139,7 +139,7 @@ def test_the_weights_that_a_configuration_starts_from_are_scored(tmp_path: Path,
         (["optimizer.lr=1"], ["optimizer.lr: a run is scored as it was trained"]),
         (["data.test=IN", "out=DIR"], ["exists; nothing was written"]),
         (["data.test=IN", "compare=true"], ["leave out data"]),
-        (["group_by=q"], ["group_by is given, but no rows to score"]),
+        (["group_by=q"], ["group_by is set, but the rows to score are not"]),
         (["data.test=IN", "classes=[great]"], ["classes names great", "bad, good"]),
         (
             ["data.test=NEW"],
