@@ -1,4 +1,4 @@
-"""The parts of a run from its validated configuration: data, task, model, optimizer, state."""
+"""Build the parts of a run from its validated configuration: data, task, model, optimizer, state."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Data:
-    """What a run reads: its task's class, its rows, and the weights it starts from."""
+    """The inputs of a run: the class of its task, its rows, and its initial weights."""
 
     task_class: type
     store: Store
@@ -54,8 +54,7 @@ def build_run(
     config: Run, run_dir: Path, ranks: Ranks, progress: Progress, checkpoint: Path | None, trial: Trial | None = None,
     after_save: Callable[[], None] = lambda: None,
 ) -> Training:  # fmt: skip
-    """Build every part of the run and, from a checkpoint, put its state in place. `trial` and `after_save` are those of
-    Training."""
+    """Build every part of the run, and load the state of a checkpoint; `Training` explains the last arguments."""
     trainer, trusted = config.trainer, config.trusted_packages
     data = build_data(config, ranks, progress)
     store = data.store
@@ -77,18 +76,18 @@ def build_run(
 
 
 def build_task(config: Run, store: Store) -> Task:
-    """Build the task and its loss, which learns from the training rows how often each label occurs."""
+    """Build the task and its loss, which gets the number of training rows of each label."""
     trusted, train = config.trusted_packages, store.sets["train"]
     loss = build(config.loss, trusted=trusted)
     loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"), len(train))
     task: Task = build(config.task, loss, store.target, trusted=trusted)
-    # A kind that cannot be imported is refused here, and not when predictions are written hours later.
+    # Import the kind of records now, so that an error does not appear when predictions are written hours later.
     kind_named(task.kind, trusted)
     return task
 
 
 def labels_of(config: Run, data: Data) -> dict[str, Any]:
-    """Return what a checkpoint says of the meaning of its outputs: enough to score and to predict without the store."""
+    """Return the meaning of the outputs for a checkpoint: enough to score and to predict without the store."""
     store, target = data.store, data.store.target
     task_class: Any = data.task_class
     return {
@@ -99,7 +98,7 @@ def labels_of(config: Run, data: Data) -> dict[str, Any]:
 
 
 def build_model(config: Run, data: Data, task: Task) -> TaskModel:
-    """Build the encoder and its head, with the weights that they start from, and apply the adapter."""
+    """Build the encoder and its head with their initial weights, and apply the adapter."""
     store, source, trusted = data.store, data.source, config.trusted_packages
     torch.manual_seed(stable_seed(config.seed, "init"))
     model = assemble(config, task, store.target, store.layout.name, store.tokenizer.vocab_size, source)
@@ -124,16 +123,16 @@ def assemble(
 
 
 def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks: Ranks) -> Stepper:
-    """Build what does one step: optimizer, method, precision and, if asked for, the moving average of the weights."""
+    """Build the parts of a step: optimizer, method, precision and, if configured, the moving average of the weights."""
     trainer, trusted = config.trainer, config.trusted_packages
     method: Method = build(config.method, trusted=trusted)
-    # Ranks that differ in what the weights' random start took from the generator still build the same.
+    # Seed again, since ranks may have drawn different amounts for the initial weights.
     torch.manual_seed(stable_seed(config.seed, "method"))
     own = method.prepare(model, Context(task, store, config.seed, ranks.device))
     parallel = strategy(ranks)
     model = parallel.prepare(model)
     own = None if own is None else parallel.prepare(own)
-    # The optimizer comes after the strategy, which may put other parameters in the place of those that were built.
+    # The optimizer comes after the strategy, which may replace the parameters.
     chosen: Optimizer = build(config.optimizer, trusted=trusted)
     optimizer = chosen.build(model, own)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -145,7 +144,7 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
 
 
 def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
-    """Open the pretrained weights and the data store; the leader of each node fetches and builds, its others find."""
+    """Open the pretrained weights and the data store, which the leader of each node fetches and builds first."""
     fold = None
     if config.fold is not None:
         assert config.folds.count is not None, "validated together"
@@ -157,7 +156,7 @@ def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
 
 
 def build_part(config: Run, part: Part, progress: Progress) -> bool:
-    """Encode a part of the data store; returns whether no part is missing any more, so that `build_data` joins them."""
+    """Encode a part of the data store; returns whether all parts exist, so that `build_data` can join them."""
     return prepare_part(**_shaping(config, progress)[2], part=part)
 
 
@@ -177,7 +176,7 @@ def _shaping(config: Run, progress: Progress) -> tuple[Any, Pretrained | None, d
 
 
 def bars(progress: Progress) -> Callable[[str], Any]:
-    """Return what `prepare` shows its progress with."""
+    """Return the function with which `prepare` shows its progress."""
 
     @contextmanager
     def bar(description: str) -> Iterator[Callable[[int], None]]:
@@ -188,7 +187,7 @@ def bars(progress: Progress) -> Callable[[str], Any]:
 
 
 def require_metric(config: Run, task: Task, store: Store) -> None:
-    """Raise UserError where the major metric is none of this task with its loss, or needs two classes of more."""
+    """Raise UserError if the task and loss do not have the major metric, or if it needs two classes."""
     metric = config.trainer.major_metric
     if metric is not None and metric not in (*task.metrics, *task.binary_metrics):
         raise UserError(

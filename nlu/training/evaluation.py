@@ -1,4 +1,4 @@
-"""Scoring a set: every example once, whatever the batch size and the number of processes."""
+"""Score a set: every example once, for any batch size and number of processes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,33 +22,33 @@ from nlu.training.spool import Spool
 
 @dataclass
 class Evaluator:
-    """What scoring needs that does not change from set to set."""
+    """Everything for scoring that is the same for all sets."""
 
     model: TaskModel
     task: Task
     ranks: Ranks
     precision: NumberFormat
     batch_size: int
-    """examples of a batch, over all ranks"""
+    """the number of examples of a batch, over all ranks"""
     folder: Path
-    """where records lie while a set is scored"""
+    """the folder of records while a set is scored"""
 
 
 @dataclass
 class Scored:
-    """A set, scored: its records lie on the ranks that made them."""
+    """A scored set, whose records are on the ranks that computed them."""
 
     part: Examples
     scores: Scores
-    """on every rank"""
+    """equal on every rank"""
     spool: Spool
     scorer: type[Scorer]
-    """what scored it, so that predictions can be scored again without the model"""
+    """its class, so that predictions can be scored again without the model"""
 
 
 @torch.inference_mode()
 def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], advance: Callable[[int], None]) -> Scored:
-    """Score one set with the weights as they are; memory does not grow with its rows but for a number each.
+    """Score one set with the current weights. Memory: a few bytes per row.
 
     `decided` are the metrics of the run's first set, from which a task may take a threshold.
     """
@@ -57,7 +57,8 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     batches = evaluation_batches(
         part.lengths_N, batch_size=evaluator.batch_size, rank=ranks.rank, world_size=ranks.world_size
     )
-    # All ranks run as many passes, since a strategy may have them meet within each; without rows, over a stand-in.
+    # All ranks run the same number of passes, since a strategy may communicate within each; without rows, a rank runs a
+    # placeholder.
     passes = evaluation_passes(len(part), batch_size=evaluator.batch_size, world_size=ranks.world_size)
     with _scoring(evaluator.model):
         for number in range(passes):

@@ -1,4 +1,4 @@
-"""What a command runs, on this process's rank: one run, or the runs that folds and seeds make of it."""
+"""The experiment of a command on this rank: one run, or one for each fold and seed."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
-    """Run on this process's rank; returns the exit status: 0 when done, 75 or 130 when stopped with its state saved.
+    """Run on this rank; returns the exit status: 0 when complete, 75 or 130 when stopped with its state saved.
 
-    The job of a search says nothing on the console. Raises UserError for whatever the user must change; a run folder
-    that this command did not begin stays untouched.
+    The job of a search prints nothing to the console. Raises UserError for what the user must change, without touching
+    a run folder that this command did not create.
     """
     with stopping.listening():
         try:
@@ -40,7 +40,7 @@ def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
         except RuntimeError as error:
             if not stopping.received() or not lost_a_peer(error):
                 raise
-            # The other ranks were asked to stop as well, and one of them has left.
+            # The other ranks were asked to stop too, and one of them has ended.
             status = stopping.exit_code()
         finally:
             if not config.is_standalone:
@@ -63,8 +63,8 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
         run_dir = Path(ranks.from_first(str(run_dir)))
         logs.begin(run_dir, ranks.rank, standalone=config.is_standalone)
         if ranks.device.type == "cuda":
-            # On a CPU the same threads repeat every sum anyway, and the mode costs a fifth of the speed in bf16. Its
-            # other spelling, use_deterministic_algorithms, imports the compiler: 1.5 s.
+            # On a CPU, equal threads give equal sums anyway, and the mode costs a fifth of the speed in bf16. The other
+            # function, use_deterministic_algorithms, would import the compiler, which takes 1.5 s.
             torch.set_deterministic_debug_mode("warn")
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         trial = trial_of(config, ranks)
@@ -74,7 +74,7 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
             else:
                 status = run_single(config, run_dir, overrides, ranks, trial=trial, after_save=after_save)
             if status and ranks.is_first:
-                # A queue is asked to start the job again before the mirror has all, which may take long.
+                # Ask the queue to start the job again before the mirror is complete, which may take long.
                 stopping.tell_saved()
     if not status and ranks.is_first and config.is_standalone:
         from nlu.training.finish import show_result
@@ -85,9 +85,10 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
 
 @contextmanager
 def mirrored(config: Run, run_dir: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
-    """Keep the folder in the configuration's mirror, if it names one; yields what is to be called after each save.
+    """Keep the folder in the mirror of the configuration, if any; yields a function to call after each save.
 
-    Before the block the folder holds what the mirror holds, after it the other way round. Rank 0 does it for all.
+    Before the block, the folder becomes equal to the mirror; after it, the mirror becomes equal to the folder. Rank 0
+    does this for all.
     """
     if config.mirror is None:
         yield lambda: None
@@ -104,7 +105,7 @@ def mirrored(config: Run, run_dir: Path, ranks: Ranks) -> Iterator[Callable[[], 
 
 
 def trial_of(config: Run, ranks: Ranks) -> Trial | None:
-    """Return what tells the trial of a search about evaluations, on every rank; None where this is no trial's job."""
+    """Return the trial of a search to which evaluations are reported, on every rank; None outside of a search."""
     if config.trial is None:
         return None
     if not ranks.is_first:
@@ -115,7 +116,7 @@ def trial_of(config: Run, ranks: Ranks) -> Trial | None:
 
 
 class _OfRankZero:
-    """Stands for the trial on the other ranks, which never ask it."""
+    """A placeholder for the trial on the other ranks, which never call it."""
 
     def report(self, examples: int, value: float) -> bool:
         raise AssertionError("only rank 0 holds the trial")
@@ -125,16 +126,16 @@ class _OfRankZero:
 
 
 def encode_part(config: Run, part: tuple[int, int]) -> bool:
-    """Encode a part (its number, of how many) of the data store; returns whether all parts are there by now."""
+    """Encode a part of the data store, given its number and the number of parts; returns whether all parts exist."""
     logs.set_up(None, 0)
     with Progress() as progress:
         return build_part(config, Part(*part), progress)
 
 
 def describe_data(config: Run) -> dict[str, Any]:
-    """Build or find the data store of a configuration, log what is in it and return it, as in data.json.
+    """Build or find the data store of a configuration; log its content and return it, as in data.json.
 
-    Of several folds, what is told is that of the first.
+    If there are several folds, this is the content for the first one.
     """
     logs.set_up(None, 0)
     if config.folds.count is not None and config.fold is None:

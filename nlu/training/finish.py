@@ -1,4 +1,4 @@
-"""The end of a run: the best weights scored once more, predictions, figures, result.json and the table."""
+"""The end of a run: scores of the best weights, predictions, figures, result.json and the table."""
 
 import json
 import logging
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 
 def finish(run: Training) -> None:
-    """Score the test set, if any, with the best weights; draw the figures and write result.json last of all."""
+    """Score the test set, if any, with the best weights, draw the figures, and write result.json last."""
     if not run.state.best:
-        raise UserError(f"{run.metric} was never a number, so there is no best checkpoint; set trainer.major_metric")
+        raise UserError(f"{run.metric} was never a number, so no checkpoint is the best; set trainer.major_metric")
     metrics = dict(run.state.best[0].metrics)
     if "test" in run.store.sets:
         best = run.run_dir / "checkpoints" / "best-1" / "model.safetensors"
@@ -40,7 +40,7 @@ def finish(run: Training) -> None:
 
 
 def warn_of_a_score_for_nothing(run: Training) -> None:
-    """Say so where the best weights are right no more often than one class given to every example would be."""
+    """Warn if the best weights are not more accurate than predicting the most frequent class."""
     name = run.eval_sets[0]
     if "accuracy" in run.task.metrics and name in kept_sets(run.run_dir):
         header = predictions_of(run.run_dir, name).header
@@ -53,7 +53,7 @@ def warn_of_a_score_for_nothing(run: Training) -> None:
 
 
 def show_result(run_dir: Path) -> None:
-    """Print the table of a finished run, or of its parts, and the paths of what it left."""
+    """Print the table of a finished run, or of its parts, and the paths of its files."""
     result = json.loads((run_dir / "result.json").read_text())
     if "parts" in result:
         print_parts(result, run_dir)

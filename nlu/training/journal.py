@@ -1,7 +1,7 @@
-"""What a run writes beside train.tsv and valid.tsv: what its model recorded, and all numbers to its tracker.
+"""Further outputs of a run: scalars and histograms that the model recorded, and all numbers for the tracker.
 
-Rank 0 writes. What `nlu.runs.summary` recorded is added up over the ranks at each row of train.tsv, and before a state
-is saved, which holds the sums since that row: so a continued run writes the same rows.
+Rank 0 writes. The recordings of `nlu.runs.summary` are summed over the ranks at each row of train.tsv and before each
+save. The state contains the sums since the last row, so a continued run writes the same rows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ COLUMNS = {SCALARS: SCALAR_COLUMNS, HISTOGRAMS: HISTOGRAM_COLUMNS}
 
 
 class Journal:
-    """Of one run, on one rank."""
+    """The further outputs of one run, on one rank."""
 
     def __init__(self, ranks: Ranks, tracker: Tracker):
         self._ranks = ranks
@@ -36,25 +36,26 @@ class Journal:
         self._tables: dict[str, Table] = {}
 
     def begin(self, run_dir: Path, config: Mapping[str, Any], state: State) -> None:
-        """Mend its tables and open the tracker; on rank 0, once train.tsv and valid.tsv end at the state's step."""
+        """Truncate its tables to the step of the state, and start the tracker. On rank 0, after train.tsv and valid.tsv
+        were truncated."""
         self._run_dir = run_dir
         for name in COLUMNS:
             if (run_dir / name).is_file():
                 self._table(name).truncate_after(state.step)
         group, name = names_of(run_dir)
         shown = {key: value for key, value in config.items() if key not in WITHOUT_EFFECT and key != "tracker"}
-        told = without_secrets(flat(shown))
+        public = without_secrets(flat(shown))
         step = state.step
         self._tracker.start(
-            Beginning(name, group, run_dir / FOLDER, told, step, past=lambda: past_points(run_dir, step))
+            Beginning(name, group, run_dir / FOLDER, public, step, past=lambda: past_points(run_dir, step))
         )
 
     def listening(self) -> AbstractContextManager[None]:
-        """Record what the model calls within the block."""
+        """Record the calls of the model within the block."""
         return summary.listening(self._collector)
 
     def gather(self, window: Window) -> None:
-        """Add what was recorded on all ranks to rank 0's window; all ranks call it at the same steps."""
+        """Add the recordings of all ranks to the window of rank 0. Every rank must call it at the same steps."""
         means, histograms = self._collector.take()
         if self._ranks.sum_on_host([float(bool(means or histograms))])[0] == 0:
             return
@@ -62,7 +63,7 @@ class Journal:
             window.add_recorded(*each)
 
     def window(self, row: Mapping[str, Cell], window: Window) -> None:
-        """Tell a row of train.tsv, and write what was recorded since the last; on rank 0."""
+        """Log a row of train.tsv, and write the recordings since the last row; on rank 0."""
         self._tracker.log(of_train(row))
         place = {name: row[name] for name in ("step", "epoch", "examples")}
         for name, mean in sorted(window.recorded.items()):
@@ -79,11 +80,11 @@ class Journal:
             self._tracker.log(of_histograms(rows))
 
     def evaluation(self, row: Mapping[str, Cell]) -> None:
-        """Tell a row of valid.tsv; on rank 0."""
+        """Log a row of valid.tsv; on rank 0."""
         self._tracker.log(of_valid(row))
 
     def sync(self) -> None:
-        """Have everything on the disk; on rank 0, before a state is saved that a run may continue from."""
+        """Write everything to the disk; on rank 0, before each save of a state."""
         for table in self._tables.values():
             table.sync()
         self._tracker.flush()
@@ -97,7 +98,7 @@ class Journal:
 
     @contextmanager
     def closed_on_errors(self) -> Iterator[None]:
-        """Close the tracker where the block raises or is stopped."""
+        """Close the tracker if the block raises an error or is stopped."""
         try:
             yield
         except Stopped:
@@ -108,14 +109,14 @@ class Journal:
             raise
 
     def _table(self, name: str) -> Table:
-        """Return a table, made with its first row: most runs record nothing."""
+        """Return a table, which is only created for its first row, since most runs record nothing."""
         if name not in self._tables:
             self._tables[name] = Table(self._run_dir / name, COLUMNS[name])
         return self._tables[name]
 
 
 def names_of(run_dir: Path) -> tuple[str | None, str]:
-    """Return the group and the name of a run: of one among several the folder above them all, and its place there."""
+    """Return group and name of a run: for one of several runs, the folder above them all and its place in there."""
     top = run_dir = run_dir.resolve()
     while is_repeat_or_job(top) and top.parent != top:
         top = top.parent

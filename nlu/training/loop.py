@@ -1,7 +1,7 @@
 """The training loop, one for all tasks: step, log, evaluate, save, stop.
 
-Everything that the loop decides is a function of the step number, so that a run continued from any checkpoint takes the
-same decisions as one that was never broken.
+Every decision of the loop is a function of the step number, so a run that continues from any checkpoint makes the same
+decisions as an uninterrupted one.
 """
 
 import gc
@@ -38,17 +38,17 @@ from nlu.training.step import PendingStep, Stepper, StepResult
 
 
 class Trial(Protocol):
-    """The trial of a search, as the run that works on it sees it; asked on rank 0."""
+    """The trial of a search, as seen by its run; only called on rank 0."""
 
     def report(self, examples: int, value: float) -> bool:
-        """Tell the value of an evaluation after so many examples seen; returns whether the run is to be pruned."""
+        """Report the value of an evaluation after `examples` examples; returns whether the run should be pruned."""
 
     def require_newest(self) -> None:
-        """Raise UserError where another job has the trial by now; asked before each save."""
+        """Raise UserError if another job has taken the trial. Called before each save."""
 
 
 UNTIMED_STEPS = 3
-"""Steps at the start of each process that throughput leaves out."""
+"""the first steps of each process, which do not count for throughput"""
 
 
 @dataclass
@@ -64,20 +64,20 @@ class Training:
     state: State
     clock: Clock
     order_key: OrderKey
-    """what the order of examples depends on; stored beside the state"""
+    """everything that determines the order of examples, stored with the state"""
     checkpoints: Checkpoints
     run_dir: Path
     progress: Progress
     journal: Journal
     """gets every row of the tables, on all ranks"""
     trial: Trial | None = None
-    """on all ranks or on none"""
+    """set on all ranks or on none"""
     after_save: Callable[[], None] = lambda: None
-    """called on rank 0 whenever the last state was saved"""
+    """called on rank 0 after each save of the last state"""
     tables: dict[str, Table] = field(default_factory=dict)
     """train.tsv and valid.tsv on rank 0, none elsewhere; opened when the run begins to write"""
     unsaved: dict[str, Scored] = field(default_factory=dict)
-    """by set: the records of the best evaluation, if it is newer than the saved state; they are kept with the next"""
+    """by set: the records of the best evaluation if it is newer than the saved state; the next save writes them"""
 
     def __post_init__(self) -> None:
         self.total_steps = self.clock.steps(parse_duration(self.trainer.max_duration))
@@ -108,7 +108,7 @@ class Training:
         return metrics[self.eval_sets[0]][self.metric]
 
     def ranked(self, evaluations: list[Best]) -> list[Best]:
-        """Return as many evaluations as the run keeps, best first, the older of equal ones before; none is NaN."""
+        """Return the evaluations that the run keeps, the best first, of equal ones the older first, without NaN."""
         sign = -1 if self.higher_is_better else 1
         known = [entry for entry in evaluations if not math.isnan(entry.value)]
         return sorted(known, key=lambda entry: (sign * entry.value, entry.step))[: self.trainer.keep_best]
@@ -118,15 +118,16 @@ class Training:
         return self._order.global_step(step)
 
     def rank_batches(self, step: int) -> list[np.ndarray]:
-        """Return this rank's share of the same."""
+        """Return the share of this rank of `global_batches`."""
         return self._order.step(step)
 
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Leave the objects that exist now out of garbage collections.
+    """Exclude the existing objects from garbage collection.
 
-    Going over all modules of a model and of the libraries again and again would take a tenth of a small model's steps.
+    Otherwise collections would traverse all modules of the model and the libraries, a tenth of the time of a small
+    model.
     """
     gc.freeze()
     try:
@@ -137,10 +138,10 @@ def gc_frozen() -> Iterator[None]:
 
 @gc_frozen()
 def train(run: Training) -> bool:
-    """Train until the run's length, its patience or a signal ends it; returns whether a signal did.
+    """Train until the run is complete, patience ends it, or a signal arrives; returns whether it was a signal.
 
-    To be called inside `stopping.polled`. On return the last state is saved, and every evaluation set is scored at the
-    last step unless a signal cut it short. A run that its trial pruned has `state.pruned` set and counts as ended.
+    Call it inside `stopping.polled`. On return the last state is saved and, unless a signal ended the run, every
+    evaluation set is scored at the last step. A pruned run has `state.pruned` set and counts as complete.
     """
     trainer, state, clock = run.trainer, run.state, run.clock
     log_interval = parse_duration(trainer.log_interval)
@@ -165,7 +166,7 @@ def train(run: Training) -> bool:
         logging = clock.is_time(log_interval, number) or last_step
         evaluating = clock.is_time(eval_interval, number) or last_step
         saving = evaluating if save_interval is None else clock.is_time(save_interval, number)
-        # An accelerator stays one step ahead of the host, except where its numbers are wanted now.
+        # An accelerator runs one step ahead of the host, unless the numbers of this step are needed now.
         ahead = 1 if run.stepper.is_asynchronous and not (logging or evaluating or saving) else 0
         while len(pending) > (0 if is_stopping else ahead):
             meter.count(pending.popleft().result())
@@ -182,22 +183,22 @@ def train(run: Training) -> bool:
             meter.restart()
         if is_stopping:
             return True
-    # One that came since the last step was asked: the ranks must agree, and what follows may take long.
+    # Check for a signal since the last step: the ranks must agree, and the end of a run may take long.
     return run.stepper.ranks.from_first(stopping.asked())
 
 
 class Meter:
-    """Adds up what finished steps did and how long they took."""
+    """Counts the examples, losses and times of finished steps."""
 
     def __init__(self, run: Training):
         self.run = run
         self.loss_scale: float | None = None
-        """of the last step"""
+        """the loss scale of the last step"""
         self._steps = 0
         self.restart()
 
     def restart(self) -> None:
-        """Count time from now on: what was between two steps belongs to none."""
+        """Start the clock again: the time of evaluations and saves does not belong to a step."""
         self._began_s = time.perf_counter()
 
     def count(self, result: StepResult) -> None:
@@ -239,7 +240,7 @@ def log_window(run: Training, lr: float, loss_scale: float | None) -> None:
             "step": state.step,
             "epoch": run.clock.epoch(state.step),
             "examples": run.clock.examples(state.step),
-            # Cells stay empty where every step was skipped.
+            # If every step was skipped, cells stay empty.
             "loss": sum(run.stepper.weights[name] * mean for name, mean in means.items()) if updates else None,
             "gnorm": window.gnorm_sum / updates if updates else None,
             "clipped": window.clipped / updates if updates else None,
@@ -273,7 +274,7 @@ def evaluate(run: Training) -> None:
         if enters_best(run, entry):
             if ranks.is_first:
                 require_newest(run)
-            # All ranks take part: each may hold only a part of every tensor.
+            # Every rank must call it, since each may hold only a part of every tensor.
             weights = run.stepper.parallel.state_dict(run.stepper.model)
             if ranks.is_first:
                 run.checkpoints.save_best(weights, state.best)
@@ -285,13 +286,13 @@ def evaluate(run: Training) -> None:
 
 
 def require_newest(run: Training) -> None:
-    """Raise UserError where the trial that this run works on has been given to another job."""
+    """Raise UserError if another job has taken the trial of this run."""
     if run.trial is not None:
         run.trial.require_newest()
 
 
 def is_to_be_pruned(run: Training) -> bool:
-    """Report the last evaluation to the run's trial, if it is one; rank 0 asks, all ranks get its answer."""
+    """Report the last evaluation to the trial of this run, if any, on rank 0; returns the answer on all ranks."""
     if run.trial is None:
         return False
     ranks = run.stepper.ranks
@@ -313,7 +314,7 @@ def log_evaluation(run: Training, entry: Best) -> None:
 
 
 def score_set(run: Training, name: str, decided: Mapping[str, float]) -> Scored:
-    """Score one set with the weights as they are; `decided` are the metrics of the first set, for later ones."""
+    """Score one set with the current weights; `decided` are the metrics of the first set, for later ones."""
     part = run.store.sets[name]
     with run.progress.task(f"scoring {name}", len(part)) as bar:
         return score(run.evaluator, part, decided, bar.advance)
@@ -337,12 +338,14 @@ def out_of_patience(run: Training) -> bool:
 
 
 def save_last(run: Training) -> None:
-    """Replace checkpoints/last. All ranks take part: each may hold only a part of every tensor. Rank 0 writes, and the
-    others wait for it, so that no rank runs ahead of a saved state.
+    """Replace checkpoints/last.
 
-    The predictions of the best evaluation are replaced here, so that they are of the best evaluation that the state
-    names. Only after that do best checkpoints go that it no longer names: a run killed before continues from a state
-    that names them.
+    Every rank must call it, since each may hold only a part of every tensor. Rank 0 writes, and the others wait, so
+    that no rank runs ahead of the saved state.
+
+    The predictions of the best evaluation are also replaced here, so that they match the best evaluation in the state.
+    Best checkpoints that the new state no longer names are removed last: if the run is killed before, it continues from
+    the old state, which still names them.
     """
     run.journal.gather(run.state.window)
     if run.stepper.ranks.is_first:
@@ -354,7 +357,7 @@ def save_last(run: Training) -> None:
     tensors = run.stepper.saved.gather()
     run.state.precision = run.stepper.precision.state()
     if run.stepper.ranks.is_first:
-        # A run that continues from this state does not write the rows before it again.
+        # A run that continues from this state does not write earlier rows again, so they must be on the disk.
         for table in run.tables.values():
             table.sync()
         run.journal.sync()
@@ -366,7 +369,7 @@ def save_last(run: Training) -> None:
 
 @contextmanager
 def averaged_weights(stepper: Stepper) -> Iterator[None]:
-    """Put the moving average in the place of the weights for the block, where there is one."""
+    """Replace the weights by their moving average, if any, within the block."""
     if stepper.average is None:
         yield
         return

@@ -1,8 +1,8 @@
-"""How the ranks of a run share its weights and add up its gradients.
+"""Strategies by which the ranks of a run share its weights and sum its gradients.
 
-Every rank runs the same passes in the same order, in training and in scoring: one without rows runs over a stand-in
-whose terms count nothing. Every rank also makes each call below. So a strategy may have the ranks meet anywhere; one
-that shards every tensor is in tests/training/strategies.py. The strategies here meet only in `reduce`.
+Every rank runs the same passes in the same order, in training and in scoring: a rank without rows runs a placeholder
+that contributes nothing. Every rank also makes each call below. So a strategy may communicate anywhere;
+tests/training/strategies.py has one that shards every tensor. The strategies here only communicate in `reduce`.
 """
 
 from collections.abc import Mapping
@@ -18,35 +18,34 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Parallel(Protocol):
-    """What a step and a checkpoint need of a strategy."""
+    """The contract of a strategy for steps and checkpoints."""
 
     ranks: Ranks
 
     def prepare(self, module: Module) -> Module:
-        """Move a module to the device, in place, and return it as this rank holds it."""
+        """Move a module to the device in place, and return it in the form of this rank."""
 
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
-        """Add up the gradients over all ranks, in place, and return the sum of `totals`, a small vector.
+        """Sum the gradients over all ranks in place, and return the sum of `totals`, a small vector.
 
-        A parameter that no rank has a gradient for is left without one, so that no optimizer touches it.
+        A parameter without a gradient on all ranks gets none, so that the optimizer does not change it.
         """
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """Return the Euclidean norm of the whole gradient, on the device."""
 
     def state_dict(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return the whole weights and buffers of a module on rank 0. Every rank calls it."""
+        """Return the whole weights and buffers of a module on rank 0. Every rank must call it."""
 
     def load(self, module: nn.Module, weights: dict[str, Tensor]) -> None:
-        """Put whole weights, which every rank has read, in place. Every rank calls it."""
+        """Load whole weights, which every rank has read. Every rank must call it."""
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return tensors that lie as the parameters do, such as moments and averages, whole on rank 0. Every rank
-        calls it with the same names in the same order; what the others get is not used."""
+        """Return tensors that are distributed like the parameters, such as moments and averages, whole on rank 0. Every
+        rank must call it with the same names in the same order; the result of the others is not used."""
 
     def place(self, whole: Tensor, like: Tensor) -> Tensor:
-        """Return this rank's part of a tensor that every rank has read, on the device; `like` is the parameter that it
-        belongs to."""
+        """Return this rank's part of a tensor that every rank has read, on the device; `like` is its parameter."""
 
 
 class Single:
@@ -78,14 +77,14 @@ class Single:
 
 
 class Replicated(Single):
-    """Every rank holds all weights; one message adds up all gradients."""
+    """Every rank holds all weights; one message sums all gradients."""
 
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
         has_gradient = self.ranks.sum_on_host([float(parameter.grad is not None) for parameter in parameters])
         used = [parameter for parameter, ranks in zip(parameters, has_gradient, strict=True) if ranks]
         gradients = []
         for parameter in used:
-            # A rank without rows for it takes part all the same.
+            # A rank without a gradient for it must take part too.
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)

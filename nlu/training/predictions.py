@@ -1,4 +1,4 @@
-"""predictions/SET.jsonl: what a run predicts for each example of a set, with its text."""
+"""Write predictions/SET.jsonl: the prediction for each example of a set, with its text."""
 
 from collections.abc import Iterator
 from itertools import chain, repeat
@@ -14,9 +14,9 @@ from nlu.training.ranks import Ranks
 
 
 def keep_predictions(run_dir: Path, name: str, scored: Scored, task: Task, ranks: Ranks, *, step: int | None) -> None:
-    """Write the records of a scored set in the order of its rows; all ranks take part, rank 0 writes.
+    """Write the records of a scored set in the order of its rows. Every rank must call it; rank 0 writes.
 
-    `step` is that of the weights, None where nobody knows.
+    `step` is that of the weights, None if it is unknown.
     """
     scored.spool.gather(ranks)
     if ranks.is_first:
@@ -35,11 +35,10 @@ def keep_predictions(run_dir: Path, name: str, scored: Scored, task: Task, ranks
 
 
 def _records(scored: Scored, task: Task) -> Iterator[dict[str, Any]]:
-    """Yield each example's record behind what names it.
+    """Yield the record of each example after the fields that identify it.
 
-    `id` counts the usable rows of all files of the set from 0, in their order, and is the same in every fold; `file`
-    counts the files from 0, and `row` is the place in its file that errors name. The text is absent where its file is
-    no longer what it was.
+    `id` counts the usable rows of all files of the set from 0, and is the same in every fold. `file` counts the files
+    from 0, and `row` is the place in the file, as in errors. The text is left out if the file has changed.
     """
     part = scored.part
     texts = chain(part.texts(), repeat(None))
@@ -48,7 +47,7 @@ def _records(scored: Scored, task: Task) -> Iterator[dict[str, Any]]:
 
 
 def _places(part: Examples) -> Iterator[dict[str, int]]:
-    """Yield what names each example, a chunk of rows at a time: whole columns would stay in memory."""
+    """Yield the fields that identify each example, by chunks of rows, so that whole columns are not in memory."""
     for rows_B in chunks_of(part.rows_N):
         columns = (part.stored.scalars(name, rows_B).tolist() for name in ("file", "number"))
         for row, file, number in zip(rows_B.tolist(), *columns, strict=True):

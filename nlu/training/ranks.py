@@ -1,7 +1,7 @@
-"""Ranks: who they are, and what they tell one another on the host.
+"""The ranks of a run, and their communication on the host.
 
-One process for each device. Messages between hosts' memories always go over gloo, so that no accelerator's memory is
-needed for them, and no message waits for an accelerator; gradients go over nccl where there are CUDA devices.
+Each device has one process. Messages on the host always use gloo, so they need no memory of an accelerator and never
+wait for one. Gradients on CUDA devices use nccl.
 """
 
 import os
@@ -20,20 +20,20 @@ from nlu.runs.provenance import usable_cores
 from nlu.training.allocator import keep_freed_memory
 
 TIMEOUT = timedelta(hours=2)
-"""A node's leader may tokenize a large set while the others wait."""
+"""long, since the leader of a node may tokenize a large set while the others wait"""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all of the run's."""
+    """This process among all processes of the run."""
 
     rank: int
     world_size: int
     device: torch.device
     host_group: dist.ProcessGroup | None = None
-    """over which messages between hosts go; None: over the default group"""
+    """the group for messages on the host; None: the default group"""
     local_rank: int = 0
-    """among the ranks of its node"""
+    """the rank on its node"""
     node: int = 0
     nodes: int = 1
 
@@ -43,9 +43,10 @@ class Ranks:
 
     @contextmanager
     def leaders_go_first(self) -> Iterator[None]:
-        """Let one rank of each node do the block, then the others, who find its results on their node's disk.
+        """Run the block on one rank of each node first, then on the others, which find the results on the disk.
 
-        Where nodes share that disk, the block must bear to be done by several at once, as by the jobs of a grid.
+        If nodes share the disk, several leaders run the block at the same time, so it must allow that, as for the jobs
+        of a grid.
         """
         if self.local_rank:
             self.barrier()
@@ -58,7 +59,7 @@ class Ranks:
             dist.barrier(group=self.host_group)
 
     def sum_on_host(self, numbers: list[float]) -> list[float]:
-        """Return the sum of every number over all ranks, in float64; all ranks get it."""
+        """Return the sum of each number over all ranks, in float64, on every rank."""
         if self.world_size == 1:
             return numbers
         summed = torch.tensor(numbers, dtype=torch.float64)
@@ -66,7 +67,7 @@ class Ranks:
         return summed.tolist()
 
     def gather_to_first(self, value: Any) -> list[Any] | None:
-        """Return every rank's value, by rank, on rank 0; None elsewhere."""
+        """Return the values of all ranks, in order, on rank 0; None elsewhere."""
         if self.world_size == 1:
             return [value]
         gathered: list[Any] | None = [None] * self.world_size if self.is_first else None
@@ -74,7 +75,7 @@ class Ranks:
         return gathered
 
     def from_first(self, value: Any) -> Any:
-        """Return rank 0's value on every rank."""
+        """Return the value of rank 0 on every rank."""
         if self.world_size == 1:
             return value
         box = [value]
@@ -83,8 +84,10 @@ class Ranks:
 
 
 def choose_device(wanted: str, local_rank: int, keys: str = "trainer.") -> torch.device:
-    """Return the device of a local rank. Raises UserError where there is none for it; `keys` is what stands before
-    `device` and `devices` in the configuration."""
+    """Return the device of a local rank. Raises UserError if it does not exist.
+
+    `keys` is the prefix of `device` and `devices` in the configuration, for messages.
+    """
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -94,17 +97,14 @@ def choose_device(wanted: str, local_rank: int, keys: str = "trainer.") -> torch
             f"{keys}devices asks for {local_rank + 1} CUDA devices, but there are {torch.cuda.device_count()}; "
             f"set {keys}devices, or {keys}device=cpu"
         )
-    # torch leaves TF32 on for convolutions alone, whose products then have 10 bits where fp32 was asked for.
+    # By default, torch allows TF32 in convolutions, whose products then have only 10 bits although fp32 was requested.
     torch.backends.cudnn.allow_tf32 = False
     return torch.device("cuda", local_rank)
 
 
 @contextmanager
 def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]:
-    """Join the group that the environment describes, or stand alone; leave it on every way out.
-
-    `keys` is as in `choose_device`.
-    """
+    """Join the group of the environment, if any, and leave it at the end; `keys` as in `choose_device`."""
     keep_freed_memory()
     place = placement()
     device = choose_device(wanted_device, place.local_rank, keys)
@@ -122,7 +122,7 @@ def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]
     host_group = dist.new_group(backend="gloo", timeout=TIMEOUT) if device.type == "cuda" else None
     try:
         yield Ranks(place.rank, place.world_size, device, host_group, place.local_rank, place.node, place.nodes)
-        # Rank 0 keeps the addresses: were it to leave first, another's last message could fail.
+        # Rank 0 hosts the addresses of the group: if it left first, the last message of another rank could fail.
         dist.barrier(group=host_group)
     finally:
         dist.destroy_process_group()

@@ -1,7 +1,7 @@
-"""The runs that folds and seeds make of one configuration: one after another, each in a run folder of its own.
+"""The repeats of a configuration, one run for each fold and seed, one after another in their own folders.
 
-A repeat is an ordinary run, the same that `fold=K seed=S` makes by itself, to the byte. The folder above it holds what
-was asked for, the mean over the repeats and the joined predictions of the folds.
+A repeat is an ordinary run, with the same bytes as `fold=K seed=S`. The folder above contains the configuration, the
+means over the repeats and the joined predictions of the folds.
 """
 
 import json
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Repeat:
-    """One fold of one seed: the name of its folder, its configuration, and the command line that makes it alone."""
+    """One fold of one seed: the name of its folder, its configuration, and the overrides that run only this repeat."""
 
     name: str
     config: Run
@@ -37,7 +37,7 @@ class Repeat:
 
 
 def repeats_of(config: Run, overrides: list[str]) -> list[Repeat]:
-    """Return the runs that a configuration consists of, fold within seed; none where it is a run by itself."""
+    """Return the repeats of a configuration, by seed and then by fold; none if it is a single run."""
     if config.num_repeats == 1:
         return []
     folds, seeds = config.folds_to_run, range(config.seed, config.seed + config.seeds)
@@ -53,7 +53,7 @@ def repeats_of(config: Run, overrides: list[str]) -> list[Repeat]:
 
 
 class RunningMean:
-    """Tells a trial the mean over its repeats: the last values of those that ended, the present one of the running."""
+    """Reports to a trial the mean over its repeats: the last values of finished ones and the current value."""
 
     def __init__(self, trial: Trial):
         self.asked_to_prune = False
@@ -63,13 +63,13 @@ class RunningMean:
         self._examples = 0
 
     def report(self, examples: int, value: float) -> bool:
-        """Report an evaluation of the running repeat; returns whether the trial is to be pruned."""
+        """Report an evaluation of the running repeat; returns whether the trial should be pruned."""
         mean = statistics.fmean([*self._values, value])
         self.asked_to_prune, self._heard = self._trial.report(self._examples + examples, mean), True
         return self.asked_to_prune
 
     def ask_again(self, result: dict[str, Any]) -> None:
-        """Hear once more what was said at the end of a repeat that an earlier process ran, from its result.json."""
+        """Report again the end of a repeat that an earlier process has run, from its result.json."""
         if not self._heard:
             self.report(result["examples"], _last_value(result))
 
@@ -77,7 +77,7 @@ class RunningMean:
         self._trial.require_newest()
 
     def add(self, result: dict[str, Any]) -> None:
-        """Count a repeat that ended, from its result.json."""
+        """Add a finished repeat, from its result.json."""
         self._values.append(_last_value(result))
         self._examples += result["examples"]
         self._heard = False
@@ -93,9 +93,9 @@ def run_repeats(
     repeats: list[Repeat], config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, trial: Trial | None,
     after_save: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
-    """Run the repeats that are not finished yet, then write what they make together; returns the exit status.
+    """Run the repeats that are not finished yet, then write their joint result; returns the exit status.
 
-    A trial that is pruned leaves the repeats that it has, and no joined predictions.
+    A pruned trial keeps its finished repeats, without joined predictions.
     """
     mean = RunningMean(trial) if trial else None
     with hold(run_dir) if ranks.is_first else nullcontext():
@@ -148,7 +148,7 @@ def _result(run_dir: Path) -> dict[str, Any]:
 
 
 def _write_result(config: Run, run_dir: Path, done: list[Repeat], wanted: int) -> None:
-    """Write the joined predictions of each seed's folds, if all are there, and result.json last of all."""
+    """Write the joined predictions of the folds of each seed, if all exist, and result.json last."""
     summary = summarise({repeat.name: _result(run_dir / repeat.name) for repeat in done})
     summary |= {"pruned": len(done) < wanted or summary["pruned"], "seed": config.seed, "seeds": config.seeds}
     joined: dict[str, Any] = {}

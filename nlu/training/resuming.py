@@ -1,4 +1,4 @@
-"""Continuing from a saved state: what must be the same for that, and what changes bytes where it is not."""
+"""Continue from a saved state: the conditions for it, and the differences that change bytes."""
 
 import logging
 import platform
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 
 def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> OrderKey:
-    """Return what the order of examples and the best evaluations depend on; stored beside the state."""
+    """Return everything that determines the order of examples and the best evaluations; stored with the state."""
     trainer = config.trainer
     return {
         "train": store.digests["train"],
-        # The best evaluations so far, which the state holds, are of these sets and of the first one's metric.
+        # The best evaluations in the state are of these sets, ranked by the metric of the first one.
         "evaluated": [[name, digest] for name, digest in store.digests.items() if name not in ("train", "test")],
         "store": store.folder.name, "train_examples": len(store.sets["train"]), "seed": config.seed,
         "folds": config.folds.count, "fold": config.fold,
@@ -41,17 +41,17 @@ def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> O
 
 @dataclass(frozen=True)
 class Machine:
-    """What the bytes of a run depend on beside its configuration and the versions of `versions_of`."""
+    """The hardware and settings that affect the bytes of a run, besides its configuration and `versions_of`."""
 
     device: str
     torch: str
     threads: int
     cpu: str
-    """instruction sets that the matrix kernels use"""
+    """the instruction sets of the matrix kernels"""
 
 
 def machine_of(ranks: Ranks) -> Machine:
-    """Return where this process computes; the number of threads matters only on a CPU."""
+    """Return the machine of this process; the number of threads only matters on a CPU."""
     cuda = ranks.device.type == "cuda"
     device = torch.cuda.get_device_name(ranks.device) if cuda else f"cpu {platform.machine()}"
     threads = 0 if cuda else torch.get_num_threads()
@@ -59,28 +59,30 @@ def machine_of(ranks: Ranks) -> Machine:
 
 
 def machine_as_recorded(ranks: Ranks) -> dict[str, Any]:
-    """Return `machine_of` as a state holds it."""
+    """Return `machine_of` in the form of a saved state."""
     return asdict(machine_of(ranks))
 
 
 def versions_of(model: nn.Module) -> dict[str, str]:
-    """Return the versions of libraries beside torch that the bytes of a run depend on.
+    """Return the versions of libraries other than torch that affect the bytes of a run.
 
-    numpy's generators make the order of examples and the dropout masks of a CPU, and promise no stream over versions;
-    transformers is recorded where the model is made of its modules.
+    numpy's generators determine the order of examples and the dropout masks on a CPU, and may change with a version.
+    transformers is included if the model uses its modules.
     """
     uses_transformers = any(type(module).__module__.startswith("transformers.") for module in model.modules())
     return {"numpy": np.__version__} | ({"transformers": version("transformers")} if uses_transformers else {})
 
 
 PASSED_OVER = {"world_size", "store", "machine"}
-"""differences that are logged, or part of others, and with which a run may still continue"""
+"""differences that do not prevent a run from continuing: they are only logged, or contained in others"""
 
 
 def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: Tokenizer) -> State:
-    """Load a saved state. Raises CheckpointError if its position means another order of examples, its best
-    evaluations are of other sets, or its tokens have other numbers. The rows are compared first, since a vocabulary may
-    depend on them, and weights are read last.
+    """Load a saved state.
+
+    Raises CheckpointError if its position belongs to another order of examples, if its best evaluations are of other
+    sets, or if its tokens have other numbers. The rows are compared first, since a vocabulary may depend on them, and
+    weights are read last.
     """
     step, saved = read_order(checkpoint)
     if "machine" not in saved:
@@ -108,15 +110,15 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: T
 
 
 def _require_vocabulary(checkpoint: Path, tokenizer: Tokenizer) -> None:
-    """Raise CheckpointError where tokens have other numbers than those by which the weights were trained.
+    """Raise CheckpointError if tokens have other numbers than those with which the weights were trained.
 
-    Where the rows are the same, that is so with a vocabulary that another version built of them.
+    With the same rows, this happens if another version has built the vocabulary.
     """
     last = source_of(checkpoint)
     try:
         before = load_tokenizer(checkpoint, None)
     except Exception as error:
-        # The library has no class for a file that it cannot read.
+        # The library raises different classes for files that it cannot read.
         raise damaged(last, error) from error
     if before is None or (there := before.vocabulary) == (here := tokenizer.vocabulary):
         return
@@ -130,7 +132,7 @@ def _require_vocabulary(checkpoint: Path, tokenizer: Tokenizer) -> None:
 
 
 def changes(saved: OrderKey, here: OrderKey) -> list[str]:
-    """Return a sentence for each thing by which sums round otherwise than where the state was saved."""
+    """Return a sentence for each difference from the saved state that affects the rounding of sums."""
     found = []
     if saved["world_size"] != here["world_size"]:
         found.append(f"saved by {saved['world_size']} processes, continued by {here['world_size']}")
@@ -139,7 +141,7 @@ def changes(saved: OrderKey, here: OrderKey) -> list[str]:
 
 
 def changed_versions(saved: OrderKey, here: OrderKey) -> list[str]:
-    """Return a sentence for each library by whose version random numbers may be others; none for what is unknown."""
+    """Return a sentence for each library whose version differs, which may change random numbers."""
     return _others(saved, here, {"numpy": "version of numpy", "transformers": "version of transformers"})
 
 
@@ -153,7 +155,7 @@ def _others(saved: OrderKey, here: OrderKey, names: dict[str, str]) -> list[str]
 
 
 def _difference(key: str, there: Any, here: Any) -> str:
-    """A sentence on a part of the order in which a saved state and this run differ."""
+    """Return a sentence about a difference between the order of a saved state and that of this run."""
     if key == "train":
         return "the training rows, or what turns them into tokens and labels, are not those of that run"
     if key == "evaluated":

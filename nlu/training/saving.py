@@ -1,4 +1,4 @@
-"""What `last` holds of a run beside its state: all tensors that training continues from, gathered from every rank."""
+"""The tensors in `last`, from which training continues, gathered from every rank."""
 
 import logging
 from collections.abc import Callable
@@ -16,24 +16,24 @@ from nlu.training.parallel import Parallel
 log = logging.getLogger(__name__)
 
 Tensors = dict[str, dict[str, Tensor]]
-"""of each part, which is a file, by name"""
+"""the tensors of each part, which becomes a file, by name"""
 
 
 @dataclass(frozen=True)
 class TrainedParts:
-    """What training changes, as this rank holds it."""
+    """Everything that training changes, on this rank."""
 
     parallel: Parallel
     model: nn.Module
     optimizer: torch.optim.Optimizer
     average: dict[str, Tensor] | None
-    """moving average of the model's weights, by parameter"""
+    """the moving average of the model's weights, by parameter"""
     own: nn.Module | None = None
-    """what the method trains beside the model"""
+    """a module that the method trains in addition to the model"""
 
     def gather(self) -> Tensors:
-        """Return all of it, whole, on rank 0. Every rank calls it, since a strategy may hold a part of each tensor on
-        each rank; what the others get is not used."""
+        """Return the whole tensors on rank 0. Every rank must call it, since a strategy may hold a part of each tensor
+        on each rank; the result of the others is not used."""
         parts = {
             "model": self.parallel.state_dict(self.model),
             "optimizer": self.parallel.gather(optimizer_tensors(self.model, self.own, self.optimizer)),
@@ -45,9 +45,9 @@ class TrainedParts:
         return parts
 
     def load(self, path: Path) -> tuple[State, OrderKey]:
-        """Put a saved state in place; returns the state and the `order` that it was saved with. Every rank calls it.
+        """Load a saved state; returns the state and the `order` saved with it. Every rank must call it.
 
-        Raises CheckpointError where a file is damaged or belongs to another model.
+        Raises CheckpointError if a file is damaged or belongs to another model.
         """
         with opened_last(path) as saved:
             self.parallel.load(self.model, saved.tensors("model"))
@@ -59,13 +59,12 @@ class TrainedParts:
             if self.average is not None:
                 self._load_average(saved.tensors("average") if "average" in saved.parts else None)
                 if "average" not in saved.parts:
-                    log.info("%s was saved without a moving average of the weights; it begins with them",
-                             source_of(path))  # fmt: skip
+                    log.info("%s has no moving average, which starts from its weights", source_of(path))
             return saved.state, saved.order
 
     @torch.no_grad()
     def _load_average(self, saved: dict[str, Tensor] | None) -> None:
-        """Set the moving average to a saved one, or to the weights as they are."""
+        """Set the moving average to a saved one, or to the current weights."""
         assert self.average is not None
         for name, parameter in self.model.named_parameters():
             if name in self.average:
@@ -74,7 +73,7 @@ class TrainedParts:
 
 
 def optimizer_tensors(model: nn.Module, own: nn.Module | None, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's state as `<field>:<parameter name>`."""
+    """Return the tensors of the optimizer by `<field>:<parameter name>`."""
     return {
         f"{key}:{name}": torch.as_tensor(value)
         for name, parameter in named_parameters(model, own)
@@ -86,9 +85,9 @@ def load_optimizer_tensors(
     model: nn.Module, own: nn.Module | None, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
     place: Callable[[Tensor, Tensor], Tensor],
 ) -> None:  # fmt: skip
-    """Set the optimizer's state from what `optimizer_tensors` gave."""
+    """Set the state of the optimizer from a result of `optimizer_tensors`."""
     parameters = dict(named_parameters(model, own))
     for full_name, value in tensors.items():
         key, _, name = full_name.partition(":")
-        # The step counter of a fused optimizer is where the parameter is, and so are its moments.
+        # The step counter and the moments of a fused optimizer are on the device of the parameter.
         optimizer.state[parameters[name]][key] = place(value, parameters[name])

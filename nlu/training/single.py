@@ -1,4 +1,4 @@
-"""One run in one folder, on this process's rank: from its validated configuration to result.json."""
+"""One run in one folder, on this rank: from its validated configuration to result.json."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -33,11 +33,12 @@ def run_single(
     config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, *, trial: Trial | None = None,
     before_training: Callable[[], None] = lambda: None, after_save: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
-    """Run to the end, or find the run finished; returns the exit status: 0, or 75 or 130 when stopped and saved.
+    """Run to the end, unless the run is already complete; returns the exit status: 0, or 75 or 130 when stopped.
 
-    `before_training` is called once everything is built, before anything is written; `after_save` on rank 0 after each
-    save of the last state. While it trains, a signal has it save first; at any other time it raises `Stopped` at once.
-    Raises UserError for whatever the user must change; a run folder that this command did not begin stays untouched.
+    `before_training` is called when everything is built, before anything is written; `after_save` on rank 0 after each
+    save of the last state. A signal during training saves the state first; at any other time it raises `Stopped` at
+    once. Raises UserError for what the user must change, without touching a run folder that this command did not
+    create.
     """
     logs.begin(run_dir, ranks.rank, standalone=config.is_standalone)
     shown = Progress(enabled=ranks.is_first, on_console=config.is_standalone)
@@ -48,7 +49,7 @@ def run_single(
             say_finished(run_dir, f"run in {run_dir} is", config.data)
             return 0
         run = build_run(config, run_dir, ranks, progress, checkpoint, trial, after_save)
-        # Until here there is nothing to save.
+        # From here on, a signal must save the state.
         with run.journal.closed_on_errors(), stopping.polled():
             before_training()
             if checkpoint is not None and is_taken(checkpoint):
@@ -59,17 +60,17 @@ def run_single(
             log.info("stopped after step %d, state saved", run.state.step)
             run.journal.end("stopped")
             return stopping.exit_code()
-        # Figures and metrics cost a second to import, which a stopped run need not pay.
+        # Figures and metrics take a second to import, which a stopped run does not need.
         from nlu.training.finish import finish
 
-        # The state is saved, so a signal need not wait; one that came a moment ago has it leave here.
+        # The state is saved, so a signal ends the command at once, also one that arrived just before.
         with run.journal.closed_on_errors(), stopping.at_once():
             finish(run)
     return 0
 
 
 def require_shared(run_dir: Path, ranks: Ranks) -> None:
-    """Raise UserError on all ranks where a node does not see the folder of the run, which the first one holds."""
+    """Raise UserError on all ranks if a node does not see the folder of the run, which the first node has created."""
     if ranks.nodes > 1 and ranks.sum_on_host([float(ranks.node > 0 and not is_seen(run_dir))])[0]:
         raise UserError(
             f"{run_dir}, the folder of this run, is not the same on all of its {ranks.nodes} nodes; choose a "
@@ -78,10 +79,10 @@ def require_shared(run_dir: Path, ranks: Ranks) -> None:
 
 
 def take_over(run: Training, checkpoint: Path, config: Run) -> None:
-    """Make another run's state this folder's own, with the weights and predictions of its best evaluations.
+    """Move the state of another run into this folder, with the weights and predictions of its best evaluations.
 
-    After that the run continues from this folder only, and has a best checkpoint even if no later evaluation is better.
-    The other run may have had another metric, so its evaluations are ranked again. It may have been pruned; this run is
+    Afterwards the run only needs this folder, and has a best checkpoint even if no later evaluation is better. The
+    other run may have had another metric, so its evaluations are ranked again. It may have been pruned; this run is
     not.
     """
     ranks, state, taken = run.stepper.ranks, run.state, run.checkpoints.at(checkpoint.parent)
@@ -90,14 +91,15 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
     state.best, state.pruned = run.ranked(state.best), False
     held = ranks.from_first(list(held_steps(taken.folder)) if ranks.is_first else None)
     if state.best and state.best[0].step not in held:
-        log.warning("%s lacks the weights of its best evaluation, at step %d; the best counts from here on",
-                    source_of(checkpoint).parent, state.best[0].step)  # fmt: skip
+        lacking = source_of(checkpoint).parent
+        log.warning("%s lacks the weights of its best evaluation, at step %d; only later ones count as the best",
+                    lacking, state.best[0].step)  # fmt: skip
         state.best = []
     state.best = [entry for entry in state.best if entry.step in held]
-    # Patience counts from what is known as the best, or from here where nothing is.
+    # Patience counts from the best evaluation, or from this step if none is known.
     state.improved_at = state.best[0].step if state.best else state.step
     tensors = run.stepper.saved.gather()
-    # The others may still be reading what is changed now.
+    # Other ranks may still read the files that change now.
     ranks.barrier()
     if ranks.is_first:
         taken.judge_anew(state.best)
@@ -110,9 +112,9 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
 
 
 def begin_records(run: Training, config: Run, overrides: list[str]) -> None:
-    """Make the folder this run's: configuration, provenance, code, tables; on a continued run, repair them.
+    """Write configuration, provenance and code, and open the tables; for a continued run, truncate them.
 
-    All ranks leave together: rank 0 renames best checkpoints here, which the others may read from then on.
+    All ranks return together: rank 0 renames best checkpoints here, which the others may read afterwards.
     """
     ranks, run_dir = run.stepper.ranks, run.run_dir
     facts = describe(run.store) if ranks.is_first else {}
@@ -133,9 +135,7 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     of_terms = [f"loss_{name}" for name in terms] if len(terms) > 1 else []
     of_scale = [] if run.stepper.precision.loss_scale(ranks.device) is None else SCALE_COLUMNS
     columns = (*TRAIN_COLUMNS, *of_terms, *of_scale)
-    run.tables = {
-        "train": Table(run_dir / TRAIN, columns), "valid": Table(run_dir / VALID, VALID_COLUMNS),
-    }  # fmt: skip
+    run.tables = {"train": Table(run_dir / TRAIN, columns), "valid": Table(run_dir / VALID, VALID_COLUMNS)}
     for table in run.tables.values():
         table.truncate_after(run.state.step)
     run.journal.begin(run_dir, config.to_config(), run.state)
@@ -164,26 +164,26 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
 
 
 def _warnings(run: Training) -> Iterator[str]:
-    """Yield what the user should know before the first step."""
+    """Yield warnings for the user before the first step."""
     if slow := run.stepper.precision.warning(run.stepper.ranks.device):
         yield slow
     wanted, there = run.trainer.batch_size * run.trainer.accumulation, len(run.train_set)
     if wanted > there:
         yield (
             f"a step asks for {wanted:,} examples (trainer.batch_size * trainer.accumulation), but there are "
-            f"{there:,}, so that every step takes all of them; set trainer.batch_size lower"
+            f"{there:,}, so every step takes all of them; set trainer.batch_size lower"
         )
-    # A user's own schedule may have no warm-up, or one of another kind.
+    # A user's own schedule may not have a warm-up of this kind.
     warmup = run.scheduler.warmup if isinstance(run.scheduler, OneCycle | Constant) else 0
     if (rise := warmup_steps(warmup, run.total_steps, run.clock)) > run.total_steps:
         yield (
-            f"the warm-up (scheduler.warmup) takes {rise:,} steps, but the run has {run.total_steps:,}, so that its "
+            f"the warm-up (scheduler.warmup) takes {rise:,} steps, but the run has {run.total_steps:,}, so its "
             "learning rate stays below optimizer.lr; set scheduler.warmup lower, or trainer.max_duration higher"
         )
 
 
 def write_command(run_dir: Path, config: Run, overrides: list[str], ranks: Ranks) -> None:
-    """Write what ran, so that it can be run again: overrides, provenance.json, code.zip."""
+    """Write everything that is needed to run the same again: overrides, provenance.json, code.zip."""
     write_overrides(run_dir, overrides)
     devices = [torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "cpu"]
     write_provenance(run_dir, config.to_config(), devices=devices * ranks.world_size, world_size=ranks.world_size)

@@ -1,4 +1,4 @@
-"""Records of examples on disk, written in any order and read in theirs, so that scoring keeps none in memory."""
+"""Records of examples on disk, written in any order and read in order, so that scoring needs little memory."""
 
 import os
 import pickle
@@ -15,10 +15,10 @@ CHUNK_RECORDS = 2048
 
 
 class Spool:
-    """The records of one set on one rank, in a file without a name, which goes with the process. N examples.
+    """The records of one set on one rank, in a file without a name that vanishes with the process. N examples.
 
-    Nobody else can write or read that file, so it is in Python's own binary form, which takes a fifth of the time of
-    JSON. Memory: 12 bytes an example.
+    No other process can access the file, so it can use pickle, which takes a fifth of the time of JSON. Memory: 12
+    bytes per example.
     """
 
     def __init__(self, examples: int, folder: Path):
@@ -29,7 +29,7 @@ class Spool:
         self._end = 0
 
     def add(self, examples: Sequence[int] | np.ndarray, records: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the record of each of these examples; arrays in it are not kept."""
+        """Write the records of these examples, without arrays."""
         examples_B = np.asarray(examples, np.int64)
         assert (self._offset_N[examples_B] < 0).all(), "an example was scored twice"
         written = [pickle.dumps(_kept(record), pickle.HIGHEST_PROTOCOL) for record in records]
@@ -54,7 +54,7 @@ class Spool:
                     yield example, pickle.loads(os.pread(descriptor, size, offset))
 
     def gather(self, ranks: Ranks) -> None:
-        """Bring the other ranks' records to rank 0, in pieces."""
+        """Collect the records of all ranks on rank 0, in pieces."""
         own = iter(self) if not ranks.is_first else iter(())
         while True:
             piece = [entry for _, entry in zip(range(CHUNK_RECORDS), own, strict=False)]

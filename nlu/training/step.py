@@ -1,8 +1,8 @@
 """One optimizer step: count, forward and backward over its micro-batches, sum over ranks, check, clip, update.
 
-The loss of a step is the sum over its terms of weight * sum / count, both over all of its rows. The counts are known
-before the first forward pass, so accumulation, uneven ranks and a short last batch weigh every row alike, and nothing
-is divided afterwards.
+The loss of a step is the sum of weight * sum / count over its terms, where sum and count cover all rows of the step.
+The counts are known before the first forward pass, so every row has the same weight with accumulation, uneven ranks and
+a short last batch, and nothing is divided afterwards.
 """
 
 import math
@@ -34,19 +34,19 @@ SHOWN_ROWS = 8
 
 @dataclass
 class StepResult:
-    """What one step did, over all ranks."""
+    """The result of one step, over all ranks."""
 
     number: int
-    """of the step, counted from 1"""
+    """the number of the step, from 1"""
     sums: dict[str, float]
-    """of each term"""
+    """the sum of each term"""
     counts: dict[str, int]
     loss: float
     gnorm: float
-    """norm of the gradient before clipping, without the loss scale"""
+    """the norm of the gradient before clipping, without the loss scale"""
     clipped: bool
     loss_scale: float | None = None
-    """of a precision that has one"""
+    """the loss scale, if the precision has one"""
     skipped: bool = False
     """whether the gradient overflowed, so that nothing was updated"""
 
@@ -57,21 +57,21 @@ class PendingStep:
 
     number: int
     culprits: Callable[[], str]
-    """names the rows whose loss or gradient is not finite; all ranks must ask, and all get the same answer"""
+    """names the rows whose loss or gradient is not finite; all ranks must call it, and get the same answer"""
     clip_norm: float
     counts: dict[str, int]
     scale: dict[str, float]
-    """of each term, without the loss scale"""
+    """the factor of each term, without the loss scale"""
     stop: bool
     """whether any rank was asked to stop"""
     may_skip: Callable[[float], bool]
     """whether a step that overflowed at a loss scale is skipped; otherwise it ends the run"""
     numbers: Tensor
-    """on the host: the sum of each term, the gradient norm, then the loss scale where there is one"""
+    """on the host: the sum of each term, the gradient norm, and the loss scale if the precision has one"""
     arrived: torch.cuda.Event | None
 
     def result(self) -> StepResult:
-        """Wait for the numbers. Raises UserError where the loss or the gradient is not finite: nothing was updated."""
+        """Wait for the numbers. Raises UserError, with nothing updated, if the loss or the gradient is not finite."""
         if self.arrived is not None:
             self.arrived.synchronize()
         *values, gnorm = self.numbers[: len(self.counts) + 1].tolist()
@@ -99,11 +99,11 @@ class PendingStep:
 
 @dataclass(frozen=True)
 class Share:
-    """What a rank computes of a micro-batch."""
+    """The part of a micro-batch that a rank computes."""
 
     batch: Batch
     is_own: bool
-    """false of the stand-in of a rank that has no rows of the micro-batch: it must add nothing"""
+    """False for the placeholder of a rank without rows in the micro-batch, which must contribute nothing"""
 
 
 @dataclass
@@ -119,16 +119,16 @@ class Stepper:
     seed: int
     clip_norm: float
     average: dict[str, Tensor] | None
-    """moving average of the weights, by parameter"""
+    """the moving average of the weights, by parameter"""
     ema_decay: float
     own: nn.Module | None = None
-    """what the method trains beside the model"""
+    """a module that the method trains in addition to the model"""
 
     def __post_init__(self) -> None:
         self.ranks = self.parallel.ranks
         self.device = self.ranks.device
         self.weights = self.method.weights(self.task)
-        """of all terms of the loss; the same on a rank that has no rows"""
+        """the weights of all terms of the loss, equal on all ranks, also on one without rows"""
         named = named_parameters(self.model, self.own)
         self.trained = [parameter for _, parameter in named if parameter.requires_grad]
         self._of_model = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
@@ -138,18 +138,18 @@ class Stepper:
     def step(
         self, part: Examples, micro_batches: list[np.ndarray], number: int, stop: bool, epoch: int = 0
     ) -> PendingStep:
-        """Do step `number`, counted from 1, over this rank's share of each micro-batch.
+        """Do step `number`, from 1, over this rank's share of each micro-batch.
 
-        Nothing is updated where the loss or the gradient is not finite. With a precision that scales the loss such a
+        If the loss or the gradient is not finite, nothing is updated. With a precision that scales the loss, such a
         step is skipped; otherwise nothing is updated from then on. The host never waits for an accelerator here; on a
-        CPU a UserError is raised at once.
+        CPU, a UserError is raised at once.
         """
         shares = self._shares(part, micro_batches, epoch)
         counts, stop = self._count(shares, stop)
         scale = {name: self.weights[name] / max(1, count) for name, count in counts.items()}
         loss_scale = self.precision.loss_scale(self.device)
         used: Scale = scale if loss_scale is None else {name: value * loss_scale for name, value in scale.items()}
-        # Up to the update nothing changes but gradients, so that the passes may be run again.
+        # Before the update only gradients change, so the passes can be run again.
         totals = self.parallel.reduce(self.trained, self._run(shares, used, number))
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
         gnorm = self.parallel.norm(gradients)
@@ -162,7 +162,7 @@ class Stepper:
         )  # fmt: skip
         if not self.is_asynchronous:
             pending.result()
-        # The norm comes down to clip_norm where it is larger; the small number keeps a clipped one below.
+        # A larger norm is reduced to clip_norm; the small constant keeps the result below it.
         divisor = ((gnorm + 1e-6) / self.clip_norm).clamp(min=1.0) if self.clip_norm else torch.ones_like(gnorm)
         is_finite = torch.isfinite(totals.sum() + gnorm)
         if loss_scale is None:
@@ -174,10 +174,10 @@ class Stepper:
         return pending
 
     def run(self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int = 0) -> Tensor:
-        """Set the gradients to those of this rank's rows, and return the sum of each term over them.
+        """Compute the gradients of this rank's rows from zero, and return the sum of each term over them.
 
-        It starts from no gradients and changes nothing else, so it may be called again with the same rows divided
-        otherwise, as long as all ranks give the same number of micro-batches. `scale` is that of the whole step.
+        Nothing else changes, so it can be called again with the same rows in other micro-batches, as long as all ranks
+        have the same number of micro-batches. `scale` is that of the whole step.
         """
         return self._run(self._shares(part, micro_batches, epoch), scale, number)
 
@@ -192,8 +192,8 @@ class Stepper:
     def _shares(self, part: Examples, micro_batches: list[np.ndarray], epoch: int) -> list[Share | None]:
         """Gather this rank's rows of each micro-batch.
 
-        One of several ranks that has none gets another row in their place: each rank runs every pass, since a
-        strategy may have the ranks meet within it. A single process runs nothing for an empty micro-batch.
+        With several ranks, a rank without rows gets another row as a placeholder: every rank must run every pass, since
+        a strategy may communicate within it. A single process skips an empty micro-batch.
         """
         own = next((examples_B for examples_B in micro_batches if len(examples_B)), np.zeros(1, np.int64))
         shares: list[Share | None] = []
@@ -207,7 +207,7 @@ class Stepper:
         return shares
 
     def _count(self, shares: list[Share | None], stop: bool) -> tuple[dict[str, int], bool]:
-        """Return the rows of each term in the whole step, over all ranks, and whether any rank is asked to stop."""
+        """Return the number of rows of each term in the step over all ranks, and whether any rank is asked to stop."""
         own: dict[str, int] = {}
         for share in shares:
             if share is not None and share.is_own:
@@ -218,19 +218,19 @@ class Stepper:
 
     @property
     def trained_weights(self) -> list[nn.Parameter]:
-        """The parameters of the model that are trained."""
+        """The trained parameters of the model."""
         return list(self._of_model.values())
 
     @property
     def saved(self) -> TrainedParts:
-        """What of this step's parts a checkpoint holds."""
+        """The parts of the step that a checkpoint contains."""
         return TrainedParts(self.parallel, self.model, self.optimizer, self.average, self.own)
 
     def _backward(self, share: Share, scale: Scale, number: int, micro: int) -> Tensor:
-        """Add the gradient of a micro-batch and return the sums of the terms, 0 where none of the rows count."""
+        """Add the gradient of a micro-batch and return the sums of the terms, 0 for a placeholder."""
         device = self.device
-        # Layers of ours draw from streams of the examples on a CPU. What draws from torch's generator, such as the
-        # kernels of an accelerator, depends on the micro-batch.
+        # On a CPU, our layers draw random numbers from a stream for each example. Code that uses torch's generator,
+        # such as kernels of an accelerator, depends on the micro-batch.
         torch.manual_seed(stable_seed(self.seed, "dropout", self.ranks.rank, number, micro))
         streams = Noise(self.seed, number, share.batch) if device.type == "cpu" else None
         used = scale if share.is_own else dict.fromkeys(scale, 0.0)
@@ -256,10 +256,10 @@ class Stepper:
         )
 
     def _culprits(self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int) -> str:
-        """Name the rows of all ranks whose loss or gradient is not finite, as numbered in their file.
+        """Return the rows of all ranks whose loss or gradient is not finite, by their numbers in the file.
 
-        Nothing was updated, so the step is done again: micro-batch by micro-batch, and each row by itself where one is
-        not finite. Where only the sum is not, all rows are named. All ranks run the same number of passes.
+        Nothing was updated, so the step is repeated by micro-batches, and by single rows for a micro-batch that is not
+        finite. If only the sum is not finite, all rows are named. All ranks run the same number of passes.
         """
         ranks = self.ranks
         own: list[int] = []
@@ -268,14 +268,15 @@ class Stepper:
             rows, bad = ranks.sum_on_host([float(len(examples_B)), float(is_bad)])
             if not bad:
                 continue
-            # The rows of a micro-batch are dealt to the ranks in turn, so that no rank has more than these.
+            # The rows of a micro-batch are distributed to the ranks in turn, so no rank has more rows than this.
             most = math.ceil(rows / ranks.world_size)
-            alone = [
-                examples_B[place] for place in range(most)
+            single = [
+                examples_B[place]
+                for place in range(most)
                 if not self._is_finite(part, examples_B[place : place + 1], scale, number, micro, epoch)
-            ]  # fmt: skip
+            ]
             if is_bad:
-                own += alone or examples_B.tolist()
+                own += single or examples_B.tolist()
         numbers_N = part.stored.number_N[part.rows_N]
         found, all_rows = numbers_N[own].tolist(), numbers_N[np.concatenate(micro_batches)].tolist()
         gathered = ranks.gather_to_first((found, all_rows))
@@ -285,7 +286,7 @@ class Stepper:
     def _is_finite(
         self, part: Examples, examples_B: np.ndarray, scale: Scale, number: int, micro: int, epoch: int
     ) -> bool:
-        """Whether these examples of a micro-batch give a finite loss and a finite gradient; without any, they do."""
+        """Whether these examples of a micro-batch give a finite loss and gradient; True without examples."""
         (share,) = self._shares(part, [examples_B], epoch)
         if share is None:
             return True
@@ -297,23 +298,24 @@ class Stepper:
     @torch.no_grad()
     def _update(self, gradients: list[Tensor], divisor: Tensor, is_finite: Tensor) -> None:
         if self._failed is not None:
-            # Once a step has failed all later ones do, since the host may hear of it one step late.
+            # After a failed step all later ones fail too, since the host learns of it one step late.
             self._failed = torch.maximum(self._failed, (~is_finite).float())
         update(self.optimizer, gradients, divisor, self._failed)
-        # Fused kernels do not say that they changed a weight, and its kept copies in lower precision must follow.
+        # Fused kernels do not mark weights as changed, but cached copies in lower precision must be renewed.
         torch.autograd.graph.increment_version(self.trained)
 
     @torch.no_grad()
     def _update_unless_skipped(
         self, gradients: list[Tensor], divisor: Tensor, is_finite: Tensor, loss_scale: Tensor, number: int
     ) -> None:
-        """Update weights and average, but leave both as they are where the scaled gradient overflowed."""
+        """Update the weights and their average, unless the scaled gradient overflowed."""
         if self._failed is None:
             if is_finite:
                 self._update(gradients, divisor, is_finite)
                 self._update_average(number)
             return
-        # The host hears of it one step late, so the device decides; what may not be skipped stops all later steps too.
+        # The host learns of it one step late, so the device decides. An overflow that may not be skipped also stops all
+        # later steps.
         overflowed = ~is_finite
         self._failed = torch.maximum(self._failed, (overflowed & ~self.precision.may_skip(loss_scale)).float())
         skipped = torch.maximum(self._failed, overflowed.float())
@@ -323,10 +325,10 @@ class Stepper:
 
     @torch.no_grad()
     def _update_average(self, number: int, share: Tensor | None = None) -> None:
-        """Move the average towards the weights; `share` of the usual way, where the device knows it."""
+        """Move the average towards the weights; `share` is a factor on the device, 0 for a skipped step."""
         if self.average is not None:
             shadow = [self.average[name] for name in self._of_model]
-            # A young average would be mostly initial weights; the decay grows to its value over the first steps.
+            # The decay grows over the first steps; otherwise the average would long consist of the initial weights.
             decay = min(self.ema_decay, (1 + number) / (10 + number))
             weights = [parameter.data for parameter in self._of_model.values()]
             if share is None:
@@ -336,7 +338,7 @@ class Stepper:
 
 
 def _named(found: list[int], all_rows: list[int]) -> str:
-    """Return how to call the rows that were found among all rows of a step; without any, all of them."""
+    """Return the found rows among all rows of a step, in words; all rows if none was found."""
     rows = sorted(found or all_rows)
     if len(rows) == len(all_rows) > SHOWN_ROWS:
         return f"all {len(rows):,} rows"
