@@ -59,7 +59,7 @@ class TrainedParts:
             if self.average is not None:
                 self._load_average(saved.tensors("average") if "average" in saved.parts else None)
                 if "average" not in saved.parts:
-                    log.info("%s has no moving average, which starts from its weights", source_of(path))
+                    log.info("%s has no moving average; the average starts from its weights", source_of(path))
             return saved.state, saved.order
 
     @torch.no_grad()

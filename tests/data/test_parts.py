@@ -83,7 +83,7 @@ def test_a_part_that_never_came_is_built_by_whoever_needs_the_store(
 
 
 @pytest.mark.parametrize(
-    ("part", "parts", "says"), [(0, None, "set both"), (None, 3, "set both"), (3, 3, "the last is 2")]
+    ("part", "parts", "says"), [(0, None, "set both"), (None, 3, "set both"), (3, 3, "the last of 3 parts is 2")]
 )
 def test_a_part_that_is_none_is_refused(part: int | None, parts: int | None, says: str) -> None:
     with pytest.raises(UserError, match=says):

@@ -108,11 +108,11 @@ def test_what_has_no_mean_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     write(tmp_path / "new.jsonl", unlabelled(TASKS["tag"], 3))
     asked = (f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.jsonl")
     for more, words in (
-        ("logits=true", "the mean of several runs has none"),
+        ("logits=true", "a mean of several runs has none"),
         ("scores=false", "predictions cannot be averaged; name one"),
     ):
         predict(*asked, more, status=2)
         assert words in " ".join(capsys.readouterr().err.split())
     (run / "result.json").unlink()
     predict(*asked, status=2)
-    assert "not all have ended; wait for them" in " ".join(capsys.readouterr().err.split())
+    assert "some of its runs have not ended; wait for them" in " ".join(capsys.readouterr().err.split())

@@ -198,7 +198,7 @@ def test_an_export_whose_logits_are_wrong_is_refused_and_leaves_no_folder(
     chosen = FORMATS["huggingface"]
     monkeypatch.setitem(FORMATS, "huggingface", replace(chosen, write=write_wrong))
     export(f"run={run}", "format=huggingface", f"out={tmp_path}/out", status=2)
-    assert "format is huggingface, but its logits of " in capsys.readouterr().err
+    assert "format is huggingface, but its logits for " in capsys.readouterr().err
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
 
 

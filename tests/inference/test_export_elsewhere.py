@@ -175,7 +175,7 @@ def test_a_siamese_encoder_of_transformers_gives_its_similarities(architecture: 
 @pytest.mark.parametrize(
     ("model", "options", "written", "words"),
     [
-        ("Roberta", (), "huggingface", "the classifier that transformers has for roberta"),
+        ("Roberta", (), "huggingface", "the classifier of transformers for roberta"),
         ("Bert", ("model.pooling=mean",), "huggingface", "a mean over tokens"),
         ("Bert", (), "tf_checkpoint", "HuggingFace; export it as huggingface, onnx"),
         ("Bert", (), "savedmodel", "HuggingFace; export it as huggingface, onnx"),

@@ -240,7 +240,7 @@ def test_a_threshold_that_is_not_known_yet_is_told(tmp_path: Path, capsys: Any) 
     path.write_text(json.dumps(saved))
     write(tmp_path / "new.jsonl", unlabelled(TASKS["multilabel"], 3))
     predict(f"run={run}/last", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/o.jsonl", status=2)
-    assert "its threshold is not known" in capsys.readouterr().err
+    assert "which sets its threshold" in capsys.readouterr().err
 
 
 def test_rows_that_cannot_be_used_stop_it_or_stay_empty(
@@ -281,7 +281,7 @@ def test_the_command_itself_writes_what_the_tests_find_in_its_parts(run: Path, t
         (["output=OUT/o.csv", "run=ABOVE"], ["lacks the config.yaml", "run: name one"]),
         (["output=OUT/o.csv", "run=OUT/absent"], ["is no folder here"]),
         (["output=OUT/o.csv", "input=-"], ["set input.format"]),
-        (["output=OUT/o.conll"], ["the input has none"]),
+        (["output=OUT/o.conll"], ["but the input is"]),
         (["output=OUT/o.csv", "input=3"], ["error: input is 3 but must be a file, a URL or -", "input; set input to"]),
         (["output=OUT/o.csv", "input=???"], ["error: input is not set; set it to a file", "- for standard input\n"]),
         (["output=OUT/o.csv", "input=[a]", "inpt=b"], ["- input is ['a'] but must", "inpt: there", "nearest: input\n"]),
@@ -349,7 +349,7 @@ def test_another_order_does_not_go_on_with_its_pieces(run: Path, tmp_path: Path,
         predict(*order, status=130)
     predict(*order, "checkpoint=best-2", "scores=true", status=2)
     refusal = capsys.readouterr().err
-    assert "begun with other settings (checkpoint, decided, columns differ)" in refusal
+    assert "started with other settings (checkpoint, decided, columns differ)" in refusal
     assert not (tmp_path / "b.csv").exists()
     predict(*order)
     assert len((tmp_path / "b.csv").read_text().splitlines()) == 10

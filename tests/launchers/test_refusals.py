@@ -94,7 +94,7 @@ def test_every_swept_group_is_tried_with_every_other(tmp_path):
         "scheduler=choice(one_cycle,constant)", "scheduler.anneal=choice(linear,cosine)",
     )  # fmt: skip
     assert "scheduler.anneal: there is no such key" in told
-    assert "scheduler=constant" in told and "goes under hydra.sweeper.when" in told
+    assert "scheduler=constant" in told and "belong under hydra.sweeper.when" in told
 
 
 def test_a_dry_run_of_a_search_reads_nothing_and_says_what_is_worth_a_thought(tmp_path):

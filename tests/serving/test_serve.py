@@ -296,14 +296,14 @@ def test_a_damaged_newer_checkpoint_is_passed_over_until_it_is_whole(run: Path, 
         labels.write_text(whole[:20])
         os.utime(score)
         deadline_s = time.monotonic() + 60
-        while not any("reload: not now" in line for line in server.said):
+        while not any("reload: the newer checkpoint cannot be loaded yet" in line for line in server.said):
             assert time.monotonic() < deadline_s and server.ask("/predict", {"rows": ["a"]})[0] == 200
         # At once: a file that is empty for a moment would be told of as well.
         (tmp_path / "labels.json").write_text(whole)
         os.replace(tmp_path / "labels.json", labels)
         while "nlu_reloads_total 1.0" not in server.ask("/metrics")[1]:
             assert time.monotonic() < deadline_s
-    assert sum("reload: not now" in line for line in server.said) == 1
+    assert sum("reload: the newer checkpoint cannot be loaded yet" in line for line in server.said) == 1
 
 
 def test_a_checkpoint_that_cannot_be_loaded_is_read_again_after_longer_and_longer_waits(

@@ -83,7 +83,7 @@ def test_what_fails_is_told_once_and_is_off_from_then_on(
     assert tracker.told == EVERY[:last]
     (record,) = caplog.records
     doing = {"start": "starting", "log": "logging", "flush": "flushing", "end": "ending"}[what]
-    assert f"the tracker Listening failed while {doing} (ValueError: no disk) and is off" in record.getMessage()
+    assert f"the tracker Listening failed while {doing} (ValueError: no disk) and is now off" in record.getMessage()
 
 
 @pytest.mark.parametrize(("what", "limit"), [("start", "START_LIMIT_S"), ("flush", "LIMIT_S")])

@@ -30,7 +30,7 @@ def test_a_step_larger_than_the_training_set_is_told(tmp_path: Path, accumulatio
 @pytest.mark.parametrize(("warmup", "steps"), [("3st", None), ("1ep", None), ("4st", 4), ("25ex", 4), ("1.0", None)])
 def test_a_warm_up_longer_than_the_run_is_told(tmp_path: Path, schedule: str, warmup: str, steps: int | None) -> None:
     log = log_of(tmp_path, f"scheduler={schedule}", f"scheduler.warmup={warmup}", "trainer.max_duration=3st")
-    told = f"WARNING the warm-up (scheduler.warmup) takes {steps} steps, but the run has 3, so that its"
+    told = f"WARNING the warm-up (scheduler.warmup) takes {steps} steps, but the run has 3, so its"
     assert told in log if steps else "warm-up" not in log
 
 
