@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     shown = sys.stdout if is_asked else sys.stderr
     if names:
         print_error(UserError(f"unknown command {names[0]}; {hint(names[0], commands)}"))
-    print("usage: python -m nlu.NAME ...; each command has its own --help", file=shown)
+    print("usage: python -m nlu.NAME; each command has its own --help", file=shown)
     for name, path in commands.items():
         summary = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
         print(f"  python -m nlu.{name:<12}{summary}", file=shown)

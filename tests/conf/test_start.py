@@ -156,5 +156,5 @@ atexit.register(lambda: print("torch" in sys.modules))
 runpy.run_module("nlu.{name}", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "run is absent, which is no folder here" in done.stderr, done.stderr
+    assert done.returncode == 2 and "run is absent, which is not a folder here" in done.stderr, done.stderr
     assert done.stdout.split() == ["False"]

@@ -268,5 +268,5 @@ def test_partly_loaded_weights_are_told_from_the_log(tmp_path: Path, lines: list
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="which is no folder here"):
+    with pytest.raises(UserError, match="which is not a folder here"):
         of_run(str(tmp_path / "nothing"))

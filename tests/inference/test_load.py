@@ -121,7 +121,7 @@ def test_labels_that_the_run_does_not_know_and_no_rows_are_refused(loaded: Loade
         loaded.evaluate([{"text": "a", "label": "good"}, {"text": "a", "label": "ugly"}])
     with pytest.raises(DataError, match="rows is empty"):
         loaded.evaluate([])
-    with pytest.raises(UserError, match="no folder here"):
+    with pytest.raises(UserError, match="not a folder here"):
         nlu.load("not/there")
 
 

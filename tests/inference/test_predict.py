@@ -279,7 +279,7 @@ def test_the_command_itself_writes_what_the_tests_find_in_its_parts(run: Path, t
         (["output=OUT/o.csv", "checkpoint=best-7"], ["lacks a checkpoint best-7", "best-1, best-2, last"]),
         (["output=OUT/o.csv", "checkpoint=OUT"], ["is not a checkpoint"]),
         (["output=OUT/o.csv", "run=ABOVE"], ["lacks the config.yaml", "run: name one"]),
-        (["output=OUT/o.csv", "run=OUT/absent"], ["is no folder here"]),
+        (["output=OUT/o.csv", "run=OUT/absent"], ["is not a folder here"]),
         (["output=OUT/o.csv", "input=-"], ["set input.format"]),
         (["output=OUT/o.conll"], ["but the input is"]),
         (["output=OUT/o.csv", "input=3"], ["error: input is 3 but must be a file, a URL or -", "input; set input to"]),
