@@ -88,7 +88,7 @@ def test_predictions_that_are_not_those_that_were_kept_are_told(run: Path) -> No
     (run / "predictions/dev.jsonl").write_text("\n".join([header, json.dumps(record), *others]) + "\n")
     found = checks(run)["kept predictions"]
     assert found.mark == "warning"
-    assert found.says.startswith("1 of 23 rows of dev differ from what the run kept, by up to 0.25; 0 of them in")
+    assert found.says.startswith("1 of 23 rows of dev differ from what the run kept, by up to 0.25; 0 of them have")
 
 
 def predicting_again(run: Path) -> tuple[Callable[[], Iterator[Check]], Trained]:

@@ -140,7 +140,7 @@ def test_the_weights_that_a_configuration_starts_from_are_scored(tmp_path: Path,
         (["data.test=IN", "out=DIR"], ["exists; nothing was written"]),
         (["data.test=IN", "compare=true"], ["leave out data"]),
         (["group_by=q"], ["group_by is set, but the rows to score are not"]),
-        (["data.test=IN", "classes=[great]"], ["classes names great", "bad, good"]),
+        (["data.test=IN", "classes=[great]"], ["classes contains great", "bad, good"]),
         (
             ["data.test=NEW"],
             [
@@ -153,7 +153,7 @@ def test_the_weights_that_a_configuration_starts_from_are_scored(tmp_path: Path,
         (["data.test=IN", "data.fields={text: nope, label: label}"], ["lacks this field"]),
         (["checkpoint=best-9"], ["lacks a checkpoint best-9"]),
         (["data.test=null"], ["nothing to score"]),
-        (["data.test=IN", "classes=[great]", "out=DIR/out"], ["classes names great"]),
+        (["data.test=IN", "classes=[great]", "out=DIR/out"], ["classes contains great"]),
         (["data.test=IN", "group_by=queries", "out=DIR/out"], ["group_by"]),
     ],
 )
