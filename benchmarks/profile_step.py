@@ -52,7 +52,7 @@ def profile(size: str, arguments: argparse.Namespace) -> None:
     run.stepper.model.train()
 
     def step(number: int) -> None:
-        run.stepper.step(run.train_set, run.rank_batches(number), number + 1, False)
+        run.stepper.step(run.train_set(number), run.rank_batches(number), number + 1, False)
 
     warm_up_steps = WARM_UP_STEPS[size]
     for number in range(warm_up_steps):

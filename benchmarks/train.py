@@ -100,7 +100,8 @@ def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int
             def paced_step(*arguments: Any, **named: Any) -> Any:
                 nonlocal done
                 result = take_step(*arguments, **named)
-                tokens = sum(int(run.train_set.lengths_N[examples_B].sum()) for examples_B in run.global_batches(done))
+                lengths_N = run.train_set(done).lengths_N
+                tokens = sum(int(lengths_N[examples_B].sum()) for examples_B in run.global_batches(done))
                 done += 1
                 pacer.after_step(tokens)
                 return result

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from nlu.config.entry.app import run_app
 from nlu.config.errors import UserError
-from nlu.config.schemas import EVALUATE
+from nlu.config.schemas import EVALUATE, RUN
 
 
 def main(composed: DictConfig) -> int:
@@ -24,6 +24,7 @@ def main(composed: DictConfig) -> int:
     from nlu.config.checks.validate import problems
     from nlu.config.defaults import with_defaults
     from nlu.config.evaluated import on_run, scored_sets
+    from nlu.config.members import member_of
 
     overrides = list(HydraConfig.get().overrides.task)
     plain, unresolved = resolve(composed)
@@ -33,14 +34,17 @@ def main(composed: DictConfig) -> int:
         _require_subject(overrides)
         located, named = None, []
         config = plain
+        if (head_name := plain.get("head_name")) is not None:
+            raise UserError(f"head_name is {head_name}, but run is not set; set run, or leave out head_name")
     else:
         from nlu.inference.locate import locate
         from nlu.reports.runs import saved_config
 
         located, named = locate(str(reference), str(plain.get("checkpoint"))), scored_sets(overrides)
-        config = on_run(
-            saved_config(located.run_dir), with_defaults(plain, EVALUATE), overrides, named, str(located.checkpoint)
-        )
+        located, saved = located.of_head(plain.get("head_name")), saved_config(located.run_dir)
+        if located.head_name is not None:
+            saved = with_defaults(member_of(saved, located.head_name), RUN)
+        config = on_run(saved, with_defaults(plain, EVALUATE), overrides, named, str(located.checkpoint))
     # With rows to score, the training rows are not read, so their problems do not matter.
     own = [text for text in problems(config, EVALUATE) if not (named and text.startswith("data.train"))]
     if found := [*unresolved, *own, *_cross(config, named)]:

@@ -22,7 +22,7 @@ def main(composed: DictConfig) -> int:
 
     config = Export.of(plain)
     # Report missing files first: importing torch takes longer than all other checks.
-    located = locate(config.run, config.checkpoint)
+    located = locate(config.run, config.checkpoint).of_head(config.head_name)
     require_free(config.out, "out")
     from nlu.inference.exporting import run_export
 

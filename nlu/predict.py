@@ -42,7 +42,7 @@ def _located(config: "Predict") -> "list[Located]":
     from nlu.inference.locate import locate_all
     from nlu.inference.pieces import pieces_of
 
-    located = locate_all(config.run, config.checkpoint)
+    located = [one.of_head(config.head_name) for one in locate_all(config.run, config.checkpoint)]
     if config.input.path != STANDARD:
         Files(train=config.input.path).find("input", config.input.path)
     if config.output != STANDARD and placement().kind == "alone":

@@ -26,7 +26,7 @@ def main(composed: DictConfig) -> int:
 
     config = Serve.of(plain)
     # Report missing files first: importing torch takes longer than all other checks.
-    locate(config.run, config.checkpoint)
+    locate(config.run, config.checkpoint).of_head(config.head_name)
     if config.interactive:
         from nlu.serving.prompt import run_prompt
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlu.config.errors import UserError
+from nlu.config.members import names_of
 from nlu.config.signature import Signature, read_signature
 from nlu.config.targets import TARGET
 
@@ -25,6 +26,11 @@ def with_targets(config: Mapping[str, Any]) -> dict[str, Any]:
         node = config.get(group)
         if isinstance(node, Mapping) and TARGET not in node:
             named[group] = {TARGET: target, **node}
+    if names := names_of(named):
+        sets = {name: named["data"]["sets"][name] for name in names}
+        named["data"] = named["data"] | {
+            "sets": {name: with_targets({"data": node})["data"] for name, node in sets.items()}
+        }
     return named
 
 

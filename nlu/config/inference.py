@@ -49,6 +49,8 @@ class Predict:
     """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
+    head_name: str | None = None
+    """Of a run over several sets, the set whose head is meant; null = the only one."""
     input: Input
     output: OutputFile
     """csv, tsv, jsonl or parquet by its suffix; odps://PROJECT/tables/NAME; - is standard output."""
@@ -85,6 +87,8 @@ class Evaluate(Run):
     weights that the configuration starts from."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
+    head_name: str | None = None
+    """Of a run over several sets, the set whose head is meant; null = the only one."""
     out: str | None = None
     """Folder for result.json, predictions/ and plots/; null = only print the scores."""
     compare: bool = False
@@ -107,6 +111,8 @@ class Export:
     """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
+    head_name: str | None = None
+    """Of a run over several sets, the set whose head is meant; null = the only one."""
     format: (
         Literal[
             "huggingface", "sentence_transformers", "onnx", "onnx-int8", "torch_export", "torchscript",
@@ -139,6 +145,8 @@ class Serve:
     """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
+    head_name: str | None = None
+    """Of a run over several sets, the set whose head is meant; null = the only one."""
     host: str = "127.0.0.1"
     """Address to listen at; another than this machine's own needs a token in the environment, as NLU_SERVE_TOKEN."""
     port: Port = 8000

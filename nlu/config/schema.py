@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
+from nlu.config.defaults import with_defaults
+from nlu.config.members import member_of, names_of
+from nlu.config.schemas import RUN
 from nlu.config.types import Duration, FoldCount, Interval, NonNegativeFloat, NonNegativeInt, PositiveInt, Probability
 
 
@@ -132,6 +135,14 @@ class Run:
     def num_repeats(self) -> int:
         """How many runs it consists of: its folds times its seeds."""
         return self.seeds * len(self.folds_to_run)
+
+    @property
+    def members(self) -> dict[str, Self]:
+        """The configurations of the sets of a mixture by name, each as that of a run of its own; none without one."""
+        if not (names := names_of({"data": self.data})):
+            return {}
+        config = self.to_config()
+        return {name: self.of(with_defaults(member_of(config, name), RUN)) for name in names}
 
     def repeat(self, *, seed: int, fold: int | None) -> Self:
         """Return the configuration of one of them."""

@@ -68,3 +68,9 @@ OutputFile = Annotated[str, Naming("a file, an address of a store or - for stand
 NewFolder = Annotated[str, Naming("a new folder")]
 MethodNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.methods.rdrop.RDrop, alpha: 1}")]
 """A method within a method."""
+DataNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.data.dataset.Files, train: my.csv}")]
+"""One of several data sets."""
+TaskNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.tasks.classify.Classify}")]
+LossNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.losses.focal.Focal, gamma: 2}")]
+HeadNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.models.heads.crf.CrfHead}")]
+"""What one of several heads has of its own."""

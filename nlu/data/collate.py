@@ -45,6 +45,8 @@ class Batch:
     unit_ends_U: np.ndarray | None = None
     """(U, 2): the first and the last character of each unit of a text; null where rows are lists of units; stays on the
     host"""
+    member: str = ""
+    """the set of a mixture that its examples are of; empty where there is but one"""
 
     def __len__(self) -> int:
         return len(self.examples_B)
@@ -102,4 +104,5 @@ def collate(part: Examples, examples_B: np.ndarray, key: Key = SCORING) -> Batch
         packed.unit_counts_B,
         key,
         packed.unit_ends_U,
+        part.member,
     )

@@ -1,7 +1,8 @@
 """A set as it is trained on or scored: which of the stored rows take part, and what they are to give."""
 
 from collections.abc import Iterator
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 
@@ -26,13 +27,23 @@ class Examples:
         self.layout = layout
         self.lengths_N = stored.lengths_N[rows_N]
         self._origin = origin
+        self.member = ""
+        """the set of a mixture that these rows are of; empty where there is but one"""
 
     def __len__(self) -> int:
         return len(self.rows_N)
 
-    def some(self, examples_B: np.ndarray) -> "Examples":
+    def some(self, examples_B: np.ndarray) -> Self:
         """Return a set of these examples alone, which are given in ascending order."""
-        return Examples(self.name, self.stored, self.rows_N[examples_B], self.target, self.layout, self._origin)
+        part = copy(self)
+        part.rows_N, part.lengths_N = self.rows_N[examples_B], self.lengths_N[examples_B]
+        return part
+
+    def of_member(self, member: str) -> Self:
+        """Return the same rows as a set of a mixture, called after both."""
+        part = copy(self)
+        part.name, part.member = f"{self.name}-{member}", member
+        return part
 
     def texts(self) -> Iterator[dict[str, Any] | None]:
         """Yield the text of every example in order, by field: text, text_a and text_b, or tokens.

@@ -12,6 +12,7 @@ import numpy as np
 from nlu.config.words import counted
 from nlu.data.duplicates import among, repeated
 from nlu.data.examples import Examples
+from nlu.data.mixture import MixedStore
 from nlu.data.opening import Store
 
 RARE, RARE_WITHOUT_NAME = 0.001, 0.05
@@ -27,6 +28,8 @@ def describe(store: Store) -> dict[str, Any]:
     or tags, `in_train` examples whose text is also a training text. `bad_rows`, of which the
     first are listed, and `cut_to_max_len` count rows of the set's files: a dev set split off train has none.
     """
+    if isinstance(store, MixedStore):
+        return _describe_mixture(store)
     of_train_S = np.sort(_hashes(store.sets["train"]))
     sets = {name: _describe_set(store.meta, part, of_train_S) for name, part in store.sets.items()}
     return {
@@ -37,6 +40,22 @@ def describe(store: Store) -> dict[str, Any]:
         "vocab_size": store.tokenizer.vocab_size,
         "dropped_duplicates": store.meta["dropped_duplicates"],
         "sets": sets,
+    }
+
+
+def _describe_mixture(store: MixedStore) -> dict[str, Any]:
+    """Return the facts of several training sets: `members` has those of each by itself."""
+    members = {name: describe(one) for name, one in store.members.items()}
+    return {
+        "store": store.folder.name,
+        "labels": store.labels,
+        "vocab_size": store.tokenizer.vocab_size,
+        "dropped_duplicates": sum(facts["dropped_duplicates"] for facts in members.values()),
+        "sets": {
+            part.name: members[part.member]["sets"][part.name.removesuffix(f"-{part.member}")]
+            for part in store.sets.values()
+        },
+        "members": members,
     }
 
 
@@ -80,6 +99,10 @@ def _conflicts(part: Examples, repeated_S: np.ndarray) -> int:
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return the facts as log lines."""
     out = []
+    for name, own in facts.get("members", {}).items():
+        out += [line.replace("data: ", f"data: {name}: ", 1) for line in lines(own)]
+    if out:
+        return out
     if facts["dropped_duplicates"]:
         out.append(
             f"data: {counted(facts['dropped_duplicates'], 'exact duplicate')} (text and label) dropped before splitting"

@@ -43,6 +43,14 @@ class Store:
         """The names of the target's numbers."""
         return self.target.names
 
+    def role(self, name: str) -> str:
+        """Return what a set is for: train, dev (to be scored while training) or test."""
+        return name if name in ("train", "test") else "dev"
+
+    def of_role(self, role: str) -> dict[str, Examples]:
+        """Return the sets with this role, in order."""
+        return {name: part for name, part in self.sets.items() if self.role(name) == role}
+
 
 def meta_of(folder: Path) -> dict[str, Any]:
     try:

@@ -95,6 +95,16 @@ class Order:
         window = self._windows_of(epoch)[place] if epoch else place
         return step_batches(self._window(epoch, window), step, self._batch_size, self._accumulation)
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps that take every example once."""
+        assert self._examples.is_complete
+        return -(-self._examples.rows // self._step_rows)
+
+    def member_of(self, number: int) -> str:
+        """Return the set of a mixture that a step is taken from: there is but one."""
+        return ""
+
     def epoch_of(self, number: int) -> int:
         """Return the epoch, counted from 0, in which a step falls. Raises NotYet where that is still to be seen."""
         return self._place(number)[0]
@@ -109,7 +119,7 @@ class Order:
             if self._wait is None:
                 raise NotYet(number, rows or self._examples.rows + 1)
             self._wait(rows or self._examples.rows + 1)
-        return divmod(number, -(-self._examples.rows // self._step_rows))
+        return divmod(number, self.steps_per_epoch)
 
     def _rows_for(self, number: int) -> int | None:
         """How many examples must be there for a step of the first epoch; null: all."""

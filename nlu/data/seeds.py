@@ -9,6 +9,7 @@ Axes: T places of examples.
 | folds | | yes |
 | order | epoch; with windows also the window | yes |
 | windows | epoch | yes |
+| mixture | round | yes |
 | dropout, CPU | step, example, which of its sequences | yes |
 | dropout, accelerator; torch's generator | rank, step, micro-batch | no |
 """

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from nlu.config.checks.rules import BERT_TARGET
+from nlu.config.members import names_of
 from nlu.config.schema import Run as Config
 from nlu.config.targets import TARGET, build
 from nlu.config.words import counted
@@ -19,6 +21,7 @@ from nlu.inference.comparison import changed_rows
 from nlu.inference.locate import Located
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import Kind
+from nlu.reports.runs import saved_config
 from nlu.runs.checkpoint import read_order
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import read_json
@@ -27,6 +30,7 @@ from nlu.training.build import build_data
 from nlu.training.evaluation import Evaluator, score
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
+from nlu.training.resuming import trained_on
 
 TRIED_ROWS = 64
 TOGETHER = 32
@@ -54,7 +58,7 @@ def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples])
     _, order = read_order(last)
     told = changed_rows(order, store.digests)
     kept.update({name: store.sets[name] for name, digest in order["evaluated"] if digest == store.digests.get(name)})
-    if order["train"] != store.digests["train"]:
+    if any(order.get(key) != value for key, value in trained_on(config, store).items()):
         told.insert(0, "the rows of train, or what turns them into tokens and labels, have changed")
     for sentence in told:
         yield Check("rows", sentence, "warning", "restore the files, or train on the new ones")
@@ -63,7 +67,8 @@ def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples])
 
 
 def weights(located: Located, loaded: list[Trained]) -> Iterator[Check]:
-    """Check whether the checkpoint is complete, fits the model of its run, and is finite; adds it to `loaded`."""
+    """Check whether the checkpoint is complete, fits the model of its run, and is finite; adds it to `loaded`, once for
+    each head."""
     checkpoint = located.checkpoint
     if not is_whole(checkpoint):
         yield Check(
@@ -71,23 +76,36 @@ def weights(located: Located, loaded: list[Trained]) -> Iterator[Check]:
             "name another checkpoint of the run, or run its command with resume=auto",
         )  # fmt: skip
         return
-    trained = load_trained(located)
-    state = trained.model.state_dict()
+    heads: list[str | None] = [*names_of(saved_config(located.run_dir))]
+    several = [load_trained(replace(located, head_name=name)) for name in heads or [None]]
+    state = {_called(name, one): value for one in several for name, value in one.model.state_dict().items()}
     if wrong := [name for name, value in state.items() if not torch.isfinite(value).all()]:
         yield Check(
             "checkpoint", f"{counted(len(wrong), 'tensor')} of {len(state)} hold nan or inf, such as {wrong[0]}",
             "broken", "name an earlier checkpoint, and train with a lower optimizer.lr or trainer.clip_norm",
         )  # fmt: skip
         return
-    numbers = sum(parameter.numel() for parameter in trained.model.parameters())
-    loaded.append(trained)
+    parameters = {_called(name, one): value for one in several for name, value in one.model.named_parameters()}
+    numbers = sum(value.numel() for value in parameters.values())
+    loaded += several
     yield Check("checkpoint", f"complete: all {len(state)} tensors of the model, {numbers:,} parameters, all finite")
+
+
+def _called(name: str, trained: Trained) -> str:
+    """Return what a tensor of a head's model is called in that of all heads."""
+    head = trained.located.head_name
+    return name.replace("head.", f"head.{head}.", 1) if head is not None and name.startswith("head.") else name
 
 
 def predicted_again(
     located: Located, trained: Trained, sets: Mapping[str, Examples], ranks: Ranks, name: str | None
 ) -> Iterator[Check]:
-    """Score some rows of the deciding set one by one and in batches, and compare both with the kept predictions."""
+    """Score some rows of the deciding set one by one and in batches, and compare both with the kept predictions.
+
+    For one of several heads, the rows are those of its first set.
+    """
+    if (head := trained.located.head_name) is not None:
+        name = next((each for each, part in sets.items() if part.member == head), None)
     if name is None or name not in sets:
         yield Check("neighbours", "not tried, since the rows are not those of the run", "warning", "restore its files")
         return

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
+from nlu.config.members import MIXTURE
 from nlu.config.words import counted, path_text
 from nlu.diagnosis.check import Check
 from nlu.inference.comparison import changed_commit, changed_versions
@@ -249,7 +250,7 @@ def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], na
             "rows read", f"data.max_rows={config['data.max_rows']}: only so many rows of each file, also of {name}",
             "warning", "only compare it with scores of the same rows",
         )  # fmt: skip
-    if config.get("data.dev") is None and not config.get("folds.count"):
+    if config.get("data.dev") is None and not config.get("folds.count") and config.get("data._target_") != MIXTURE:
         yield Check(
             "dev set", f"data.dev=null: {config.get('data.dev_fraction', 0):.0%} of the training texts, chosen "
             "by their hash: the same for every seed",

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,10 @@ def print_parts(result: Mapping[str, Any], run_dir: Path) -> None:
 
 
 def _metric_names(metrics: Mapping[str, Mapping[str, float | None]], major: str | None) -> list[str]:
-    """Return the metrics of all sets, the major one first, the others in their order."""
-    names = dict.fromkeys(name for values in metrics.values() for name in values)
+    """Return the metrics of all sets, the major one first, the others in their order: the first of each set, then the
+    second of each, since sets may have different ones."""
+    columns = zip_longest(*metrics.values())
+    names = dict.fromkeys(name for some in columns for name in some if name is not None)
     return sorted(names, key=lambda name: name != major)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlu.config.inference import Evaluate
+from nlu.data.mixture import own_sets
 from nlu.inference.locate import Located
 from nlu.inference.trained import config_of, scores_at
 from nlu.runs.checkpoint import OrderKey, read_order
@@ -18,11 +19,12 @@ Metrics = dict[str, dict[str, float | None]]
 def recorded_scores(located: Located) -> Metrics:
     """Return the recorded scores of a checkpoint, by set and name; for the best one also those of the test set."""
     checkpoint = located.checkpoint
-    scores, are_its_own = scores_at(checkpoint)
+    scores, are_its_own = scores_at(checkpoint, located.head_name)
     metrics: Metrics = {name: dict(values) for name, values in scores.items()} if are_its_own else {}
     result = located.run_dir / "result.json"
     if checkpoint.name == "best-1" and result.is_file():
         kept = json.loads(result.read_text(encoding="utf-8"))["metrics"]
+        kept = kept if located.head_name is None else own_sets(kept, located.head_name)
         metrics |= {name: values for name, values in kept.items() if name == "test"}
     return metrics
 
@@ -33,6 +35,8 @@ def differences(config: Evaluate, located: Located, digests: dict[str, str], ran
     last = located.run_dir / "checkpoints" / "last"
     if (last / "state.json").is_file():
         _, order = read_order(last)
+        if located.head_name is not None:
+            order = {**order, "evaluated": list(own_sets(dict(order["evaluated"]), located.head_name).items())}
         found += changed_rows(order, digests)
         found += changes(order, {**order, "world_size": ranks.world_size, "machine": machine_as_recorded(ranks)})
     precision = config_of(located.run_dir).precision

@@ -78,7 +78,7 @@ def rows_to_check(trained: Trained, count: int) -> list[dict[str, Any]]:
     """
     run_dir = trained.located.run_dir
     found: list[dict[str, Any]] = []
-    for name in evaluation_sets(run_dir):
+    for name in evaluation_sets(run_dir, trained.located.head_name):
         with_text = (
             {key: one[key] for key in (*TEXTS, "label") if key in one} for one in predictions_of(run_dir, name)
         )

@@ -36,11 +36,14 @@ class Loaded:
         self.predictor = predictor
 
     @classmethod
-    def of(cls, run: str | Path, *, checkpoint: str = "best", device: str = "auto", batch_size: int = 64) -> "Loaded":
+    def of(
+        cls, run: str | Path, *, checkpoint: str = "best", head_name: str | None = None, device: str = "auto",
+        batch_size: int = 64,
+    ) -> "Loaded":  # fmt: skip
         """Load a run; see `nlu.load`."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size} but must be at least 1")
-        trained = load_trained(locate(str(run), checkpoint))
+        trained = load_trained(locate(str(run), checkpoint).of_head(head_name))
         return cls(Predictor(trained, choose_device(device, 0, keys=""), batch_size=batch_size))
 
     def __repr__(self) -> str:

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.reports.runs import CONFIG, RESULT, RunRecord, find_runs, is_run, metric_of, parts
+from nlu.config.members import names_of
+from nlu.reports.runs import CONFIG, RESULT, RunRecord, find_runs, is_run, metric_of, parts, saved_config
 from nlu.storage.copies import complete, records_of
 from nlu.storage.places import is_object
 from nlu.storage.resources import fetch
@@ -25,6 +26,23 @@ class Located:
 
     run_dir: Path
     checkpoint: Path
+    head_name: str | None = None
+    """which of several heads is meant"""
+
+    def of_head(self, name: str | None) -> "Located":
+        """Return the same with the head that is meant; None where the run has but one.
+
+        Raises UserError where the run has no such head, naming those that it has.
+        """
+        names = names_of(saved_config(self.run_dir))
+        if names and name not in names:
+            raise UserError(
+                f"head_name is {'null' if name is None else name}, but {self.run_dir} has several heads; set head_name "
+                f"to one of {', '.join(names)}"
+            )
+        if name is not None and not names:
+            raise UserError(f"head_name is {name}, but {self.run_dir} has one head only; leave out head_name")
+        return replace(self, head_name=name)
 
 
 def locate(reference: str, checkpoint: str = "best") -> Located:

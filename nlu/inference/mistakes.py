@@ -70,7 +70,7 @@ def _worst(predictor: Predictor) -> Generator[None, None, list[Record]]:
     """Find the records with a wrong prediction and a kept text, those with the largest distance or loss first."""
     trained = predictor.trained
     run_dir, kind = trained.located.run_dir, trained.kind
-    names = evaluation_sets(run_dir)
+    names = evaluation_sets(run_dir, trained.located.head_name)
     if not names or kind.unjudged:
         return []
     limit = 0.0

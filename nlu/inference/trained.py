@@ -16,11 +16,13 @@ from nlu.config.errors import CheckpointError
 from nlu.config.schema import NO_ADAPTER, Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.mixture import own_sets
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.inference.locate import LABELS, Located
 from nlu.metrics.kinds import Kind, kind_named
 from nlu.models.adapter import Adapter
+from nlu.models.composite import of_head
 from nlu.models.formats.pretrained import open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.reports.runs import saved_config
@@ -67,7 +69,10 @@ def load_trained(located: Located, *, merged: bool = False) -> Trained:
 
     Raises CheckpointError if a part is missing or does not fit the model of the run.
     """
+    located = located.of_head(located.head_name)
     config = config_of(located.run_dir)
+    if located.head_name is not None:
+        config = config.members[located.head_name]
     with _fixed_copy(located) as checkpoint:
         return _loaded(located, config, checkpoint, merged)
 
@@ -87,6 +92,7 @@ def _fixed_copy(located: Located) -> Iterator[Path]:
 
 def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Trained:
     known = json.loads((checkpoint / LABELS).read_text(encoding="utf-8"))
+    known = known["members"][located.head_name] if located.head_name is not None else known
     if "target" not in known:
         raise CheckpointError(
             f"{located.checkpoint} was saved by an earlier version, without the meaning of its labels; train it again"
@@ -102,6 +108,8 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
     source = open_pretrained(str(checkpoint), "run")
     model = assemble(config, task, target, known["layout"], tokenizer.vocab_size, source)
     tensors = {**source.tensors(), **_average(checkpoint, located.checkpoint)}
+    if located.head_name is not None:
+        tensors = of_head(tensors, located.head_name)
     adapter: Adapter = build(config.adapter, trusted=trusted)
     if merged:
         tensors = adapter.merged(tensors)
@@ -109,7 +117,7 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
         adapter.apply(model)
     _load(model, tensors, located.checkpoint)
     model.eval()
-    decided = decided_at(checkpoint)
+    decided = decided_at(checkpoint, located.head_name)
     if "threshold" in task.metrics and decided.get("threshold") is None:
         raise CheckpointError(
             f"{located.checkpoint} was saved before the first evaluation of the run, which sets its threshold; wait "
@@ -129,21 +137,23 @@ def config_of(run_dir: Path) -> Run:
     return replace(run, model={key: begun.get(key, value) for key, value in run.model.items()})
 
 
-def decided_at(checkpoint: Path) -> dict[str, float]:
-    """Return the metrics of the run's first evaluation set when a checkpoint was saved."""
-    metrics, _ = scores_at(checkpoint)
+def decided_at(checkpoint: Path, head_name: str | None = None) -> dict[str, float]:
+    """Return the metrics of the first evaluation set, of the run or of a head, when a checkpoint was saved."""
+    metrics, _ = scores_at(checkpoint, head_name)
     return next(iter(metrics.values()), {})
 
 
-def scores_at(checkpoint: Path) -> tuple[dict[str, dict[str, float]], bool]:
+def scores_at(checkpoint: Path, head_name: str | None = None) -> tuple[dict[str, dict[str, float]], bool]:
     """Return the scores saved with a checkpoint, by set and name, and whether its weights have these scores.
 
-    The weights of `last` may have been trained since the last evaluation.
+    The weights of `last` may have been trained since the last evaluation. `head_name` selects the sets of one head.
     """
     if (checkpoint / SCORE).is_file():
-        return json.loads((checkpoint / SCORE).read_text(encoding="utf-8"))["metrics"], True
-    state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]
-    return state["last_metrics"] or {}, state["evaluated_at"] == state["step"]
+        metrics, are_its_own = json.loads((checkpoint / SCORE).read_text(encoding="utf-8"))["metrics"], True
+    else:
+        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]
+        metrics, are_its_own = state["last_metrics"] or {}, state["evaluated_at"] == state["step"]
+    return (metrics if head_name is None else own_sets(metrics, head_name)), are_its_own
 
 
 def _average(checkpoint: Path, shown: Path) -> dict[str, Tensor]:

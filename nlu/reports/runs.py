@@ -16,6 +16,7 @@ import yaml
 from nlu.config.defaults import with_defaults
 from nlu.config.errors import DataError, UserError
 from nlu.config.flat import flat
+from nlu.config.members import own_name
 from nlu.config.schemas import RUN
 from nlu.config.signature import read_constants
 from nlu.runs.records import Cell, read_rows
@@ -281,6 +282,10 @@ def _progress(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     train, valid = _rows(folder / TRAIN, TRAIN_COLUMNS), _rows(folder / VALID, VALID_COLUMNS)
     metric, lower_is_better = metric_of(config)
     set_name = str(valid[0]["set"]) if valid else None
+    if metric and metric != own_name(metric):
+        # The first evaluation set of the head that decides.
+        head, metric = metric.split("/", 1)
+        set_name = next((str(row["set"]) for row in valid if str(row["set"]).endswith(f"-{head}")), set_name)
     decisive = [row for row in valid if row["set"] == set_name and row["metric"] == metric]
     values = [(value, _number(row["step"]) or 0) for row in decisive if (value := _number(row["value"])) is not None]
     known: dict[str, Any] = {"metric": metric, "set_name": set_name}
@@ -317,7 +322,7 @@ def metric_of(config: dict[str, Any]) -> tuple[str | None, bool]:
     """Return the metric that decides in a run with this configuration, and whether lower values are better."""
     constants = task_constants(config)
     metric = config.get("trainer.major_metric") or constants.get("default_metric")
-    return metric, metric in constants.get("lower_is_better", ())
+    return metric, own_name(metric or "") in constants.get("lower_is_better", ())
 
 
 def task_constants(config: dict[str, Any]) -> dict[str, Any]:

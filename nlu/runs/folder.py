@@ -168,7 +168,9 @@ def say_finished(run_dir: Path, what: str, data: Mapping[str, Any]) -> None:
     """
     log.info("the %s finished; nothing was done", what)
     scored_s = (run_dir / "result.json").stat().st_mtime
-    for path in _files([data.get(key) for key in ("train", "dev", "test")]):
+    # A mixture has the rows of several.
+    sets = data.get("sets", {"": data}).values()
+    for path in _files([one.get(key) for one in sets for key in ("train", "dev", "test")]):
         if path.stat().st_mtime > scored_s:
             log.warning("%s was written after that: the scores are those of the rows it held then; for its rows now, "
                         "set hydra.run.dir to a new folder", path)  # fmt: skip

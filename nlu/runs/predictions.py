@@ -46,10 +46,12 @@ def kept_sets(run_dir: Path) -> list[str]:
     return sorted(path.stem for path in (run_dir / FOLDER).glob(f"*{SUFFIX}"))
 
 
-def evaluation_sets(run_dir: Path) -> list[str]:
-    """Return the same without `test`, or only `test` if there is no other."""
-    names = kept_sets(run_dir)
-    return [name for name in names if name != "test"] or names
+def evaluation_sets(run_dir: Path, head_name: str | None = None) -> list[str]:
+    """Return the same without `test`, or only `test` if there is no other; with `head_name` only those of this head."""
+    names, test = kept_sets(run_dir), "test"
+    if head_name is not None:
+        names, test = [name for name in names if name.rpartition("-")[2] == head_name], f"test-{head_name}"
+    return [name for name in names if name != test] or names
 
 
 def predictions_of(run_dir: Path, set_name: str) -> "Predictions":

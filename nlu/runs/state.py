@@ -29,6 +29,8 @@ class Window:
     """of each term of the loss"""
     counts: dict[str, int] = field(default_factory=dict)
     """rows of each term"""
+    loss_sum: float = 0.0
+    """of the loss of each step"""
     gnorm_sum: float = 0.0
     clipped: int = 0
     steps: int = 0

@@ -122,7 +122,7 @@ class Newest:
 
     def _load(self) -> Served:
         for _ in range(MOST_TRIES):
-            located = locate(self._config.run, self._config.checkpoint)
+            located = locate(self._config.run, self._config.checkpoint).of_head(self._config.head_name)
             mark = _mark(located)
             predictor = Predictor(load_trained(located), self._device, batch_size=self._config.batch_size)
             # If a checkpoint is replaced while it is read, the result may mix both.

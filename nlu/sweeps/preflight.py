@@ -23,6 +23,7 @@ from nlu.config.checks.validate import known_keys
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.flat import flat
+from nlu.config.members import own_name
 from nlu.config.signature import read_constants
 from nlu.config.stopping import STOPPED
 from nlu.storage.redaction import without_secrets
@@ -42,7 +43,7 @@ def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> str
     for config in configs:
         task = read_constants(config["task"]["_target_"])
         metric = config["trainer"]["major_metric"] or task["default_metric"]
-        metrics[metric] = "minimize" if metric in task["lower_is_better"] else "maximize"
+        metrics[metric] = "minimize" if own_name(metric) in task["lower_is_better"] else "maximize"
     if len(metrics) > 1:
         raise UserError(f"trials would be measured by {' and '.join(metrics)}; set trainer.major_metric to one of them")
     ((metric, direction),) = metrics.items()
@@ -228,4 +229,6 @@ def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
         raise UserError(
             f"the data cannot be prepared (python -m nlu.preprocess ended with {done.returncode}, see above)"
         )
-    return json.loads(done.stdout.splitlines()[-1])["sets"]["train"]["examples"]
+    facts = json.loads(done.stdout.splitlines()[-1])
+    # Of a mixture each set has facts of its own.
+    return sum(one["sets"]["train"]["examples"] for one in facts.get("members", {"": facts}).values())

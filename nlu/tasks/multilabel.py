@@ -24,6 +24,7 @@ class Multilabel(RowsOfLogits):
     target = "nlu.data.targets.LabelSet"
     heads = ("nlu.models.heads.linear.LinearHead",)
     scores = "nlu.metrics.label_sets.LabelSetScorer"
+    own_loss = "nlu.losses.bce_multilabel.BceMultilabel"
     kind = "nlu.metrics.kinds.LabelSetKind"
     metrics = (
         "f1_micro", "f1_macro", "f1_samples", "precision_micro", "recall_micro", "average_precision", "exact_match",

@@ -22,6 +22,7 @@ class Regress(RowsOfLogits):
     target = "nlu.data.targets.Number"
     heads = ("nlu.models.heads.linear.LinearHead",)
     scores = "nlu.metrics.numbers.NumberScorer"
+    own_loss = "nlu.losses.mse.Mse"
     kind = "nlu.metrics.kinds.NumberKind"
     metrics = ("pearson", "spearman", "r2", "mae", "rmse", "loss")
     binary_metrics = ()

@@ -115,6 +115,7 @@ class Retrieve(Siamese):
     """Find the text that answers a query among all candidates of the set."""
 
     target = "nlu.data.targets.Relevance"
+    own_loss = "nlu.losses.info_nce.InfoNce"
     reads = ("similarities", "cosine")
     scores = "nlu.metrics.ranking.RankingScorer"
     metrics = ("mrr", "ndcg_10", "recall_1", "recall_5", "recall_10")

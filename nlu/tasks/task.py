@@ -90,6 +90,8 @@ class RowsOfLogits:
     """What tasks share whose loss is one term over rows of logits."""
 
     heads: ClassVar[tuple[str, ...]]
+    own_loss: ClassVar[str] = "nlu.losses.cross_entropy.CrossEntropy"
+    """dotted name of the loss that it has as one of several tasks, where none is chosen"""
     reads: ClassVar[tuple[str, ...]] = ("logits",)
     term_weights: Mapping[str, float] = MappingProxyType({"labels": 1.0})
 

@@ -11,12 +11,14 @@ import torch
 
 from nlu.config.checks.parts import AUTO_HEAD
 from nlu.config.durations import Clock
-from nlu.config.errors import UserError
+from nlu.config.errors import UserError, keys_called
 from nlu.config.schema import NO_ADAPTER, Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
+from nlu.data.mixture import MixedClock, MixedOrder, MixedStore, mixed
 from nlu.data.opening import Store
+from nlu.data.order import Order, Whole
 from nlu.data.prepare import Part, prepare, prepare_part
 from nlu.data.seeds import stable_seed
 from nlu.data.targets import Target
@@ -24,12 +26,15 @@ from nlu.display.progress import Progress
 from nlu.methods.method import Context, Method
 from nlu.metrics.kinds import kind_named
 from nlu.models.adapter import Adapter
+from nlu.models.composite import LAYOUT, CompositeModel
+from nlu.models.encoder import Encoder
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import Optimizer
 from nlu.runs.checkpoint import Checkpoints
 from nlu.runs.state import State
 from nlu.storage.resources import fetch
+from nlu.tasks.composite import task_of
 from nlu.tasks.task import Task
 from nlu.training.journal import Journal
 from nlu.training.loop import Training, Trial
@@ -66,18 +71,25 @@ def build_run(
     checkpoints = Checkpoints(
         run_dir, config=model.backbone.settings(), labels=labels_of(config, data), tokenizer=store.tokenizer,
     )  # fmt: skip
-    clock = Clock(len(store.sets["train"]), trainer.batch_size * trainer.accumulation)
+    order = order_of(config, store, ranks)
+    clock = clock_of(config, store, order)
     scheduler = build(config.scheduler, trusted=trusted)
     state = resume(checkpoint, stepper, order_key, store.tokenizer) if checkpoint else State()
     return Training(
-        trainer, config.seed, task, scheduler, stepper, store, state, clock, order_key, checkpoints, run_dir, progress,
-        Journal(ranks, build(config.tracker, trusted=trusted)), trial, after_save,
+        trainer, config.seed, task, scheduler, stepper, store, order, state, clock, order_key, checkpoints, run_dir,
+        progress, Journal(ranks, build(config.tracker, trusted=trusted)), trial, after_save,
     )  # fmt: skip
 
 
 def build_task(config: Run, store: Store) -> Task:
     """Build the task and its loss, which gets the number of training rows of each label."""
-    trusted, train = config.trusted_packages, store.sets["train"]
+    trusted = config.trusted_packages
+    if isinstance(store, MixedStore):
+        tasks = {name: build_task(own, store.members[name]) for name, own in config.members.items()}
+        num_labels = {name: len(one.labels) for name, one in store.members.items()}
+        several: Task = build(config.task, tasks, num_labels, trusted=trusted)
+        return several
+    train = store.sets["train"]
     loss = build(config.loss, trusted=trusted)
     loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"), len(train))
     task: Task = build(config.task, loss, store.target, trusted=trusted)
@@ -89,6 +101,13 @@ def build_task(config: Run, store: Store) -> Task:
 def labels_of(config: Run, data: Data) -> dict[str, Any]:
     """Return the meaning of the outputs for a checkpoint: enough to score and to predict without the store."""
     store, target = data.store, data.store.target
+    if isinstance(store, MixedStore):
+        members = {
+            name: labels_of(own, Data(task_class_of(own), store.members[name], data.source))
+            for name, own in config.members.items()
+        }
+        adapter = {} if config.adapter[TARGET] == NO_ADAPTER else {"adapter": config.adapter}
+        return {"layout": LAYOUT, "labels": store.labels, "members": members, **adapter}
     task_class: Any = data.task_class
     return {
         "layout": store.layout.name, "labels": store.labels,
@@ -101,7 +120,17 @@ def build_model(config: Run, data: Data, task: Task) -> TaskModel:
     """Build the encoder and its head with their initial weights, and apply the adapter."""
     store, source, trusted = data.store, data.source, config.trusted_packages
     torch.manual_seed(stable_seed(config.seed, "init"))
-    model = assemble(config, task, store.target, store.layout.name, store.tokenizer.vocab_size, source)
+    if isinstance(store, MixedStore):
+        models: dict[str, TaskModel] = {}
+        for name, own in config.members.items():
+            one, before = store.members[name], next(iter(models.values()), None)
+            models[name] = assemble(
+                own, task_of(task, name), one.target, one.layout.name, store.tokenizer.vocab_size, source,
+                before.backbone if before else None,
+            )  # fmt: skip
+        model: TaskModel = CompositeModel(models)
+    else:
+        model = assemble(config, task, store.target, store.layout.name, store.tokenizer.vocab_size, source)
     if source is not None and not getattr(model.backbone, "random_weights", False):
         load_into(model, source, labels=store.labels, trusted=trusted)
     adapter: Adapter = build(config.adapter, trusted=trusted)
@@ -110,11 +139,15 @@ def build_model(config: Run, data: Data, task: Task) -> TaskModel:
 
 
 def assemble(
-    config: Run, task: Task, target: Target, layout: str, vocab_size: int, source: Pretrained | None
-) -> TaskModel:
-    """Build the encoder and its head with random weights; the encoder takes its sizes from `source`."""
+    config: Run, task: Task, target: Target, layout: str, vocab_size: int, source: Pretrained | None,
+    encoder: Encoder | None = None,
+) -> TaskModel:  # fmt: skip
+    """Build the encoder and its head with random weights; the encoder takes its sizes from `source`.
+
+    `encoder`: one that is there already, and only gets another head.
+    """
     trusted = config.trusted_packages
-    backbone = build(config.model, vocab_size, source, trusted=trusted)
+    backbone = build(config.model, vocab_size, source, trusted=trusted) if encoder is None else encoder
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
         raise UserError(f"data.max_len is {config.data['max_len']}, but the model has {limit} positions; set it lower")
     head_node = task.own_head() if config.head[TARGET] == AUTO_HEAD else config.head
@@ -150,6 +183,13 @@ def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
         assert config.folds.count is not None, "validated together"
         fold = Fold(config.fold, config.folds.count, config.seed)
     with ranks.leaders_go_first():
+        if members := config.members:
+            stores = {}
+            for name, own in members.items():
+                with keys_called({"data.": f"data.sets.{name}."}):
+                    _, source, shaping = _shaping(own, progress)
+                    stores[name] = prepare(**shaping)
+            return Data(task_class_of(config), mixed(stores), source)
         task_class, source, shaping = _shaping(config, progress)
         store = prepare(**shaping, fold=fold)
     return Data(task_class, store, source)
@@ -163,7 +203,7 @@ def build_part(config: Run, part: Part, progress: Progress) -> bool:
 def _shaping(config: Run, progress: Progress) -> tuple[Any, Pretrained | None, dict[str, Any]]:
     """Return the task's class, the pretrained weights, and the arguments of `prepare`."""
     trusted = config.trusted_packages
-    task_class: Any = import_target(config.task[TARGET], trusted)
+    task_class = task_class_of(config)
     reference, vocab = config.model.get("pretrained"), config.tokenizer.get("vocab")
     source = open_pretrained(reference) if reference else None
     files: Files = build(config.data, trusted=trusted)
@@ -173,6 +213,33 @@ def _shaping(config: Run, progress: Progress) -> tuple[Any, Pretrained | None, d
         "vocab": fetch(vocab, what="tokenizer.vocab") if vocab else None, "progress": bars(progress),
         "group_by": config.folds.group_by, "trusted": trusted, "shared": config.stores,
     }  # fmt: skip
+
+
+def task_class_of(config: Run) -> Any:
+    """Return the class of the task, whose constants are known before it is built."""
+    return import_target(config.task[TARGET], config.trusted_packages)
+
+
+def order_of(config: Run, store: Store, ranks: Ranks) -> Order | MixedOrder:
+    """Return the order of the examples that are trained on."""
+    trainer = config.trainer
+    orders = {
+        part.member: Order(
+            Whole(part.lengths_N), seed=config.seed, batch_size=trainer.batch_size, accumulation=trainer.accumulation,
+            bucket_batches=trainer.bucket_batches, rank=ranks.rank, world_size=ranks.world_size,
+        )
+        for part in store.of_role("train").values()
+    }  # fmt: skip
+    if isinstance(store, MixedStore):
+        return MixedOrder(orders, seed=config.seed, alpha=config.data["alpha"])
+    return orders[""]
+
+
+def clock_of(config: Run, store: Store, order: Order | MixedOrder) -> Clock:
+    """Return what counts the examples of an order."""
+    sizes = {part.member: len(part) for part in store.of_role("train").values()}
+    step = config.trainer.batch_size * config.trainer.accumulation
+    return MixedClock.of(order, sizes, step) if isinstance(order, MixedOrder) else Clock(sizes[""], step)
 
 
 def bars(progress: Progress) -> Callable[[str], Any]:

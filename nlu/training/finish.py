@@ -14,6 +14,8 @@ from nlu.display.results import print_parts, print_result
 from nlu.metrics.classes import commonest
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
+from nlu.tasks.composite import task_of
+from nlu.training.decisive import decided_for
 from nlu.training.loop import Training, score_set
 from nlu.training.predictions import keep_predictions
 
@@ -25,13 +27,15 @@ def finish(run: Training) -> None:
     if not run.state.best:
         raise UserError(f"{run.metric} was never a number, so no checkpoint is the best; set trainer.major_metric")
     metrics = dict(run.state.best[0].metrics)
-    if "test" in run.store.sets:
+    if tests := run.store.of_role("test"):
         best = run.run_dir / "checkpoints" / "best-1" / "model.safetensors"
         run.stepper.parallel.load(run.stepper.model, load_file(best))
-        scored = score_set(run, "test", decided=metrics[run.eval_sets[0]])
-        metrics["test"] = scored.scores.metrics
-        keep_predictions(run.run_dir, "test", scored, run.task, run.stepper.ranks, step=run.state.best[0].step)
-        scored.spool.close()
+        for name, part in tests.items():
+            scored = score_set(run, name, decided=decided_for(run.store, name, metrics))
+            metrics[name] = scored.scores.metrics
+            task = task_of(run.task, part.member)
+            keep_predictions(run.run_dir, name, scored, task, run.stepper.ranks, step=run.state.best[0].step)
+            scored.spool.close()
     if run.stepper.ranks.is_first:
         draw(run)
         warn_of_a_score_for_nothing(run)
@@ -68,7 +72,7 @@ def result_of(run: Training, metrics: dict[str, dict[str, float]]) -> dict[str, 
     return {
         "metrics": metrics,
         "best": {
-            "set": run.eval_sets[0], "metric": run.metric, "value": best.value, "step": best.step,
+            "set": run.decisive.set_name, "metric": run.metric, "value": best.value, "step": best.step,
             "examples": best.examples, "epoch": best.epoch, "checkpoint": "checkpoints/best-1",
         },
         **{key: run.order_key[key] for key in ("seed", "folds", "fold")},
@@ -86,7 +90,7 @@ def result_of(run: Training, metrics: dict[str, dict[str, float]]) -> dict[str, 
 def draw(run: Training) -> None:
     """Draw the figures of the run into plots/."""
     draw_run(
-        run.run_dir, major_metric=run.metric, major_set=run.eval_sets[0], higher_is_better=run.higher_is_better,
-        epoch_examples=len(run.train_set),
+        run.run_dir, major_metric=run.metric, major_set=run.decisive.set_name, higher_is_better=run.higher_is_better,
+        epoch_examples=run.clock.num_examples,
     )  # fmt: skip
     draw_lengths(run.run_dir / "plots" / "lengths.png", length_histograms(run.store), run.store.meta["max_len"])

@@ -22,15 +22,19 @@ from nlu.config import stopping
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.schema import Trainer
 from nlu.data.examples import Examples
+from nlu.data.mixture import MixedOrder, MixedStore
 from nlu.data.opening import Store
-from nlu.data.order import Order, Whole
+from nlu.data.order import Order
 from nlu.display.progress import Progress
+from nlu.models.composite import model_of
 from nlu.optim.adamw import set_learning_rate
 from nlu.optim.schedules import Schedule
 from nlu.runs.checkpoint import Checkpoints, OrderKey
 from nlu.runs.records import Cell, Table
 from nlu.runs.state import Best, State, Window
+from nlu.tasks.composite import task_of
 from nlu.tasks.task import Task
+from nlu.training.decisive import decided_for, decisive, with_summary
 from nlu.training.evaluation import Evaluator, Scored, score
 from nlu.training.journal import Journal
 from nlu.training.predictions import keep_predictions
@@ -61,6 +65,7 @@ class Training:
     scheduler: Schedule
     stepper: Stepper
     store: Store
+    order: Order | MixedOrder
     state: State
     clock: Clock
     order_key: OrderKey
@@ -81,31 +86,27 @@ class Training:
 
     def __post_init__(self) -> None:
         self.total_steps = self.clock.steps(parse_duration(self.trainer.max_duration))
-        self.metric = self.trainer.major_metric or self.task.default_metric
-        self.eval_sets = [name for name in self.store.sets if name not in ("train", "test")]
+        self.eval_sets = list(self.store.of_role("dev"))
+        self.decisive = decisive(self.task, self.trainer.major_metric, self.store)
+        self.metric = self.decisive.metric
         self.higher_is_better = self.metric not in self.task.lower_is_better
-        ranks = self.stepper.ranks
-        self._order = Order(
-            Whole(self.train_set.lengths_N), seed=self.seed, batch_size=self.trainer.batch_size,
-            accumulation=self.trainer.accumulation, bucket_batches=self.trainer.bucket_batches, rank=ranks.rank,
-            world_size=ranks.world_size,
-        )  # fmt: skip
+        self._train_sets = {part.member: part for part in self.store.of_role("train").values()}
 
-    @property
-    def train_set(self) -> Examples:
-        return self.store.sets["train"]
+    def train_set(self, step: int) -> Examples:
+        """Return the set that the step with this number, counted from 0, is taken from."""
+        return self._train_sets[self.order.member_of(step)]
 
-    @property
-    def evaluator(self) -> Evaluator:
+    def evaluator(self, member: str) -> Evaluator:
+        """Return what scores sets with this name of a mixture's set."""
         stepper, trainer = self.stepper, self.trainer
         return Evaluator(
-            stepper.model, self.task, stepper.ranks, stepper.precision,
+            model_of(stepper.model, member), task_of(self.task, member), stepper.ranks, stepper.precision,
             trainer.eval_batch_size or 2 * trainer.batch_size, self.run_dir / "predictions",
         )  # fmt: skip
 
     def value_of(self, metrics: dict[str, dict[str, float]]) -> float:
-        """Return the value that decides which evaluation is best: the run's metric on its first set."""
-        return metrics[self.eval_sets[0]][self.metric]
+        """Return the value that decides which evaluation is best."""
+        return metrics[self.decisive.set_name][self.metric]
 
     def ranked(self, evaluations: list[Best]) -> list[Best]:
         """Return the evaluations that the run keeps, the best first, of equal ones the older first, without NaN."""
@@ -115,11 +116,11 @@ class Training:
 
     def global_batches(self, step: int) -> list[np.ndarray]:
         """Return the examples, over all ranks, of each micro-batch of the step with this number, counted from 0."""
-        return self._order.global_step(step)
+        return self.order.global_step(step)
 
     def rank_batches(self, step: int) -> list[np.ndarray]:
         """Return the share of this rank of `global_batches`."""
-        return self._order.step(step)
+        return self.order.step(step)
 
 
 @contextmanager
@@ -155,9 +156,9 @@ def train(run: Training) -> bool:
     while state.step < run.total_steps and not state.pruned and not out_of_patience(run):
         number = state.step + 1
         lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, run.total_steps, clock))
-        epoch = state.step // clock.steps_per_epoch
+        part, epoch = run.train_set(state.step), run.order.epoch_of(state.step)
         with run.journal.listening():
-            step = run.stepper.step(run.train_set, run.rank_batches(state.step), number, stopping.asked(), epoch)
+            step = run.stepper.step(part, run.rank_batches(state.step), number, stopping.asked(), epoch)
         pending.append(step)
         is_stopping |= step.stop
         state.step = number
@@ -207,7 +208,8 @@ class Meter:
         elapsed_s, self._began_s = now_s - self._began_s, now_s
         self._steps += 1
         window, throughput = run.state.window, run.state.throughput
-        lengths = [run.train_set.lengths_N[examples_B] for examples_B in run.global_batches(result.number - 1)]
+        lengths_N = run.train_set(result.number - 1).lengths_N
+        lengths = [lengths_N[examples_B] for examples_B in run.global_batches(result.number - 1)]
         examples, tokens = sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
         window.steps += 1
         if result.skipped:
@@ -215,6 +217,7 @@ class Meter:
             run.state.skipped += 1
         else:
             window.add_terms(result.sums, result.counts)
+            window.loss_sum += result.loss
             window.gnorm_sum += result.gnorm
             window.clipped += result.clipped
         self.loss_scale = result.loss_scale
@@ -236,18 +239,23 @@ def log_window(run: Training, lr: float, loss_scale: float | None) -> None:
     run.journal.gather(window)
     if "train" in run.tables:
         means, updates = window.means(), window.updates
+        loss = sum(run.stepper.weights[name] * mean for name, mean in means.items())
+        if isinstance(run.store, MixedStore):
+            # A step has terms of one set only.
+            means = {name: mean for name, mean in means.items() if window.counts[name]}
+            loss = window.loss_sum / max(1, updates)
         row: dict[str, Cell] = {
             "step": state.step,
             "epoch": run.clock.epoch(state.step),
             "examples": run.clock.examples(state.step),
             # If every step was skipped, cells stay empty.
-            "loss": sum(run.stepper.weights[name] * mean for name, mean in means.items()) if updates else None,
+            "loss": loss if updates else None,
             "gnorm": window.gnorm_sum / updates if updates else None,
             "clipped": window.clipped / updates if updates else None,
             "lr": lr,
             "examples_per_s": window.examples_per_s,
             "real_tokens_per_s": window.real_tokens_per_s,
-            **({f"loss_{name}": mean for name, mean in means.items()} if len(means) > 1 else {}),
+            **({f"loss_{name}": mean for name, mean in means.items()} if len(run.stepper.weights) > 1 else {}),
             **({} if loss_scale is None else {"grad_scale": loss_scale, "skipped": window.skipped}),
         }
         run.tables["train"].append(**row)
@@ -262,14 +270,15 @@ def evaluate(run: Training) -> None:
     with averaged_weights(run.stepper):
         scored: dict[str, Scored] = {}
         for name in run.eval_sets:
-            scored[name] = score_set(run, name, decided=scored[run.eval_sets[0]].scores.metrics if scored else {})
-        metrics = {name: one.scores.metrics for name, one in scored.items()}
+            known = {other: one.scores.metrics for other, one in scored.items()}
+            scored[name] = score_set(run, name, decided=decided_for(run.store, name, known))
+        metrics = with_summary(run.task, run.store, {name: one.scores.metrics for name, one in scored.items()})
         entry = Best(
             step=state.step, examples=run.clock.examples(state.step), epoch=run.clock.epoch(state.step),
             value=run.value_of(metrics), metrics=metrics,
         )  # fmt: skip
         state.last_metrics = metrics
-        run.progress.metric(f"{run.eval_sets[0]} {run.metric}", entry.value)
+        run.progress.metric(f"{run.decisive.set_name} {run.metric}", entry.value)
         log_evaluation(run, entry)
         if enters_best(run, entry):
             if ranks.is_first:
@@ -317,7 +326,7 @@ def score_set(run: Training, name: str, decided: Mapping[str, float]) -> Scored:
     """Score one set with the current weights; `decided` are the metrics of the first set, for later ones."""
     part = run.store.sets[name]
     with run.progress.task(f"scoring {name}", len(part)) as bar:
-        return score(run.evaluator, part, decided, bar.advance)
+        return score(run.evaluator(part.member), part, decided, bar.advance)
 
 
 def enters_best(run: Training, entry: Best) -> bool:
@@ -351,7 +360,8 @@ def save_last(run: Training) -> None:
     if run.stepper.ranks.is_first:
         require_newest(run)
     for name, one in run.unsaved.items():
-        keep_predictions(run.run_dir, name, one, run.task, run.stepper.ranks, step=run.state.best[0].step)
+        task = task_of(run.task, one.part.member)
+        keep_predictions(run.run_dir, name, one, task, run.stepper.ranks, step=run.state.best[0].step)
         one.spool.close()
     run.unsaved = {}
     tensors = run.stepper.saved.gather()

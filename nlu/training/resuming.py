@@ -14,6 +14,7 @@ from torch import nn
 from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
 from nlu.config.words import counted
+from nlu.data.mixture import MixedStore
 from nlu.data.opening import Store
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.runs.checkpoint import OrderKey, damaged, read_order, source_of
@@ -28,15 +29,22 @@ def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> O
     """Return everything that determines the order of examples and the best evaluations; stored with the state."""
     trainer = config.trainer
     return {
-        "train": store.digests["train"],
+        **trained_on(config, store),
         # The best evaluations in the state are of these sets, ranked by the metric of the first one.
-        "evaluated": [[name, digest] for name, digest in store.digests.items() if name not in ("train", "test")],
-        "store": store.folder.name, "train_examples": len(store.sets["train"]), "seed": config.seed,
-        "folds": config.folds.count, "fold": config.fold,
+        "evaluated": [[name, store.digests[name]] for name in store.of_role("dev")],
+        "store": store.folder.name, "train_examples": sum(map(len, store.of_role("train").values())),
+        "seed": config.seed, "folds": config.folds.count, "fold": config.fold,
         "batch_size": trainer.batch_size, "accumulation": trainer.accumulation,
         "bucket_batches": trainer.bucket_batches, "world_size": ranks.world_size,
         "machine": machine_as_recorded(ranks) | versions_of(model),
     }  # fmt: skip
+
+
+def trained_on(config: Run, store: Store) -> dict[str, Any]:
+    """Return what identifies the training rows and, of a mixture, how often each set is taken."""
+    if not isinstance(store, MixedStore):
+        return {"train": store.digests["train"]}
+    return {"train": [[name, store.digests[name]] for name in store.of_role("train")], "alpha": config.data["alpha"]}
 
 
 @dataclass(frozen=True)

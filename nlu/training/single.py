@@ -167,11 +167,14 @@ def _warnings(run: Training) -> Iterator[str]:
     """Yield warnings for the user before the first step."""
     if slow := run.stepper.precision.warning(run.stepper.ranks.device):
         yield slow
-    wanted, there = run.trainer.batch_size * run.trainer.accumulation, len(run.train_set)
-    if wanted > there:
+    wanted = run.trainer.batch_size * run.trainer.accumulation
+    for part in run.store.of_role("train").values():
+        if wanted <= (there := len(part)):
+            continue
+        of_set = f" of {part.member}" if part.member else ""
         yield (
             f"a step asks for {wanted:,} examples (trainer.batch_size * trainer.accumulation), but there are "
-            f"{there:,}, so every step takes all of them; set trainer.batch_size lower"
+            f"{there:,}{of_set}, so every step takes all of them; set trainer.batch_size lower"
         )
     # A user's own schedule may not have a warm-up of this kind.
     warmup = run.scheduler.warmup if isinstance(run.scheduler, OneCycle | Constant) else 0

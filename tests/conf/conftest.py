@@ -100,7 +100,16 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return Composer()
 
 
+OF_SEVERAL = ("data/mixture", "task/composite")
+"""These are chosen together, for several sets: test_mixture.py."""
+
+
 @pytest.fixture
 def choices() -> Callable[[str], list[str]]:
-    """Return a function that lists the choices of a group."""
-    return lambda group: sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    """Return a function that lists the choices of a group, less those that are for several sets."""
+
+    def of_group(group: str) -> list[str]:
+        names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+        return [name for name in names if f"{group}/{name}" not in OF_SEVERAL]
+
+    return of_group

@@ -87,6 +87,8 @@ def made_small(command: str, folder: Path) -> list[str]:
     elif "model.pretrained" not in chosen or chosen["model.pretrained"] == "null":
         added += [f"model.{size}" for size in SIZES["textcnn" if model == "textcnn" else "bert"]]
     added += [] if {"data", "experiment"} & set(chosen) else REVIEWS
+    # Weights would bring the vocabulary that several sets share.
+    added += ["tokenizer.vocab=vocab.txt"] if chosen.get("data") == "mixture" else []
     added += ["hydra.sweeper.n_trials=2"] if "hyperband" in command else []
     return [module, *given, *added]
 

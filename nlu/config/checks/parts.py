@@ -6,14 +6,13 @@ from typing import Any
 
 from nlu.config.choices import choice_of, targets_of
 from nlu.config.defaults import defaults_of
+from nlu.config.members import DEFAULT_LOSS
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
 
 AUTO_HEAD = "nlu.models.heads.auto.Auto"
 CRF_HEAD = "nlu.models.heads.crf.CrfHead"
 SIDES_HEAD = "nlu.models.heads.pairs.SidesHead"
-DEFAULT_LOSS = "nlu.losses.cross_entropy.CrossEntropy"
-"""of the task that a CRF is for"""
 
 
 def part_problems(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:

@@ -12,11 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nlu.config.checks.mixture import mixture_problems
 from nlu.config.checks.parts import part_problems
 from nlu.config.choices import choice_of
 from nlu.config.defaults import DEFAULT_TARGETS
 from nlu.config.elsewhere import metrics_elsewhere
 from nlu.config.layouts import ROLES, known_roles, layouts_of, missing_roles
+from nlu.config.members import is_composite, is_mixture
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
@@ -64,6 +66,9 @@ def content_of(folder: Path) -> str:
 
 def cross_problems(config: dict[str, Any]) -> list[str]:
     """Return every broken rule between groups, as key, value, rule and remedy."""
+    if is_mixture(config) or is_composite(config):
+        # What several sets have in common is said once.
+        return list(dict.fromkeys(mixture_problems(config, cross_problems)))
     task = read_constants(config["task"]["_target_"])
     found = [
         *credential_problems(config),

@@ -1,0 +1,113 @@
+"""Rules of a configuration with several training sets, beside those that hold for each set by itself."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from nlu.config.choices import choice_of
+from nlu.config.defaults import defaults_of, with_defaults
+from nlu.config.members import (
+    DEFAULT_LOSS,
+    PARTS_OF_TASK,
+    is_composite,
+    is_mixture,
+    keys_of,
+    member_of,
+    names_of,
+    own_loss_of,
+)
+from nlu.config.nearest import hint
+from nlu.config.schema import PARTS
+from nlu.config.schemas import RUN
+from nlu.config.signature import read_constants
+from nlu.config.targets import TARGET
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+MEAN = "mean"
+
+
+def mixture_problems(config: dict[str, Any], of_one_set: Callable[[dict[str, Any]], list[str]]) -> Iterator[str]:
+    """Yield each broken rule, as key, value, rule and remedy; `of_one_set` finds those of a set with its task."""
+    if not (is_mixture(config) and is_composite(config)):
+        yield (
+            "task is composite, but data is no mixture; set data=mixture, or the task of these rows"
+            if is_composite(config)
+            else "data is mixture, but task is not composite; set task=composite, which has a task for each set"
+        )
+        return
+    names = names_of(config)
+    own = list(_names(config, names))
+    yield from own
+    yield from _groups(config)
+    yield from _loss(config, names)
+    yield from _major_metric(config, names)
+    for name in names if not own else ():
+        yield from (keys_of(name, text) for text in of_one_set(with_defaults(member_of(config, name), RUN)))
+
+
+def _names(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
+    if not names:
+        yield "data.sets is {}, which names no set; add one with +data@data.sets.NAME=CHOICE"
+    for name in names:
+        if NAME.fullmatch(name) is None:
+            yield (
+                f"data.sets.{name}: {name} is no name of a set; give it letters, digits and underscores, a letter first"
+            )
+    task = config["task"]
+    tasks = task["tasks"] if isinstance(task["tasks"], Mapping) else {}
+    for name in names:
+        if name not in tasks:
+            yield f"task.tasks has no {name}, a set of data.sets; add it with +task@task.tasks.{name}=CHOICE"
+    for key in (*PARTS_OF_TASK.values(), "weights"):
+        for name in task[key] or {} if isinstance(task[key], Mapping) else ():
+            if name not in names:
+                yield f"task.{key}.{name}: data.sets has no {name}; {hint(name, names)}; set one of these"
+
+
+def _groups(config: Mapping[str, Any]) -> Iterator[str]:
+    if config["folds"]["count"] is not None:
+        yield f"folds.count is {config['folds']['count']}, but a mixture cannot be divided into folds; set folds=none"
+    if config["folds"]["group_by"] is not None:
+        yield f"folds.group_by is {config['folds']['group_by']}, but rows of a mixture have no groups; leave it out"
+    if config["tokenizer"].get("vocab") is None and config["model"].get("pretrained") is None:
+        yield (
+            "tokenizer.vocab is null and model.pretrained too, but the sets of a mixture share a vocabulary, which is "
+            "not built from their rows; set tokenizer.vocab to a vocab.txt"
+        )
+    for name, node in config["data"]["sets"].items() if names_of(config) else ():
+        for key in PARTS:
+            if isinstance(node, Mapping) and node.get(key) is not None:
+                yield f"data.sets.{name}.{key} is {node[key]}, but a mixture is prepared as a whole; leave it out"
+
+
+def _loss(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
+    """Yield what was chosen in vain: each task has a loss of its own, and choosing a task may set the run's."""
+    loss = config["loss"]
+    tasks = [node for name in names if isinstance(node := (config["task"]["tasks"] or {}).get(name), Mapping)]
+    remedy = "leave it out, and set task.losses.NAME to the loss of a task that is to have another than its own"
+    if loss.get(TARGET) not in (DEFAULT_LOSS, *map(own_loss_of, tasks)):
+        what = choice_of("loss", str(loss.get(TARGET)))
+        yield f"loss is {what}, but with task=composite each task has its own; {remedy}"
+        return
+    usual = defaults_of(loss.get(TARGET))
+    for key, value in loss.items():
+        if key in usual and value != usual[key]:
+            yield f"loss.{key} is {value}, but with task=composite each task has a loss of its own; {remedy}"
+
+
+def _major_metric(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
+    metric = config["trainer"]["major_metric"]
+    if metric in (None, MEAN):
+        return
+    known = [
+        f"{name}/{each}"
+        for name in names
+        if isinstance(node := (config["task"]["tasks"] or {}).get(name), Mapping)
+        for constants in [read_constants(node[TARGET])]
+        for each in (*constants.get("metrics", ()), *constants.get("binary_metrics", ()))
+    ]
+    if known and metric not in known:
+        yield (
+            f"trainer.major_metric is {metric}, but of several tasks it is {MEAN} or NAME/METRIC; "
+            f"{hint(metric, [MEAN, *known])}; set it to one of these, or null for the mean of their own metrics"
+        )

@@ -1,0 +1,94 @@
+"""data=mixture and task=composite: what they are composed of, and what is checked of each set."""
+
+import ast
+
+import pytest
+
+from nlu.config.members import own_loss_of
+from nlu.config.signature import read_signature
+from nlu.data.dataset import Files
+from tests.conf.test_choices import FITTING, READERS
+
+BOTH = ("task=composite", "data=mixture")
+ONE = ("+data@data.sets.one=afqmc", "+task@task.tasks.one=match")
+OTHER = ("+data@data.sets.other=cluener", "+task@task.tasks.other=tag")
+
+
+def test_they_list_exactly_the_keys_of_their_targets_with_their_defaults(composer):
+    config = composer.plain(*BOTH)
+    for group, of_user in (("task", "tasks"), ("data", "sets")):
+        node = config[group]
+        parameters = read_signature(node["_target_"]).parameters
+        assert set(node) - {"_target_"} == set(parameters)
+        for key, parameter in parameters.items():
+            if key != of_user:
+                assert node[key] == ast.literal_eval(parameter.default)
+
+
+def test_the_named_data_sets_and_tasks_can_be_several_of_one_run(composer):
+    config = composer.plain(*BOTH, *ONE, *OTHER, "+head@task.heads.other=crf")
+    assert config["task"]["_target_"] == "nlu.tasks.composite.Composite"
+    assert config["data"]["sets"]["one"]["_target_"] == f"{Files.__module__}.{Files.__qualname__}"
+    assert config["task"]["heads"]["other"]["transitions_lr"] == 0.01
+    assert composer.problems_of(config) == []
+
+
+@pytest.mark.parametrize("task", FITTING)
+def test_every_task_with_a_loss_of_its_own_can_be_one_of_several(composer, task):
+    for loss in ("cross_entropy", *(loss for loss in READERS if task in READERS[loss])):
+        config = composer.plain(
+            *BOTH, *ONE, f"+data@data.sets.new={FITTING[task][0]}", f"+task@task.tasks.new={task}",
+            f"+loss@task.losses.new={loss}",
+        )  # fmt: skip
+        found = composer.problems_of(config)
+        assert bool(found) == (task not in READERS[loss]), f"task={task} loss={loss}: {found}"
+        assert all(text.startswith("task.losses.new is ") for text in found)
+
+
+@pytest.mark.parametrize("method", ["plain", "rdrop", "fgm", "freelb"])
+def test_every_method_goes_with_several_sets(composer, method):
+    assert composer.problems_of(composer.plain(*BOTH, *ONE, *OTHER, f"method={method}")) == []
+
+
+def test_a_set_without_a_target_is_rows_in_files(composer):
+    config = composer.plain(*BOTH, *ONE)
+    config["data"]["sets"]["mine"] = {"train": "my.csv", "fields": {"text": "review", "label": "stars"}}
+    config["task"]["tasks"]["mine"] = {"_target_": "nlu.tasks.classify.Classify"}
+    assert composer.problems_of(config) == []
+    config["data"]["sets"]["mine"]["max_length"] = 64
+    (problem,) = composer.problems_of(config)
+    assert problem.startswith("data.sets.mine.max_length: there is no such key")
+
+
+def test_a_task_has_its_own_loss_as_its_choice_sets_it_for_a_run_of_one(composer):
+    for task in FITTING:
+        node = composer.plain(f"task={task}")
+        assert own_loss_of(node["task"]) == node["loss"]["_target_"], task
+
+
+PROBLEMS = {
+    "no set": (BOTH, ["data.sets is not set", "task.tasks is not set"]),
+    "only the data": (("data=mixture", *ONE[:1]), ["data is mixture, but task is not composite"]),
+    "only the task": (("task=composite", *ONE[1:]), ["task is composite, but data is no mixture"]),
+    "a name with a hyphen": (
+        (*BOTH, "+data@data.sets.a-b=afqmc", "+task@task.tasks.a-b=match"), ["data.sets.a-b: a-b is no name of a set"],
+    ),
+    "a head that does not fit": (
+        (*BOTH, *ONE, "+head@task.heads.one=crf"), ["task.heads.one is crf, but task.tasks.one=match takes linear"],
+    ),
+    "said once": ((*BOTH, *ONE, *OTHER, "trainer.devices=64"), ["trainer.batch_size is 32 over all devices"]),
+    "too long": ((*BOTH, *ONE, "data.sets.one.max_len=600", "model=bert_tiny", "tokenizer.vocab=vocab.txt"),
+                 ["data.sets.one.max_len is 600, but the model has 512 positions"]),
+    "a loss for all": ((*BOTH, *ONE, *OTHER, "loss=focal"), ["loss is focal, but with task=composite each"]),
+    "a loss with options": ((*BOTH, *ONE, *OTHER, "loss.label_smoothing=0.1"), ["loss.label_smoothing is 0.1, but"]),
+    "parts": ((*BOTH, *ONE, "data.sets.one.parts=2"), ["data.sets.one.parts is 2, but a mixture is prepared as"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_does_not_fit_is_said_by_the_key_of_the_set(composer, name):
+    overrides, expected = PROBLEMS[name]
+    found = composer.problems_of(composer.plain(*overrides))
+    assert len(found) == len(expected), found
+    for text, beginning in zip(sorted(found), sorted(expected), strict=True):
+        assert text.startswith(beginning)

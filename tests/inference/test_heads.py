@@ -1,0 +1,144 @@
+"""A head of a run over several sets is used like a run of its own: predicted, scored, exported, loaded, served."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nlu
+from nlu.config.errors import UserError
+from nlu.config.inference import Serve
+from nlu.diagnosis.examination import of_run
+from nlu.inference.locate import locate
+from nlu.inference.trained import load_trained
+from nlu.runs.predictions import predictions_of
+from nlu.serving.served import Newest
+from tests.inference.runs import STEPS, evaluate, export, kept, predict
+from tests.training.in_process import TINY, sets, tensors, train
+from tests.training.kinds import read
+from tests.training.mixtures import CLASSES, PAIRS, SIZES, TAGS, mixture
+from tests.training.runs import result
+
+MEMBERS = {"first": CLASSES, "second": TAGS, "third": PAIRS}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three heads."""
+    folder = tmp_path_factory.mktemp("heads")
+    train(*mixture(folder, MEMBERS, *STEPS, "trainer.save_interval=1st"), f"hydra.run.dir={folder}/run")
+    return folder / "run"
+
+
+def said(record: dict[str, Any]) -> Any:
+    if "spans" in record:
+        tokens = record["tokens"]
+        return [
+            {"type": kind, "first": first, "last": last, "text": " ".join(tokens[first : last + 1])}
+            for first, last, kind in record["spans"]
+        ]
+    return record.get("prediction", record.get("similarity"))
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_rows_get_the_bits_that_the_run_gave_them_when_it_was_scored(name: str, run: Path, tmp_path: Path) -> None:
+    rows = run.parent / name / "dev.jsonl"
+    predict(f"run={run}", f"head_name={name}", f"input={rows}", f"output={tmp_path}/out.jsonl")
+    own = kept(run, f"dev-{name}")
+    assert [one["prediction"] for one in read(tmp_path / "out.jsonl")] == [said(one) for one in own]
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_the_scores_of_its_own_sets_are_equal_to_the_bit(name: str, run: Path, tmp_path: Path) -> None:
+    evaluate(f"run={run}", f"head_name={name}", "compare=true", "resamples=0", f"out={tmp_path}/out")
+    compared = result(tmp_path / "out")["compare"]
+    assert compared["equal"] and compared["sets"] == (["dev"] if name == "first" else ["dev", "test"])
+    recorded = result(run)["metrics"][f"dev-{name}"]
+    found = result(tmp_path / "out")["metrics"]["dev"]
+    assert {metric: found[metric] for metric in recorded} == recorded
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_so_are_those_of_the_same_rows_given_anew(name: str, run: Path, tmp_path: Path) -> None:
+    rows = run.parent / name / "dev.jsonl"
+    evaluate(f"run={run}", f"head_name={name}", f"data.test={rows}", "resamples=0", f"out={tmp_path}/out")
+    recorded = result(run)["metrics"][f"dev-{name}"]
+    found = result(tmp_path / "out")["metrics"]["test"]
+    assert {metric: found[metric] for metric in recorded} == recorded
+
+
+def test_a_program_loads_a_head_by_its_name(run: Path) -> None:
+    loaded = nlu.load(run, head_name="first", device="cpu")
+    own = list(predictions_of(run, "dev-first"))
+    assert loaded.labels == ["bad", "good"]
+    found = loaded.predict([record["text"] for record in own])
+    assert [one["prediction"] for one in found] == [record["prediction"] for record in own]
+    vectors = [nlu.load(run, head_name=name, device="cpu").encode(["a b c"]) for name in ("first", "third")]
+    # The encoder is one and the same.
+    assert np.array_equal(*vectors)
+
+
+def test_the_last_weights_may_be_used_as_well(run: Path) -> None:
+    trained = load_trained(locate(str(run), "last").of_head("second"))
+    weight = trained.model.state_dict()["head.linear.weight"].numpy()
+    assert np.array_equal(weight.astype(np.float64), tensors(run, "last/average")["head.second.linear.weight"])
+
+
+def test_a_head_is_exported(run: Path, tmp_path: Path) -> None:
+    export(f"run={run}", "head_name=first", "format=huggingface", f"out={tmp_path}/out")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["id2label"] == {"0": "bad", "1": "good"}
+
+
+def test_a_head_is_served(run: Path) -> None:
+    served = Newest(Serve(run=str(run), head_name="second", device="cpu")).served
+    assert served.trained.layout.name == "units"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ((), "head_name is null, but {run} has several heads; set head_name to one of first, second, third"),
+        (("head_name=fourth",), "head_name is fourth, but {run} has several heads; set head_name to one of first, "),
+    ],
+)
+def test_a_head_must_be_named_and_be_there(
+    more: tuple[str, ...], expected: str, run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = run.parent / "first" / "dev.jsonl"
+    predict(f"run={run}", f"input={rows}", f"output={tmp_path}/out.jsonl", *more, status=2)
+    assert expected.format(run=run) in capsys.readouterr().err
+    evaluate(f"run={run}", f"data.test={rows}", *more, status=2)
+    assert expected.format(run=run) in capsys.readouterr().err
+    with pytest.raises(UserError, match="several heads"):
+        nlu.load(run)
+
+
+def test_a_run_with_one_head_takes_no_name(tmp_path: Path) -> None:
+    train(*TINY, *sets(tmp_path), "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
+    with pytest.raises(UserError, match="has one head only; leave out head_name"):
+        nlu.load(tmp_path / "run", head_name="first")
+
+
+def test_its_encoder_begins_another_run(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = run.parent / "first"
+    train(
+        *SIZES, "data=files", f"data.train={rows}/train.jsonl", f"data.dev={rows}/dev.jsonl",
+        "data.max_len=32", f"model.pretrained={run}/best", "trainer.device=cpu", "trainer.max_duration=1st",
+        "optimizer.lr=1e-30", "optimizer.weight_decay=0", "trainer.batch_size=8", f"hydra.run.dir={tmp_path}/run",
+    )  # fmt: skip
+    found, began = tensors(tmp_path / "run", "last/model"), tensors(run, "best-1/model")
+    assert all(np.allclose(found[name], began[name], atol=1e-20) for name in found if name.startswith("backbone."))
+    assert "head.linear.weight" in found
+
+
+def test_the_doctor_finds_nothing_wrong_and_tries_each_head(run: Path) -> None:
+    sections = of_run(str(run))
+    checks = [check for section in sections for check in section.checks]
+    assert [check for check in checks if check.mark == "broken"] == []
+    again = [check.says for section in sections if section.title == "predicted again" for check in section.checks]
+    assert [text.split(":")[0] for text in again[::2]] == [f"11 rows of dev-{name}" for name in MEMBERS]
+    (rows,) = [check.says for check in checks if check.name == "rows"]
+    assert rows.startswith("the same, with the same tokens and labels")

@@ -1,0 +1,308 @@
+"""Runs over several sets, each with a task and a head of its own: what a step is, what is scored, and continuing."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from nlu.config.errors import UserError
+from nlu.runs.predictions import kept_sets, predictions_of
+from nlu.runs.records import read_rows
+from nlu.training.loop import Training
+from tests.training.in_process import (
+    NO_DROPOUT,
+    STANDING_STILL,
+    composed,
+    killed_in_backward,
+    scores,
+    start,
+    tensors,
+    train,
+)
+from tests.training.mixtures import CLASSES, NUMBERS, PAIRS, TAGS, TAGS_OF_CRF, alone, mixture
+from tests.training.runs import result
+from tests.training.test_kinds_in_processes import run_in_two
+from tests.training.test_kinds_killed import outcome, step_of
+
+MEMBERS = {"first": CLASSES, "second": TAGS, "third": PAIRS}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run over three sets, in `run`."""
+    folder = tmp_path_factory.mktemp("mixture")
+    train(
+        *mixture(folder, MEMBERS, "trainer.max_duration=2ep", "trainer.eval_interval=3st", "trainer.keep_best=2"),
+        f"hydra.run.dir={folder}/run",
+    )
+    return folder
+
+
+def test_one_run_trains_all_sets_and_scores_each_by_its_own_task(whole: Path) -> None:
+    run_dir, rows = whole / "run", read_rows(whole / "run" / "valid.tsv")
+    by_set: dict[Any, set[Any]] = {}
+    for row in rows:
+        by_set.setdefault(row["set"], set()).add(row["metric"])
+    assert list(by_set) == ["dev", "dev-first", "dev-second", "dev-third"]
+    assert by_set["dev"] == {"mean"}
+    assert {"accuracy", "f1", "auc"} <= by_set["dev-first"]
+    assert "span_f1" in by_set["dev-second"] and "accuracy" not in by_set["dev-second"]
+    assert "threshold" in by_set["dev-third"]
+    assert kept_sets(run_dir) == ["dev-first", "dev-second", "dev-third", "test-second", "test-third"]
+    kinds = {name: predictions_of(run_dir, name).header["kind"].rpartition(".")[2] for name in kept_sets(run_dir)}
+    assert kinds == {
+        "dev-first": "ClassKind", "dev-second": "SpanKind", "dev-third": "ClassBySimilarityKind",
+        "test-second": "SpanKind", "test-third": "ClassBySimilarityKind",
+    }  # fmt: skip
+    found = result(run_dir)["metrics"]
+    assert {"test-second", "test-third"} < found.keys()
+    # The test set is scored at the threshold of the dev set of the same head.
+    assert found["test-third"]["threshold"] == found["dev-third"]["threshold"]
+
+
+def test_the_best_evaluation_is_that_of_the_highest_mean_of_the_tasks_own_metrics(whole: Path) -> None:
+    run_dir = whole / "run"
+    own = {"dev-first": "accuracy", "dev-second": "span_f1", "dev-third": "accuracy"}
+    by_set = [scores(run_dir, name, metric) for name, metric in own.items()]
+    means = {step: sum(values[step] for values in by_set) / 3 for step in by_set[0]}
+    assert scores(run_dir, "dev", "mean") == pytest.approx(means, rel=1e-15)
+    best = result(run_dir)["best"]
+    assert (best["set"], best["metric"], best["value"]) == ("dev", "mean", max(scores(run_dir, "dev", "mean").values()))
+
+
+def test_an_epoch_sees_every_example_of_every_set_once(whole: Path) -> None:
+    rows = read_rows(whole / "run" / "train.tsv")
+    assert rows[-1]["examples"] == 2 * (27 + 13 + 21)
+    assert rows[-1]["epoch"] == 2
+    assert len(rows) == result(whole / "run")["steps"] == 2 * (4 + 2 + 3)
+
+
+def test_the_parameters_of_a_head_are_called_after_it_and_the_encoder_is_shared(whole: Path) -> None:
+    found = tensors(whole / "run", "last/model")
+    heads = {name.split(".")[1] for name in found if name.startswith("head.")}
+    # Cosines need no head of their own.
+    assert heads == {"first", "second"}
+    assert {name.partition(".")[0] for name in found} == {"backbone", "head"}
+    assert found["head.first.linear.weight"].shape == (2, 8)
+    assert found["head.second.linear.weight"].shape == (5, 8)
+
+
+def test_a_row_of_the_table_has_the_loss_of_the_set_that_its_step_was_taken_from(whole: Path) -> None:
+    rows = read_rows(whole / "run" / "train.tsv")
+    for row in rows:
+        (own,) = [value for name in MEMBERS if (value := row[f"loss_{name}"]) not in (None, "")]
+        assert own == pytest.approx(row["loss"], rel=1e-12)
+
+
+def test_a_row_over_several_steps_has_the_mean_of_their_losses(whole: Path, tmp_path: Path) -> None:
+    single = read_rows(whole / "run" / "train.tsv")[:6]
+    train(
+        *mixture(tmp_path, MEMBERS, "trainer.max_duration=6st", "trainer.eval_interval=0", "trainer.log_interval=3st"),
+        f"hydra.run.dir={tmp_path}/run",
+    )
+    found = [row["loss"] for row in read_rows(tmp_path / "run" / "train.tsv")]
+    wanted = [np.mean([row["loss"] for row in single[start : start + 3]]) for start in (0, 3)]
+    assert found == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("member", [CLASSES, TAGS_OF_CRF, PAIRS, NUMBERS])
+def test_a_mixture_of_one_set_is_the_plain_run_to_the_bit(member: Any, tmp_path: Path) -> None:
+    options = ("trainer.max_duration=2ep", "trainer.eval_interval=3st", "trainer.accumulation=2")
+    train(*mixture(tmp_path, {"only": member}, *options), f"hydra.run.dir={tmp_path}/mixed")
+    train(*alone(tmp_path, "only", member, *options), f"hydra.run.dir={tmp_path}/plain")
+    for file in ("last/model", "last/average", "best-1/model"):
+        mixed, plain = (
+            load_file(tmp_path / name / "checkpoints" / f"{file}.safetensors") for name in ("mixed", "plain")
+        )
+        mixed = {name.replace("head.only.", "head."): value for name, value in mixed.items()}
+        assert mixed.keys() == plain.keys()
+        assert all(np.array_equal(mixed[name], plain[name]) for name in plain)
+    metrics = result(tmp_path / "mixed")["metrics"]
+    plain_metrics = result(tmp_path / "plain")["metrics"]
+    assert {name: metrics[f"{name}-only"] for name in plain_metrics} == plain_metrics
+    for name in plain_metrics:
+        records = [
+            list(predictions_of(tmp_path / run, own)) for run, own in (("mixed", f"{name}-only"), ("plain", name))
+        ]
+        assert records[0] == records[1]
+
+
+def gradients_of(run: Training, step: int) -> dict[str, torch.Tensor]:
+    """Return the gradients of a step, before any update."""
+    stepper = run.stepper
+    part, batches = run.train_set(step), run.rank_batches(step)
+    counts, _ = stepper._count(stepper._shares(part, batches, 0), False)
+    stepper.model.train()
+    stepper.run(part, batches, {name: stepper.weights[name] / max(1, count) for name, count in counts.items()}, 1)
+    return {name: one.grad.clone() for name, one in stepper.model.named_parameters() if one.grad is not None}
+
+
+def built(*overrides: str, folder: Path) -> Training:
+    """Return the parts of a run that was not begun."""
+    found: list[Training] = []
+
+    def keep(run: Training) -> bool:
+        found.append(run)
+        raise KeyboardInterrupt
+
+    with mock.patch("nlu.training.single.train", keep), pytest.raises(KeyboardInterrupt):
+        start(composed(*overrides), folder)
+    return found[0]
+
+
+def test_the_gradient_of_a_step_is_that_of_its_set_alone(tmp_path: Path) -> None:
+    options = (*NO_DROPOUT, "trainer.bucket_batches=1", "trainer.accumulation=2", "trainer.batch_size=4")
+    mixed = built(*mixture(tmp_path, MEMBERS, *options), folder=tmp_path / "mixed")
+    start_weights = {name: value.clone() for name, value in mixed.stepper.model.state_dict().items()}
+    for name, member in MEMBERS.items():
+        own = built(*alone(tmp_path, name, member, *options), folder=tmp_path / f"alone-{name}")
+        renamed = {
+            key.replace(f"head.{name}.", "head."): value
+            for key, value in start_weights.items()
+            if key.startswith(("backbone.", f"head.{name}."))
+        }
+        own.stepper.model.load_state_dict(renamed)
+        first = next(step for step in range(20) if mixed.order.member_of(step) == name)
+        assert [batch.tolist() for batch in mixed.rank_batches(first)] == [
+            batch.tolist() for batch in own.rank_batches(0)
+        ]
+        found, wanted = gradients_of(mixed, first), gradients_of(own, 0)
+        found = {key.replace(f"head.{name}.", "head."): value for key, value in found.items()}
+        assert found.keys() == wanted.keys()
+        for key in wanted:
+            torch.testing.assert_close(found[key], wanted[key], rtol=1e-6, atol=1e-9)
+
+
+def test_the_weight_of_a_task_multiplies_the_loss_of_its_steps_only(tmp_path: Path) -> None:
+    options = (*STANDING_STILL, "trainer.max_duration=6st", "trainer.eval_interval=0", "trainer.clip_norm=0")
+    for name, more in (("plain", ()), ("weighted", ("task.weights={second: 3}",))):
+        train(*mixture(tmp_path, MEMBERS, *options, *more), f"hydra.run.dir={tmp_path}/{name}")
+    rows = [read_rows(tmp_path / name / "train.tsv") for name in ("plain", "weighted")]
+    assert {row["loss_second"] in (None, "") for row in rows[0]} == {True, False}
+    for plain, weighted in zip(*rows, strict=True):
+        factor = 1 if plain["loss_second"] in (None, "") else 3
+        assert weighted["loss"] == pytest.approx(factor * plain["loss"], rel=1e-6)
+        assert weighted["gnorm"] == pytest.approx(factor * plain["gnorm"], rel=1e-5)
+        assert [weighted[f"loss_{name}"] for name in MEMBERS] == [plain[f"loss_{name}"] for name in MEMBERS]
+
+
+@pytest.mark.parametrize(("alpha", "shares"), [(0, (6, 6, 6)), (1, (10, 5, 3))])
+def test_alpha_decides_how_many_steps_each_set_has(alpha: int, shares: tuple[int, ...], tmp_path: Path) -> None:
+    members = {
+        name: replace(CLASSES, train_rows=8 * steps, dev_rows=3) for name, steps in (("a", 10), ("b", 5), ("c", 3))
+    }
+    train(
+        *mixture(tmp_path, members, f"data.alpha={alpha}", "trainer.max_duration=1ep", "trainer.eval_interval=0"),
+        f"hydra.run.dir={tmp_path}/run",
+    )
+    rows = read_rows(tmp_path / "run" / "train.tsv")
+    assert tuple(sum(row[f"loss_{name}"] not in (None, "") for row in rows) for name in members) == shares
+
+
+METHODS = {"plain": 1, "rdrop": 1, "fgm": 2}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_killed_run_continues_to_the_same_bytes(method: str, tmp_path: Path) -> None:
+    options = (
+        f"method={method}", "trainer.batch_size=4", "trainer.accumulation=2", "trainer.max_duration=5st",
+        "trainer.eval_interval=2st", "trainer.save_interval=1st", "trainer.log_interval=3st", "trainer.keep_best=2",
+        "resume=auto", "data.alpha=0.5",
+    )  # fmt: skip
+    config = composed(*mixture(tmp_path, MEMBERS, *options))
+    start(config, tmp_path / "whole")
+    for killed_in in range(1, 6):
+        passes_before = 0 if killed_in == 1 else 2 * METHODS[method]
+        with killed_in_backward(passes_before + 1 + killed_in % 2):
+            start(config, tmp_path / "run")
+        if killed_in > 1:
+            assert step_of(tmp_path / "run") == killed_in - 1
+    start(config, tmp_path / "run")
+    found, expected = outcome(tmp_path / "run"), outcome(tmp_path / "whole")
+    assert found.keys() == expected.keys()
+    assert not [name for name in expected if found[name] != expected[name]]
+
+
+def test_another_alpha_or_other_rows_of_any_set_cannot_continue_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = mixture(tmp_path, MEMBERS, "trainer.max_duration=3st")
+    train(*options, f"hydra.run.dir={tmp_path}/run")
+    for change, said in (
+        ("data.alpha=0.5", "alpha: 1.0 there, 0.5 here"),
+        ("data.sets.second.max_rows=9", "the training rows, or what turns them into tokens and labels, are not those"),
+    ):
+        train(*options, change, f"resume={tmp_path}/run", f"hydra.run.dir={tmp_path}/other", status=2)
+        assert said in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run in one process, `alone`, and the same in two, `together`."""
+    folder = tmp_path_factory.mktemp("processes")
+    config = composed(
+        *NO_DROPOUT,
+        *mixture(
+            folder, MEMBERS, "trainer.batch_size=3", "trainer.accumulation=2", "trainer.max_duration=1ep",
+            "trainer.eval_interval=5st", "optimizer.eps=1e-3",
+        ),
+    )  # fmt: skip
+    start(config, folder / "alone")
+    run_in_two([(config, folder / "together")], folder)
+    return folder
+
+
+def test_two_processes_do_together_what_one_does(together: Path) -> None:
+    alone, both = (read_rows(together / name / "train.tsv") for name in ("alone", "together"))
+    assert len(alone) == len(both)
+    for one, two in zip(alone, both, strict=True):
+        assert one["examples"] == two["examples"]
+        assert one["loss"] == pytest.approx(two["loss"], rel=1e-4)
+        assert one["gnorm"] == pytest.approx(two["gnorm"], rel=1e-4, abs=1e-6)
+    weights = [tensors(together / name, "last/model") for name in ("alone", "together")]
+    for name, value in weights[0].items():
+        np.testing.assert_allclose(value, weights[1][name], rtol=1e-3, atol=1e-5)
+    assert kept_sets(together / "alone") == kept_sets(together / "together")
+
+
+def test_the_mean_may_be_replaced_by_a_metric_of_one_head(tmp_path: Path) -> None:
+    train(
+        *mixture(
+            tmp_path,
+            MEMBERS,
+            "trainer.major_metric=second/loss",
+            "trainer.max_duration=6st",
+            "trainer.eval_interval=2st",
+        ),
+        f"hydra.run.dir={tmp_path}/run",
+    )
+    best = result(tmp_path / "run")["best"]
+    assert (best["set"], best["metric"]) == ("dev-second", "loss")
+    assert best["value"] == min(scores(tmp_path / "run", "dev-second", "loss").values())
+
+
+PROBLEMS = {
+    "a task for every set": (("~task.tasks.second",), "task.tasks has no second, a set of data.sets"),
+    "folds": (("folds.count=3",), "folds.count is 3, but a mixture cannot be divided into folds"),
+    "vocabulary": (("tokenizer.vocab=null",), "the sets of a mixture share a vocabulary"),
+    "metric": (("trainer.major_metric=second/accuracy",), "trainer.major_metric is second/accuracy, but of several"),
+    "field of a set": (("data.sets.first.fields={txt: a}",), "data.sets.first.fields.txt: there is no such field"),
+    "file of a set": (("data.sets.first.train=nowhere.csv",), "data.sets.first.train is 'nowhere.csv', which is no"),
+    "value of a set": (("data.sets.first.max_len=2",), "data.sets.first.max_len is 2 but must be an integer >= 8"),
+    "loss of a task": (("+loss@task.losses.first=mse",), "task.losses.first is mse, which reads"),
+    "name of a weight": (("task.weights={frist: 2}",), "task.weights.frist: data.sets has no frist"),
+    "one task": (("task=classify",), "data is mixture, but task is not composite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_what_does_not_fit_is_refused_by_the_key_of_its_set(problem: str, tmp_path: Path) -> None:
+    more, said = PROBLEMS[problem]
+    with pytest.raises(UserError) as refused:
+        composed(*mixture(tmp_path, MEMBERS, *more))
+    assert any(text.startswith(said) or said in text for text in refused.value.problems), refused.value.problems
