@@ -37,7 +37,8 @@ def main(composed: DictConfig) -> int:
         return run_while_time_lasts(partial(run, composed, run_dir), _lost_a_peer)
     from nlu.sweeps.channel import run_trial
 
-    return run_trial(OmegaConf.to_container(trial, resolve=True), run_dir, partial(run, composed, run_dir))  # type: ignore[arg-type]
+    mapping: Any = OmegaConf.to_container(trial, resolve=True)
+    return run_trial(mapping, run_dir, partial(run, composed, run_dir))
 
 
 def _lost_a_peer(error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nlu.config.errors import UserError
 from nlu.config.members import MIXTURE
@@ -150,7 +150,7 @@ def starts(run_dir: Path) -> Check:
     return Check("starts", f"{says} on the same machine, which give the bytes of an uninterrupted run")
 
 
-def computed_on(run_dir: Path, ranks: Ranks, dtype: str) -> Iterator[Check]:
+def computed_on(run_dir: Path, ranks: Ranks, dtype: Literal["float32", "bfloat16"]) -> Iterator[Check]:
     """Compare device, threads, kernels and number of processes, and check the precision."""
     last = run_dir / "checkpoints" / "last"
     if (last / "state.json").is_file():
@@ -183,7 +183,7 @@ def computed_on(run_dir: Path, ranks: Ranks, dtype: str) -> Iterator[Check]:
             "warning",
             "score it on the machine where it was trained",
         )
-    precision = Precision(dtype=dtype)  # type: ignore[arg-type]
+    precision = Precision(dtype=dtype)
     if warning := precision.warning(ranks.device):
         yield Check("precision", f"{dtype}; {warning}", "warning", "score it on a device that has them")
     else:

@@ -70,7 +70,7 @@ def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) 
             require_free(config.out, "out")
         with Progress(enabled=ranks.is_first) as progress:
             subject = _subject(config, located, named, ranks, progress)
-            require_classes(config.classes, subject.task)
+            require_classes(config.classes, next(iter(subject.sets.values())).target)
             with _folder(config.out, ranks) as folder:
                 found = _score_all(config, subject, folder, ranks, progress)
                 if not ranks.is_first:

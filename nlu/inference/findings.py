@@ -10,6 +10,7 @@ from nlu.config.errors import UserError
 from nlu.config.inference import Evaluate
 from nlu.config.nearest import hint
 from nlu.data.examples import Examples
+from nlu.data.targets import Target
 from nlu.display.progress import Progress
 from nlu.metrics.bootstrap import Blocks, CombinedScorer, Intervals, blocks_of, intervals_of_means
 from nlu.metrics.calibration import CalibrationScorer, CurveScorer
@@ -100,11 +101,10 @@ def _records(task: Task, part: Examples, scored: Scored) -> Iterator[tuple[int, 
         yield example, task.finished(record, scored.scores.metrics)
 
 
-def require_classes(classes: Sequence[str] | None, task: Task) -> None:
+def require_classes(classes: Sequence[str] | None, target: Target) -> None:
     """Raise UserError for chosen classes that the task does not have."""
     if not classes:
         return
-    target: Any = task.known  # type: ignore[attr-defined]
     if target.kind != "classes":
         raise UserError("classes is set, but examples of this task do not have one class each; leave out classes")
     if unknown := [name for name in classes if name not in target.names]:

@@ -161,7 +161,7 @@ class _Workers:
                     else:
                         reported[reports.pop(ready)] = report
                     continue
-                process = sentinels.pop(ready)  # type: ignore[arg-type]
+                process = sentinels.pop(ready)  # type: ignore[arg-type]  # multiprocessing types sentinels too widely
                 # The pipe of a sentinel closes a moment before the exit status is available.
                 process.join()
                 status = process.exitcode

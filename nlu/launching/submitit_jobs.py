@@ -142,7 +142,7 @@ def detach_jobs() -> None:
 
     silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     local.subprocess = _Subprocess(start_new_session=True, **silent)  # type: ignore[assignment]  # submitit has no hook
-    utils.subprocess = _Subprocess()  # type: ignore[assignment]
+    utils.subprocess = _Subprocess()  # type: ignore[assignment]  # as above
 
 
 def environment_of_new_job(environment: Mapping[str, str]) -> dict[str, str]:

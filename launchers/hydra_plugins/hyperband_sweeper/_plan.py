@@ -132,10 +132,10 @@ class SearchPlan:
 
     def _end_dry_run(self, configs: list[dict[str, Any]], tried: int) -> None:
         print(f"# Drawn for each trial: {', '.join(self.space.names)}")
-        print(f"# {counted(tried, 'combination')} of groups, valid at both ends of every interval and with every "
-              "choice.")  # fmt: skip
-        print("# Nothing was run or read: whether the storage answers and holds another search of this name, and the")
-        print("# pruner's rungs, which depend on the number of rows, show when the search begins.")
+        combinations = counted(tried, "combination")
+        print(f"# {combinations} of groups, valid at both ends of every interval and with every choice.")
+        print("# Nothing was run or read. The search itself will check whether the storage answers and has another")
+        print("# search of this name, and will compute the rungs of the pruner, which depend on the number of rows.")
         for warning in [*self.warnings, *resources.too_short(self.settings, configs, None)]:
             print(f"# warning: {warning}")
         raise SystemExit(0)
@@ -151,7 +151,8 @@ class SearchPlan:
                 found.append(
                     f"hydra.sweeper.{key} is {value!r} but must be {' or '.join(valid)}; {hint(str(value), valid)}"
                 )
-        subdir = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)["subdir"]  # type: ignore[index, call-overload]
+        sweep: Any = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)
+        subdir = sweep["subdir"]
         if "hydra:job.num" not in subdir and "hydra.job.num" not in subdir:
             found.append(
                 f"hydra.sweep.subdir is {subdir}, but the folder of a trial must be found by its number; leave it out"

@@ -22,7 +22,8 @@ OTHERWISE = "export it as onnx, torch_export or torchscript"
 
 def classifier_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels: dict[str, Any]) -> Any:
     """Return the model for texts. Raises UserError if no model of transformers computes the same."""
-    kind, outputs, width = backbone.inner.config.model_type, linear.out_features, linear.in_features  # type: ignore[union-attr]
+    inner: Any = backbone.inner
+    kind, outputs, width = inner.config.model_type, linear.out_features, linear.in_features
     if backbone.pooling != "first":
         raise UserError(
             f"format is {wanted}, but this run reads a text by a mean over tokens, for which transformers has no "
@@ -40,15 +41,15 @@ def classifier_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels:
         )
     from transformers import DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification
 
-    known = {key: value for key, value in backbone.inner.config.to_dict().items() if key not in NOT_SHARED}  # type: ignore[union-attr, operator]
-    inner, out = both_signs(linear)
+    known = {key: value for key, value in inner.config.to_dict().items() if key not in NOT_SHARED}
+    first, second = both_signs(linear)
     if kind == "distilbert":
-        model: Any = DistilBertForSequenceClassification(type(backbone.inner.config)(**known, **labels))  # type: ignore[arg-type, call-arg]
-        head = {"pre_classifier": inner, "classifier": out}
+        model: Any = DistilBertForSequenceClassification(type(inner.config)(**known, **labels))
+        head = {"pre_classifier": first, "classifier": second}
     else:
         embedding = known.pop("embedding_size", known["hidden_size"])
         model = ElectraForSequenceClassification(ElectraConfig(**known, embedding_size=embedding, **labels))
-        head = {"classifier.dense": inner, "classifier.out_proj": out}
+        head = {"classifier.dense": first, "classifier.out_proj": second}
     _load(model, backbone, head)
     return model.eval()
 
@@ -57,7 +58,8 @@ def tagger_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels: dic
     """Return the model for tokens. Raises UserError unless the tagger of the architecture is a linear layer."""
     from transformers import AutoModelForTokenClassification
 
-    config = type(backbone.inner.config).from_dict({**backbone.inner.config.to_dict(), **labels})  # type: ignore[union-attr, operator, attr-defined]
+    inner: Any = backbone.inner
+    config = type(inner.config).from_dict({**inner.config.to_dict(), **labels})
     try:
         model: Any = AutoModelForTokenClassification.from_config(config, dtype=torch.float32)
     except ValueError:
