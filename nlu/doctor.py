@@ -34,9 +34,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
-        "--outputs", type=Path, default=Path(DEFAULT_OUTPUTS), metavar="DIR",
+        "--outputs",
+        type=Path,
+        default=Path(DEFAULT_OUTPUTS),
+        metavar="DIR",
         help=f"where runs are written; default {DEFAULT_OUTPUTS}",
-    )  # fmt: skip
+    )
     given = parser.parse(arguments)
 
     import json

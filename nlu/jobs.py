@@ -31,23 +31,34 @@ def main(arguments: Sequence[str]) -> int:
         description="Jobs that a launcher handed to a queue (this machine's, Slurm's, PAI's), listed by their folder.",
     )
     parser.add_argument(
-        "folder", nargs="?", type=Path, metavar="DIR", help="a run, a grid, a search, or what holds such; default: all "
-        "jobs of this project that have not ended",
-    )  # fmt: skip
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="DIR",
+        help="a run, a grid, a search, or what holds such; default: all jobs of this project that have not ended",
+    )
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
-        "--cancel", nargs="*", type=_number_or_folder, metavar="NUMBER", help="cancel these jobs; without numbers all "
-        "of DIR that have not ended",
-    )  # fmt: skip
+        "--cancel",
+        nargs="*",
+        type=_number_or_folder,
+        metavar="NUMBER",
+        help="cancel these jobs; without numbers all of DIR that have not ended",
+    )
     action.add_argument("--log", type=at_least(0), metavar="NUMBER", help="print the end of a job's output")
     action.add_argument(
-        "--history", action="store_true", help="print a line for every job submitted, oldest first; with DIR for those "
-        "below it",
-    )  # fmt: skip
+        "--history",
+        action="store_true",
+        help="print a line for every job submitted, oldest first; with DIR for those below it",
+    )
     action.add_argument(
-        "--forget", nargs="*", type=_number_or_folder, metavar="NUMBER", help="take jobs whose submission was cut off "
+        "--forget",
+        nargs="*",
+        type=_number_or_folder,
+        metavar="NUMBER",
+        help="take jobs whose submission was cut off "
         "for not submitted; with numbers these, also such as were processes of a machine that is gone",
-    )  # fmt: skip
+    )
     parser.add_argument("--lines", type=at_least(1), default=40, metavar="N", help="lines of --log; default 40")
     given = parser.parse(arguments)
     for flag in ("cancel", "forget"):

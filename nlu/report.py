@@ -54,15 +54,19 @@ def table(arguments: Sequence[str]) -> int:
     )
     _add_folders(parser)
     parser.add_argument(
-        "--metric", action="append", default=[], metavar="[SET/]NAME",
+        "--metric",
+        action="append",
+        default=[],
+        metavar="[SET/]NAME",
         help="a metric, of the first evaluation set unless SET is given; the first one sorts; default: the metric "
         "that decided which checkpoint is best",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--join", metavar="FOLDER",
+        "--join",
+        metavar="FOLDER",
         help="write the joined predictions of folds there, a file for each configuration and seed; nothing is "
         "overwritten",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--follow", action="store_true", help="first follow the jobs that a launcher submitted there, to their end"
     )
@@ -170,17 +174,25 @@ def errors(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=at_least(0), metavar="N", help="of several seeds the one that is taken")
     parser.add_argument("--rows", type=at_least(0), default=20, metavar="N", help="rows shown of a kind; default 20")
     parser.add_argument(
-        "--by", action="append", choices=("class", "length", "unknown", "overlap"), default=[],
+        "--by",
+        action="append",
+        choices=("class", "length", "unknown", "overlap"),
+        default=[],
         help="a table to make, may be repeated; default: all",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--near", type=_share, default=0.7, metavar="SHARE",
+        "--near",
+        type=_share,
+        default=0.7,
+        metavar="SHARE",
         help="similarity of the trigrams of two texts from which on they are near, above 0, at most 1; default 0.7",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--rank-by", choices=("self-confidence", "normalized-margin"), default="self-confidence",
+        "--rank-by",
+        choices=("self-confidence", "normalized-margin"),
+        default="self-confidence",
         help="what suspected labels are ranked by; default self-confidence, the probability of the label",
-    )  # fmt: skip
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything, each suspected label too, as JSON")
     form.add_argument("--html", metavar="FILE", help="write a page instead, with whole texts")

@@ -46,9 +46,12 @@ def main(arguments: Sequence[str]) -> int:
         "--x", choices=("examples", "steps", "epochs", "time"), default="examples", help="the x axis; default examples"
     )
     parser.add_argument(
-        "--metric", action="append", default=[], metavar="[SET/]NAME",
+        "--metric",
+        action="append",
+        default=[],
+        metavar="[SET/]NAME",
         help="a metric to draw; default: the one that decided which checkpoint is best",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--format", action="append", choices=("png", "svg", "pdf"), default=[], help="of the figures; default png"
     )

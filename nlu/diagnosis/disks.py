@@ -66,9 +66,11 @@ def _disk(name: str, folder: Path, measured: dict[int, Speed]) -> Check:
         return Check(name, says, "broken", "free some space: python -m nlu.report clean outputs shows what can go")
     if not has_locks:
         return Check(
-            name, f"{says}; the file system does not support locks, so two processes may write to one run", "warning",
+            name,
+            f"{says}; the file system does not support locks, so two processes may write to one run",
+            "warning",
             "choose a folder on a disk of this machine, or mount it with locks",
-        )  # fmt: skip
+        )
     if free_bytes < LITTLE_BYTES:
         return Check(name, says, "warning", "free some space: python -m nlu.report clean outputs shows what can go")
     if speed and speed.write_mb_per_s < SLOW_MB_PER_S:

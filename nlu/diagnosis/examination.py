@@ -32,13 +32,14 @@ def of_machine(outputs: Path) -> list[Section]:
             ("memory", machine.memory, "look at /proc/meminfo"),
         ],
         "fast paths": [
-            ("processor", fast_paths.processor, INSTALL), ("CUDA", fast_paths.cuda, "look at nvidia-smi"),
+            ("processor", fast_paths.processor, INSTALL),
+            ("CUDA", fast_paths.cuda, "look at nvidia-smi"),
             ("apex", software.apex, "pip uninstall apex"),
         ],
         "ranks": [("ranks", collective.collectives, "trainer.devices=1")],
         "disks": [("disks", partial(disks.disks, outputs), "choose other folders")],
         "credentials, by name": [("credentials", access.access, "look at the rights of these files")],
-    }  # fmt: skip
+    }
     return [Section(title, [check for look in some for check in checked(*look)]) for title, some in looks.items()]
 
 

@@ -41,10 +41,11 @@ def processor() -> Iterator[Check]:
     blocks = "there" if torch_private.reads_blocks(torch.bfloat16) else "not there"
     warning = Precision(dtype="bfloat16").warning(device)
     yield Check(
-        "bf16 kernels", f"{measured}; kernels for weights in blocks: {blocks}",
+        "bf16 kernels",
+        f"{measured}; kernels for weights in blocks: {blocks}",
         "warning" if warning and ratio < 1 else "ok",
         "keep precision=fp32 on this processor" if warning and ratio < 1 else "",
-    )  # fmt: skip
+    )
     yield _private_parts()
 
 
@@ -61,9 +62,11 @@ def _private_parts() -> Check:
     absent = torch_private.absent()
     if absent:
         return Check(
-            "parts of torch", f"torch {torch.__version__} lacks {', '.join(absent)}; nlu does without, slower",
-            "warning", f"use torch {torch_private.READ_IN}, in which nlu has read them",
-        )  # fmt: skip
+            "parts of torch",
+            f"torch {torch.__version__} lacks {', '.join(absent)}; nlu does without, slower",
+            "warning",
+            f"use torch {torch_private.READ_IN}, in which nlu has read them",
+        )
     return Check("parts of torch", "all private parts that nlu uses are there")
 
 
@@ -75,9 +78,11 @@ def cuda() -> Iterator[Check]:
     device = torch.device("cuda", 0)
     if packed_kernel(device) is None:
         yield Check(
-            "varlen attention", f"does not work on {torch.cuda.get_device_name(device)}; rows are padded inside "
-            "attention", "warning", "it needs capability 8.0 or later and torch 2.11 or later",
-        )  # fmt: skip
+            "varlen attention",
+            f"does not work on {torch.cuda.get_device_name(device)}; rows are padded inside attention",
+            "warning",
+            "it needs capability 8.0 or later and torch 2.11 or later",
+        )
     else:
         yield Check("varlen attention", "works: no padding is computed in half precision")
     speeds = {dtype: _gigaflops(dtype, device) / 1000 for dtype in (torch.float32, torch.bfloat16)}

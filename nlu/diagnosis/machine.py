@@ -27,9 +27,11 @@ def devices() -> Iterator[Check]:
     if Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidia0").exists():
         built = "is built without CUDA" if torch.version.cuda is None else f"is built for CUDA {torch.version.cuda}"
         yield Check(
-            "CUDA", f"there is an NVIDIA driver, but torch sees no device; it {built}", "broken",
+            "CUDA",
+            f"there is an NVIDIA driver, but torch sees no device; it {built}",
+            "broken",
             "install a torch for the driver's CUDA (nvidia-smi shows it), and look at CUDA_VISIBLE_DEVICES",
-        )  # fmt: skip
+        )
     else:
         yield Check("CUDA", "no device; runs compute on the processor")
 
@@ -61,17 +63,21 @@ def threads() -> Iterator[Check]:
     set_by = f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}" if "OMP_NUM_THREADS" in os.environ else "torch"
     if allowed is not None and used > allowed:
         yield Check(
-            "threads", f"{says}, but the container may use {allowed:g} cores", "warning",
+            "threads",
+            f"{says}, but the container may use {allowed:g} cores",
+            "warning",
             f"set OMP_NUM_THREADS={max(1, int(allowed))}: threads that wait for one another are slow",
-        )  # fmt: skip
+        )
     elif used > cores:
         yield Check("threads", f"{says} ({set_by})", "warning", f"set OMP_NUM_THREADS={cores}")
     elif used < cores:
         yield Check(
-            "threads", f"{says} ({set_by})", "warning",
+            "threads",
+            f"{says} ({set_by})",
+            "warning",
             f"unset OMP_NUM_THREADS, or set it to {cores}, unless others need the rest; scores of another number of "
             "threads differ in the last digits",
-        )  # fmt: skip
+        )
     else:
         yield Check("threads", says)
     load = os.getloadavg()[0]
@@ -107,9 +113,11 @@ def memory() -> Iterator[Check]:
         free = state.f_bavail * state.f_frsize
         if free < SMALL_SHARED_BYTES and torch.cuda.device_count() > 1:
             yield Check(
-                "shared memory", f"{free / GIB:.2f} GiB free in {SHARED_MEMORY}, which nccl needs",
-                "warning", "start the container with --shm-size=8g or --ipc=host",
-            )  # fmt: skip
+                "shared memory",
+                f"{free / GIB:.2f} GiB free in {SHARED_MEMORY}, which nccl needs",
+                "warning",
+                "start the container with --shm-size=8g or --ipc=host",
+            )
         else:
             yield Check("shared memory", f"{free / GIB:.1f} GiB free in {SHARED_MEMORY}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -72,18 +72,22 @@ def weights(located: Located, loaded: list[Trained]) -> Iterator[Check]:
     checkpoint = located.checkpoint
     if not is_whole(checkpoint):
         yield Check(
-            "checkpoint", f"{checkpoint} lacks the mark that is written last, so it is incomplete", "broken",
+            "checkpoint",
+            f"{checkpoint} lacks the mark that is written last, so it is incomplete",
+            "broken",
             "name another checkpoint of the run, or run its command with resume=auto",
-        )  # fmt: skip
+        )
         return
     heads: list[str | None] = [*names_of(saved_config(located.run_dir))]
     several = [load_trained(replace(located, head_name=name)) for name in heads or [None]]
     state = {_called(name, one): value for one in several for name, value in one.model.state_dict().items()}
     if wrong := [name for name, value in state.items() if not torch.isfinite(value).all()]:
         yield Check(
-            "checkpoint", f"{counted(len(wrong), 'tensor')} of {len(state)} hold nan or inf, such as {wrong[0]}",
-            "broken", "name an earlier checkpoint, and train with a lower optimizer.lr or trainer.clip_norm",
-        )  # fmt: skip
+            "checkpoint",
+            f"{counted(len(wrong), 'tensor')} of {len(state)} hold nan or inf, such as {wrong[0]}",
+            "broken",
+            "name an earlier checkpoint, and train with a lower optimizer.lr or trainer.clip_norm",
+        )
         return
     parameters = {_called(name, one): value for one in several for name, value in one.model.named_parameters()}
     numbers = sum(value.numel() for value in parameters.values())
@@ -119,16 +123,19 @@ def predicted_again(
     largest = max(differing.values(), default=0.0)
     if differing and largest <= _agreement(trained):
         yield Check(
-            "neighbours", f"{counted(len(part), 'row')} of {name}: the same within {largest:.2g} one by one and in "
+            "neighbours",
+            f"{counted(len(part), 'row')} of {name}: the same within {largest:.2g} one by one and in "
             f"batches of {TOGETHER}; exactly the same only with the native BERT",
-        )  # fmt: skip
+        )
     elif differing:
         yield Check(
-            "neighbours", f"{len(differing)} of {len(part)} rows of {name} get another prediction one by one than in "
-            f"batches of {TOGETHER}, by up to {largest:.2g}", "broken",
+            "neighbours",
+            f"{len(differing)} of {len(part)} rows of {name} get another prediction one by one than in "
+            f"batches of {TOGETHER}, by up to {largest:.2g}",
+            "broken",
             "a prediction must not depend on the other rows of its batch: report it, or check that your own model does "
             "not attend to padding",
-        )  # fmt: skip
+        )
     else:
         yield Check(
             "neighbours",
@@ -163,9 +170,11 @@ def _against_kept(located: Located, name: str, records: Records, kind: Kind) -> 
     step = (read_json(located.checkpoint / "score.json") or {}).get("step")
     if kept.header.get("step") != step:
         return Check(
-            "kept predictions", f"are of step {kept.header.get('step')}, the weights of step {step}", "warning",
+            "kept predictions",
+            f"are of step {kept.header.get('step')}, the weights of step {step}",
+            "warning",
             "python -m nlu.evaluate with out=FOLDER writes those of these weights",
-        )  # fmt: skip
+        )
     there: Records = {}
     for record in kept:
         if record["id"] in records:
@@ -180,10 +189,12 @@ def _against_kept(located: Located, name: str, records: Records, kind: Kind) -> 
         return Check("kept predictions", f"{counted(len(shared), 'row')} of {name}: exactly the same as the run kept")
     other = sum(kind.answer(shared[row]) != kind.answer(there[row]) for row in differing)
     return Check(
-        "kept predictions", f"{len(differing)} of {len(shared)} rows of {name} differ from what the run kept, by up to "
-        f"{max(differing.values()):.2g}; {other} of them have another prediction", "warning",
+        "kept predictions",
+        f"{len(differing)} of {len(shared)} rows of {name} differ from what the run kept, by up to "
+        f"{max(differing.values()):.2g}; {other} of them have another prediction",
+        "warning",
         "the differences above explain it: code, versions, device, threads",
-    )  # fmt: skip
+    )
 
 
 def _differing(first: Records, second: Records) -> dict[int, float]:

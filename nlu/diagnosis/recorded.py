@@ -49,14 +49,18 @@ def scored_at(located: Located, run: RunRecord) -> Iterator[Check]:
     )
     if not are_its_own:
         yield Check(
-            "which weights", f"{shown} is the score of an earlier step: last was trained since", "warning",
+            "which weights",
+            f"{shown} is the score of an earlier step: last was trained since",
+            "warning",
             "name best, or wait for the next evaluation",
-        )  # fmt: skip
+        )
     elif run.best_step is not None and step != run.best_step:
         yield Check(
-            "which weights", f"{shown}, but the score of the run is that of step {run.best_step}", "warning",
+            "which weights",
+            f"{shown}, but the score of the run is that of step {run.best_step}",
+            "warning",
             "name the run itself for its best weights",
-        )  # fmt: skip
+        )
     else:
         yield Check("which weights", shown)
     rows = [row for row in _evaluations(located.run_dir) if row["step"] == step]
@@ -138,15 +142,18 @@ def starts(run_dir: Path) -> Check:
     if len(found) < 2:
         return Check("starts", "one, from its first step to its last")
     differing = [
-        name for name in ("versions", "devices", "world_size", "cpu")
+        name
+        for name in ("versions", "devices", "world_size", "cpu")
         if any(start.get(name) != found[0].get(name) for start in found)
-    ]  # fmt: skip
+    ]
     says = f"{len(found)} starts"
     if differing:
         return Check(
-            "starts", f"{says}, with other {', '.join(differing)}, so its bytes are not those of an uninterrupted run",
-            "warning", "train it again without interruption if the score must be reproduced",
-        )  # fmt: skip
+            "starts",
+            f"{says}, with other {', '.join(differing)}, so its bytes are not those of an uninterrupted run",
+            "warning",
+            "train it again without interruption if the score must be reproduced",
+        )
     return Check("starts", f"{says} on the same machine, which give the bytes of an uninterrupted run")
 
 
@@ -166,16 +173,20 @@ def computed_on(run_dir: Path, ranks: Ranks, dtype: Literal["float32", "bfloat16
         for sentence in changed:
             name = next((short for word, short in names.items() if word in sentence), "machine")
             yield Check(
-                name, sentence.replace("continued", "scored"), "warning",
-                f"set OMP_NUM_THREADS={order['machine']['threads']}" if name == "threads" else
-                "score it there, or expect differences in the last digits",
-            )  # fmt: skip
+                name,
+                sentence.replace("continued", "scored"),
+                "warning",
+                f"set OMP_NUM_THREADS={order['machine']['threads']}"
+                if name == "threads"
+                else "score it there, or expect differences in the last digits",
+            )
         if not changed:
             machine = order["machine"]
             yield Check(
-                "device, threads", f"as there: {machine['device']}, {counted(machine['threads'], 'thread')}, kernels "
+                "device, threads",
+                f"as there: {machine['device']}, {counted(machine['threads'], 'thread')}, kernels "
                 f"for {machine['cpu']}, {counted(order['world_size'], 'rank')}",
-            )  # fmt: skip
+            )
     else:
         yield Check(
             "device, threads",
@@ -200,9 +211,11 @@ def beginning(run_dir: Path, pretrained: str | None) -> Check:
     place = next((number for number, line in enumerate(lines) if LOADED.fullmatch(line)), None)
     if place is None:
         return Check(
-            "pretrained weights", f"{pretrained}; log.txt, which counts the loaded tensors, is missing", "warning",
+            "pretrained weights",
+            f"{pretrained}; log.txt, which counts the loaded tensors, is missing",
+            "warning",
             "look at the first lines of a training from the same weights",
-        )  # fmt: skip
+        )
     match = LOADED.fullmatch(lines[place])
     assert match, "found above"
     listed = [found for line in lines[place + 1 : place + 4] if (found := MISSING.fullmatch(line))]
@@ -211,9 +224,11 @@ def beginning(run_dir: Path, pretrained: str | None) -> Check:
     says = f"{match['loaded']} of {match['all']} tensors loaded"
     if of_encoder:
         return Check(
-            "pretrained weights", f"{says}; {len(of_encoder)} of the encoder were random, such as {of_encoder[0]}",
-            "warning", "choose the model group and the sizes that fit the weights",
-        )  # fmt: skip
+            "pretrained weights",
+            f"{says}; {len(of_encoder)} of the encoder were random, such as {of_encoder[0]}",
+            "warning",
+            "choose the model group and the sizes that fit the weights",
+        )
     return Check("pretrained weights", f"{says}; {'the head was random' if absent else 'nothing is missing'}")
 
 
@@ -231,14 +246,16 @@ def settings(located: Located, run: RunRecord) -> Iterator[Check]:
     evaluations = {row["step"] for row in _evaluations(located.run_dir)}
     if len(evaluations) > 1:
         yield Check(
-            "best of many", f"the best of {len(evaluations)} evaluations on {run.set_name} is optimistic, unlike the "
+            "best of many",
+            f"the best of {len(evaluations)} evaluations on {run.set_name} is optimistic, unlike the "
             "score on test, which is not used to choose it",
-        )  # fmt: skip
+        )
     if config.get("trainer.ema_decay"):
         yield Check(
-            "moving average", f"scores are those of the moving average (ema_decay {config['trainer.ema_decay']}), "
+            "moving average",
+            f"scores are those of the moving average (ema_decay {config['trainer.ema_decay']}), "
             "which best checkpoints contain; model.safetensors of last has other weights",
-        )  # fmt: skip
+        )
     threshold = decided_at(located.checkpoint).get("threshold")
     if threshold is not None:
         yield Check("threshold", f"{threshold:.4g}, decided on {run.set_name}; another one gives other scores")
@@ -247,23 +264,28 @@ def settings(located: Located, run: RunRecord) -> Iterator[Check]:
 def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], name: str | None) -> Iterator[Check]:
     if config.get("data.max_rows"):
         yield Check(
-            "rows read", f"data.max_rows={config['data.max_rows']}: only so many rows of each file, also of {name}",
-            "warning", "only compare it with scores of the same rows",
-        )  # fmt: skip
+            "rows read",
+            f"data.max_rows={config['data.max_rows']}: only so many rows of each file, also of {name}",
+            "warning",
+            "only compare it with scores of the same rows",
+        )
     if config.get("data.dev") is None and not config.get("folds.count") and config.get("data._target_") != MIXTURE:
         yield Check(
-            "dev set", f"data.dev=null: {config.get('data.dev_fraction', 0):.0%} of the training texts, chosen "
+            "dev set",
+            f"data.dev=null: {config.get('data.dev_fraction', 0):.0%} of the training texts, chosen "
             "by their hash: the same for every seed",
-        )  # fmt: skip
+        )
     if own.get("examples"):
         yield Check(
             "size of the set", f"{counted(own['examples'], 'row')} of {name}: one row is {1 / own['examples']:.2%}"
         )
     if own.get("in_train"):
         yield Check(
-            "rows in train", f"{counted(own['in_train'], 'text')} of {name} in the training set too, so its score is "
-            "optimistic", "warning", "remove them from one of the two",
-        )  # fmt: skip
+            "rows in train",
+            f"{counted(own['in_train'], 'text')} of {name} in the training set too, so its score is optimistic",
+            "warning",
+            "remove them from one of the two",
+        )
     skipped = {key: part["bad_rows"] for key, part in (facts.get("sets") or {}).items() if part.get("bad_rows")}
     if skipped:
         shown = ", ".join(f"{count:,} of {key}" for key, count in skipped.items())
@@ -271,9 +293,10 @@ def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], na
         yield Check("rows left out", f"{shown} (data.on_bad_row=skip)", "warning", remedy)
     if own.get("cut_to_max_len"):
         yield Check(
-            "texts cut", f"{counted(own['cut_to_max_len'], 'row')} of {name} longer than data.max_len="
+            "texts cut",
+            f"{counted(own['cut_to_max_len'], 'row')} of {name} longer than data.max_len="
             f"{config.get('data.max_len')}; score them with the same max_len",
-        )  # fmt: skip
+        )
 
 
 def _seed(run_dir: Path, run: RunRecord) -> Check:

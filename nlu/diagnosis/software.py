@@ -76,25 +76,32 @@ def package() -> Iterator[Check]:
     installed = _version("nlu")
     if installed is not None and installed != nlu.__version__:
         yield Check(
-            "installed nlu", f"pip knows version {installed}, but {nlu.__version__} is imported from {PACKAGE}",
-            "warning", f"{sys.executable} -m pip install --editable {PACKAGE.parent}, or leave the folder of the other",
-        )  # fmt: skip
+            "installed nlu",
+            f"pip knows version {installed}, but {nlu.__version__} is imported from {PACKAGE}",
+            "warning",
+            f"{sys.executable} -m pip install --editable {PACKAGE.parent}, or leave the folder of the other",
+        )
     others = [
-        folder for entry in sys.path
+        folder
+        for entry in sys.path
         if (folder := Path(entry or ".").resolve() / "nlu") != PACKAGE and (folder / "__init__.py").is_file()
-    ]  # fmt: skip
+    ]
     if others:
         shown = ", ".join(str(folder) for folder in dict.fromkeys(others))
         yield Check(
-            "another nlu", f"Python would also find {shown}", "warning",
+            "another nlu",
+            f"Python would also find {shown}",
+            "warning",
             "keep one of them on PYTHONPATH, so that commands and notebooks run the same code",
-        )  # fmt: skip
+        )
     if absent := [name for name in PLUGINS if importlib.util.find_spec(f"hydra_plugins.{name}") is None]:
         yield Check(
-            "searches", f"Hydra does not find {', '.join(absent)}", "broken",
+            "searches",
+            f"Hydra does not find {', '.join(absent)}",
+            "broken",
             f"{sys.executable} -m pip install --editable {PACKAGE.parent}, or add {PACKAGE.parent / 'launchers'} to "
             "PYTHONPATH",
-        )  # fmt: skip
+        )
     else:
         yield Check("searches", f"Hydra finds {', '.join(PLUGINS)}")
 
@@ -123,8 +130,10 @@ def apex() -> Check:
     places = [Path(place) for place in spec.submodule_search_locations or ()]
     if not any((place / "multi_tensor_apply").is_dir() for place in places):
         return Check(
-            "apex", f"{places[0] if places else spec.origin} is another package of the same name, not NVIDIA's",
-            "warning", f"{sys.executable} -m pip uninstall apex; nlu needs neither",
-        )  # fmt: skip
+            "apex",
+            f"{places[0] if places else spec.origin} is another package of the same name, not NVIDIA's",
+            "warning",
+            f"{sys.executable} -m pip uninstall apex; nlu needs neither",
+        )
     built = "with" if importlib.util.find_spec("amp_C") else "without"
     return Check("apex", f"NVIDIA's, {built} its kernels; not used: torch has the optimizer and mixed precision")

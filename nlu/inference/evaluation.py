@@ -218,8 +218,11 @@ def _result(config: Evaluate, located: Located | None, found: Mapping[str, Findi
         "metrics": {name: one.metrics for name, one in found.items()},
         "interval": {name: one.intervals for name, one in found.items()},
         "sets": {name: one.about() for name, one in found.items()},
-        "seed": config.seed, "resamples": config.resamples, "group_by": config.group_by, "max_rows": config.max_rows,
-    }  # fmt: skip
+        "seed": config.seed,
+        "resamples": config.resamples,
+        "group_by": config.group_by,
+        "max_rows": config.max_rows,
+    }
 
 
 def _compare(

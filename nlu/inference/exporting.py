@@ -90,9 +90,12 @@ def rows_to_check(trained: Trained, count: int) -> list[dict[str, Any]]:
 
 def _about(trained: Trained, found: Sequence[Checked]) -> dict[str, Any]:
     return {
-        "run": str(trained.located.run_dir), "checkpoint": trained.located.checkpoint.name, "labels": trained.labels,
-        "decided": trained.decided, "checked": [asdict(one) for one in found],
-    }  # fmt: skip
+        "run": str(trained.located.run_dir),
+        "checkpoint": trained.located.checkpoint.name,
+        "labels": trained.labels,
+        "decided": trained.decided,
+        "checked": [asdict(one) for one in found],
+    }
 
 
 def _print(found: Sequence[Checked]) -> None:
@@ -100,10 +103,15 @@ def _print(found: Sequence[Checked]) -> None:
     table = table_of([(header, header != "format") for header in headers])
     for one in found:
         table.add_row(
-            one.format, str(one.rows), f"{one.largest_difference:.2g}", "-" if one.same is None else f"{one.same:.2%}",
-            metric_text(one.accuracy), f"{one.size_mb:.1f}",
-            digits(one.latency_1_ms), digits(one.latency_32_ms),
-        )  # fmt: skip
+            one.format,
+            str(one.rows),
+            f"{one.largest_difference:.2g}",
+            "-" if one.same is None else f"{one.same:.2%}",
+            metric_text(one.accuracy),
+            f"{one.size_mb:.1f}",
+            digits(one.latency_1_ms),
+            digits(one.latency_32_ms),
+        )
     print_table("", table)
     for one in found:
         if one.same is not None and one.same < 1:

@@ -40,9 +40,12 @@ class Findings:
     def about(self) -> dict[str, Any]:
         """Return the content of result.json other than metrics and intervals."""
         return {
-            "rows": self.rows, "by_label": self.by_label, "labels": self.names, "confusion": self.confusion,
+            "rows": self.rows,
+            "by_label": self.by_label,
+            "labels": self.names,
+            "confusion": self.confusion,
             "calibration": self.calibration,
-        }  # fmt: skip
+        }
 
 
 def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress: Progress) -> Findings:

@@ -58,12 +58,13 @@ class Mistakes:
         order = np.argsort(-cosines_M, kind="stable")[:count]
         return [
             {
-                **self._values[place], "label": self._records[place]["label"],
+                **self._values[place],
+                "label": self._records[place]["label"],
                 "prediction": self._predictor.trained.kind.answer(self._records[place]),
                 "cosine": float(cosines_M[place]),
             }
             for place in order
-        ]  # fmt: skip
+        ]
 
 
 def _worst(predictor: Predictor) -> Generator[None, None, list[Record]]:

@@ -361,9 +361,13 @@ def _arrow_type(holds: Holds) -> Any:
 
     span = pa.struct([("type", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("text", pa.string())])
     return {
-        "text": pa.string(), "number": pa.float64(), "texts": pa.list_(pa.string()), "numbers": pa.list_(pa.float64()),
-        "spans": pa.list_(span), "lists of numbers": pa.list_(pa.list_(pa.float64())),
-    }[holds]  # fmt: skip
+        "text": pa.string(),
+        "number": pa.float64(),
+        "texts": pa.list_(pa.string()),
+        "numbers": pa.list_(pa.float64()),
+        "spans": pa.list_(span),
+        "lists of numbers": pa.list_(pa.list_(pa.float64())),
+    }[holds]
 
 
 def _require_no_more(record: dict[str, Any], source: Originals, place: str) -> None:

@@ -189,16 +189,25 @@ class _Work:
         return {
             # Weights, their moving average, labels and tokenizer.
             "checkpoint": [
-                file_digest(path) for run in self.predictor.runs for path in sorted(run.located.checkpoint.iterdir())
+                file_digest(path)
+                for run in self.predictor.runs
+                for path in sorted(run.located.checkpoint.iterdir())
                 if path.name in USED
             ],
-            "decided": [run.decided for run in self.predictor.runs], "device": self.predictor.device.type,
-            "max_len": trained.config.data["max_len"], "separator": trained.config.data.get("label_separator"),
+            "decided": [run.decided for run in self.predictor.runs],
+            "device": self.predictor.device.type,
+            "max_len": trained.config.data["max_len"],
+            "separator": trained.config.data.get("label_separator"),
             "input": file_digest(self.source.path),
             "reading": [
-                self.source.file_format, self.source.fields, self.source.header,
+                self.source.file_format,
+                self.source.fields,
+                self.source.header,
                 *([self.source.dialect.separator] if self.source.dialect.separator else []),
             ],
-            "columns": list(self.columns.holds), "on_bad_row": config.on_bad_row, "max_rows": config.max_rows,
-            "precision": trained.config.precision, "chunk_rows": CHUNK_ROWS,
-        }  # fmt: skip
+            "columns": list(self.columns.holds),
+            "on_bad_row": config.on_bad_row,
+            "max_rows": config.max_rows,
+            "precision": trained.config.precision,
+            "chunk_rows": CHUNK_ROWS,
+        }

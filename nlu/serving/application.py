@@ -63,9 +63,14 @@ class Application:
         """Return the ASGI application."""
         # FastAPI's pages of documentation would load scripts from other sites, without asking for the token.
         app = FastAPI(
-            title="nlu", version=nlu.__version__, docs_url=None, redoc_url=None, openapi_url=None,
-            redirect_slashes=False, lifespan=self._life,
-        )  # fmt: skip
+            title="nlu",
+            version=nlu.__version__,
+            docs_url=None,
+            redoc_url=None,
+            openapi_url=None,
+            redirect_slashes=False,
+            lifespan=self._life,
+        )
         app.post("/predict", **PREDICT_ROUTE)(self._route("/predict", self.predict))
         app.post("/explain", **EXPLAIN_ROUTE)(self._route("/explain", self.explain))
         app.get("/labels", summary="What the run predicts, and the fields of a row")(

@@ -64,13 +64,15 @@ class Served:
         trained, kind = self.trained, self.trained.kind
         fields = trained.config.data["fields"] or {}
         return {
-            "run": trained.located.run_dir.name, "checkpoint": trained.located.checkpoint.name, "kind": kind.name,
+            "run": trained.located.run_dir.name,
+            "checkpoint": trained.located.checkpoint.name,
+            "kind": kind.name,
             "labels": _types(trained.labels) if isinstance(kind, SpanKind) else trained.labels,
             "scores": kind.has_probabilities,
             "fields": [list(roles) for roles in alternatives_of(trained)],
             "columns": {role: name for role, name in fields.items() if isinstance(name, str)},
             "max_len": trained.config.data["max_len"],
-        }  # fmt: skip
+        }
 
 
 def _types(tags: list[str]) -> list[str]:

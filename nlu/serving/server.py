@@ -27,13 +27,21 @@ def run_server(config: Serve, listener: socket.socket) -> int:
     _allow_files()
     app = Application(config, newest)
     settings = uvicorn.Config(
-        app.routes(), log_config=None, access_log=False, server_header=False, backlog=BACKLOG, ws="none",
+        app.routes(),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        ws="none",
         # The other parser does not limit the size of headers.
-        http="h11", h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        http="h11",
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         # Trust X-Forwarded-For only from configured proxies.
-        proxy_headers=bool(config.proxies), forwarded_allow_ips=config.proxies,
-        limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=max(1, round(config.timeout_s)),
-    )  # fmt: skip
+        proxy_headers=bool(config.proxies),
+        forwarded_allow_ips=config.proxies,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=max(1, round(config.timeout_s)),
+    )
     server = uvicorn.Server(settings)
     _end_by_signals(server)
     _log_start(newest, listener)

@@ -40,7 +40,10 @@ def summarise(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "metrics": means,
         "sd": deviations,
         "best": {
-            "set": best["set"], "metric": best["metric"], "value": mean_of(values), "sd": deviation_of(values),
+            "set": best["set"],
+            "metric": best["metric"],
+            "value": mean_of(values),
+            "sd": deviation_of(values),
         },
         "folds": runs[0]["folds"],
         "pruned": any(run["pruned"] for run in runs),
@@ -49,12 +52,14 @@ def summarise(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "train_s": sum(run["train_s"] for run in runs),
         "parts": [
             {
-                "name": name, **{key: run[key] for key in ("seed", "fold", "pruned", "examples")},
-                **{key: run["best"][key] for key in ("value", "step")}, "metrics": run["metrics"],
+                "name": name,
+                **{key: run[key] for key in ("seed", "fold", "pruned", "examples")},
+                **{key: run["best"][key] for key in ("value", "step")},
+                "metrics": run["metrics"],
             }
             for name, run in zip(names, runs, strict=True)
         ],
-    }  # fmt: skip
+    }
 
 
 def _over_runs(runs: Sequence[Mapping[str, Any]], combine: Any) -> dict[str, dict[str, float | None]]:

@@ -45,9 +45,11 @@ def past_points(run_dir: Path, step: int) -> Iterator[Point]:
     tables = {name: _rows(run_dir / name, step) for name in (TRAIN, VALID, SCALARS, HISTOGRAMS)}
     of_step = groupby(tables[HISTOGRAMS], key=lambda row: row["step"])
     kinds: list[Iterable[Point]] = [
-        map(of_train, tables[TRAIN]), map(of_valid, tables[VALID]), map(of_scalars, tables[SCALARS]),
+        map(of_train, tables[TRAIN]),
+        map(of_valid, tables[VALID]),
+        map(of_scalars, tables[SCALARS]),
         (of_histograms(rows) for _, rows in of_step),
-    ]  # fmt: skip
+    ]
     for number, points in groupby(heapq.merge(*kinds, key=attrgetter("step")), key=attrgetter("step")):
         whole = Point(number)
         for point in points:

@@ -87,7 +87,11 @@ def _raw(histogram: Histogram) -> dict[str, Any]:
         limits.append(high)
         counts.append(count)
     return {
-        "min": bins[0][0], "max": bins[-1][1], "num": sum(counts), "sum": sum(middle * n for middle, n in middles),
-        "sum_squares": sum(middle * middle * n for middle, n in middles), "bucket_limits": limits,
+        "min": bins[0][0],
+        "max": bins[-1][1],
+        "num": sum(counts),
+        "sum": sum(middle * n for middle, n in middles),
+        "sum_squares": sum(middle * middle * n for middle, n in middles),
+        "bucket_limits": limits,
         "bucket_counts": counts,
-    }  # fmt: skip
+    }

@@ -41,13 +41,23 @@ class WandB:
         for path in former:
             shutil.rmtree(path)
         self._run: Any = wandb.init(
-            mode="offline", dir=str(folder), id=number, project=self.project, name=beginning.name,
-            group=beginning.group, config=dict(beginning.config),
+            mode="offline",
+            dir=str(folder),
+            id=number,
+            project=self.project,
+            name=beginning.name,
+            group=beginning.group,
+            config=dict(beginning.config),
             settings=wandb.Settings(
-                silent=True, console="off", disable_git=True, disable_code=True, save_code=False,
-                x_disable_stats=True, x_disable_meta=True,
+                silent=True,
+                console="off",
+                disable_git=True,
+                disable_code=True,
+                save_code=False,
+                x_disable_stats=True,
+                x_disable_meta=True,
             ),
-        )  # fmt: skip
+        )
         for point in beginning.past():
             self.log(point)
 

@@ -25,9 +25,14 @@ class Board:
         self._file = open(sweep_dir / LOG, "ab", buffering=0)
         self._is_written = True
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            console=self._console, disable=not (with_bar and self._console.is_terminal), transient=True,
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            disable=not (with_bar and self._console.is_terminal),
+            transient=True,
+        )
         self._task = self._bar.add_task("trials", total=n_trials)
 
     def __enter__(self) -> "Board":

@@ -342,10 +342,16 @@ class Search:
         elif not error:
             error = f"the job vanished {LOST_MAX} times without progress"
         outcome = {
-            "state": "failed" if error else COMPLETE, "attempt": running.attempt, "value": value, "examples": None,
+            "state": "failed" if error else COMPLETE,
+            "attempt": running.attempt,
+            "value": value,
+            "examples": None,
             "wall_s": (time.time() - frozen.datetime_start.timestamp()) if frozen.datetime_start else 0.0,
-            "ended_s": time.time(), "folder": str(self.plan.folder / str(frozen.number)), "error": error, "log": None,
-        }  # fmt: skip
+            "ended_s": time.time(),
+            "folder": str(self.plan.folder / str(frozen.number)),
+            "error": error,
+            "log": None,
+        }
         self._set(ended.number, OUTCOME, outcome)
         return self._frozen(ended.number)
 

@@ -250,10 +250,13 @@ class SearchPlan:
         attributes = self.study.user_attrs
         # The space is written last: if it is there, a kill has not cut off the others.
         now = {
-            FOLDER: str(self.folder.absolute()), SHARED: preflight.shared_values(self.base, self.space.names),
-            PRUNER: self.spec, SAMPLER: self._described_sampler(),
-            _folder.ID: attributes.get(_folder.ID) or uuid.uuid4().hex, SPACE: self.space.described(),
-        }  # fmt: skip
+            FOLDER: str(self.folder.absolute()),
+            SHARED: preflight.shared_values(self.base, self.space.names),
+            PRUNER: self.spec,
+            SAMPLER: self._described_sampler(),
+            _folder.ID: attributes.get(_folder.ID) or uuid.uuid4().hex,
+            SPACE: self.space.described(),
+        }
         if all(name in attributes for name in (SPACE, SHARED, FOLDER, _folder.ID)):
             self._refuse_another(attributes, now)
             self._warn_of_another(attributes, now)

@@ -87,9 +87,14 @@ def shell_command(archive: str, digest: str, overrides: Sequence[str], program: 
 def parameters(overrides: Sequence[str], program: Program, environment: Mapping[str, str], attempt: Attempt) -> str:
     """Return the argument of a MaxCompute job, in characters that no client, service or shell changes."""
     job = {
-        "claim": attempt.claim, "taken": TAKEN, "commands": program.commands(overrides), "within": program.within,
-        "environment": dict(environment), "token": attempt.token, "attempt": attempt.id,
-    }  # fmt: skip
+        "claim": attempt.claim,
+        "taken": TAKEN,
+        "commands": program.commands(overrides),
+        "within": program.within,
+        "environment": dict(environment),
+        "token": attempt.token,
+        "attempt": attempt.id,
+    }
     return JOB + base64.urlsafe_b64encode(json.dumps(job, ensure_ascii=False).encode()).decode().rstrip("=")
 
 

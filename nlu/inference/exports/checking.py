@@ -78,9 +78,15 @@ def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], r
     size_mb = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
     latencies = [_latency_ms(partial(compute, some)) for some in _timed(trained, predictor, rows)]
     return Checked(
-        chosen.name, chosen.decided_by, len(rows), largest, sum(same) / len(same) if same else None,
-        right / len(rows) if _has_accuracy(trained) else None, size_mb, *latencies,
-    )  # fmt: skip
+        chosen.name,
+        chosen.decided_by,
+        len(rows),
+        largest,
+        sum(same) / len(same) if same else None,
+        right / len(rows) if _has_accuracy(trained) else None,
+        size_mb,
+        *latencies,
+    )
 
 
 def check_run(trained: Trained, rows: Sequence[Row]) -> Checked:

@@ -101,9 +101,14 @@ def _read_torch_export(folder: Path, trained: Trained) -> Compute:
 
 def _write_onnx(trained: Trained, folder: Path) -> None:
     program = torch.onnx.export(
-        Padded(trained, "onnx"), _example(trained), input_names=list(NAMES), output_names=["logits"],
-        dynamic_shapes=_shapes(), dynamo=True, verbose=False,
-    )  # fmt: skip
+        Padded(trained, "onnx"),
+        _example(trained),
+        input_names=list(NAMES),
+        output_names=["logits"],
+        dynamic_shapes=_shapes(),
+        dynamo=True,
+        verbose=False,
+    )
     assert program is not None, "the exporter by torch.export returns a program"
     program.save(str(folder / MODEL["onnx"]))
     huggingface.tokenizer_of(trained).save_pretrained(folder)

@@ -124,18 +124,21 @@ def tokenizer_of(trained: Trained) -> Any:
     if backend.post_processor is None:
         begin, end = backend.id_to_token(own.single.before[0]), backend.id_to_token(own.single.after[0])
         backend.post_processor = TemplateProcessing(
-            single=f"{begin}:0 $A:0 {end}:0", pair=f"{begin}:0 $A:0 {end}:0 $B:1 {end}:1",
+            single=f"{begin}:0 $A:0 {end}:0",
+            pair=f"{begin}:0 $A:0 {end}:0 $B:1 {end}:1",
             special_tokens=[(begin, own.single.before[0]), (end, own.single.after[0])],
-        )  # fmt: skip
+        )
     kinds = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
     known = {f"{kind}_token": token for kind, token in kinds.items() if backend.token_to_id(token) is not None}
     # Padding needs some token; attention does not see it.
     known.setdefault("pad_token", str(backend.id_to_token(own.unknown_id)))
     reads_specials = any(token.special for token in own.backend.get_added_tokens_decoder().values())
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend, model_max_length=trained.config.data["max_len"],
+        tokenizer_object=backend,
+        model_max_length=trained.config.data["max_len"],
         # transformers would interpret [MASK] in a user's text as that token; the run reads brackets and letters.
         split_special_tokens=not reads_specials,
         # Without segment numbers, the second text of a pair would count as part of the first.
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"], **known,
-    )  # fmt: skip
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **known,
+    )

@@ -79,15 +79,23 @@ def transformers_config(trained: Trained, **more: Any) -> Any:
     sizes = require_native(trained, "huggingface").sizes
     backend = trained.tokenizer.backend
     return ElectraConfig(
-        vocab_size=trained.tokenizer.vocab_size, embedding_size=sizes["embedding_size"] or sizes["hidden_size"],
-        hidden_size=sizes["hidden_size"], num_hidden_layers=sizes["layers"], num_attention_heads=sizes["heads"],
-        intermediate_size=sizes["intermediate_size"], hidden_act=sizes["activation"],
+        vocab_size=trained.tokenizer.vocab_size,
+        embedding_size=sizes["embedding_size"] or sizes["hidden_size"],
+        hidden_size=sizes["hidden_size"],
+        num_hidden_layers=sizes["layers"],
+        num_attention_heads=sizes["heads"],
+        intermediate_size=sizes["intermediate_size"],
+        hidden_act=sizes["activation"],
         # It refuses integers here.
-        hidden_dropout_prob=float(sizes["dropout"]), attention_probs_dropout_prob=float(sizes["attention_dropout"]),
-        max_position_embeddings=sizes["max_positions"], type_vocab_size=sizes["segment_types"],
-        layer_norm_eps=float(sizes["layer_norm_eps"]), initializer_range=float(sizes["initializer_range"]),
-        pad_token_id=backend.token_to_id("[PAD]") or 0, **more,
-    )  # fmt: skip
+        hidden_dropout_prob=float(sizes["dropout"]),
+        attention_probs_dropout_prob=float(sizes["attention_dropout"]),
+        max_position_embeddings=sizes["max_positions"],
+        type_vocab_size=sizes["segment_types"],
+        layer_norm_eps=float(sizes["layer_norm_eps"]),
+        initializer_range=float(sizes["initializer_range"]),
+        pad_token_id=backend.token_to_id("[PAD]") or 0,
+        **more,
+    )
 
 
 def transformers_weights(backbone: Bert) -> dict[str, Tensor]:

@@ -63,9 +63,11 @@ class _Forward:
     def __init__(self, tf: Any, weights: dict[str, Any], sizes: dict[str, Any], pooling: str):
         self.tf, self.weights, self.sizes, self.pooling = tf, weights, sizes, pooling
         self.activation = {
-            "gelu": tf.nn.gelu, "relu": tf.nn.relu, "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
+            "gelu": tf.nn.gelu,
+            "relu": tf.nn.relu,
+            "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
             "gelu_pytorch_tanh": lambda x: tf.nn.gelu(x, approximate=True),
-        }[sizes["activation"]]  # fmt: skip
+        }[sizes["activation"]]
 
     def __call__(self, ids_NT: Any, mask_NT: Any, types_NT: Any) -> Any:
         tf = self.tf

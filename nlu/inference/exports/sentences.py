@@ -54,11 +54,14 @@ def write(trained: Trained, folder: Path) -> None:
     _write(
         folder / POOLING / "config.json",
         {
-            "word_embedding_dimension": backbone.width, "pooling_mode_cls_token": backbone.pooling == "first",
-            "pooling_mode_mean_tokens": backbone.pooling == "mean", "pooling_mode_max_tokens": False,
-            "pooling_mode_mean_sqrt_len_tokens": False, "include_prompt": True,
+            "word_embedding_dimension": backbone.width,
+            "pooling_mode_cls_token": backbone.pooling == "first",
+            "pooling_mode_mean_tokens": backbone.pooling == "mean",
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+            "include_prompt": True,
         },
-    )  # fmt: skip
+    )
 
 
 def _encoder_of(trained: Trained, backbone: Bert | HuggingFace) -> Any:

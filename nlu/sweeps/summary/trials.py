@@ -73,10 +73,17 @@ def _row(trial: FrozenTrial, maximize: bool) -> TrialRow:
         value = outcome.get("value", best)
     wall_s = outcome.get("wall_s") or (trial.duration.total_seconds() if trial.duration else None)
     return TrialRow(
-        number=trial.number, state=state, value=value, sd=outcome.get("sd"),
-        examples=outcome.get("examples") or last_step, wall_s=wall_s, params=dict(trial.params), steps=steps,
-        folder=outcome.get("folder"), error=outcome.get("error") or "",
-    )  # fmt: skip
+        number=trial.number,
+        state=state,
+        value=value,
+        sd=outcome.get("sd"),
+        examples=outcome.get("examples") or last_step,
+        wall_s=wall_s,
+        params=dict(trial.params),
+        steps=steps,
+        folder=outcome.get("folder"),
+        error=outcome.get("error") or "",
+    )
 
 
 def _parameters(trials: list[FrozenTrial]) -> Iterator[SearchedKey]:
