@@ -19,7 +19,7 @@ from nlu.config.nearest import hint
 
 if TYPE_CHECKING:
     from nlu.storage.places import Place
-    from nlu.storage.transfer import Plan
+    from nlu.storage.transfer import TransferPlan
 
 EXIT_NO = 1
 Verb = Callable[[Sequence[str]], int]
@@ -295,7 +295,7 @@ def _add_flags(parser: Parser) -> None:
     parser.add_argument("--dry", action="store_true", help=DRY)
 
 
-def _carry_out(given: Namespace, plan: "Plan", verb: str, done: str, act: Callable[[], None]) -> int:
+def _carry_out(given: Namespace, plan: "TransferPlan", verb: str, done: str, act: Callable[[], None]) -> int:
     if given.dry:
         for item in plan.copied:
             print(f"{verb} {item.source.shown} {item.target.shown}")

@@ -13,7 +13,7 @@ import numpy as np
 from nlu.config.errors import DataError
 from nlu.config.words import called, counted
 from nlu.data.dataset import SourceFile
-from nlu.data.encoding import Encoded, unusable
+from nlu.data.encoding import EncodedRows, unusable
 from nlu.data.layouts import Layout
 from nlu.data.parts import Chunks
 from nlu.data.readers import GROUP, BadRow, Mark, Row
@@ -128,11 +128,11 @@ class Builder:
             self._target.close()
         return numbers
 
-    def _encode(self, rows: list[Any]) -> Encoded:
+    def _encode(self, rows: list[Any]) -> EncodedRows:
         return self._layout.encode(self._tokenizer, rows, self._max_len)
 
     def _write(
-        self, writer: SetWriter, good: Good, sources: Sequence[SourceFile], encoded: Encoded, counts: dict[str, int]
+        self, writer: SetWriter, good: Good, sources: Sequence[SourceFile], encoded: EncodedRows, counts: dict[str, int]
     ) -> None:
         rows = [row.values for _, row, _ in good]
         counts["cut"] += int(encoded.cut_N.sum())

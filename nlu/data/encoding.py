@@ -20,7 +20,7 @@ UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass
-class Encoded:
+class EncodedRows:
     """Token rows of one chunk, before labels."""
 
     tokens: np.ndarray
@@ -73,15 +73,15 @@ def check_tokens(value: Any) -> str | None:
     return next((rule for rule in map(unusable, value) if rule), None)
 
 
-def encode_single(tokenizer: Tokenizer, texts: list[str], max_len: int) -> Encoded:
+def encode_single(tokenizer: Tokenizer, texts: list[str], max_len: int) -> EncodedRows:
     """Encode single texts; a text is cut at its end to fit `max_len` with its special tokens."""
     flat, counts_N = tokenizer.ids(texts)
     keep_N = np.minimum(counts_N, max_len - tokenizer.single.size)
     tokens, lengths_N = _assemble(tokenizer.single, [(flat, counts_N, keep_N)])
-    return Encoded(tokens, lengths_N, lengths_N, keep_N < counts_N)
+    return EncodedRows(tokens, lengths_N, lengths_N, keep_N < counts_N)
 
 
-def encode_pair(tokenizer: Tokenizer, firsts: list[str], seconds: list[str], max_len: int) -> Encoded:
+def encode_pair(tokenizer: Tokenizer, firsts: list[str], seconds: list[str], max_len: int) -> EncodedRows:
     """Encode pairs; where a pair is too long, only the texts longer than half of the room are cut."""
     flat_a, counts_a_N = tokenizer.ids(firsts)
     flat_b, counts_b_N = tokenizer.ids(seconds)
@@ -89,10 +89,10 @@ def encode_pair(tokenizer: Tokenizer, firsts: list[str], seconds: list[str], max
     parts = [(flat_a, counts_a_N, keep_a_N), (flat_b, counts_b_N, keep_b_N)]
     tokens, lengths_N = _assemble(tokenizer.pair, parts)
     boundary_N = keep_a_N + len(tokenizer.pair.before) + len(tokenizer.pair.between)
-    return Encoded(tokens, lengths_N, boundary_N, (keep_a_N < counts_a_N) | (keep_b_N < counts_b_N))
+    return EncodedRows(tokens, lengths_N, boundary_N, (keep_a_N < counts_a_N) | (keep_b_N < counts_b_N))
 
 
-def encode_sides(tokenizer: Tokenizer, firsts: list[str], seconds: list[str], max_len: int) -> Encoded:
+def encode_sides(tokenizer: Tokenizer, firsts: list[str], seconds: list[str], max_len: int) -> EncodedRows:
     """Encode the texts of a pair each by itself, the second one's tokens after the first one's.
 
     Each text is cut at its end to fit `max_len` with its special tokens; the boundary is the length of the first.
@@ -103,7 +103,7 @@ def encode_sides(tokenizer: Tokenizer, firsts: list[str], seconds: list[str], ma
     starts_N = starts_of(lengths_N)
     tokens[ranges(starts_N, first.lengths_N)] = first.tokens
     tokens[ranges(starts_N + first.lengths_N, second.lengths_N)] = second.tokens
-    return Encoded(tokens, lengths_N, first.lengths_N, first.cut_N | second.cut_N)
+    return EncodedRows(tokens, lengths_N, first.lengths_N, first.cut_N | second.cut_N)
 
 
 def cut_pair(counts_a_N: np.ndarray, counts_b_N: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
@@ -117,7 +117,7 @@ def cut_pair(counts_a_N: np.ndarray, counts_b_N: np.ndarray, room: int) -> tuple
     return keep_a_N, keep_b_N
 
 
-def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_len: int) -> Encoded:
+def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_len: int) -> EncodedRows:
     """Encode rows of units each of which carries a tag on its first token.
 
     A row is a list of words, or a text, whose units are its words (`pieces.WORDS`), so that its tokens are those of the
@@ -149,7 +149,7 @@ def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_
     tokens, lengths_N = _assemble(tokenizer.single, [(flat, counts_N, keep_N)])
     words = (end_in_row_U - pieces_U + len(tokenizer.single.before))[fits_U].astype(np.int32)
     word_counts_N = np.bincount(row_U[fits_U], minlength=len(rows)).astype(np.int64)
-    encoded = Encoded(tokens, lengths_N, lengths_N, keep_N < counts_N, words, word_counts_N)
+    encoded = EncodedRows(tokens, lengths_N, lengths_N, keep_N < counts_N, words, word_counts_N)
     if with_places:
         encoded.places, encoded.place_counts_N = np.array(places, np.int32), 2 * units_N
     return encoded

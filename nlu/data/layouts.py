@@ -11,7 +11,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nlu.data.encoding import Encoded, check_text, check_tokens, encode_pair, encode_sides, encode_single, encode_units
+from nlu.data.encoding import (
+    EncodedRows,
+    check_text,
+    check_tokens,
+    encode_pair,
+    encode_sides,
+    encode_single,
+    encode_units,
+)
 from nlu.data.ragged import ranges, starts_of
 from nlu.data.store import StoredSet
 from nlu.data.tokenizing import Tokenizer
@@ -64,7 +72,7 @@ class Layout(Protocol):
     def shown(self, values: Values) -> dict[str, Any]:
         """Return the texts by field, for people to read."""
 
-    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> Encoded:
+    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> EncodedRows:
         """Return the tokens of rows that have no problem."""
 
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:
@@ -91,7 +99,7 @@ class Single:
     def shown(self, values: Values) -> dict[str, Any]:
         return {"text": values["text"]}
 
-    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> Encoded:
+    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> EncodedRows:
         return encode_single(tokenizer, [row["text"] for row in rows], max_len)
 
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:
@@ -121,7 +129,7 @@ class Pair:
     def shown(self, values: Values) -> dict[str, Any]:
         return {"text_a": values["text_a"], "text_b": values["text_b"]}
 
-    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> Encoded:
+    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> EncodedRows:
         firsts, seconds = [row["text_a"] for row in rows], [row["text_b"] for row in rows]
         return encode_pair(tokenizer, firsts, seconds, max_len)
 
@@ -134,7 +142,7 @@ class Sides(Pair):
 
     name = "sides"
 
-    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> Encoded:
+    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> EncodedRows:
         firsts, seconds = [row["text_a"] for row in rows], [row["text_b"] for row in rows]
         return encode_sides(tokenizer, firsts, seconds, max_len)
 
@@ -175,7 +183,7 @@ class Units:
     def shown(self, values: Values) -> dict[str, Any]:
         return {"tokens": values["tokens"]} if "tokens" in values else {"text": values["text"]}
 
-    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> Encoded:
+    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> EncodedRows:
         return encode_units(tokenizer, list(map(tagged_of, rows)), max_len)
 
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:

@@ -15,7 +15,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from nlu.data.encoding import Encoded
+from nlu.data.encoding import EncodedRows
 from nlu.storage.bucket import Unreachable
 from nlu.storage.cache import cache_dir
 from nlu.storage.files import write_bytes
@@ -39,19 +39,19 @@ class Chunks:
         """Whether a chunk was encoded, as far as was known when this was made."""
         return _file(set_name, number) in self._names
 
-    def encoded(self, set_name: str, number: int, rows: int, encode: Callable[[], Encoded]) -> Encoded:
+    def encoded(self, set_name: str, number: int, rows: int, encode: Callable[[], EncodedRows]) -> EncodedRows:
         """A chunk of so many rows as it was encoded by some job, else by `encode`."""
         if self.has(set_name, number):
             try:
                 with np.load(io.BytesIO(self._read(_file(set_name, number))), allow_pickle=False) as arrays:
-                    found = Encoded(**dict(arrays))
+                    found = EncodedRows(**dict(arrays))
                 if len(found.lengths_N) == rows:
                     return found
             except (OSError, ValueError, EOFError, TypeError, KeyError, BadZipFile) as error:
                 log.debug("chunk %d of %s is encoded again: %s", number, set_name, error)
         return encode()
 
-    def keep(self, set_name: str, number: int, encoded: Encoded) -> None:
+    def keep(self, set_name: str, number: int, encoded: EncodedRows) -> None:
         """Have all find a chunk. Raises Unreachable where a store does not take it."""
         content = io.BytesIO()
         np.savez(content, **{name: array for name, array in asdict(encoded).items() if array is not None})

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from nlu.config.errors import DataError, UserError
-from nlu.data.encoding import Encoded
+from nlu.data.encoding import EncodedRows
 from nlu.data.ragged import ranges
 
 SHARD_ROWS = 65_536
@@ -128,7 +128,9 @@ def _values(column: pa.Array) -> np.ndarray:
     return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]
 
 
-def record_batch(encoded: Encoded, targets: list[Any], target: pa.DataType | None, origin: Origin) -> pa.RecordBatch:
+def record_batch(
+    encoded: EncodedRows, targets: list[Any], target: pa.DataType | None, origin: Origin
+) -> pa.RecordBatch:
     """Return rows and the target of each, in the same order, as a shard holds them."""
     count = len(encoded.lengths_N)
     words = encoded.words if encoded.words is not None else np.zeros(0, np.int32)
@@ -168,7 +170,7 @@ class SetWriter:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
 
-    def add(self, encoded: Encoded, targets: list[Any], origin: Origin) -> None:
+    def add(self, encoded: EncodedRows, targets: list[Any], origin: Origin) -> None:
         """Append a chunk of rows and the target of each, in the same order."""
         batch = record_batch(encoded, targets, self.target, origin)
         while batch.num_rows:

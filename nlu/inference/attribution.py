@@ -19,7 +19,7 @@ from torch import Tensor
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint
 from nlu.data.collate import Batch, collate
-from nlu.data.encoding import Encoded
+from nlu.data.encoding import EncodedRows
 from nlu.data.examples import Examples
 from nlu.data.layouts import Values
 from nlu.inference.predictor import Predictor, in_memory
@@ -114,7 +114,9 @@ class _Score:
     """unit and tag for each unit of a span"""
 
     @classmethod
-    def of(cls, predictor: Predictor, encoded: Encoded, label: str | None, span: tuple[int, int] | None) -> "_Score":
+    def of(
+        cls, predictor: Predictor, encoded: EncodedRows, label: str | None, span: tuple[int, int] | None
+    ) -> "_Score":
         trained = predictor.trained
         kind, names = _explained(trained.kind), trained.labels
         if span is not None and kind != "spans":
@@ -248,7 +250,7 @@ def _places_in_batch(batch: Batch) -> tuple[Tensor, Tensor]:
     return copy_T, place_T
 
 
-def _places(trained: Trained, values: Values, encoded: Encoded) -> Iterator[_Place]:
+def _places(trained: Trained, values: Values, encoded: EncodedRows) -> Iterator[_Place]:
     """Yield the places of the tokens, or units, of a row that were not cut by max_len."""
     tokenizer, length, name = trained.tokenizer, int(encoded.lengths_N[0]), trained.layout.name
     boundary = int(encoded.boundary_N[0])
@@ -270,7 +272,7 @@ def _places(trained: Trained, values: Values, encoded: Encoded) -> Iterator[_Pla
         yield from _of_text(trained, values, "text_b", boundary, length - len(pair.after))
 
 
-def _ends_of_units(encoded: Encoded) -> list[list[int]]:
+def _ends_of_units(encoded: EncodedRows) -> list[list[int]]:
     """Return the first and the last character of each unit of a text; for a list of units, their numbers."""
     if encoded.places is None:
         assert encoded.words is not None
@@ -278,7 +280,7 @@ def _ends_of_units(encoded: Encoded) -> list[list[int]]:
     return encoded.places.reshape(-1, 2).tolist()
 
 
-def _in_units(span: tuple[int, int, str], encoded: Encoded) -> tuple[int, int, str]:
+def _in_units(span: tuple[int, int, str], encoded: EncodedRows) -> tuple[int, int, str]:
     """Return a predicted span with the numbers of its first and last unit."""
     firsts, lasts = zip(*_ends_of_units(encoded), strict=True)
     return firsts.index(span[0]), lasts.index(span[1]), span[2]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from nlu.config.errors import UserError
-from nlu.data.encoding import Encoded
+from nlu.data.encoding import EncodedRows
 from nlu.inference.predictor import LOGITS, Predictor
 from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
@@ -22,10 +22,10 @@ Found = dict[str, Any]
 
 
 @dataclass
-class Together(Encoded):
+class Together(EncodedRows):
     """The tokens of rows for the first run, and for each run, since folds may have different vocabularies."""
 
-    each: list[Encoded] = field(default_factory=list)
+    each: list[EncodedRows] = field(default_factory=list)
 
 
 class Ensemble(Predictor):
@@ -72,7 +72,7 @@ class Ensemble(Predictor):
         return Together(**vars(each[0]), each=each)
 
     def predict(
-        self, encoded: Encoded, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None
+        self, encoded: EncodedRows, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None
     ) -> list[Found]:
         """Return the predictions of rows. A mean has no logits."""
         assert isinstance(encoded, Together) and not with_logits

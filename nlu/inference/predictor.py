@@ -11,7 +11,7 @@ from torch import Tensor
 from nlu.config.layouts import TEXT_ROLES
 from nlu.config.targets import build
 from nlu.data.collate import Batch, collate
-from nlu.data.encoding import Encoded
+from nlu.data.encoding import EncodedRows
 from nlu.data.examples import Examples
 from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
@@ -44,7 +44,7 @@ class Predictor:
         """Return the field of a row that cannot be predicted, and the rule that its value breaks, or None."""
         return self.trained.layout.problem(values)
 
-    def encode(self, rows: Sequence[dict[str, Any]]) -> Encoded:
+    def encode(self, rows: Sequence[dict[str, Any]]) -> EncodedRows:
         """Return the tokens of rows, which must be valid."""
         return self.trained.layout.encode(self.trained.tokenizer, list(rows), self.trained.config.data["max_len"])
 
@@ -53,7 +53,7 @@ class Predictor:
         self.predict(self.encode([dict.fromkeys(TEXT_ROLES[self.trained.layout.name][-1], "a")]))
 
     def predict(
-        self, encoded: Encoded, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None
+        self, encoded: EncodedRows, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None
     ) -> list[dict[str, Any]]:
         """Return the prediction for each row, in order, like the records in predictions/ without their labels.
 
@@ -69,7 +69,7 @@ class Predictor:
         return found
 
     @torch.inference_mode()
-    def vectors(self, encoded: Encoded, layout: Layout | None = None) -> np.ndarray:
+    def vectors(self, encoded: EncodedRows, layout: Layout | None = None) -> np.ndarray:
         """Return the vector of each row that the head of the run reads, (N, D), float32.
 
         For a pair in two sequences both vectors are concatenated; for tagged units it is the mean. `layout` is how the
@@ -122,7 +122,7 @@ class Predictor:
         return found
 
 
-def in_memory(encoded: Encoded, layout: Layout) -> Examples:
+def in_memory(encoded: EncodedRows, layout: Layout) -> Examples:
     """Return encoded rows as a set without targets."""
     count = len(encoded.lengths_N)
     nowhere = Origin(*(np.zeros(count, np.int64) for _ in range(4)))

@@ -14,7 +14,7 @@ from nlu.models.encoder import Encoded
 Wanted = Literal["pooled", "units"]
 
 
-class Target(Protocol):
+class HeadTarget(Protocol):
     """What a head must know of the target that it is built for."""
 
     @property
@@ -55,7 +55,7 @@ class HasLearningRates(Protocol):
     """peak rates, by name of a parameter in the head"""
 
 
-def wanted_by(target: Target) -> Wanted:
+def wanted_by(target: HeadTarget) -> Wanted:
     """Return which vectors a target is read from: tags belong to units, everything else to a sequence."""
     return "units" if target.kind == "tags" else "pooled"
 

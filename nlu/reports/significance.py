@@ -59,7 +59,7 @@ def changes_of(pairs: Sequence[tuple[RunRecord, RunRecord]], set_name: str, seed
     Raises OtherRows where a pair did not score the same examples.
     """
     places: dict[Key, int] = {}
-    tables: list[Table] = []
+    tables: list[PairedRuns] = []
     for first, second in pairs:
         sides = predictions_of(first.folder, set_name), predictions_of(second.folder, set_name)
         if any(BY_QUERY in side.header for side in sides):
@@ -69,7 +69,7 @@ def changes_of(pairs: Sequence[tuple[RunRecord, RunRecord]], set_name: str, seed
         if found is None:
             return {}
         keys, sums, scores = found
-        tables.append(Table(np.array([places.setdefault(key, len(places)) for key in keys]), sums, scores))
+        tables.append(PairedRuns(np.array([places.setdefault(key, len(places)) for key in keys]), sums, scores))
     if not tables:
         return {}
     observed_M, drawn_MR = _differences(tables, len(places), seed)
@@ -81,7 +81,7 @@ def changes_of(pairs: Sequence[tuple[RunRecord, RunRecord]], set_name: str, seed
 
 
 @dataclass(frozen=True)
-class Table:
+class PairedRuns:
     """Both runs of a pair."""
 
     place_N: np.ndarray
@@ -118,7 +118,7 @@ def _queries(by_query: Mapping[str, Sequence[float]]) -> int:
     return len(next(iter(by_query.values())))
 
 
-def _differences(tables: Sequence[Table], examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _differences(tables: Sequence[PairedRuns], examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean difference over pairs of runs: of all examples, (M,), and of each resample, (M, R)."""
 
     def differences(counts_RK: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ class Found:
     modified_s: float | None = None
 
 
-class Store(ABC):
+class FileStore(ABC):
     """One disk, bucket or server, as it is read; places are all of it."""
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Store(ABC):
         """Write a file, also one of which ranges cannot be read, to a local path."""
 
 
-class WritableStore(Store):
+class WritableStore(FileStore):
     """One that is written to as well."""
 
     @abstractmethod

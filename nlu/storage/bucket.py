@@ -130,7 +130,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Part:
+class UploadPart:
     """A part of an upload; they count from 1."""
 
     number: int
@@ -228,15 +228,15 @@ class Bucket(ABC):
         """Begin an upload of several parts; returns its name."""
 
     @abstractmethod
-    def parts(self, key: str, upload: str) -> list[Part]:
+    def parts(self, key: str, upload: str) -> list[UploadPart]:
         """What has arrived of an upload."""
 
     @abstractmethod
-    def put_part(self, key: str, upload: str, number: int, content: bytes) -> Part:
+    def put_part(self, key: str, upload: str, number: int, content: bytes) -> UploadPart:
         """Write a part."""
 
     @abstractmethod
-    def complete(self, key: str, upload: str, parts: list[Part]) -> None:
+    def complete(self, key: str, upload: str, parts: list[UploadPart]) -> None:
         """Make the object of its parts."""
 
     def tried(self, action: str, key: str, verb: Callable[[], T]) -> T:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from nlu.config.errors import UserError
 from nlu.storage.backend import Found
-from nlu.storage.bucket import Bucket, Denied, Part, Upload, etag_of, whole
+from nlu.storage.bucket import Bucket, Denied, Upload, UploadPart, etag_of, whole
 from nlu.storage.environment import PREFIXES, sign_by_role
 from nlu.storage.places import Reference
 
@@ -105,24 +105,26 @@ class S3Bucket(Bucket):
     def begin(self, key: str) -> str:
         return self._call("written", key, "create_multipart_upload", Key=key)["UploadId"]
 
-    def parts(self, key: str, upload: str) -> list[Part]:
-        found: list[Part] = []
+    def parts(self, key: str, upload: str) -> list[UploadPart]:
+        found: list[UploadPart] = []
         marker: dict[str, Any] = {}
         while True:
             answer = self._call("read", key, "list_parts", Key=key, UploadId=upload, **marker)
             found += [
-                Part(part["PartNumber"], part["Size"], etag_of(part["ETag"]) or "", part["LastModified"].timestamp())
+                UploadPart(
+                    part["PartNumber"], part["Size"], etag_of(part["ETag"]) or "", part["LastModified"].timestamp()
+                )
                 for part in answer.get("Parts", [])
             ]
             if not answer.get("IsTruncated"):
                 return found
             marker = {"PartNumberMarker": answer["NextPartNumberMarker"]}
 
-    def put_part(self, key: str, upload: str, number: int, content: bytes) -> Part:
+    def put_part(self, key: str, upload: str, number: int, content: bytes) -> UploadPart:
         answer = self._call("written", key, "upload_part", Key=key, UploadId=upload, PartNumber=number, Body=content)
-        return Part(number, len(content), etag_of(answer["ETag"]) or "")
+        return UploadPart(number, len(content), etag_of(answer["ETag"]) or "")
 
-    def complete(self, key: str, upload: str, parts: list[Part]) -> None:
+    def complete(self, key: str, upload: str, parts: list[UploadPart]) -> None:
         listed = [{"PartNumber": part.number, "ETag": f'"{part.etag}"'} for part in parts]
         self._call(
             "written", key, "complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload={"Parts": listed}
@@ -247,24 +249,24 @@ class OssBucket(Bucket):
     def begin(self, key: str) -> str:
         return self._call("written", key, "init_multipart_upload", key).upload_id
 
-    def parts(self, key: str, upload: str) -> list[Part]:
-        found: list[Part] = []
+    def parts(self, key: str, upload: str) -> list[UploadPart]:
+        found: list[UploadPart] = []
         marker = ""
         while True:
             answer = self._call("read", key, "list_parts", key, upload, marker=marker)
             found += [
-                Part(part.part_number, part.size, etag_of(part.etag) or "", float(part.last_modified))
+                UploadPart(part.part_number, part.size, etag_of(part.etag) or "", float(part.last_modified))
                 for part in answer.parts
             ]
             if not answer.is_truncated:
                 return found
             marker = answer.next_marker
 
-    def put_part(self, key: str, upload: str, number: int, content: bytes) -> Part:
+    def put_part(self, key: str, upload: str, number: int, content: bytes) -> UploadPart:
         answer = self._call("written", key, "upload_part", key, upload, number, content)
-        return Part(number, len(content), etag_of(answer.etag) or "")
+        return UploadPart(number, len(content), etag_of(answer.etag) or "")
 
-    def complete(self, key: str, upload: str, parts: list[Part]) -> None:
+    def complete(self, key: str, upload: str, parts: list[UploadPart]) -> None:
         from oss2.models import PartInfo
 
         listed = [PartInfo(part.number, part.etag) for part in parts]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.backend import Advance, Disk, Found, Store, WritableStore
+from nlu.storage.backend import Advance, Disk, FileStore, Found, WritableStore
 from nlu.storage.bucket import Bucket, Changed, Upload
 from nlu.storage.buckets import open_bucket
 from nlu.storage.parts import WHOLE_BYTES, fetch_into, put_in_parts
@@ -91,7 +91,7 @@ class Objects(WritableStore):
         self.bucket.delete(probe)
 
 
-def store_of(place: Place) -> Store:
+def store_of(place: Place) -> FileStore:
     """The store of a place that is local, an object or on the web. Asks nothing yet."""
     if place.is_local:
         return Disk()

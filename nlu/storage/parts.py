@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.backend import Advance, Found, Store
-from nlu.storage.bucket import Bucket, Changed, Part, Upload
+from nlu.storage.backend import Advance, FileStore, Found
+from nlu.storage.bucket import Bucket, Changed, Upload, UploadPart
 from nlu.storage.files import read_digest, sync_file, sync_folder
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.places import Place
@@ -80,10 +80,10 @@ def _clear(bucket: Bucket, key: str) -> None:
 
 
 def _complete(
-    bucket: Bucket, path: Path, key: str, upload: str, arrived: dict[int, Part], count: int, width: int,
+    bucket: Bucket, path: Path, key: str, upload: str, arrived: dict[int, UploadPart], count: int, width: int,
     advance: Advance,
 ) -> None:  # fmt: skip
-    def put(number: int) -> Part:
+    def put(number: int) -> UploadPart:
         with open(path, "rb") as file:
             file.seek((number - 1) * width)
             content = file.read(width)
@@ -118,7 +118,7 @@ def _is_made_of(bucket: Bucket, key: str, found: Found, path: Path, size: int) -
     return True
 
 
-def joined_etag(parts: list[Part]) -> str:
+def joined_etag(parts: list[UploadPart]) -> str:
     """The etag that S3 gives to an object of these parts."""
     digests = b"".join(bytes.fromhex(part.etag) for part in parts)
     return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(parts)}"
@@ -140,16 +140,16 @@ def is_content(path: Path, etag: str) -> bool | None:
     return None
 
 
-def _parts_of(path: Path, width: int) -> list[Part]:
+def _parts_of(path: Path, width: int) -> list[UploadPart]:
     with open(path, "rb") as file:
         return [
-            Part(0, len(chunk), hashlib.md5(chunk, usedforsecurity=False).hexdigest())
+            UploadPart(0, len(chunk), hashlib.md5(chunk, usedforsecurity=False).hexdigest())
             for chunk in iter(lambda: file.read(width), b"")
         ]
 
 
 def fetch_into(
-    store: Store, place: Place, found: Found, target: Path, advance: Advance, *, hashed: bool = False
+    store: FileStore, place: Place, found: Found, target: Path, advance: Advance, *, hashed: bool = False
 ) -> str | None:
     """Have the file that was found lie at a local path, whole; what came of the same version before is not read again.
 
@@ -171,7 +171,7 @@ def fetch_into(
     return digest
 
 
-def _fill(store: Store, place: Place, found: Found, part: Path, advance: Advance, hashed: bool) -> str | None:
+def _fill(store: FileStore, place: Place, found: Found, part: Path, advance: Advance, hashed: bool) -> str | None:
     if found.size is None:
         store.read_whole(place, part)
         sync_file(part)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.backend import Advance, Found, Store, WritableStore, download_progress
+from nlu.storage.backend import Advance, FileStore, Found, WritableStore, download_progress
 from nlu.storage.bucket import Bucket, Upload
 from nlu.storage.cache import cache_dir, staging_folder, text_digest
 from nlu.storage.objects import Objects, store_of, writable_store_of
@@ -44,7 +44,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TransferPlan:
     """What a transfer does. `same` lie there already; `extra` lie there and not at the source."""
 
     copied: list[Item]
@@ -74,7 +74,7 @@ def found_at(place: Place) -> Found:
     return found
 
 
-def plan_copy(source: Place, target: Place, *, recursive: bool, extra: bool = False) -> Plan:
+def plan_copy(source: Place, target: Place, *, recursive: bool, extra: bool = False) -> TransferPlan:
     """What is to be copied; a file into an existing folder gets its own name there, the files of a folder theirs.
 
     With `extra`, files of the target folder are listed that the source has not. Raises DataError for what does not
@@ -111,10 +111,10 @@ def _refuse_nested(source: Place, target: Place) -> None:
             raise UserError(f"{target.shown} lies in {source.shown}, or is it; name a target elsewhere")
 
 
-def _sorted(items: list[Item], extra: list[Place]) -> Plan:
+def _sorted(items: list[Item], extra: list[Place]) -> TransferPlan:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         same = list(pool.map(is_same, items))
-    return Plan(
+    return TransferPlan(
         copied=sorted((item for item, is_there in zip(items, same, strict=True) if not is_there), key=_marker_last),
         same=[item for item, is_there in zip(items, same, strict=True) if is_there],
         extra=extra,
@@ -178,7 +178,7 @@ def copy_file(item: Item, advance: Advance = lambda count: None) -> None:
             _through_disk(source, target, item, advance)
 
 
-def _receive(source: Store, item: Item, advance: Advance) -> None:
+def _receive(source: FileStore, item: Item, advance: Advance) -> None:
     path = Path(item.target.path)
     digest = fetch_into(source, item.source, item.found, path, advance, hashed=item.sha256 is not None)
     if item.sha256 is not None and digest != item.sha256:
@@ -188,7 +188,7 @@ def _receive(source: Store, item: Item, advance: Advance) -> None:
         )
 
 
-def _through_disk(source: Store, target: WritableStore, item: Item, advance: Advance) -> None:
+def _through_disk(source: FileStore, target: WritableStore, item: Item, advance: Advance) -> None:
     """Between two stores that know nothing of each other; half of a large file is not fetched twice."""
     path = cache_dir() / "transfers" / text_digest(item.source.shown) / item.source.name
     fetch_into(source, item.source, item.found, path, lambda count: None)
@@ -196,7 +196,7 @@ def _through_disk(source: Store, target: WritableStore, item: Item, advance: Adv
     shutil.rmtree(path.parent, ignore_errors=True)
 
 
-def plan_move(source: Place, target: Place, *, recursive: bool) -> Plan:
+def plan_move(source: Place, target: Place, *, recursive: bool) -> TransferPlan:
     """What `plan_copy` says, of something that may go from where it is."""
     refuse_root(source, "moved")
     if source.scheme in READ_ONLY:
@@ -216,7 +216,7 @@ def _is_itself(item: Item) -> bool:
     return (source.scheme, source.bucket, source.path) == (target.scheme, target.bucket, target.path)
 
 
-def run_move(source: Place, plan: Plan, title: str) -> None:
+def run_move(source: Place, plan: TransferPlan, title: str) -> None:
     """Copy, see that all of it is there, and only then remove the source. Raises what `copy_file` raises."""
     run_copies(plan.copied, title)
     items = [*plan.copied, *plan.same]

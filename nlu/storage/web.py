@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.backend import Found, Store, download_progress
+from nlu.storage.backend import FileStore, Found, download_progress
 from nlu.storage.cache import Entry
 from nlu.storage.places import Place, Reference
 from nlu.storage.temporary import Pauses
@@ -100,7 +100,7 @@ PARTIAL, NOT_FOUND, GONE = 206, 404, 410
 T = TypeVar("T")
 
 
-class Web(Store):
+class Web(FileStore):
     """All servers; they list nothing."""
 
     def look(self, place: Place) -> Found | None:

@@ -48,7 +48,7 @@ class Parallel(Protocol):
         """Return this rank's part of a tensor that every rank has read, on the device; `like` is its parameter."""
 
 
-class Single:
+class SingleProcess:
     """One process."""
 
     def __init__(self, ranks: Ranks):
@@ -76,7 +76,7 @@ class Single:
         return whole.to(like.device)
 
 
-class Replicated(Single):
+class Replicated(SingleProcess):
     """Every rank holds all weights; one message sums all gradients."""
 
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
@@ -100,4 +100,4 @@ class Replicated(Single):
 
 def strategy(ranks: Ranks) -> Parallel:
     """Return the strategy for these ranks."""
-    return Single(ranks) if ranks.world_size == 1 else Replicated(ranks)
+    return SingleProcess(ranks) if ranks.world_size == 1 else Replicated(ranks)

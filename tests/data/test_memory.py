@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nlu.data.dataset import Files
-from nlu.data.encoding import Encoded
+from nlu.data.encoding import EncodedRows
 from nlu.data.examples import Examples
 from nlu.data.facts import describe
 from nlu.data.layouts import LAYOUTS
@@ -25,7 +25,7 @@ def tagged(tmp_path):
     writer = SetWriter(tmp_path / "train", target.column())
     counts_N = np.full(ROWS, UNITS)
     tags = np.tile(np.arange(ROWS * UNITS // 2) % 3, 2).reshape(ROWS, UNITS)
-    encoded = Encoded(
+    encoded = EncodedRows(
         np.ones(ROWS * (UNITS + 2), np.int32), counts_N + 2, counts_N + 2, np.zeros(ROWS, bool),
         np.tile(np.arange(1, UNITS + 1), ROWS), counts_N,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nlu.data.dataset import Files
-from nlu.data.encoding import Encoded
+from nlu.data.encoding import EncodedRows
 from nlu.data.opening import Store
 from nlu.data.parts import Chunks
 from nlu.data.prepare import Part, prepare, prepare_part
@@ -239,10 +239,10 @@ def test_a_chunk_is_encoded_again_only_where_it_is_not_what_was_kept(
 ) -> None:
     where: Any = bucket if is_shared else None
     counts_N = np.array([2, 1])
-    kept = Encoded(np.arange(3, dtype=np.int32), counts_N, counts_N, np.array([True, False]))
+    kept = EncodedRows(np.arange(3, dtype=np.int32), counts_N, counts_N, np.array([True, False]))
     encoded: list[int] = []
 
-    def encode() -> Encoded:
+    def encode() -> EncodedRows:
         encoded.append(1)
         return kept
 

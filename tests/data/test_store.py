@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.data import store
-from nlu.data.encoding import Encoded
+from nlu.data.encoding import EncodedRows
 from nlu.data.ragged import ranges, starts_of
 from nlu.data.store import Misfit, Origin, SetWriter, StoreDamaged, StoredSet, chunks_of
 
@@ -19,10 +19,10 @@ def flat(rows):
 
 
 def chunk_of(rows):
-    """Encoded rows, their targets and origins, from dicts of plain values."""
+    """EncodedRows rows, their targets and origins, from dicts of plain values."""
     (tokens, lengths_N), (words, word_counts_N) = (flat([row[name] for row in rows]) for name in ("tokens", "words"))
     columns = {name: np.array([row[name] for row in rows]) for name in ("boundary", "hash", "file", "number")}
-    encoded = Encoded(
+    encoded = EncodedRows(
         tokens, lengths_N, columns["boundary"], np.zeros(len(rows), bool), words=words, word_counts_N=word_counts_N
     )
     origin = Origin(columns["hash"], columns["hash"] + 1, columns["file"], columns["number"])

@@ -12,7 +12,7 @@ from torch import nn
 
 from nlu.data.collate import Batch, collate
 from nlu.data.dataset import Files
-from nlu.data.encoding import Encoded
+from nlu.data.encoding import EncodedRows
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS
 from nlu.data.ragged import flatten
@@ -38,7 +38,7 @@ class Corpus:
         )
         words = [sorted(rng.choice(length, (length + 1) // 2, replace=False).tolist()) for length in lengths]
         flat_words, word_counts_N = flatten(words if layout == "units" else [[] for _ in lengths])
-        encoded = Encoded(tokens, lengths_N, boundary_N, np.zeros(len(lengths), bool), flat_words, word_counts_N)
+        encoded = EncodedRows(tokens, lengths_N, boundary_N, np.zeros(len(lengths), bool), flat_words, word_counts_N)
         rows_N = np.arange(len(lengths))
         files = Files(train="", labels=["A"] if layout == "units" else ["a", "b", "c"])
         target = Tags(files) if layout == "units" else Classes(files)

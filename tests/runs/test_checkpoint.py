@@ -22,7 +22,7 @@ from nlu.runs.checkpoint import (
 from nlu.runs.state import Best, State, Throughput, Window
 from nlu.runs.tallies import Histogram, Mean
 from nlu.storage.settle import MARKER, aside, mark_whole, replace
-from nlu.training.parallel import Single
+from nlu.training.parallel import SingleProcess
 from nlu.training.ranks import Ranks
 from nlu.training.saving import TrainedParts, load_optimizer_tensors, optimizer_tensors
 from tests.disk import followed
@@ -52,7 +52,7 @@ def trained_model() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def parts(model: nn.Module, optimizer: torch.optim.Optimizer, average: Any = None, own: Any = None) -> TrainedParts:
-    return TrainedParts(Single(Ranks(0, 1, torch.device("cpu"))), model, optimizer, average, own)
+    return TrainedParts(SingleProcess(Ranks(0, 1, torch.device("cpu"))), model, optimizer, average, own)
 
 
 def checkpoints(run_dir: Path) -> Checkpoints:

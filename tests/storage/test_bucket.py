@@ -19,9 +19,9 @@ from nlu.storage.bucket import (
     Bucket,
     Changed,
     Denied,
-    Part,
     Unreachable,
     Upload,
+    UploadPart,
     etag_of,
     whole,
 )
@@ -319,7 +319,7 @@ def test_etags_lose_their_quotes_and_a_body_that_is_cut_is_no_body() -> None:
     for size in (2, 4):
         with pytest.raises(ConnectionError, match=f"3 of {size} bytes came"):
             whole(b"abc", size)
-    assert Part(1, 3, "x").arrived_s == 0.0
+    assert UploadPart(1, 3, "x").arrived_s == 0.0
 
 
 def test_the_bucket_that_is_not_there_is_made(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:

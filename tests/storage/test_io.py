@@ -12,7 +12,7 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.io import VERBS, main
 from nlu.storage.backend import Found
-from nlu.storage.bucket import Part
+from nlu.storage.bucket import UploadPart
 from nlu.storage.objects import store_of
 from nlu.storage.parts import MIB, fetch_into, is_content, joined_etag, part_bytes_of
 from nlu.storage.places import parse_place
@@ -198,7 +198,7 @@ def test_etags_of_objects_in_parts_are_worked_out(tmp_path: Path) -> None:
     path.write_bytes(b"x" * (16 * MIB) + b"y")
     digests = [hashlib.md5(b"x" * (16 * MIB)).digest(), hashlib.md5(b"y").digest()]
     etag = f"{hashlib.md5(b''.join(digests)).hexdigest()}-2"
-    assert joined_etag([Part(1, 0, digests[0].hex()), Part(2, 0, digests[1].hex())]) == etag
+    assert joined_etag([UploadPart(1, 0, digests[0].hex()), UploadPart(2, 0, digests[1].hex())]) == etag
     assert is_content(path, etag.upper()) is True
     assert is_content(path, f"{'0' * 32}-2") is None and is_content(path, "0" * 32) is False
     assert is_content(path, "version-1") is None

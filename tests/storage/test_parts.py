@@ -8,7 +8,7 @@ import pytest
 from nlu.config.errors import DataError, UserError
 from nlu.io import main
 from nlu.storage import parts
-from nlu.storage.bucket import Bucket, Part
+from nlu.storage.bucket import Bucket, UploadPart
 from nlu.storage.buckets import S3Bucket, open_bucket
 from nlu.storage.objects import ObjectStore
 from tests.buckets import Server
@@ -38,7 +38,7 @@ def store(bucket: Bucket) -> ObjectStore:
 def test_what_another_wrote_meanwhile_does_not_pass_for_the_file(
     store: ObjectStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def overtaken(self: S3Bucket, key: str, upload: str, parts: list[Part]) -> None:
+    def overtaken(self: S3Bucket, key: str, upload: str, parts: list[UploadPart]) -> None:
         self.put(key, OTHER)
         raise FileNotFoundError(key)
 
@@ -53,7 +53,7 @@ def test_an_upload_whose_answer_is_lost_is_found_done(
 ) -> None:
     complete = S3Bucket.complete
 
-    def unheard(self: S3Bucket, key: str, upload: str, parts: list[Part]) -> None:
+    def unheard(self: S3Bucket, key: str, upload: str, parts: list[UploadPart]) -> None:
         complete(self, key, upload, parts)
         raise FileNotFoundError(key)
 
@@ -77,7 +77,7 @@ def test_a_run_goes_on_with_uploads_of_its_own_and_of_no_other(
     others = _begun(bucket, "run/model")
     put_part, numbers = S3Bucket.put_part, []
 
-    def cut_off(self: S3Bucket, key: str, upload: str, number: int, content: bytes) -> Part:
+    def cut_off(self: S3Bucket, key: str, upload: str, number: int, content: bytes) -> UploadPart:
         numbers.append(number)
         if numbers.count(2) == 1 and number == 2:
             raise DataError("no answer")

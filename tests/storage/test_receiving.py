@@ -8,7 +8,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.storage import parts
-from nlu.storage.backend import Found, Store
+from nlu.storage.backend import FileStore, Found
 from nlu.storage.bucket import Changed, Unreachable
 from nlu.storage.parts import fetch_into
 from nlu.storage.places import Place
@@ -17,7 +17,7 @@ from tests.disk import followed
 PLACE = Place("http", "host", "file")
 
 
-class Version(Store):
+class Version(FileStore):
     """One file in parts of four bytes; does not answer from the n-th on."""
 
     def __init__(self, content: bytes, parts: int = 100):

@@ -20,7 +20,7 @@ from nlu.storage.resources import fetch_matching
 from nlu.storage.settle import MARKER
 from nlu.storage.transfer import (
     Item,
-    Plan,
+    TransferPlan,
     chunks_of,
     copy_file,
     disk_errors,
@@ -249,7 +249,7 @@ def test_the_files_of_a_folder_keep_its_name_behind_a_slash_and_the_others_there
         assert [place.path for place in plan.extra] == [f"{there}/c", f"{there}/here/b"]
     assert plan_copy(here, parse_place(there), recursive=True).extra == []
     unknown = Item(here, Found(False), here, None)
-    assert Plan([unknown], [], []).size is None and Plan([], [unknown], []).size == 0
+    assert TransferPlan([unknown], [], []).size is None and TransferPlan([], [unknown], []).size == 0
 
 
 def test_what_a_disk_refuses_is_a_sentence_with_the_file(tmp_path: Path) -> None:

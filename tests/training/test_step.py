@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from nlu.config.errors import UserError
 from nlu.data.collate import collate
 from nlu.data.dataset import Files
-from nlu.data.encoding import Encoded
+from nlu.data.encoding import EncodedRows
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS
 from nlu.data.store import Origin, SetWriter, StoredSet
@@ -24,7 +24,7 @@ from nlu.models.encoders.bert import Bert
 from nlu.models.layers.noise import Noise, drawing_from
 from nlu.optim.adamw import FusedAdamW
 from nlu.tasks.classify import Classify
-from nlu.training.parallel import Single
+from nlu.training.parallel import SingleProcess
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper, _named
@@ -44,7 +44,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     tokens = rng.integers(0, 30, int(lengths_N.sum())).astype(np.int32)
     numbers = np.arange(ROWS)
     writer.add(
-        Encoded(tokens, lengths_N, lengths_N, np.zeros(ROWS, bool)), rng.integers(0, 2, ROWS),
+        EncodedRows(tokens, lengths_N, lengths_N, np.zeros(ROWS, bool)), rng.integers(0, 2, ROWS),
         Origin(numbers, numbers, numbers * 0, numbers + 1),
     )  # fmt: skip
     writer.close()
@@ -64,7 +64,7 @@ def stepper(
     average = {name: value.detach().clone() for name, value in model.named_parameters()} if ema_decay else None
     return Stepper(
         model, optimizer(model.parameters(), lr=lr), Classify(CrossEntropy(), labels(2)), Plain(),  # type: ignore[arg-type]
-        Precision(dtype=dtype), Single(Ranks(0, 1, CPU)), 1, clip_norm, average, ema_decay,
+        Precision(dtype=dtype), SingleProcess(Ranks(0, 1, CPU)), 1, clip_norm, average, ema_decay,
     )  # fmt: skip
 
 

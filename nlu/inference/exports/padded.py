@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.data.encoding import Encoded
+from nlu.data.encoding import EncodedRows
 from nlu.data.ragged import starts_of
 from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
@@ -137,7 +137,7 @@ def load_exactly(model: nn.Module, weights: dict[str, Tensor]) -> None:
     assert not lost, f"{lost[:3]} have no counterpart"
 
 
-def padded_inputs(encoded: Encoded, pad: int) -> dict[str, np.ndarray]:
+def padded_inputs(encoded: EncodedRows, pad: int) -> dict[str, np.ndarray]:
     """Return encoded rows as padded arrays by the names of the inputs; (N, T), int64."""
     lengths_N = encoded.lengths_N
     ids_NT = np.full((len(lengths_N), int(lengths_N.max())), pad, np.int64)

@@ -22,7 +22,7 @@ from nlu.data.collate import Batch, to_device
 from nlu.data.ragged import starts_of
 from nlu.metrics.spans import legal_steps
 from nlu.models.encoder import Encoded, Encoder
-from nlu.models.head import Target, vectors_of
+from nlu.models.head import HeadTarget, vectors_of
 from nlu.models.heads.linear import fresh_linear
 
 
@@ -33,7 +33,7 @@ class CrfHead(nn.Module):
     _forbidden_C: Tensor
 
     def __init__(
-        self, width: int, target: Target, encoder: Encoder | None = None, *,
+        self, width: int, target: HeadTarget, encoder: Encoder | None = None, *,
         transitions_lr: PositiveFloat | None = 0.01,
     ):  # fmt: skip
         """`transitions_lr`: the peak learning rate of the scores of one tag after another, of beginning and of end, in

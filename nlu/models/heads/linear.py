@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Encoder
-from nlu.models.head import Target, vectors_of, wanted_by
+from nlu.models.head import HeadTarget, vectors_of, wanted_by
 from nlu.models.layers.linear import Linear
 
 INITIAL_SPREAD = 0.02
@@ -14,7 +14,7 @@ INITIAL_SPREAD = 0.02
 class LinearHead(nn.Module):
     """One output for each class, tag or label, or one number."""
 
-    def __init__(self, width: int, target: Target, encoder: Encoder | None = None):
+    def __init__(self, width: int, target: HeadTarget, encoder: Encoder | None = None):
         """No options."""
         super().__init__()
         self.wants = wanted_by(target)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nlu.config.errors import UserError
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Encoder
-from nlu.models.head import Target
+from nlu.models.head import HeadTarget
 from nlu.models.heads.linear import fresh_linear
 
 
@@ -23,7 +23,7 @@ class SidesHead(nn.Module):
     """Compares the texts of a pair by their vectors u and v."""
 
     def __init__(
-        self, width: int, target: Target, encoder: Encoder | None = None, *,
+        self, width: int, target: HeadTarget, encoder: Encoder | None = None, *,
         features: Literal["concat", "cosine"] = "concat",
     ):  # fmt: skip
         """`features`: concat puts a linear layer on [u; v; |u - v|]; cosine gives cos(u, v) as the one output.
