@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -63,7 +63,7 @@ def _collective(device: Literal["cpu", "cuda"], ranks: int, what: str) -> Check:
 
 def _sum_over_ranks(folder: Path, device: Literal["cpu", "cuda"]) -> int:
     """Sum over the ranks, one process each; the first rank writes the result."""
-    rank: Any = "?"
+    rank: int | str = "?"
     try:
         with process_group(device) as ranks:
             rank = ranks.rank

@@ -208,7 +208,7 @@ def _differing(first: Records, second: Records) -> dict[int, float]:
     return found
 
 
-def _distance(first: Any, second: Any) -> float:
+def _distance(first: object, second: object) -> float:
     """Return the difference between two values of a record; 1 for different values that are not numbers."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return max((_distance(first[key], second.get(key)) for key in first), default=0.0)
@@ -217,5 +217,5 @@ def _distance(first: Any, second: Any) -> float:
     return float(_plain(first) != _plain(second))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -195,7 +195,7 @@ class _Jsonl(_Joined):
         else:
             self._require_no_clash(self._source.record(original, place), place)
 
-    def _require_no_clash(self, record: Any, place: str) -> None:
+    def _require_no_clash(self, record: object, place: str) -> None:
         if isinstance(record, dict) and (clash := [name for name in self._columns.holds if name in record]):
             raise DataError(f"{place} has a field {clash[0]} already; set prefix, such as prefix=model_")
 
@@ -379,7 +379,7 @@ def _require_no_more(record: dict[str, Any], source: Originals, place: str) -> N
         )
 
 
-def _cell_text(value: Any) -> str:
+def _cell_text(value: object) -> str:
     if isinstance(value, bool | int | float | list | dict):
         return json_text(value)
     return cell_text(value)

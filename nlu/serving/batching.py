@@ -223,7 +223,7 @@ def _works(predictor: Predictor) -> bool:
     return True
 
 
-def _settle(answer: "Future[Any]", found: Any) -> None:
+def _settle(answer: "Future[Any]", found: object) -> None:
     # The request may have been cancelled.
     with suppress(InvalidStateError):
         answer.set_result(found)

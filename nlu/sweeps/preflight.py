@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
@@ -31,15 +31,16 @@ from nlu.sweeps.space import Space, overrides_of, written
 
 MAX_COMBINATIONS = 500
 """above this number of combinations of groups, each choice is only tried with the first choices of the others"""
+Direction = Literal["minimize", "maximize"]
 Compose = Callable[[Sequence[str]], DictConfig]
 
 
-def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> str:
+def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> Direction:
     """Return maximize or minimize, given by the metric of the trials.
 
     Raises UserError if `asked` differs from it, or if trials have different metrics.
     """
-    metrics = {}
+    metrics: dict[str, Direction] = {}
     for config in configs:
         task = read_constants(config["task"]["_target_"])
         metric = config["trainer"]["major_metric"] or task["default_metric"]

@@ -43,7 +43,7 @@ RESOURCES = ("n_warmup_steps", "interval_steps")
 """parameters in examples seen, which may be durations"""
 
 
-def read(written: Any) -> tuple[str, dict[str, Any]]:
+def read(written: object) -> tuple[str, dict[str, Any]]:
     """Return name and parameters of a pruner written as `median` or `{name: median, n_startup_trials: 3}`.
 
     Raises UserError for an unknown name or parameter and for an invalid value.

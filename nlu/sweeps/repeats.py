@@ -7,7 +7,7 @@ import heapq
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from itertools import pairwise
@@ -62,7 +62,9 @@ def summarise(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _over_runs(runs: Sequence[Mapping[str, Any]], combine: Any) -> dict[str, dict[str, float | None]]:
+def _over_runs(
+    runs: Sequence[Mapping[str, Any]], combine: Callable[[Sequence[float | None]], float | None]
+) -> dict[str, dict[str, float | None]]:
     sets = dict.fromkeys(name for run in runs for name in run["metrics"])
     found: dict[str, dict[str, float | None]] = {}
     for name in sets:

@@ -89,7 +89,7 @@ def overrides_of(values: Mapping[str, Any]) -> list[str]:
     return [quoted(f"{name}={written(value)}") for name, value in values.items()]
 
 
-def written(value: Any) -> str:
+def written(value: object) -> str:
     """Return a value in the override grammar; text already is in it."""
     if value is None:
         return "null"
@@ -139,7 +139,7 @@ def read_space(
     return space
 
 
-def _as_override(value: Any) -> str:
+def _as_override(value: object) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -191,7 +191,7 @@ def _distribution(override: Override, where: str, problems: list[str]) -> BaseDi
         return None
 
 
-def _add_branch(space: Space, condition: str, branch: Any, problems: list[str]) -> None:
+def _add_branch(space: Space, condition: str, branch: object, problems: list[str]) -> None:
     key, equals, value = condition.partition("=")
     where = f"{WHEN}.'{condition}'"
     if not equals or not key or not value:

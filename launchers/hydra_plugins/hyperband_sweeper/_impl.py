@@ -207,7 +207,7 @@ class Search:
     def _frozen(self, number: int) -> FrozenTrial:
         return self.plan.storage.get_trial(self.plan.trial_id(number))
 
-    def _set(self, number: int, name: str, value: Any) -> None:
+    def _set(self, number: int, name: str, value: object) -> None:
         self.plan.storage.set_trial_user_attr(self.plan.trial_id(number), name, value)
 
     def _collect(self) -> None:

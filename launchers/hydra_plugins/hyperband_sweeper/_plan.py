@@ -101,7 +101,9 @@ class SearchPlan:
                 found += error.problems
         try:
             asked = self.settings["direction"]
-            self.direction: Any = preflight.direction_of(configs, asked) if configs else asked or "minimize"
+            self.direction: preflight.Direction = (
+                preflight.direction_of(configs, asked) if configs else asked or "minimize"
+            )
         except UserError as error:
             found = [*error.problems, *found]
         if found:
@@ -272,7 +274,7 @@ class SearchPlan:
         """Return the id of a trial in the storage."""
         return self.storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
 
-    def _found_id(self, storage: Any) -> str | None:
+    def _found_id(self, storage: PatientStorage) -> str | None:
         """Return the id of the study of this name in the storage, or None."""
         try:
             return optuna.load_study(study_name=self.name, storage=storage).user_attrs.get(_folder.ID)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from nlu.config.errors import UserError
+from nlu.inference.exports.deciding import Compute
 from nlu.inference.exports.huggingface import tokenizer_of
 from nlu.inference.exports.padded import (
     NAMES,
@@ -76,7 +77,7 @@ def _encoder_of(trained: Trained, backbone: Bert | HuggingFace) -> Any:
     return model
 
 
-def read(folder: Path) -> Any:
+def read(folder: Path) -> Compute:
     """Return a function that computes the vectors of texts, (N, D), as sentence-transformers does from these files."""
     from transformers import AutoModel
 
@@ -96,5 +97,5 @@ def read(folder: Path) -> Any:
     return compute
 
 
-def _write(path: Path, content: Any) -> None:
+def _write(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, indent=2), encoding="utf-8")

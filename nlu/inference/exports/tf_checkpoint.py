@@ -88,5 +88,5 @@ def tokenizer_in(folder: Path) -> Any:
     return BertTokenizer(vocab=numbers, do_lower_case=lowercase, split_special_tokens=True)
 
 
-def _write(path: Path, content: Any) -> None:
+def _write(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")

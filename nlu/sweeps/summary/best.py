@@ -132,7 +132,7 @@ def _plain(value: Any) -> Any:
     return [_plain(entry) for entry in value] if isinstance(value, list) else value
 
 
-def _put(body: dict[str, Any], key: str, value: Any) -> None:
+def _put(body: dict[str, Any], key: str, value: object) -> None:
     *groups, name = key.split(".")
     for group in groups:
         body = body.setdefault(group, {})
