@@ -1,9 +1,9 @@
 """Look at, copy and remove files on this machine, s3:// and oss://; read http(s)://, hf:// and pypi:// too.
 
 python -m nlu.io ls s3://bucket/runs
-python -m nlu.io cp big.tsv s3://bucket/data/             broken off, the same command continues where it was
+python -m nlu.io cp big.tsv s3://bucket/data/             the same command continues an interrupted copy
 python -m nlu.io cp --recursive s3://bucket/runs/a outputs/a
-python -m nlu.io sync --delete outputs oss://bucket/runs  --dry says first what would be done
+python -m nlu.io sync --delete outputs oss://bucket/runs  --dry shows what would be done
 python -m nlu.io exists s3://bucket/data/big.tsv && echo there
 """
 
@@ -26,20 +26,20 @@ Verb = Callable[[Sequence[str]], int]
 TARGETS = (
     " TARGET is the new name of a file, unless it is an existing folder or ends with a slash: then the file keeps its "
     "name and is put there. The files of a folder are put into TARGET or, if that ends with a slash, into TARGET/NAME. "
-    "A file appears whole or not at all; the same command continues what was broken off."
+    "A file appears as a whole or not at all; the same command continues an interrupted copy."
 )
-RECURSIVE = "with all that is in a folder"
+RECURSIVE = "include the content of folders"
 UPLOADS = (
-    "remove no file, but the parts of large uploads to PATH, or below it, that were broken off and stood still for "
-    "12 hours"
+    "instead of files, remove the parts of large uploads to PATH, or below it, that were interrupted and have made no "
+    "progress for 12 hours"
 )
-DRY = "say what would be done, and do nothing"
+DRY = "show what would be done, and do nothing"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the sub-command that the first argument names; returns the exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: python -m nlu.io COMMAND PATH ..., of which each has its own --help")
+        print("usage: python -m nlu.io COMMAND PATH ...; each command has its own --help")
         for name, verb in VERBS.items():
             print(f"  {name:<9}{(verb.__doc__ or '').partition('.')[0]}.")
         return 0 if arguments else 2
@@ -47,12 +47,12 @@ def main(arguments: Sequence[str]) -> int:
         print(f"nlu {nlu.__version__}")
         return 0
     if arguments[0] not in VERBS:
-        raise UserError(f"there is no command {arguments[0]} of nlu.io; {hint(arguments[0], VERBS)}")
+        raise UserError(f"unknown command {arguments[0]} of nlu.io; {hint(arguments[0], VERBS)}")
     return VERBS[arguments[0]](arguments[1:])
 
 
 def exists(arguments: Sequence[str]) -> int:
-    """Say of each path whether something lies there. Exit status 1: of one nothing does."""
+    """Print for each path whether it exists. Exit status 1: one does not."""
     from nlu.storage.objects import store_of
     from nlu.storage.transfer import readable
 
@@ -89,7 +89,7 @@ def ls(arguments: Sequence[str]) -> int:
 
 
 def cat(arguments: Sequence[str]) -> int:
-    """Write what is in files to standard output, as it is."""
+    """Write the content of files to standard output."""
     given = _parser("cat", cat).parse(arguments)
 
     from nlu.storage.transfer import chunks_of, readable
@@ -218,35 +218,35 @@ def mkdir(arguments: Sequence[str]) -> int:
                 print(f"make {place.shown}")
             elif not writable_store_of(place).make_folder(place):
                 print(
-                    f"nlu: {place.shown}: an object store has no folders; it is there as soon as a file lies in it",
+                    f"nlu: {place.shown}: folders of an object store exist once they contain a file",
                     file=sys.stderr,
                 )
     return 0
 
 
 def size(arguments: Sequence[str]) -> int:
-    """Print the size in bytes of files, or of all that is in folders."""
+    """Print the size in bytes of files, or of the content of folders."""
     from nlu.storage.transfer import size_of
 
-    return _told(size, arguments, lambda place: f"{size_of(place)}\t")
+    return _print_each(size, arguments, lambda place: f"{size_of(place)}\t")
 
 
 def md5(arguments: Sequence[str]) -> int:
     """Print the MD5 of files, read now, in the form of md5sum."""
     from nlu.storage.transfer import md5_of
 
-    return _told(md5, arguments, lambda place: f"{md5_of(place)}  ")
+    return _print_each(md5, arguments, lambda place: f"{md5_of(place)}  ")
 
 
 def mtime(arguments: Sequence[str]) -> int:
     """Print when files were last changed, UTC."""
     from nlu.storage.transfer import found_at
 
-    return _told(mtime, arguments, lambda place: f"{_time(found_at(place).modified_s) or 'unknown'}\t")
+    return _print_each(mtime, arguments, lambda place: f"{_time(found_at(place).modified_s) or 'unknown'}\t")
 
 
 def writable(arguments: Sequence[str]) -> int:
-    """Try to write in folders, and say of each whether that went. Exit status 1: in one it did not."""
+    """Try to write in folders, and print for each whether it works. Exit status 1: in one it does not."""
     given = _parser("writable", writable).parse(arguments)
 
     from nlu.storage.objects import writable_store_of
@@ -279,8 +279,8 @@ def _parser(name: str, verb: Verb, *paths: str, more: str = "") -> Parser:
     return parser
 
 
-def _told(verb: Verb, arguments: Sequence[str], front: Callable[["Place"], str]) -> int:
-    """Print one line for each path, with what is said of it in front."""
+def _print_each(verb: Verb, arguments: Sequence[str], front: Callable[["Place"], str]) -> int:
+    """Print one line for each path, after a text in front."""
     paths = _parser(verb.__name__, verb).parse(arguments).paths
 
     from nlu.storage.transfer import readable

@@ -1,9 +1,9 @@
-"""List and cancel jobs that a launcher handed to a queue; the history of all that was ever submitted.
+"""List and cancel jobs that a launcher submitted to a queue; print the history of all submissions.
 
 python -m nlu.jobs                          jobs of this project that have not ended
 python -m nlu.jobs outputs/grid             all jobs of a run, a grid or a search: state, node, log
 python -m nlu.jobs outputs/grid --cancel 3 5
-                                            cancel two of them; --cancel alone: all that have not ended
+                                            cancel two of them; without numbers all that have not ended
 python -m nlu.jobs outputs/grid --log 3     the end of a job's output
 python -m nlu.jobs --history                command, commit, time, id and log of every submission
 """
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse(arguments)
     for flag in ("cancel", "forget"):
         for text in [value for value in getattr(given, flag) or () if isinstance(value, str)]:
-            # DIR, where it was given last.
+            # DIR, if it comes last.
             if given.folder is not None:
                 parser.error(f"argument --{flag}: is {text!r} but must be a whole number >= 0")
             given.folder = Path(text)
@@ -145,7 +145,7 @@ def _shown(log: str | None) -> str:
 def _chosen(rows: "Sequence[Listed]", numbers: Sequence[int]) -> "list[Listed]":
     if absent := sorted(set(numbers) - {row.submitted.job.number for row in rows}):
         known = ", ".join(str(row.submitted.job.number) for row in rows)
-        raise UserError(f"there is no job {', '.join(map(str, absent))}; there are {known}")
+        raise UserError(f"unknown job {', '.join(map(str, absent))}; known jobs: {known}")
     found = [row for row in rows if row.submitted.job.number in numbers]
     if len(found) > len(set(numbers)):
         folders = ", ".join(dict.fromkeys(str(row.folder) for row in found))
@@ -160,7 +160,7 @@ def _cancel(rows: "Sequence[Listed]", numbers: Sequence[int]) -> int:
     chosen = [row for row in (_chosen(rows, numbers) if numbers else rows) if row.is_open]
     if not chosen:
         print("nlu: none of these jobs waits or runs; nothing was cancelled", file=sys.stderr)
-    # Those of other machines, which are refused, come last.
+    # Jobs of other machines, which are refused, come last.
     for is_certain in (True, False):
         own = [row for row in chosen if row.is_certain == is_certain]
         ids = [row.submitted.ticket.id for row in own if row.submitted.ticket is not None]

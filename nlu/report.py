@@ -1,15 +1,15 @@
 """Read runs back: a table over many, the difference of some, the errors of one, what can be freed.
 
-python -m nlu.report outputs                one row a configuration, best first; mean and sd over seeds and folds
+python -m nlu.report outputs                one row per configuration, best first; mean and sd over seeds and folds
 python -m nlu.report outputs --metric f1_macro --metric test/accuracy
 python -m nlu.report outputs/sweep --csv > table.csv
-python -m nlu.report --follow outputs/grid  what a launcher took: a live table until all has ended, then the report
+python -m nlu.report --follow outputs/grid  a live table of submitted jobs until all have ended, then the report
 python -m nlu.report diff outputs/a outputs/b
                                             configuration, metrics, and the rows that flipped
 python -m nlu.report diff outputs/a outputs/b outputs/c
                                             the same side by side, with McNemar's test of every pair
-python -m nlu.report errors outputs/a       surest mistakes, where they gather; of folds also labels that may be wrong
-python -m nlu.report clean outputs          what could be freed; --yes frees it
+python -m nlu.report errors outputs/a       most confident mistakes, and where they occur; for folds also suspected
+label errors python -m nlu.report clean outputs          what could be freed; --yes frees it
 """
 
 import math
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Run the sub-command that the first argument names, or make the table; returns the exit status.
 
-    Raises UserError for what the operating system refuses.
+    Raises UserError for errors of the operating system.
     """
     chosen = SUBCOMMANDS.get(arguments[0]) if arguments else None
     try:
@@ -39,9 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         raise
     except OSError as error:
         what = error.filename or "a file"
-        raise UserError(
-            f"{what}: {error.strerror or error}; mend that or name another folder, then run it again"
-        ) from error
+        raise UserError(f"{what}: {error.strerror or error}; correct that, or name another folder") from error
 
 
 def table(arguments: Sequence[str]) -> int:
@@ -117,7 +115,7 @@ def _follow(folders: Sequence[str]) -> None:
 
 
 def diff(arguments: Sequence[str]) -> int:
-    """Print what runs, or configurations with their seeds and folds, differ in."""
+    """Print the differences between runs, or between configurations with their seeds and folds."""
     parser = Parser(
         prog="python -m nlu.report diff",
         description="Of two: configuration, code and versions, metrics side by side, and the rows that the two predict "
@@ -161,7 +159,7 @@ def _diff_many(given: Namespace) -> int:
 
 
 def errors(arguments: Sequence[str]) -> int:
-    """Print the surest mistakes of a run, of what rows they are, and labels that may be wrong."""
+    """Print the most confident mistakes of a run, where mistakes are frequent, and suspected label errors."""
     parser = Parser(
         prog="python -m nlu.report errors",
         description="The surest mistakes of a run with their text, and the error rate by class, length, share of "
@@ -220,7 +218,7 @@ def errors(arguments: Sequence[str]) -> int:
 
 
 def clean(arguments: Sequence[str]) -> int:
-    """Show what can go of each run, and let it go where that is confirmed."""
+    """Show what can be removed of each run, and remove it with --yes."""
     parser = Parser(
         prog="python -m nlu.report clean",
         description="Frees space in runs that have ended, complete or pruned. Keeps the best checkpoint and everything "
@@ -255,7 +253,7 @@ SUBCOMMANDS = {"diff": diff, "errors": errors, "clean": clean}
 
 
 def _add_folders(parser: Parser) -> None:
-    parser.add_argument("folders", nargs="+", metavar="DIR", help="a run, a sweep, or what holds such")
+    parser.add_argument("folders", nargs="+", metavar="DIR", help="a run, a sweep, or a folder that contains some")
 
 
 def _runs_in(folders: Sequence[str | Path]) -> "tuple[list[RunRecord], list[str]]":

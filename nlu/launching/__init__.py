@@ -1,1 +1,1 @@
-"""How runs start: on one device or several here, by torchrun, or as the job of a launcher."""
+"""Start runs: on one device or several here, by torchrun, or as the job of a launcher."""

@@ -72,7 +72,7 @@ class JobEnd:
 
 
 class StatusCache:
-    """What a queue last said of its jobs. Several threads read it, each of which waits for jobs of its own."""
+    """The last known states of the jobs of a queue, shared by several threads that wait for different jobs."""
 
     _shared: dict[str, "StatusCache"] = {}
     _sharing = threading.Lock()
@@ -213,7 +213,9 @@ class Follower:
         """Say once that the result of a job cannot be fetched; the next look tries again."""
         if not self._has_said_away:
             self._has_said_away = True
-            self._say(f"{self._queue.name} does not tell what its jobs returned ({error}); it is asked again and again")
+            self._say(
+                f"{self._queue.name} does not return the results of its jobs ({error}); nlu keeps asking for them"
+            )
 
     def _last_line(self, ticket: Ticket) -> str:
         # A line for the table is not worth an error.

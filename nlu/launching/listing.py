@@ -78,7 +78,7 @@ class CombinedQueue:
 
 
 def records_of(folder: Path) -> list[Submissions]:
-    """Return the records of what was submitted in a folder and below it. Raises UserError if there are none."""
+    """Return the records of the submissions in a folder and below it. Raises UserError without any."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give that of a run, a grid or a search")
     if not (found := submissions_below(folder)):

@@ -103,8 +103,8 @@ class LocalQueue:
             began += [str(process) for process in _processes(str(folder))]
             if not began and self._is_elsewhere(host, folder):
                 raise UserError(
-                    f"{host} was about to start job {job.number} when that was cut off, and only there can be told "
-                    f"whether it did; run the same command there; {self._way_out(host, str(job.number))}"
+                    f"{host} was about to start job {job.number} when that was cut off, and only "
+                    f"{host} knows whether it did; run the same command there; {self._way_out(host, str(job.number))}"
                 )
             found.append(self._ticket(job, host, began[0]) if began else None)
         return found
@@ -128,12 +128,12 @@ class LocalQueue:
         if is_elsewhere:
             beat = self._beats.last(beat_file(folder, process))
             if beat is None or beat[1] <= SILENCE_S:
-                only = "can be cancelled there only"
+                only = "can only be cancelled there"
                 if beat is None:
                     out = self._way_out(host, self._number(folder.parent))
-                    only = f"only there can be told whether it lives, and be cancelled; {out}"
+                    only = f"only {host} knows whether it is alive, and can cancel it; {out}"
                 return Look(JobState.RUNNING, host, f"it is a process of {host}, and {only}", is_certain=False)
-            why = f"no sign of life of it on {host} for {beat[1]:.0f} s"
+            why = f"it has sent no heartbeat on {host} for {beat[1]:.0f} s"
         if (folder / CANCELLED).exists():
             return Look(JobState.CANCELLED)
         return Look(JobState.LOST, reason=why)

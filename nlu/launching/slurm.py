@@ -110,7 +110,7 @@ class SubmissionFolders:
             self._of_id |= {id: (folder, float("inf")) for id in ids}
 
     def of(self, id: str) -> Path | None:
-        """Return the folder of the newest job that had this id, None if there is none."""
+        """Return the folder of the newest job with this id, or None."""
         with self._lock:
             if id not in self._of_id:
                 self._look()
@@ -232,8 +232,8 @@ class SlurmQueue:
             executor.update_parameters(**given)
         except RuntimeError as error:
             raise JobRefused(
-                f"there is no Slurm here: {error}; run this where srun and sbatch are on the PATH, or choose another "
-                "hydra/launcher"
+                f"Slurm is not installed here: {error}; run this where srun and sbatch are on the PATH, or choose "
+                "another hydra/launcher"
             ) from error
         except (TypeError, ValueError, NameError) as error:
             # The lines after the first one list the valid parameters.
@@ -358,7 +358,7 @@ def _squeue(ids: Sequence[str]) -> dict[str, tuple[str, str | None, str | None]]
 
 
 def _sacct(ids: Sequence[str]) -> dict[str, tuple[str, str | None, str | None]]:
-    """Return the same for jobs that the accounting knows, nothing if there is no accounting or it does not answer."""
+    """Return the same for jobs in the accounting; empty without accounting or an answer of it."""
     command = ["sacct", "--noheader", "--allocations", "--parsable2", "--format=JobID,State,NodeList,ExitCode"]
     try:
         answer = _ask([*command, f"--jobs={_main_ids(ids)}"])

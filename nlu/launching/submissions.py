@@ -206,13 +206,13 @@ class Submissions:
             file.write(line.encode())
             os.fsync(file.fileno())
         if is_new:
-            # A new file survives a power cut only if the folders that list it are synced as well.
+            # A new file survives a power cut only if the folders that list it are synced too.
             sync_folder(self._file.parent)
             sync_folder(self.folder)
 
 
 def _apply(event: Mapping[str, Any], found: dict[str, Submitted]) -> list[str]:
-    """Apply an event to what is known, and return the tokens of its jobs."""
+    """Apply an event to the known jobs, and return the tokens of its jobs."""
     match event["event"]:
         case "begin":
             jobs = [Job(own["number"], own["folder"], tuple(own["overrides"]), own["token"]) for own in event["jobs"]]
@@ -251,7 +251,7 @@ def project_folder(start: Path | None = None) -> Path:
 
 
 def project_state(start: Path | None = None) -> Path:
-    """Return the folder of a project in which nlu keeps files of its own, which git ignores. Raises OSError."""
+    """Return the folder of a project in which nlu keeps its files, which git ignores. Raises OSError."""
     folder = project_folder(start) / PROJECT
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
@@ -292,7 +292,7 @@ def add_to_history(queue: str, tickets: Sequence[Ticket], command: str) -> None:
 
 def read_history(folder: Path | None = None) -> list[dict[str, str]]:
     """Return the lines of this project's history, oldest first. With `folder`: those of jobs below it, also from the
-    history of its own project."""
+    history of its project."""
     projects = dict.fromkeys([project_folder(), *([project_folder(folder.resolve())] if folder is not None else [])])
     rows = [row for project in projects for row in _rows(project / PROJECT / HISTORY)]
     if folder is not None:

@@ -1,4 +1,4 @@
-"""Waiting until a queue takes a job that it does not take now, unless whoever submits it is stopped."""
+"""Wait until a full queue accepts a job, unless the search is stopped."""
 
 import sys
 import threading
@@ -15,15 +15,15 @@ from nlu.storage.temporary import Pauses
 FULL = Pauses(5.0, 120.0)
 """how long to wait before a full queue is asked again: it has room as soon as any job of this user ends"""
 LOOK_S = 0.2
-"""how often a thread that waits looks whether it is to stop"""
+"""how often a waiting thread checks whether it should stop"""
 Tickets = TypeVar("Tickets")
 
 _turn = threading.Lock()
-"""Of all the trials that wait only one asks the queue: hundreds would ask the controller of a cluster all the time."""
+"""only one of the waiting trials asks the queue: hundreds would overload the controller of a cluster"""
 _counting = threading.Lock()
 _waiting = 0
 _over: ContextVar[threading.Event | None] = ContextVar("_over", default=None)
-"""is set once the search of this context ends; a process may run several, one after another"""
+"""set when the search of this context ends; a process may run several searches, one after another"""
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def of_a_search() -> Iterator[None]:
 
 
 def give_up() -> None:
-    """Have the threads of this search that wait end soon, as the search does."""
+    """Make the waiting threads of this search end soon, since the search ends."""
     if (over := _over.get()) is not None:
         over.set()
 
@@ -49,7 +49,7 @@ def is_over() -> bool:
 
 
 def pause(seconds: float) -> bool:
-    """Sleep; returns False, at once, where nothing is to be submitted any more."""
+    """Sleep; returns False at once if the search is over."""
     end_s = time.monotonic() + seconds
     while not is_over():
         if (left_s := end_s - time.monotonic()) <= 0:
@@ -59,11 +59,11 @@ def pause(seconds: float) -> bool:
 
 
 def when_there_is_room(submit: Callable[[], Tickets]) -> Tickets:
-    """Submit a trial's job, again and again while its queue is full. Raises JobRefused where the search is stopped."""
+    """Submit the job of a trial, repeatedly while its queue is full. Raises JobRefused if the search is stopped."""
     try:
         return submit()
     except QueueFull as full:
-        with _told(full):
+        with _announced(full):
             return _in_turn(submit, full)
 
 
@@ -81,7 +81,7 @@ def _in_turn(submit: Callable[[], Tickets], full: QueueFull) -> Tickets:
                 full = again
     finally:
         _turn.release()
-    raise AssertionError("these pauses have no end")
+    raise AssertionError("the pauses are endless")
 
 
 def _stopped(full: QueueFull) -> JobRefused:
@@ -89,8 +89,8 @@ def _stopped(full: QueueFull) -> JobRefused:
 
 
 @contextmanager
-def _told(full: QueueFull) -> Iterator[None]:
-    """Say that trials wait when the first of them does."""
+def _announced(full: QueueFull) -> Iterator[None]:
+    """Print that trials wait, for the first waiting trial."""
     global _waiting
     with _counting:
         _waiting += 1

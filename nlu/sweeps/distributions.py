@@ -40,7 +40,7 @@ def _choices(override: Override) -> BaseDistribution:
 def _range(value: RangeSweep) -> BaseDistribution | None:
     """Return the steps of a range; None if floating-point numbers cannot represent them exactly."""
     if value.start is None or value.stop is None or not value.step:
-        raise ValueError("the range has no end, or its step is 0")
+        raise ValueError("the range lacks an end, or its step is 0")
     start, stop, step = (Decimal(str(number)) for number in (value.start, value.stop, value.step))
     count = math.ceil((stop - start) / step)
     if count <= 0:
@@ -57,7 +57,7 @@ def _range(value: RangeSweep) -> BaseDistribution | None:
 def _interval(value: IntervalSweep) -> BaseDistribution:
     low, high, is_log = value.start, value.end, "log" in value.tags
     if low is None or high is None:
-        raise ValueError("the interval has no end")
+        raise ValueError("the interval lacks an end")
     if isinstance(low, int) and isinstance(high, int):
         return IntDistribution(low, high, log=is_log)
     return FloatDistribution(float(low), float(high), log=is_log)

@@ -6,7 +6,7 @@
 
 A batch gets the first free number, by a put that the store must refuse if the object exists (`If-None-Match: *`; OSS:
 `x-oss-forbid-overwrite`). If several writers try the same number, exactly one succeeds; the others read its batch and
-try the next number. The numbers are therefore a total order for all readers. There are no locks that could be left
+try the next number. The numbers are therefore a total order for all readers. It needs no locks, which could be left
 behind or time out, and a writer that is killed has either written its batch or not. Nothing is ever overwritten or
 deleted. Each batch has a unique id. If the answer to a put is lost, the writer looks for the id, so no batch is written
 twice.

@@ -68,7 +68,7 @@ def follow(tmp_path, monkeypatch):
 def test_what_a_job_returned_is_asked_for_until_the_queue_answers(follow, capfd):
     assert follow(number_of, failures=3).status == 1
     said = capfd.readouterr().err
-    assert said.count("does not tell what its jobs returned (connection refused)") == 1 and "job 1: failed" in said
+    assert said.count("does not return the results of its jobs (connection refused)") == 1 and "job 1: failed" in said
 
 
 def test_a_queue_that_is_away_when_jobs_are_to_be_cancelled_is_told_and_asked_by_the_next_ctrl_c(

@@ -195,7 +195,7 @@ def test_a_job_of_a_machine_that_is_gone_is_lost_once_its_beat_has_stood_still(t
     time.sleep(1.2)
     for watching in (queue(tmp_path), follower):
         look = watching.look([id])[id]
-        assert look.state is JobState.LOST and look.reason.startswith("no sign of life of it on far for ")
+        assert look.state is JobState.LOST and look.reason.startswith("it has sent no heartbeat on far for ")
     (tmp_path / ".submitit" / id.split("/")[1] / "12" / "cancelled").touch()
     assert queue(tmp_path).look([id])[id].state is JobState.CANCELLED
 

@@ -34,7 +34,9 @@ def folder(tmp_path) -> Path:
 
 
 def test_without_slurms_commands_no_job_is_submitted_and_the_remedy_is_told(queue, tmp_path):
-    with pytest.raises(JobRefused, match="there is no Slurm here: .*run this where srun and sbatch are on the PATH"):
+    with pytest.raises(
+        JobRefused, match="Slurm is not installed here: .*run this where srun and sbatch are on the PATH"
+    ):
         queue.submit([Job(0, str(tmp_path), ())])
 
 

@@ -86,7 +86,7 @@ def test_a_file_keeps_its_name_in_a_folder_and_a_link_is_removed_alone(tmp_path:
         (["cp", "-r", ".", "./x"], "lies in"),
         (["cat", "."], "is a folder; name a file"),
         (["sync", "setup.cfg", "x"], "is a file, but sync takes folders"),
-        (["cpy", "x", "y"], "there is no command cpy of nlu.io; nearest: cp"),
+        (["cpy", "x", "y"], "unknown command cpy of nlu.io; nearest: cp"),
         (["cp", "x"], "TARGET"),
         (["cp", "x", "y", "--dri"], "there is no such flag"),
         (["exists", ""], "is empty"),
