@@ -182,7 +182,7 @@ class LocalQueue:
         are = f"job {numbers[0]} is a process" if len(numbers) == 1 else f"jobs {', '.join(numbers)} are processes"
         given = " ".join(numbers)
         return (
-            f"{are} of {host}, and can be cancelled there only; run python -m nlu.jobs {self._shown} --cancel {given} "
+            f"{are} of {host}, and can only be cancelled there; run python -m nlu.jobs {self._shown} --cancel {given} "
             f"there; {self._way_out(host, given)}"
         )
 

@@ -155,8 +155,8 @@ def test_a_job_of_another_machine_that_shares_the_folder_is_never_judged_here(tm
             time.sleep(0.05)
         look = queue(tmp_path).look([id])[id]
         assert (look.state, look.node, look.is_certain) == (JobState.RUNNING, "far", False)
-        assert look.reason == "it is a process of far, and can be cancelled there only"
-        with pytest.raises(UserError, match="job 0 is a process of far, and can be cancelled there only; run .* there"):
+        assert look.reason == "it is a process of far, and can only be cancelled there"
+        with pytest.raises(UserError, match="job 0 is a process of far, and can only be cancelled there; run .* there"):
             queue(tmp_path).cancel([id])
         assert [ticket.id for ticket in queue(tmp_path).find([Job(0, "/0", (), id.split("/")[1])])] == [id]
 
@@ -205,7 +205,7 @@ def test_of_two_machines_jobs_those_of_this_one_are_cancelled_and_the_others_nam
     monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.0)
     own = queue(tmp_path, sleep)
     here, others = [ticket.id for ticket in own.submit(jobs(2))], [of_far(tmp_path, number) for number in (4, 7)]
-    told = "jobs 4, 7 are processes of far, and can be cancelled there only; run python -m nlu.jobs .* --cancel 4 7 "
+    told = "jobs 4, 7 are processes of far, and can only be cancelled there; run python -m nlu.jobs .* --cancel 4 7 "
     with pytest.raises(UserError, match=f"{told}there; where far is gone, run python -m nlu.jobs .* --forget 4 7"):
         queue(tmp_path).cancel([others[0], here[0], others[1]])
     assert [own.look([id])[id].state for id in here] == [JobState.CANCELLED, JobState.RUNNING]
