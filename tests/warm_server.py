@@ -144,9 +144,9 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     preflight.subprocess = SimpleNamespace(run=_run_warm, PIPE=subprocess.PIPE)  # type: ignore[assignment]
 
 
-def _run_warm(command: list[str], *, stdout: int, text: bool, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def _run_warm(command: list[str], *, stdout: int, text: bool) -> subprocess.CompletedProcess[str]:
     assert command[0] == sys.executable and text
-    process = warm.start(command[1:], cwd=os.getcwd(), env=env, stdout=stdout)
+    process = warm.start(command[1:], cwd=os.getcwd(), env={**os.environ}, stdout=stdout)
     said = process.communicate()
     return subprocess.CompletedProcess(command, process.wait(), *said)
 
