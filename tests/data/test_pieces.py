@@ -47,6 +47,7 @@ def test_any_text_has_the_tokens_of_its_pieces(lowercase: bool) -> None:
     check()
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_length_of_what_is_sent() -> None:
     tokenizer = PieceTokenizer(wordpiece(VOCAB, True, "vocab").backend)
     held_mb = []

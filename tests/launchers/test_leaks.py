@@ -86,6 +86,7 @@ def test_a_command_with_a_secret_is_refused_before_anything_is_written_and_the_s
     assert not holding(project) and not (project / "s").exists(), sorted(set(project.rglob("*")) - set(before))
 
 
+@pytest.mark.thorough
 def test_what_jobs_get_from_the_environment_is_in_no_file_of_a_grid_and_is_not_printed(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

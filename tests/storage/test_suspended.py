@@ -43,10 +43,10 @@ def test_a_suspended_run_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.Mo
     ("verb", "when"),
     [
         ("put_file", "after"),  # a part of a state is sent
-        ("put_new", "before"),  # all files are sent, and the record is about to be
         *(
             pytest.param(*point, marks=pytest.mark.thorough)
             for point in (
+                ("put_new", "before"),  # all files are sent, and the record is about to be
                 ("put", "after"),  # a table is sent, others are not
                 ("delete", "before"),  # the record is there, and what it no longer names is about to go
                 ("list", "after"),  # old records are about to go

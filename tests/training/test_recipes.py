@@ -204,6 +204,7 @@ def test_a_method_with_a_teacher_and_parameters_continues_to_the_same_bytes(
     assert not [name for name in expected if found[name] != expected[name]]
 
 
+@pytest.mark.thorough
 def test_on_two_processes_too(package: Path) -> None:
     def config(*options: str) -> Run:
         return with_own(package, *STEPS, *options, method=HINT, optimizer=SGD)
