@@ -1,8 +1,7 @@
-"""Constrained types for constructor signatures, which are the schema of configuration groups.
+"""Constrained types for constructor signatures, the schema of every configuration group.
 
-`nlu.config.signature` reads a signature such as `hidden_size: PositiveInt = 768` from source, and
-`nlu.config.checks.values` checks values against it before anything heavy is imported. At run time these types are plain
-`int`, `float` and `str`.
+A signature such as `hidden_size: PositiveInt = 768` is read from source by `nlu.config.signature` and checked by
+`nlu.config.checks.values` before anything heavy is imported; at run time the names are plain `int`, `float` and `str`.
 """
 
 from dataclasses import dataclass
@@ -11,7 +10,10 @@ from typing import Annotated, Any
 
 @dataclass(frozen=True)
 class Range:
-    """A numeric range that includes its ends, unless `open_min` or `open_max`; None = unbounded; `odd` = only odd."""
+    """A numeric range, both ends included unless `open_min` or `open_max`; `None` means unbounded.
+
+    With `odd` even numbers are none of it.
+    """
 
     min: float | None = None
     max: float | None = None
@@ -22,21 +24,21 @@ class Range:
 
 @dataclass(frozen=True)
 class Written:
-    """A text with a syntax; `kind` names its parser."""
+    """A value with a syntax of its own: `kind` names the parser that decides whether a text is well formed."""
 
     kind: str
 
 
 @dataclass(frozen=True)
 class Naming:
-    """A text that names something (`what`); whether that exists is not checked here."""
+    """A text that names something, `what`; whether there is such a thing is for others to say."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class Nested:
-    """A mapping with a `_target_`; the constructor gets the object that it builds. `what` describes valid mappings."""
+    """A mapping whose `_target_` names a class; the constructor gets what that builds. `what` says what it may be."""
 
     what: str
 
@@ -45,7 +47,7 @@ PositiveInt = Annotated[int, Range(min=1)]
 OddPositiveInt = Annotated[int, Range(min=1, odd=True)]
 FoldCount = Annotated[int, Range(min=2)]
 RowLength = Annotated[int, Range(min=8)]
-"""Most tokens of a row; fewer would leave no room for text beside the special tokens."""
+"""Tokens of a row at most; fewer would hold special tokens and next to no text."""
 NonNegativeInt = Annotated[int, Range(min=0)]
 PositiveFloat = Annotated[float, Range(min=0, open_min=True)]
 NonNegativeFloat = Annotated[float, Range(min=0)]
@@ -65,10 +67,10 @@ InputFile = Annotated[str, Naming("a file, a URL or - for standard input")]
 OutputFile = Annotated[str, Naming("a file, an address of a store or - for standard output")]
 NewFolder = Annotated[str, Naming("a new folder")]
 MethodNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.methods.rdrop.RDrop, alpha: 1}")]
-"""A method inside another method."""
+"""A method within a method."""
 DataNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.data.dataset.Files, train: my.csv}")]
 """One of several data sets."""
 TaskNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.tasks.classify.Classify}")]
 LossNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.losses.focal.Focal, gamma: 2}")]
 HeadNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.models.heads.crf.CrfHead}")]
-"""Task, loss and head of one of several data sets."""
+"""What one of several heads has of its own."""

@@ -57,7 +57,7 @@ def test_a_set_without_a_target_is_rows_in_files(composer):
     assert composer.problems_of(config) == []
     config["data"]["sets"]["mine"]["max_length"] = 64
     (problem,) = composer.problems_of(config)
-    assert problem.startswith("data.sets.mine.max_length: unknown key")
+    assert problem.startswith("data.sets.mine.max_length: there is no such key")
 
 
 def test_a_task_has_its_own_loss_as_its_choice_sets_it_for_a_run_of_one(composer):
@@ -69,9 +69,9 @@ def test_a_task_has_its_own_loss_as_its_choice_sets_it_for_a_run_of_one(composer
 PROBLEMS = {
     "no set": (BOTH, ["data.sets is not set", "task.tasks is not set"]),
     "only the data": (("data=mixture", *ONE[:1]), ["data is mixture, but task is not composite"]),
-    "only the task": (("task=composite", *ONE[1:]), ["task is composite, but data is not a mixture"]),
+    "only the task": (("task=composite", *ONE[1:]), ["task is composite, but data is no mixture"]),
     "a name with a hyphen": (
-        (*BOTH, "+data@data.sets.a-b=afqmc", "+task@task.tasks.a-b=match"), ["data.sets.a-b: a name of a set"],
+        (*BOTH, "+data@data.sets.a-b=afqmc", "+task@task.tasks.a-b=match"), ["data.sets.a-b: a-b is no name of a set"],
     ),
     "a head that does not fit": (
         (*BOTH, *ONE, "+head@task.heads.one=crf"), ["task.heads.one is crf, but task.tasks.one=match takes linear"],

@@ -1,1 +1,1 @@
-"""Checks of configurations and command lines: they report everything at once, before anything heavy is imported."""
+"""What is wrong with a configuration or a command line: all of it at once, before anything heavy is imported."""

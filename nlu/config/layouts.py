@@ -1,4 +1,4 @@
-"""The fields that the rows of a task must have, and the usual names of columns; known before any file is read."""
+"""What a row must hold for each kind of task; known before anything is read, so that it can be checked first."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,24 +12,26 @@ TEXT_ROLES: dict[str, tuple[tuple[str, ...], ...]] = {
     "sides": (("text_a", "text_b"),),
     "units": (("tokens",), ("text",)),
 }
-"""The fields with the text of a layout; each tuple is an alternative of which all fields are needed."""
+"""Which fields hold the text of a layout: all of any one alternative."""
 
 FORMATS = ("auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines")
-"""Formats of a file of rows; auto = by its suffix."""
+"""How a file of rows may be read; auto: by its suffix."""
 ROLES = ("text", "text_a", "text_b", "tokens", "label", "tags", "spans")
+
+
 USUAL_PAIRS = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("question", "sentence"),
     ("#1 String", "#2 String"),
 )  # fmt: skip
 USUAL_TEXTS = ("sentence",)
 USUAL_LABELS = ("gold_label", "is_duplicate", "score", "Quality")
-"""Names of columns in GLUE and similar data sets."""
+"""What columns are called in GLUE and in sets like those."""
 
 
 def usual_fields(names: Collection[str], roles: Iterable[str]) -> dict[str, str]:
-    """Return the column of each role for which a column is named like the role or as in GLUE.
+    """Return the column of each of these roles, as far as columns are called like a role or as in GLUE.
 
-    Names of GLUE are used only if no column is named like a field of texts.
+    Where a column is called like a field of texts, those of GLUE are not looked for.
     """
     found = {role: role for role in roles if role in names}
     if {"text", "text_a", "text_b", "tokens"} & found.keys():
@@ -47,29 +49,30 @@ def usual_fields(names: Collection[str], roles: Iterable[str]) -> dict[str, str]
 
 
 def layouts_of(task: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the layouts in a task's class constants, the preferred one first."""
+    """Return the layouts that a task's class constants name, the preferred one first; none where it names none."""
     return tuple(name for name in task.get("layouts", ()) if name in TEXT_ROLES)
 
 
 def target_roles(task: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields of which one has the target of an example; () if a task needs only texts.
+    """Return the fields of which one holds what a task's examples are to give; none where it learns from texts alone.
 
-    They are the class constant `roles` of the task's target. Raises UserError if that target does not exist.
+    They are the class constant `roles` of the target that the task's class constants name. Raises UserError where
+    there is no such target.
     """
     target = task.get("target")
     return tuple(read_constants(target).get("roles", ())) if isinstance(target, str) else ()
 
 
 def chosen_layout(layouts: Sequence[str], fields: Iterable[str]) -> str | None:
-    """Return the first layout for which all texts are among the fields; None if there is none."""
+    """Return the first of a task's layouts all of whose texts are among the fields, or None."""
     present = set(fields)
     return next((name for name in layouts if any(present.issuperset(roles) for roles in TEXT_ROLES[name])), None)
 
 
 def missing_roles(layouts: Sequence[str], targets: Sequence[str], fields: Iterable[str], file_format: str) -> list[str]:
-    """Return the fields that a task needs and that are missing in `fields`; [] if none is missing.
+    """Return the fields that a task needs and that are not among those given; empty where all are there.
 
-    One of `targets` is needed. Among several layouts, the one that lacks the fewest fields counts.
+    `targets` are the fields one of which holds the target. Of several layouts it is told what the nearest lacks.
     """
     present = {"text", "label"} if file_format == "lines" else set(fields)
     alternatives = [[role for role in roles if role not in present] for name in layouts for roles in TEXT_ROLES[name]]
@@ -78,7 +81,7 @@ def missing_roles(layouts: Sequence[str], targets: Sequence[str], fields: Iterab
 
 
 def known_roles(task: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the fields of a task's target, and the problems of reading that target."""
+    """Return the target's fields of a task, and what is wrong with the name of its target."""
     try:
         return target_roles(task), []
     except UserError as error:
