@@ -3,7 +3,9 @@
 Axes: N rows of one chunk.
 """
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,12 @@ import numpy as np
 from nlu.config.errors import DataError
 from nlu.config.words import called, counted
 from nlu.data.dataset import SourceFile
-from nlu.data.encoding import EncodedRows, unusable
-from nlu.data.layouts import Layout
-from nlu.data.parts import Chunks
+from nlu.data.layouts import Layout, unusable
 from nlu.data.readers import GROUP, BadRow, Mark, Row
 from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hash
-from nlu.data.store import Misfit, Origin, SetWriter
+from nlu.data.sharing import Chunks
+from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 
@@ -181,3 +182,17 @@ def _not_usable(bad: list[str], counts: dict[str, int], name: str) -> DataError:
         summary=summary,
         remedy="mend these rows, or set data.on_bad_row=skip to leave such rows out and count them",
     )
+
+
+@contextmanager
+def what_exists_is_not_collected() -> Iterator[None]:
+    """Leave the objects that exist now out of garbage collections.
+
+    Rows make objects by the million, and going over all modules of torch at every collection among them would take a
+    third of the time.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

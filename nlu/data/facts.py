@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nlu.config.words import counted
-from nlu.data.duplicates import among, repeated
+from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.mixture import MixedStore
 from nlu.data.opening import Store

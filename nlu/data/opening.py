@@ -11,8 +11,8 @@ import numpy as np
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import counted
+from nlu.data.arrays import among, repeated
 from nlu.data.building import LISTED_GROUPS
-from nlu.data.duplicates import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold, fold_numbers, kept_together
 from nlu.data.layouts import Layout, Pair

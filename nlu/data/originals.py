@@ -16,8 +16,7 @@ from typing import Any, TextIO
 
 from nlu.config.errors import DataError
 from nlu.config.words import counted
-from nlu.data.charset import not_utf_8
-from nlu.data.dialect import PLAIN, Dialect
+from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.readers import (
     BLANKS,
     DOCUMENT_MARK,

@@ -12,12 +12,11 @@ from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN
 from nlu.data.layouts import LAYOUTS, Layout, Pair
-from nlu.data.pieces import WORDS
 from nlu.data.reading import Reading, fields_of, layout_of
-from nlu.data.shared import SharedStores
+from nlu.data.sharing import SharedStores
 from nlu.data.store import FORMAT_VERSION
 from nlu.data.targets import Target
-from nlu.data.tokenizing import Tokenizer, WordPiece
+from nlu.data.tokenizing import WORDS, Tokenizer, WordPiece
 from nlu.storage.cache import cache_dir, file_digest
 
 KNOWN_CODE = ("nlu", "builtins", "typing", "abc")

@@ -12,16 +12,15 @@ import numpy as np
 
 from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
-from nlu.data.building import Builder
+from nlu.data.building import Builder, what_exists_is_not_collected
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold
-from nlu.data.garbage import what_exists_is_not_collected
 from nlu.data.layouts import LAYOUTS
 from nlu.data.opening import Store, meta_of, open_sets, open_store
-from nlu.data.parts import Chunks
 from nlu.data.plan import Plan, plan_of
 from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header_as_row, texts_for_vocabulary
+from nlu.data.sharing import Chunks
 from nlu.data.store import StoreDamaged
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, WordPiece
@@ -53,7 +52,7 @@ def prepare(
 ) -> Store:  # fmt: skip
     """Open the store of these files, tokenizer, target and layout, building it first where it does not exist.
 
-    `shared` is where it is looked for before, and put after that: `nlu.data.shared`.
+    `shared` is where it is looked for before, and put after that: `nlu.data.sharing`.
 
     `target` is the dotted name of a class, of nlu or of a `trusted` package; of the task's `layouts` the first is taken
     whose texts are among the fields. `group_by` is the column of the training rows that says which belong together;

@@ -12,9 +12,8 @@ import numpy as np
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.layouts import ROLES, chosen_layout, missing_roles, usual_fields
-from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files, SourceFile
-from nlu.data.dialect import PLAIN, Dialect
+from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.layouts import Layout
 from nlu.data.readers import (
     GROUP,
@@ -30,7 +29,7 @@ from nlu.data.readers import (
 )
 from nlu.data.seeds import text_hash
 from nlu.data.store import StoredSet
-from nlu.data.targets.names import NUMBER
+from nlu.data.targets.classes import NUMBER
 
 CHUNK_ROWS = 4096
 SAMPLED_ROWS = 1000

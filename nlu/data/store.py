@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from nlu.config.errors import DataError, UserError
-from nlu.data.encoding import EncodedRows
-from nlu.data.ragged import ranges
+from nlu.data.arrays import ranges
 
 SHARD_ROWS = 65_536
 FORMAT_VERSION = 3
@@ -42,6 +41,33 @@ class Misfit(ValueError):
 
 class StoreDamaged(DataError):
     """A set of the store that does not have the rows that were written; build the store again."""
+
+
+@dataclass
+class EncodedRows:
+    """Token rows of one chunk, before labels."""
+
+    tokens: np.ndarray
+    """flat int32"""
+    lengths_N: np.ndarray
+    boundary_N: np.ndarray
+    """number of tokens before the second text; the whole length where there is none"""
+    cut_N: np.ndarray
+    """true where tokens were cut off"""
+    words: np.ndarray | None = None
+    """flat int32: the first token of each unit that fits, counted within its row"""
+    word_counts_N: np.ndarray | None = None
+    places: np.ndarray | None = None
+    """flat int32: the first and the last character of each unit of a text, also of those that do not fit, one after the
+    other; null where all rows are lists of units"""
+    place_counts_N: np.ndarray | None = None
+
+    def ends_of_units(self) -> list[list[list[int]] | None]:
+        """Return of each row the first and the last character of each unit; None where all rows are lists of units."""
+        if self.places is None or self.place_counts_N is None:
+            return [None] * len(self.lengths_N)
+        rows = np.split(self.places.reshape(-1, 2), np.cumsum(self.place_counts_N // 2)[:-1])
+        return [ends_U.tolist() for ends_U in rows]
 
 
 @dataclass

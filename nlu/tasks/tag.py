@@ -6,9 +6,9 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from nlu.data.arrays import starts_of
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
-from nlu.data.ragged import starts_of
 from nlu.data.targets import Tags
 from nlu.losses.loss import Loss
 from nlu.metrics.classes import log_probabilities

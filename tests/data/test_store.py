@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.data import store
-from nlu.data.encoding import EncodedRows
-from nlu.data.ragged import ranges, starts_of
-from nlu.data.store import Misfit, Origin, SetWriter, StoreDamaged, StoredSet, chunks_of
+from nlu.data.arrays import ranges, starts_of
+from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoreDamaged, StoredSet, chunks_of
 
 NUMBER_ROWS = 40
 

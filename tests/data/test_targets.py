@@ -16,8 +16,8 @@ from nlu.data.dataset import Files
 from nlu.data.facts import describe
 from nlu.data.folds import Fold
 from nlu.data.targets import Classes, LabelSet, NoTarget, Number, Tags
-from nlu.data.targets.names import require_names
-from nlu.data.targets.schemes import SCHEMES, scheme_of, tags_of_spans, to_bio
+from nlu.data.targets.classes import require_names
+from nlu.data.targets.tags import SCHEMES, scheme_of, tags_of_spans, to_bio
 
 LABEL_BREAKS = [None, {}, ["a"], "", "  ", float("nan")]
 

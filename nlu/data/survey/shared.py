@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nlu.data.duplicates import among, repeated
+from nlu.data.arrays import among, repeated
 from nlu.data.readers import Row
 from nlu.data.survey.walk import Advance, Source, Survey, shown_label, spoken_texts, usable
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.types import Probability, Weights
+from nlu.data.arrays import ranges
 from nlu.data.collate import Batch, to_device
-from nlu.data.ragged import ranges
 from nlu.data.tokenizing import load_tokenizer
 from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.formats.pretrained import Pretrained

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.types import OddPositiveInt, PositiveInt, Probability
+from nlu.data.arrays import ranges
 from nlu.data.collate import Batch, to_device
-from nlu.data.ragged import ranges
 from nlu.models.encoder import Encoded
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.types import PositiveFloat
+from nlu.data.arrays import starts_of
 from nlu.data.collate import Batch, to_device
-from nlu.data.ragged import starts_of
 from nlu.metrics.spans import legal_steps
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, vectors_of

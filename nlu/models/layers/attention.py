@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nlu.data.arrays import ranges, starts_of
 from nlu.data.collate import to_device
-from nlu.data.ragged import ranges, starts_of
 from nlu.models.layers.dropout import dropout_mask
 from nlu.models.layers.linear import with_rows
 from nlu.models.layers.pattern import Pattern

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from nlu.data.dataset import Files
-from nlu.data.encoding import EncodedRows
 from nlu.data.opening import Store
-from nlu.data.parts import Chunks
 from nlu.data.prepare import Part, prepare, prepare_part
-from nlu.data.shared import SharedStores
+from nlu.data.sharing import Chunks, SharedStores
+from nlu.data.store import EncodedRows
 from nlu.data.tokenizing import WordPiece
 from nlu.storage.bucket import Unreachable
 
@@ -72,7 +71,7 @@ class Objects:
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Objects:
     objects = Objects()
-    monkeypatch.setattr("nlu.data.shared.ObjectStore", lambda url, what: objects)
+    monkeypatch.setattr("nlu.data.sharing.ObjectStore", lambda url, what: objects)
     return objects
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.data.survey.columns import guess
+from nlu.data.survey.sources import guess
 
 LONG = "a text of some length that nobody else has"
 
