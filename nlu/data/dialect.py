@@ -10,31 +10,28 @@ from typing import Any
 from nlu.config.errors import DataError, UserError
 
 SEPARATED_BY = {"csv": ",", "tsv": "\t"}
-"""What stands between the cells of a table, unless it is set."""
+"""the separator of each format, unless another one is set"""
 SEPARATORS = {"\t": "tsv", ",": "csv", ";": None, "|": None}
-"""What tables are separated by, and the format that reads them so."""
+"""the usual separators of tables, and the format that has each"""
 MAX_CELL = 1 << 24
-"""characters of a csv cell; without a limit, quotes that never close would take in the rest of the file"""
+"""characters of a csv cell; without a limit, unclosed quotes would read the rest of the file as one cell"""
 csv.field_size_limit(MAX_CELL)
 MARKS = {
     codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }  # fmt: skip
-"""First bytes that name an encoding; those of UTF-32 begin like those of UTF-16, so they come first."""
+"""byte order marks; those of UTF-32 come first, because they begin like those of UTF-16"""
 CANDIDATES = {"gb18030": "Chinese", "cp1252": "Western European"}
-"""What files are found in, the stricter one first, since almost any bytes can be read as the latter."""
+"""other usual encodings; the stricter one comes first, because cp1252 decodes almost any bytes"""
 SAMPLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the cells of a csv or tsv file are written, as far as its format leaves that open.
-
-    Raises UserError for a separator that cannot be one.
-    """
+    """How the cells of a csv or tsv file are written. Raises UserError for an invalid separator."""
 
     separator: str | None = None
-    """the character between two cells; null: that of the format"""
+    """the character between two cells; None: that of the format"""
 
     def __post_init__(self) -> None:
         separator = self.separator
@@ -45,11 +42,14 @@ class Dialect:
             )
 
     def between(self, file_format: str) -> str:
-        """Return what separates the cells of a file in this format."""
+        """Return the separator of a file in this format."""
         return self.separator or SEPARATED_BY[file_format]
 
     def cells(self, file_format: str, path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-        """Yield number and cells of each row of a csv or tsv file. Raises DataError where quotes do not close."""
+        """Yield the number of the first line of each row that is not empty, and its cells.
+
+        Raises DataError for quotes that are not closed.
+        """
         separator = self.between(file_format)
         if file_format == "csv":
             yield from _numbered_csv(path, csv.reader(lines, strict=True, delimiter=separator))
@@ -59,8 +59,7 @@ class Dialect:
                 yield number, line.rstrip("\r\n").split(separator)
 
     def remedy(self, first: Sequence[str], file_format: str) -> str | None:
-        """Return what to do about a first row that is one cell and holds what separates other tables; None for any
-        other."""
+        """Return what to do if the first row is one cell that contains a usual separator, else None."""
         found = [separator for separator in SEPARATORS if len(first) == 1 and separator in first[0]]
         if not found or file_format not in SEPARATED_BY:
             return None
@@ -85,14 +84,14 @@ def _numbered_csv(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
         except csv.Error as error:
             raise DataError(
                 f"{path}:{number}: the quotes of this row do not close ({error}); fix the row, "
-                "or set data.format=tsv where the file is separated by tabs and not quoted"
+                "or set data.format=tsv if the file is separated by tabs and not quoted"
             ) from None
         if cells:
             yield number, cells
 
 
 def not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
-    """Return the error to raise for a file that could not be decoded, with an encoding only where it fits the bytes."""
+    """Return the error for a file that cannot be decoded: its first bad line, and an encoding that fits."""
     with open(path, "rb") as file:
         start = file.read(4)
     for mark, name in MARKS.items():
@@ -104,12 +103,12 @@ def not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
             remedy = f"convert the file, e.g. iconv -f {name} -t utf-8 if it is {language}, as its bytes allow"
             break
     else:
-        remedy = "convert the file from the encoding that it was written in, e.g. by iconv, or mend this line"
+        remedy = "convert the file from the encoding in which it was written, e.g. by iconv, or fix this line"
     return DataError(f"{path}:{number}: is not UTF-8 ({error.reason}); {remedy}")
 
 
 def _first_undecodable(path: Path) -> tuple[int, bytes]:
-    """The number of the line, since the decoder that failed knows only the place in its buffer, and what follows."""
+    """Return the number of the first bad line, and the bytes from there on; the decoder knows only a buffer offset."""
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             if not _decodes(line, "utf-8"):

@@ -39,28 +39,28 @@ log = logging.getLogger(__name__)
 
 
 class SharedStores:
-    """The folder of a bucket that `stores` names. Raises UserError for what is none, and for credentials it refuses."""
+    """Stores in a folder of a bucket. Raises UserError for an invalid address, and for credentials that are refused."""
 
     def __init__(self, url: str):
         self.store = ObjectStore(url, "stores")
 
     def fetch(self, name: str, folder: Path) -> bool:
-        """Have the store of this fingerprint in a folder here; returns whether there was one."""
+        """Download the store with this fingerprint into a folder; returns whether it was found."""
         try:
-            said = self._complete(name)
-            if said is None:
+            manifest = self._complete(name)
+            if manifest is None:
                 return False
             with staging_folder() as staging:
-                self._receive(name, said, staging / "store")
+                self._receive(name, manifest, staging / "store")
                 settle(staging / "store", folder)
         except (Unreachable, FileNotFoundError, DataError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("the data store %s of %s cannot be had, and is built here: %s", name, self.store.shown, error)
+            log.warning("the data store %s of %s cannot be fetched and is built: %s", name, self.store.shown, error)
             return False
         log.info("data store %s: fetched from %s", folder, self.store.shown)
         return True
 
     def push(self, name: str, folder: Path) -> None:
-        """Have all others find the store of this folder, unless one is there."""
+        """Upload the store in this folder unless the bucket has it."""
         try:
             if self._complete(name) is None:
                 self._send(name, folder)
@@ -73,13 +73,13 @@ class SharedStores:
         except FileNotFoundError:
             return None
 
-    def _receive(self, name: str, said: dict[str, Any], new: Path) -> None:
-        files = said["files"]
+    def _receive(self, name: str, manifest: dict[str, Any], new: Path) -> None:
+        files = manifest["files"]
         with download_progress(name, sum(entry["size"] for entry in files.values())) as advance:
             for file, entry in files.items():
                 path = inside(new, file, self.store.shown)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                digest = self.store.get_file(f"{name}/{said['folder']}/{file}", path, advance, hashed=True)
+                digest = self.store.get_file(f"{name}/{manifest['folder']}/{file}", path, advance, hashed=True)
                 if digest != entry["sha256"]:
                     raise DataError(f"{file} is damaged: its sha256 is {digest}, not {entry['sha256']}")
 
@@ -93,9 +93,8 @@ class SharedStores:
         for file, path in paths.items():
             self.store.put_file(f"{name}/{own}/{file}", path)
         files = {file: {"size": path.stat().st_size, "sha256": read_digest(path)} for file, path in paths.items()}
-        said = json.dumps({"folder": own, "files": files}).encode()
-        self.store.put_new(f"{name}/{MARKER}", said)
-        # The answer may have been lost, so the store itself says whose counts.
+        self.store.put_new(f"{name}/{MARKER}", json.dumps({"folder": own, "files": files}).encode())
+        # Read back, because the answer to put_new may have been lost.
         if (self._complete(name) or {}).get("folder") == own:
             log.info("data store %s: shared in %s", folder, self.store.shown)
             return
@@ -104,7 +103,10 @@ class SharedStores:
 
 
 class Chunks:
-    """The encoded chunks of a store that is not built yet, by set and number."""
+    """The encoded chunks of a store that is not built yet, by set and number.
+
+    The chunks that exist are listed once, at the start.
+    """
 
     def __init__(self, name: str, shared: ObjectStore | None):
         self._name, self._shared = name, shared
@@ -115,11 +117,11 @@ class Chunks:
         return bool(self._names)
 
     def has(self, set_name: str, number: int) -> bool:
-        """Whether a chunk was encoded, as far as was known when this was made."""
+        """Return whether a chunk was encoded when this object was created."""
         return _file(set_name, number) in self._names
 
     def encoded(self, set_name: str, number: int, rows: int, encode: Callable[[], EncodedRows]) -> EncodedRows:
-        """A chunk of so many rows as it was encoded by some job, else by `encode`."""
+        """Return a chunk of `rows` rows as some job has encoded it, or the result of `encode`."""
         if self.has(set_name, number):
             try:
                 with np.load(io.BytesIO(self._read(_file(set_name, number))), allow_pickle=False) as arrays:
@@ -131,7 +133,7 @@ class Chunks:
         return encode()
 
     def keep(self, set_name: str, number: int, encoded: EncodedRows) -> None:
-        """Have all find a chunk. Raises Unreachable where a store does not take it."""
+        """Save a chunk for the job that joins the parts. Raises Unreachable if an object store does not accept it."""
         content = io.BytesIO()
         np.savez(content, **{name: array for name, array in asdict(encoded).items() if array is not None})
         if self._shared is None:
@@ -140,7 +142,7 @@ class Chunks:
             self._shared.put(f"{self._name}/parts/{_file(set_name, number)}", content.getvalue())
 
     def clear(self) -> None:
-        """Take all of them away: the store is built."""
+        """Delete all chunks, once the store is built."""
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._shared is not None and self._names:
             try:

@@ -1,4 +1,4 @@
-"""Text to token numbers, in batches; special tokens and cutting are ours, so that one rule holds everywhere.
+"""Text to token numbers, in batches. Special tokens and truncation are left to `nlu.data.layouts`.
 
 BERT's tokenizer puts spaces around every ideograph and splits at white space and punctuation before it uses the
 vocabulary, and its normalizer (lowercasing, stripping accents) treats each letter without regard to its neighbors. So
@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as Backend
@@ -30,7 +29,7 @@ from nlu.data.arrays import flatten, ranges, starts_of
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SPACE_BYTE = "\u0120"
-"""how vocabularies of bytes write a space"""
+"""a space in a byte-level vocabulary"""
 IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 MARKS = (
     r"!-/:-@\[-`{-~"
@@ -39,18 +38,18 @@ MARKS = (
 BLANKS = r" \t\n\r\u3000"
 PIECES = re.compile(f"[{IDEOGRAPHS}{MARKS}]|[^{IDEOGRAPHS}{MARKS}{BLANKS}]+")
 WORDS = re.compile(rf"[{IDEOGRAPHS}{MARKS}]|[^{IDEOGRAPHS}{MARKS}\s]+")
-"""the units of a text that spans are found in; whatever is blank separates them"""
+"""the units of a text in which spans are tagged; any white space separates them"""
 MOST_REMEMBERED = 300_000
 MOST_LETTERS = 2_000_000
-"""of pieces that are remembered, and of their letters; beyond either limit all are forgotten, so that memory grows
+"""limits of the cached pieces and of their characters; beyond either one the cache is emptied, so that memory grows
 neither with the number of rows nor with their length"""
 
 
 class PieceTokenizer:
-    """Remembers the tokens of pieces of text; gives exactly what the tokenizer gives for whole texts."""
+    """Caches the tokens of pieces of text; returns exactly the tokens that the tokenizer returns for whole texts."""
 
-    def __init__(self, backend: Any):
-        """`backend` must be one that `can_cut` accepts."""
+    def __init__(self, backend: Backend):
+        """`backend` must satisfy `can_cut`."""
         self._backend = backend
         added = [re.escape(token.content) for token in backend.get_added_tokens_decoder().values()]
         self._added = re.compile("|".join(added)) if added else None
@@ -65,6 +64,7 @@ class PieceTokenizer:
 
     def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of all texts, flat int32, and the count of each text, int64."""
+        # An added token, such as [MASK], is found before texts are split.
         if self._added is not None and any(map(self._added.search, texts)):
             return self._whole(texts)
         pieces_of = [PIECES.findall(text) for text in texts]
@@ -77,7 +77,7 @@ class PieceTokenizer:
         ends_N = ends_W[np.concatenate([[0], np.cumsum(pieces_N)])]
         found = self._tokens[ranges(self._starts_P[number_W], counts_W)], np.diff(ends_N)
         if self._letters > MOST_LETTERS:
-            # The texts of this call alone hold more.
+            # The texts of a single call may exceed the limit.
             self._forget()
         return found
 
@@ -89,7 +89,7 @@ class PieceTokenizer:
             self._forget()
             new = set(pieces_W)
         self._letters += sum(map(len, new))
-        # In an order of their own, since a set has none that is the same tomorrow.
+        # Sorted, because the order of a set differs between processes.
         named = sorted(new)
         tokens, counts = self._whole(named)
         self._number_of.update(zip(named, range(len(self._number_of), len(self._number_of) + len(named)), strict=True))
@@ -102,17 +102,16 @@ class PieceTokenizer:
         return flatten([item.ids for item in encoded])
 
 
-def can_cut(backend: Any) -> bool:
-    """Whether the tokenizer is BERT's: cut at ideographs and marks, then WordPiece, no token but special ones added."""
-    from tokenizers import models, normalizers, pre_tokenizers
-
+def can_cut(backend: Backend) -> bool:
+    """Return whether the tokenizer is BERT's: split at ideographs and marks, then WordPiece, only special tokens
+    added."""
     normalizer = backend.normalizer
     return (
         isinstance(normalizer, normalizers.BertNormalizer)
         and normalizer.clean_text
         and normalizer.handle_chinese_chars
         and isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
-        and isinstance(backend.model, models.WordPiece)
+        and isinstance(backend.model, WordPieceModel)
         and not any(token.normalized for token in backend.get_added_tokens_decoder().values())
     )
 
@@ -131,13 +130,13 @@ class Template:
 
 
 class Tokenizer:
-    """A tokenizer with its special tokens; `digest` identifies everything that shapes its output."""
+    """A tokenizer with its special tokens. `digest` identifies everything that affects its output."""
 
     def __init__(
         self, backend: Backend, single: Template, pair: Template, unknown_id: int, *, spells_everything: bool = False
     ):
-        """`unknown_id` stands for what is not in the vocabulary, and for a unit of which nothing is left. A tokenizer
-        that spells everything needs it for the latter only."""
+        """`unknown_id` replaces words outside the vocabulary, and units of which the tokenizer leaves nothing. A
+        tokenizer that `spells_everything`, such as a byte-level one, uses it only for the latter."""
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
@@ -152,9 +151,9 @@ class Tokenizer:
         self.needs_spaces = self._tells_words_by_spaces()
 
     def _tells_words_by_spaces(self) -> bool:
-        """Whether a word by itself gets other tokens than behind a space, as with byte-level vocabularies.
+        """Return whether a word has different tokens after a space, as in byte-level vocabularies.
 
-        Found by trying, since pre-tokenizers, normalizers and their options all have a say in it.
+        Tested on an example, because it depends on the pre-tokenizer, the normalizer and their options.
         """
         together, apart, spaced = (
             [token for text in texts for token in self.ids([text])[0].tolist()]
@@ -168,23 +167,26 @@ class Tokenizer:
         return dict(self.backend.get_vocab(with_added_tokens=True))
 
     def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens of all texts without special ones: flat int32 and the count of each text."""
+        """Return the tokens of all texts without special tokens, flat int32, and the count of each text, int64."""
         if self._pieces is not None:
             return self._pieces.ids(texts)
         encoded = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         return flatten([item.ids for item in encoded])
 
     def is_unknown(self, tokens: np.ndarray) -> np.ndarray:
-        """Return of each token whether it stands for something that is not in the vocabulary."""
+        """Return whether each token replaces a word outside the vocabulary; bool, the shape of `tokens`."""
         return np.zeros(tokens.shape, bool) if self._spells_everything else tokens == self.unknown_id
 
     def save(self, folder: Path) -> None:
-        """Write tokenizer.json, from which `load_tokenizer` makes the same tokenizer again."""
+        """Write tokenizer.json, which `load_tokenizer` reads."""
         (folder / "tokenizer.json").write_text(self.backend.to_str(), encoding="utf-8")
 
 
 def wordpiece(vocab: list[str], lowercase: bool, source: str) -> Tokenizer:
-    """Return BERT's tokenizer over a vocabulary in id order; `source` names it in errors."""
+    """Return BERT's tokenizer with a vocabulary in the order of ids; `source` names it in errors.
+
+    Raises DataError if a token occurs twice, or [UNK], [CLS] or [SEP] is missing.
+    """
     numbers = {token: number for number, token in enumerate(vocab)}
     if len(numbers) != len(vocab):
         twice = [token for token, count in Counter(vocab).items() if count > 1]
@@ -199,7 +201,7 @@ def wordpiece(vocab: list[str], lowercase: bool, source: str) -> Tokenizer:
 
 
 def read_vocab(path: Path) -> list[str]:
-    """Return the tokens of a vocab.txt; lines end at a newline only, since tokens may be other line separators."""
+    """Return the tokens of a vocab.txt. Only a line feed ends a line, because tokens may be other line separators."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -208,7 +210,10 @@ def read_vocab(path: Path) -> list[str]:
 
 
 def load_tokenizer(folder: Path, lowercase: bool | None) -> Tokenizer | None:
-    """Return the tokenizer of a folder of weights (tokenizer.json or vocab.txt), or None where it has neither."""
+    """Return the tokenizer of a folder of weights (tokenizer.json or vocab.txt), or None if it has neither.
+
+    `lowercase`: None follows the folder's settings, else true.
+    """
     if (path := folder / "tokenizer.json").is_file():
         return _from_file(path, lowercase)
     if not (path := folder / "vocab.txt").is_file():
@@ -224,7 +229,7 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
     backend = Backend.from_file(str(path))
     if lowercase is not None:
         if not isinstance(backend.normalizer, normalizers.BertNormalizer):
-            raise DataError(f"{path}: fixes the case itself; set tokenizer.lowercase=null")
+            raise DataError(f"{path}: its normalizer determines the case; set tokenizer.lowercase=null")
         backend.normalizer.lowercase = lowercase
     vocab = backend.get_vocab(with_added_tokens=True)
     unknown = next((vocab[token] for token in ("[UNK]", "<unk>") if token in vocab), None)
@@ -247,14 +252,14 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
 
 
 def _is_byte_level(backend: Backend) -> bool:
-    """Whether every byte is a token and texts are split into bytes, so that any text can be spelled."""
+    """Return whether every byte is a token and texts are split into bytes, so that any text can be spelled."""
     if not set(pre_tokenizers.ByteLevel.alphabet()) <= backend.get_vocab().keys():
         return False
     return '"ByteLevel"' in json.dumps([json.loads(backend.to_str())[part] for part in ("normalizer", "pre_tokenizer")])
 
 
 def _probe(backend: Backend, *texts: str) -> Template:
-    """Read off which special tokens a post-processor puts where, by encoding one-letter texts."""
+    """Return the special tokens that a post-processor adds, found by encoding texts of one letter."""
     encoding = backend.encode(texts[0], texts[1] if len(texts) == 2 else None)
     groups: list[list[int]] = [[], [], []]
     seen = 0
@@ -270,7 +275,7 @@ def _probe(backend: Backend, *texts: str) -> Template:
 
 
 class WordPiece:
-    """BERT's WordPiece tokenizer, or the one that the pretrained weights bring."""
+    """BERT's WordPiece tokenizer, or the tokenizer of the pretrained weights."""
 
     def __init__(
         self,
@@ -280,9 +285,9 @@ class WordPiece:
         min_count: PositiveInt = 2,
         max_size: PositiveInt = 30_000,
     ):
-        """`vocab` is a vocab.txt (path or URL); null takes the pretrained model's, or builds one from the rows that are
-        trained on: their words that occur `min_count` times, the most frequent first, at most `max_size` with the
-        special tokens. The other words count as [UNK], so that its vector is trained too. `lowercase` null follows the
+        """`vocab`: a vocab.txt (path or URL); null: that of the pretrained model, or one built from the training rows
+        with the words that occur at least `min_count` times, the most frequent first, at most `max_size` including the
+        special tokens. Other words become [UNK], so that its vector is trained too. `lowercase`: null follows the
         pretrained tokenizer, else true."""
         self.vocab = vocab
         self.lowercase = lowercase
@@ -290,12 +295,12 @@ class WordPiece:
         self.max_size = max_size
 
     def settings(self) -> dict[str, object]:
-        """What shapes a vocabulary built from text, for the fingerprint of the store."""
+        """Return the settings of a vocabulary built from text, for the fingerprint of the store."""
         settings = {"lowercase": self.lowercase, "min_count": self.min_count, "max_size": self.max_size}
         return {**settings, "counted": "rows that are trained on"}
 
     def given(self, path: Path | None, pretrained: Path | None) -> Tokenizer | None:
-        """Return the tokenizer of the vocab file or of the pretrained folder; None means: build it from text."""
+        """Return the tokenizer of the vocab file or of the pretrained folder; None: it must be built from text."""
         if path is not None:
             if path.suffix == ".json":
                 return _from_file(path, self.lowercase)
@@ -304,16 +309,16 @@ class WordPiece:
             return None
         if (tokenizer := load_tokenizer(pretrained, self.lowercase)) is None:
             raise DataError(
-                f"{pretrained} has neither tokenizer.json nor vocab.txt, so nothing says which word each row of its "
-                "weights is; set tokenizer.vocab to the vocabulary they were trained with"
+                f"{pretrained} has neither tokenizer.json nor vocab.txt, so the word of each row of its weights is "
+                "unknown; set tokenizer.vocab to the vocabulary that they were trained with"
             )
         return tokenizer
 
     def build(self, texts: Iterable[list[str]]) -> Tokenizer:
-        """Return a tokenizer of all words that occur `min_count` times in batches of texts.
+        """Return a tokenizer of all words that occur at least `min_count` times in the texts.
 
-        The texts are those of all training rows, before any is held out; `restrict` then makes the vocabulary of the
-        rows that are trained on. A word that is too rare among all rows is too rare among some of them.
+        The texts are those of all rows of the training set, before any is held out. `restrict` then makes the
+        vocabulary of the rows that remain; a word that is too rare in all rows is too rare in some of them.
         """
         lowercase = self._lowercase
         normalizer = normalizers.BertNormalizer(lowercase=lowercase)
@@ -336,10 +341,10 @@ class WordPiece:
         return wordpiece(SPECIALS + kept, lowercase, "built vocabulary")
 
     def restrict(self, built: Tokenizer, counts_V: np.ndarray) -> tuple[Tokenizer, np.ndarray]:
-        """Return the tokenizer of some rows, and its number for each token of the one that `build` made; (V,), int32.
+        """Return the tokenizer of some of the rows, and its number for each token of `built`; (V,), int32.
 
-        `counts_V` is how often each token occurs in those rows. Nothing else of the other rows is left in the result.
-        A word is one token in both, so that renumbered rows are what the new tokenizer makes of their texts.
+        `counts_V` has the number of occurrences of each token in these rows. The result does not depend on other rows.
+        A word is one token in both tokenizers, so renumbered rows are equal to rows that the new one encodes.
         """
         number_of = built.backend.get_vocab()
         words = sorted(number_of.keys() - set(SPECIALS), key=lambda word: (-counts_V[number_of[word]], word))

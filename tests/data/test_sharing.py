@@ -160,7 +160,7 @@ def test_what_is_shared_and_damaged_is_built_here(
     said()
     again = on_machine("b")
     warning, *others = said()
-    assert "cannot be had, and is built here: " in warning and reason in warning
+    assert "cannot be fetched and is built: " in warning and reason in warning
     assert others[0] == f"data store {again.folder}: built"
     assert files_of(again).keys() == files_of(built).keys()
     assert not list((tmp_path / "b/staging").iterdir()) and not list(tmp_path.rglob("x"))
@@ -172,7 +172,7 @@ def test_a_store_that_is_away_costs_two_warnings(
     bucket.is_away = True
     built = on_machine("a")
     first, *others = said()
-    assert first.endswith("cannot be had, and is built here: the store does not answer")
+    assert first.endswith("cannot be fetched and is built: the store does not answer")
     assert "no parts of the data store are found: the store does not answer" in others
     assert others[-1] == f"the data store {built.folder} is not shared: the store does not answer"
     bucket.is_away = False

@@ -1,4 +1,4 @@
-"""Which files make which set of a survey, and how each is read: as said, or as its columns look."""
+"""The files of each set of a survey, and how they are read: as given, or guessed from names and values of columns."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +16,9 @@ from nlu.config.layouts import FORMATS, TEXT_ROLES, chosen_layout
 from nlu.config.nearest import hint
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
+from nlu.config.words import listed
 from nlu.data.dataset import Files, SourceFile
-from nlu.data.dialect import PLAIN, Dialect, not_utf_8
+from nlu.data.dialect import PLAIN, SEPARATED_BY, SEPARATORS, Dialect, not_utf_8
 from nlu.data.readers import Fields, Row, column_names, format_of, read_rows
 from nlu.data.reading import HEADER_WORDS, Reading
 from nlu.data.survey.walk import Source
@@ -44,13 +45,11 @@ TOKENS, TAGS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags", "lab
 TAG = re.compile("O|[BIESMLU][-_].+")
 MOST_CLASSES = 200
 LIKE_LENGTHS = 2.5
-"""by how much the mean lengths of two columns may differ for them to be a pair"""
+"""the largest ratio of the mean lengths of two columns that are a pair"""
 MOST_HEADER = 40
-"""characters of a name of a column"""
-OTHER_SEPARATORS = {"csv": "\t;|", "tsv": ";|"}
-"""what else may separate the cells of a table"""
+"""characters of a column's name"""
 LEAST_LINES = 3
-"""of a table that is told by what its lines have in common"""
+"""lines from which a separator is guessed"""
 
 
 @dataclass(frozen=True)
@@ -61,32 +60,32 @@ class Guess:
     header: bool | None
     file_format: str
     reasons: dict[str, str] = field(default_factory=dict)
-    """by role: why this column; nothing where it was said"""
+    """why each role has its column; empty if the columns were given"""
 
     def sentence(self) -> str:
-        """Return which column is what, and why."""
-        told = [
+        """Return the column of each role, and why."""
+        parts = [
             f"{role} = {f'column {column}' if isinstance(column, int) else column}"
             + (f" ({self.reasons[role]})" if role in self.reasons else "")
             for role, column in self.fields.items()
         ]
-        return ", ".join(told) or "each line is a text"
+        return ", ".join(parts) or "each line is a text"
 
 
 def of_files(
     written: Sequence[str], fields: Fields | None, file_format: str, header: bool | None, max_rows: int | None,
     separator: str | None = None,
 ) -> list[Source]:  # fmt: skip
-    """Return a set for each file, or one of all where each file is the rows of a label.
+    """Return a set for each file, or one set if each file has the rows of one label.
 
-    Raises DataError for a file that is not there, is empty or lacks a column, UserError for names that occur twice.
+    Raises DataError for a file that is missing, empty or lacks a column, and UserError for two sets of the same name.
     """
     named = [found for text in written for found in _named(text)]
     by_label = file_format == "lines" and all(name for name, _ in named)
     if by_label:
         reading = Reading({}, "lines", None, max_rows, None)
         files = [replace(file, label=name) for name, file in named]
-        return [Source("texts", files, reading, "each line is a text, its file says the label")]
+        return [Source("texts", files, reading, "each line is a text, its file has the label")]
     sources, dialect = [], Dialect(separator)
     for name, (_, file) in zip(_names(named), named, strict=True):
         how = _how(file.path, fields, file_format, header, dialect)
@@ -96,7 +95,7 @@ def of_files(
 
 
 def _named(text: str) -> list[tuple[str | None, SourceFile]]:
-    """The name that an argument gives, if any, and the file or, of a pattern, the files that it means."""
+    """Return the name in an argument, if any, and each file that it names or matches."""
     name, equals, reference = text.partition("=")
     if not equals or "/" in name or "://" in name or Path(text).expanduser().is_file():
         name, reference = "", text
@@ -106,7 +105,7 @@ def _named(text: str) -> list[tuple[str | None, SourceFile]]:
 
 
 def _names(named: Sequence[tuple[str | None, SourceFile]]) -> list[str]:
-    """A name for each set: as given, else the file's, with as much of its folder as tells it from others."""
+    """Return a name for each set: as given, else the file's name, with its folder if names would be equal."""
     names = [name or file.path.stem for name, file in named]
     if len(set(names)) < len(names):
         names = [name or f"{file.path.parent.name}/{file.path.name}" for name, file in named]
@@ -129,27 +128,26 @@ def _how(path: Path, fields: Fields | None, file_format: str, header: bool | Non
 
 
 def of_choice(name: str, max_rows: int | None) -> list[Source]:
-    """Return the sets of a choice of the group data, or of a YAML with such keys, fetched where need be.
+    """Return the sets of a choice of the group data, or of a YAML file with the same keys; fetch missing files.
 
-    Raises UserError where there is no such choice, DataError for files that are nowhere to be found.
+    Raises UserError for an unknown choice, and DataError for files that cannot be found.
     """
     folder = conf_dir() / "data"
     path = next((one for one in (folder / f"{name}.yaml", Path(name)) if one.is_file()), None)
     if path is None:
-        raise UserError(
-            f"--data is {name}, which is no data set; {hint(name, sorted(p.stem for p in folder.glob('*.yaml')))}"
-        )
+        known = sorted(choice.stem for choice in folder.glob("*.yaml"))
+        raise UserError(f"--data is {name}, which is not a data set; {hint(name, known)}")
     files = _files_of(path)
     sources = []
     for set_name, found in files.sets().items():
-        fields, header, told = files.fields, files.header, f"as {path.name} says"
-        if not fields and files.format != "lines":
-            how = guess(found[0].path, files.format, header, files.dialect)
-            fields, header, told = how.fields, how.header, how.sentence()
+        if files.fields or files.format == "lines":
+            how = Guess(files.fields, files.header, files.format)
+            sentence = f"{how.sentence()}, as {path.name} says"
         else:
-            told = f"{Guess(fields, header, files.format).sentence()}, {told}"
-        reading = Reading(fields, files.format, header, max_rows or files.max_rows, None, files.dialect)
-        sources.append(Source(set_name, found, reading, told))
+            how = guess(found[0].path, files.format, files.header, files.dialect)
+            sentence = how.sentence()
+        reading = Reading(how.fields, files.format, how.header, max_rows or files.max_rows, None, files.dialect)
+        sources.append(Source(set_name, found, reading, sentence))
     return sources
 
 
@@ -157,7 +155,7 @@ def _files_of(path: Path) -> Files:
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--data is {path}, which is no YAML ({str(error).splitlines()[0]}); mend it") from None
+        raise UserError(f"--data is {path}, which is not YAML ({str(error).splitlines()[0]}); fix it") from None
     known = read_signature(FILES).parameters
     if not isinstance(content, dict) or content.get(TARGET, FILES) != FILES:
         raise UserError(f"--data is {path}, which does not describe files; name the files themselves")
@@ -165,13 +163,13 @@ def _files_of(path: Path) -> Files:
     if (file_format := values.get("format", "auto")) not in FORMATS:
         raise UserError(f"{path}: format is {file_format!r}; {hint(str(file_format), FORMATS)}")
     if values.get("train") in (None, "???"):
-        raise UserError(f"--data is {path}, which names no files of its own; name the files themselves")
+        raise UserError(f"--data is {path}, which names no files; name the files themselves")
     return Files(**values)
 
 
 @dataclass
 class _Column:
-    """Values of one column of some rows."""
+    """The values of one column in some rows."""
 
     name: str | int
     values: list[Any]
@@ -192,18 +190,18 @@ class _Column:
         return bool(self.values) and sum(isinstance(value, kind) for value in self.values) > len(self.values) / 2
 
     def holds_texts(self) -> bool:
-        """Whether it holds lists of texts."""
+        """Return whether most values are lists, and all items texts."""
         return self.holds(list) and all(isinstance(item, str) for item in self._items())
 
     def holds_tags(self) -> bool:
-        """Whether it holds lists of tags, of which some begin a span."""
+        """Return whether the values are lists of tags, not all of them O."""
         return self.holds_texts() and all(map(TAG.fullmatch, self._items())) and set(self._items()) != {"O"}
 
     def _items(self) -> Iterator[Any]:
         return (item for value in self.values if isinstance(value, list) for item in value)
 
     def is_prose(self) -> bool:
-        """Whether it may hold texts: few of them twice, and no numbers."""
+        """Return whether the values may be texts: most are distinct and not numbers."""
         numbers = sum(NUMBER.fullmatch(text.strip()) is not None for text in self.texts)
         return self.holds(str) and numbers < len(self.values) / 2 and self.distinct > 0.3 * len(self.values)
 
@@ -213,9 +211,9 @@ class _Column:
 
 
 def guess(path: Path, file_format: str, header: bool | None, dialect: Dialect = PLAIN) -> Guess:
-    """Return how a file seems to be read; `header` null: looked for.
+    """Return how a file is probably read; `header=None`: guessed too.
 
-    Raises DataError where the file is empty, cannot be read or has no column of texts.
+    Raises DataError if the file is empty, cannot be read or has no column of texts.
     """
     try:
         chosen = _format(path, file_format)
@@ -230,16 +228,15 @@ def guess(path: Path, file_format: str, header: bool | None, dialect: Dialect = 
         raise DataError(f"{path} holds no row; give a file with rows")
     fields, reasons = _roles(columns)
     if not {"text", "text_a", "tokens"} & fields.keys():
-        shown = ", ".join(str(column.name) for column in columns[:12])
+        shown = listed([str(column.name) for column in columns])
         raise DataError(
-            f"{path}: no column seems to hold texts; it has {shown}; say which one does by --fields text=COLUMN "
-            "label=COLUMN"
+            f"{path}: no column seems to hold texts; it has {shown}; name one by --fields text=COLUMN label=COLUMN"
         )
     return Guess(fields, header, chosen, reasons)
 
 
 def _format(path: Path, file_format: str) -> str:
-    """The format by the suffix; a .txt whose lines are a token and a tag is CoNLL, one without tabs is lines."""
+    """Return the format by the suffix; a .txt file is CoNLL if lines are a token and a tag, lines if it has no tab."""
     chosen = format_of(path, file_format)
     if file_format != "auto" or path.suffix.lower() != ".txt":
         return chosen
@@ -287,22 +284,20 @@ def _columns(path: Path, chosen: str, header: bool | None, dialect: Dialect) -> 
 
 
 def _require_own_separator(path: Path, chosen: str) -> None:
-    """Raise DataError where the rows of a table of one column seem to be separated by what separates other tables."""
+    """Raise DataError if a table of one column seems to have another separator than its format."""
     with open(path, encoding="utf-8-sig") as lines:
         sample = [line for line in islice(lines, SAMPLED_ROWS) if line.strip()]
-    for separator in OTHER_SEPARATORS[chosen]:
+    # A comma is usual in texts.
+    for separator in (one for one in SEPARATORS if one not in (",", SEPARATED_BY[chosen])):
         cells = [line.strip("\n").split(separator) for line in sample]
         widths = {len(row) for row in cells}
         is_table = len(sample) >= LEAST_LINES and len(widths) == 1 and 1 not in widths
         if is_table and all(cell.strip() and '"' not in cell for row in cells for cell in row):
+            flag = "--format tsv" if separator == "\t" else f"--separator '{separator}'"
             raise DataError(
-                f"{path}: a {chosen} file of one column, whose lines all hold {separator!r}; say that this "
-                f"separates the cells by {_flag(separator)}, or that it is one column by --fields text=0"
+                f"{path}: a {chosen} file of one column, whose lines all hold {separator!r}; if this separates the "
+                f"cells, give {flag}; if it is one column, give --fields text=0"
             )
-
-
-def _flag(separator: str) -> str:
-    return "--format tsv" if separator == "\t" else f"--separator '{separator}'"
 
 
 def _values(path: Path, chosen: str, fields: Fields, header: bool | None, dialect: Dialect) -> Iterator[dict[str, Any]]:
@@ -310,7 +305,7 @@ def _values(path: Path, chosen: str, fields: Fields, header: bool | None, dialec
 
 
 def _is_header(columns: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row names the columns: it has a usual name, or is of another kind than the rows below."""
+    """Return whether the first row is a header: it has a usual name, or no number above a column of numbers."""
     first = [column[0].strip() for column in columns]
     known = {*TEXTS, *LABELS, *(name for pair in PAIRS for name in pair)}
     if any(not cell or len(cell) > MOST_HEADER for cell in first) or len(set(first)) < len(first):
@@ -325,7 +320,7 @@ def _is_header(columns: Sequence[Sequence[str]]) -> bool:
 
 
 def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
-    """The role of columns and why each has it: the text or texts, then what a row is to give."""
+    """Return the column of each role and why it was chosen: first the text or texts, then the target."""
     fields: Fields = {}
     reasons: dict[str, str] = {}
 

@@ -25,7 +25,7 @@ from nlu.data.targets.classes import hashes_of_lists, numbered, outside, require
 
 SPANS = '{"person": {"Ann Lee": [[0, 6]]}} with first and last character'
 SCHEMES = {"IO": "I", "BIO": "BI", "BIO with S": "BIS", "BIOES": "BIES", "BMES": "BMES", "BILOU": "BILU"}
-"""The letters of each, the fewer first; O stands outside of all spans."""
+"""the letters of each scheme, the fewest first; O is outside of all spans"""
 KNOWN = "known are O and, before -type, the letters of " + ", ".join(
     f"{name} ({' '.join(letters)})" for name, letters in SCHEMES.items()
 )
@@ -36,8 +36,7 @@ LETTERS = frozenset(BEGINS + GOES_ON + ENDS + ALONE)
 class Tags(Target):
     """BIO tags: O, then B- and I- of each span type in the order of their names.
 
-    Rows may be tagged in any scheme of `schemes.SCHEMES`; what is stored are the same spans in BIO that a tagger with
-    hard rules accepts, in which every span begins with B-.
+    Rows may be tagged in any of SCHEMES. The same spans are stored in strict BIO, in which every span begins with B-.
     """
 
     kind = "tags"
@@ -70,7 +69,7 @@ class Tags(Target):
         return (None, (role, rule)) if rule is not None else (numbers, None)
 
     def numbers(self, tags: list[Any]) -> tuple[list[int] | None, str | None]:
-        """Return (numbers, None), or (None, the rule that a tag breaks). A row that is refused adds no type."""
+        """Return (numbers, None), or (None, the rule that a tag breaks). A bad row adds no type."""
         known: dict[str, tuple[str, str]] = {}
         parts = []
         for tag in tags:
@@ -85,7 +84,7 @@ class Tags(Target):
         if not letters <= self._letters:
             if scheme_of(letters | self._letters) is None:
                 mixed = ", ".join(sorted(letters | self._letters))
-                return None, f"has tags that begin with {mixed} in all rows so far, which no one scheme has; {KNOWN}"
+                return None, f"has tags that begin with {mixed} in all rows so far, which no single scheme has; {KNOWN}"
             self._letters |= letters
         bio, strays = to_bio(parts)
         self._strays += strays
@@ -98,10 +97,7 @@ class Tags(Target):
         if rule := unusable(part[1]):
             return None, f"has a type that {rule}"
         if part[0] != "O" and part[1] not in self._types and not self._is_open:
-            return (
-                None,
-                f"has a type not in the label map {outside(self._types, self._cut_to, is_trained=self._is_trained)}",
-            )
+            return None, f"has a type not in the label map {outside(self._types, self._cut_to, self._is_trained)}"
         return part, None
 
     def _number(self, letter: str, name: str) -> int:
@@ -120,8 +116,8 @@ class Tags(Target):
         require_names(self.names, 2, self._cut_to)
 
     def about(self) -> dict[str, Any]:
-        """`scheme` is the scheme of the rows; `begun_without_B` counts spans that began with the letter of a middle or
-        an end, where BIO now has a B-."""
+        """Return `scheme`, the scheme of the rows, and `begun_without_B`, the number of spans that began with a letter
+        for the middle or the end and now begin with B-."""
         scheme = "spans" if self._from_spans else scheme_of(self._letters)
         return {"scheme": scheme, "begun_without_B": self._strays}
 
@@ -145,16 +141,16 @@ class Tags(Target):
         return tag_names(self._types)
 
     def tags(self, stored: StoredSet, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tags of the rows as they were written, flat, and their counts (B,).
+        """Return the stored tags of the rows, flat, and their counts (B,).
 
-        A list of units has one for each unit, also for those that max_len cut off; a text has one for each character.
+        A list of units has a tag for each unit, including those that max_len cut off; a text for each character.
         """
         return stored.lists("target", rows_B)
 
     def unit_tags(self, stored: StoredSet, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tag of every unit of the rows, also of those that max_len cut off; flat, and counts (B,).
+        """Return the tag of every unit, including those that max_len cut off; flat, and counts (B,).
 
-        A word of a text is of the first span that has a character of it.
+        A word of a text belongs to the first span that contains one of its characters.
         """
         tags, counts_B = self.tags(stored, rows_B)
         if not stored.has("places"):
@@ -165,7 +161,7 @@ class Tags(Target):
         return _tags_of_words(tags, ends_U), end_counts_B // 2
 
     def collate(self, rows: Gathered) -> dict[str, Tensor]:
-        """Return `labels`, (U,), int64: the tags of the units that fit."""
+        """Return `labels`, (U,), int64: the tags of the units that fit in max_len."""
         tags, counts_B = self.unit_tags(rows.stored, rows.rows_B)
         fitting_B = rows.stored.counts("words", rows.rows_B)
         return {"labels": torch.from_numpy(tags[ranges(starts_of(counts_B), fitting_B)].astype(np.int64))}
@@ -174,7 +170,7 @@ class Tags(Target):
         return hashes_of_lists(self.tags, stored, rows_B)
 
     def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
-        """`labels` counts units."""
+        """Return `labels`, the number of units with each tag."""
         counts_C = np.zeros(len(self.names), np.int64)
         for rows_B in chunks_of(rows_N):
             counts_C += np.bincount(self.tags(stored, rows_B)[0], minlength=len(counts_C))
@@ -182,10 +178,10 @@ class Tags(Target):
 
 
 def _tags_of_words(tags: np.ndarray, ends_U: np.ndarray) -> np.ndarray:
-    """Return a BIO tag for each word from those of characters; `ends_U`, (U, 2), are its first and last character."""
+    """Return the BIO tag of each word from the tags of characters; `ends_U`, (U, 2): its first and last character."""
     count = len(tags)
     place = np.arange(count)
-    # Of each character: the next one within a span, itself included, and where the span that it is in begins.
+    # For each character: the first one from here on that is in a span, and the beginning of its span.
     next_tagged = np.minimum.accumulate(np.append(np.where(tags > 0, place, count), count)[::-1])[::-1]
     begun_at = np.maximum.accumulate(np.where(tags % 2 == 1, place, -1)) if count else place
     tagged_U = next_tagged[ends_U[:, 0]]
@@ -203,13 +199,13 @@ def tag_names(types: Iterable[str]) -> list[str]:
 
 
 def scheme_of(letters: Iterable[str]) -> str | None:
-    """Return the first scheme that has all of these letters, or None; BIO where there are none."""
+    """Return the first scheme that has all of these letters, or None; BIO for no letters."""
     wanted = set(letters)
     return next((name for name, own in SCHEMES.items() if wanted <= set(own)), None) if wanted else "BIO"
 
 
 def split_tag(tag: Any) -> tuple[str, str] | None:
-    """Return the letter and the type of a tag, ("O", "") of O, or None where it is of no known scheme."""
+    """Return the letter and the type of a tag, ("O", "") for O, or None for a tag of no known scheme."""
     letter, hyphen, name = str(tag).partition("-")
     if letter == "O" and not hyphen:
         return "O", ""
@@ -217,10 +213,10 @@ def split_tag(tag: Any) -> tuple[str, str] | None:
 
 
 def to_bio(parts: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], int]:
-    """Return the letters and types of the same spans in BIO, and how many letters but B began a span for lack of one.
+    """Return the letters and types of the same spans in BIO, and the number of spans that began with I, M, E or L.
 
     A unit with I, M, E or L continues the span before it if both have the same type and that span has not ended; every
-    other unit begins a span. So a gold I- without a span before it counts as the beginning of one.
+    other unit begins a span. So an I- without a span before it begins one.
     """
     bio, strays, open_type = [], 0, None
     for letter, name in parts:
@@ -237,10 +233,10 @@ def to_bio(parts: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], int
 
 
 def tags_of_spans(text: str, spans: Any) -> tuple[list[str] | None, str | None]:
-    """Turn `{type: {surface: [[first, last], ...]}}` over the characters of a text, ends included, into BIO tags.
+    """Convert `{type: {surface: [[first, last], ...]}}`, with inclusive character indices, to BIO tags of characters.
 
-    Returns (tags, None) or (None, the rule broken): a span outside the text, a surface that differs from it, spans
-    that overlap (BIO cannot hold both).
+    Returns (tags, None), or (None, the broken rule) for a span outside the text, a surface that differs from the text,
+    or spans that overlap, which BIO cannot represent.
     """
     if not isinstance(spans, dict):
         return None, f"is not an object of span types, such as {SPANS}"
@@ -265,7 +261,7 @@ def _otherwise(text: str, surface: str, first: int, last: int) -> str:
 
 
 def _is_places(value: Any) -> bool:
-    """Whether a value is a list of pairs of whole numbers."""
+    """Return whether a value is a list of pairs of integers."""
     return isinstance(value, list) and all(
         isinstance(place, list) and len(place) == 2 and all(type(end) is int for end in place) for place in value
     )
