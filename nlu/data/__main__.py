@@ -65,9 +65,7 @@ def _parser() -> Parser:
         help="a path or URL, here or in $NLU_DATA; NAME=FILE names the set; with --format lines LABEL=FILE gives the "
         "label of its rows, and all such files are one set",
     )  # fmt: skip
-    parser.add_argument(
-        "--data", metavar="NAME", help="a choice of the group data, such as afqmc, or a YAML of your own"
-    )
+    parser.add_argument("--data", metavar="NAME", help="a choice of the group data, such as afqmc, or a YAML file")
     parser.add_argument(
         "--fields", nargs="+", type=_role, default=None, metavar="ROLE=COLUMN",
         help=f"columns by name, or by number from 0; roles: {', '.join(ROLES)}; default: guessed, with the reason",
@@ -114,7 +112,7 @@ def _role(text: str) -> tuple[str, str | int]:
 
 
 def _page(given: Any) -> str:
-    """Return the path of the page. Raises UserError if it exists or is not a page."""
+    """Return the path of the page. Raises UserError if it exists or has another suffix."""
     if given.out is None:
         import datetime
 

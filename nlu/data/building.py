@@ -40,8 +40,8 @@ class Builder:
         self._plan, self._tokenizer, self._chunks = plan, tokenizer, chunks
 
     def add_set(self, folder: Path, name: str, advance: Callable[[int], None]) -> None:
-        """Write a set into a new folder. Raises DataError if it has no usable row, or rows that cannot be used and may
-        not be skipped."""
+        """Write a set into a new folder. Raises DataError for rows that cannot be used and may not be skipped, and for
+        a set without usable rows."""
         writer = SetWriter(folder, self._plan.target.column())
         skips = self._plan.files.on_bad_row == "skip"
         bad: list[str] = []

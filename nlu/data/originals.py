@@ -39,8 +39,8 @@ BOM = "\ufeff"
 MOST_FIRST_LINE = 1 << 20
 """bytes that are searched for the end of the first line"""
 Original = str | dict[str, Any] | list[Any]
-"""the text of a row, its record, or the cells of a sheet; in CoNLL columns, with the lines before its sentence that
-have no token"""
+"""the text of a row, its record, or the cells of a sheet; in CoNLL columns, with the lines without
+token before its sentence"""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Originals:
                 yield cells
             return
         if self.file_format == "json":
-            # An item that is not an object is kept as text, so that `record` refuses it.
+            # Items other than objects are kept as texts, so that `record` refuses them.
             items = json_items(self.path)
             yield from (item if isinstance(item, dict) else json.dumps(item, ensure_ascii=False) for item in items)
             return

@@ -33,7 +33,7 @@ ProgressBar = Callable[[str], AbstractContextManager[Callable[[int], None]]]
 
 
 def quiet(description: str) -> AbstractContextManager[Callable[[int], None]]:
-    """Replace a progress bar if there is no terminal to show it."""
+    """Replace a progress bar without terminal."""
     return nullcontext(lambda rows: None)
 
 

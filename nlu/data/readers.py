@@ -74,7 +74,7 @@ class BadRow:
 
 @dataclass(slots=True)
 class Mark:
-    """A line that begins a document (-DOCSTART-) and is not a row."""
+    """A line that begins a document (-DOCSTART-)."""
 
     number: int
 
@@ -224,7 +224,7 @@ def _columns(file: _File, first: list[str]) -> dict[str, int]:
             shown = list(map(shortened, first))
             close = f"nearest: {', '.join(near)}; " if (near := nearest(column, shown)) else ""
             remedy = other_separator or (
-                f"{close}set {key} to one of these or, if this row is not a header, set data.header=false and columns "
+                f"{close}set {key} to one of these or, if this row is a row of data, set data.header=false and columns "
                 "by number, counted from 0"
             )
             raise DataError(f"{file.path}:1: {key} is {column!r}, but the header has {shown}; {remedy}")

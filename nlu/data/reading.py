@@ -29,7 +29,7 @@ from nlu.data.readers import (
     read_rows,
 )
 from nlu.data.seeds import text_hash
-from nlu.data.store import StoredSet
+from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.classes import NUMBER
 
 CHUNK_ROWS = 4096
@@ -160,7 +160,7 @@ def refuse_header_as_row(reading: Reading, source: SourceFile, labels: Sequence[
     """Raise DataError if the first row of a table looks like a header but is read as a row.
 
     It does if its label occurs in no other of the first SAMPLED_ROWS rows and either is a usual name of such a column,
-    or is not a number while all other labels are.
+    or is a word while all other labels are numbers.
     """
     column = reading.fields.get("label")
     is_table = format_of(source.path, reading.file_format) in TABLES
@@ -175,8 +175,8 @@ def refuse_header_as_row(reading: Reading, source: SourceFile, labels: Sequence[
     first, others = (cells[0], cells[1:]) if cells else ("", [])
     if not others or first in others or first in (labels or ()):
         return
-    is_alone = not NUMBER.fullmatch(first) and all(map(NUMBER.fullmatch, others))
-    if first.lower() in HEADER_WORDS or is_alone:
+    is_only_word = not NUMBER.fullmatch(first) and all(map(NUMBER.fullmatch, others))
+    if first.lower() in HEADER_WORDS or is_only_word:
         raise DataError(
             f"{source.path}:1: field {reading.column('label')}: {first!r} occurs in no other row, so the first row "
             "seems to be a header, but it is read as a row because data.fields gives columns by number; "
@@ -202,35 +202,26 @@ class Texts:
             yield from self._of_file(source, stored, rows_N[first:last])
 
     def _of_file(self, source: SourceFile, stored: StoredSet, rows_N: np.ndarray) -> Iterator[dict[str, Any] | None]:
-        asked = _in_pieces(stored, rows_N)
-        wanted = next(asked, None)
-        # A file that is gone or was replaced yields None for each row.
+        rows, row = self._rows(source), None
+        for rows_B in chunks_of(rows_N):
+            numbers, hashes = stored.scalars("number", rows_B).tolist(), stored.text_hash_N[rows_B].tolist()
+            for number, wanted in zip(numbers, hashes, strict=True):
+                while row is None or row.number < number:
+                    if (row := next(rows, None)) is None:
+                        break
+                yield self._verified(row, wanted) if row is not None and row.number == number else None
+
+    def _rows(self, source: SourceFile) -> Iterator[Row | BadRow]:
+        """Yield the rows of a file, and nothing from where it cannot be read any more."""
         with suppress(UserError, OSError):
-            for row in self.reading.rows(source) if wanted is not None else ():
-                while wanted is not None and wanted[0] < row.number:
-                    yield None
-                    wanted = next(asked, None)
-                if wanted is None:
-                    return
-                if row.number == wanted[0] and not isinstance(row, Mark):
-                    yield self._verified(row, wanted[1])
-                    wanted = next(asked, None)
-        while wanted is not None:
-            yield None
-            wanted = next(asked, None)
+            yield from (row for row in self.reading.rows(source) if not isinstance(row, Mark))
 
     def _verified(self, row: Row | BadRow, wanted: int) -> dict[str, Any] | None:
+        """Return the texts of a row, or None if their hash differs."""
         checked = self.reading.checked(row, self.layout)
         if isinstance(checked, BadRow) or text_hash(self.layout.identity(checked.values)) != wanted:
             return None
         return self.layout.shown(checked.values)
-
-
-def _in_pieces(stored: StoredSet, rows_N: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield the position in its file and the hash of each row, gathered in chunks to bound the memory."""
-    for start in range(0, len(rows_N), CHUNK_ROWS):
-        rows_B = rows_N[start : start + CHUNK_ROWS]
-        yield from zip(stored.scalars("number", rows_B).tolist(), stored.text_hash_N[rows_B].tolist(), strict=True)
 
 
 def texts_for_vocabulary(

@@ -243,7 +243,7 @@ class StoredSet:
             raise StoreDamaged(
                 f"{folder} holds {found:,} rows in {len(batches)} shards, not the {rows:,} that were written"
                 if rows is not None
-                else f"{folder}: a shard that is not the last one has fewer than {SHARD_ROWS:,} rows"
+                else f"{folder}: a shard before the last one has fewer than {SHARD_ROWS:,} rows"
             )
         return cls(batches, remap)
 
@@ -359,6 +359,6 @@ def _mapped(path: Path) -> pa.RecordBatch:
 
 
 def chunks_of(rows_N: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the rows in chunks, so that memory for what is gathered does not grow with their number."""
+    """Yield the rows in chunks, so that the memory of gathered values does not grow with their number."""
     for start in range(0, len(rows_N), CHUNK_ROWS):
         yield rows_N[start : start + CHUNK_ROWS]

@@ -66,7 +66,7 @@ class PieceTokenizer:
         """Return the tokens of all texts, flat int32, and the count of each text, int64."""
         # An added token, such as [MASK], is found before texts are split.
         if self._added is not None and any(map(self._added.search, texts)):
-            return self._whole(texts)
+            return _encoded(self._backend, texts)
         pieces_of = [PIECES.findall(text) for text in texts]
         pieces_N = np.fromiter(map(len, pieces_of), np.int64, len(texts))
         pieces_W = list(chain.from_iterable(pieces_of))
@@ -91,15 +91,16 @@ class PieceTokenizer:
         self._letters += sum(map(len, new))
         # Sorted, because the order of a set differs between processes.
         named = sorted(new)
-        tokens, counts = self._whole(named)
+        tokens, counts = _encoded(self._backend, named)
         self._number_of.update(zip(named, range(len(self._number_of), len(self._number_of) + len(named)), strict=True))
         self._tokens = np.concatenate([self._tokens, tokens])
         self._counts_P = np.concatenate([self._counts_P, counts])
         self._starts_P = starts_of(self._counts_P)
 
-    def _whole(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        encoded = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        return flatten([item.ids for item in encoded])
+
+def _encoded(backend: Backend, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    encoded = backend.encode_batch_fast(texts, add_special_tokens=False)
+    return flatten([item.ids for item in encoded])
 
 
 def can_cut(backend: Backend) -> bool:
@@ -168,10 +169,7 @@ class Tokenizer:
 
     def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of all texts without special tokens, flat int32, and the count of each text, int64."""
-        if self._pieces is not None:
-            return self._pieces.ids(texts)
-        encoded = self.backend.encode_batch_fast(texts, add_special_tokens=False)
-        return flatten([item.ids for item in encoded])
+        return _encoded(self.backend, texts) if self._pieces is None else self._pieces.ids(texts)
 
     def is_unknown(self, tokens: np.ndarray) -> np.ndarray:
         """Return whether each token replaces a word outside the vocabulary; bool, the shape of `tokens`."""
@@ -196,8 +194,13 @@ def wordpiece(vocab: list[str], lowercase: bool, source: str) -> Tokenizer:
     backend = Backend(WordPieceModel(numbers, unk_token="[UNK]", max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return Tokenizer(backend, *_bert_templates(numbers), numbers["[UNK]"])
+
+
+def _bert_templates(numbers: dict[str, int]) -> tuple[Template, Template]:
+    """Return the templates [CLS] a [SEP] and [CLS] a [SEP] b [SEP]."""
     begin, end = (numbers["[CLS]"],), (numbers["[SEP]"],)
-    return Tokenizer(backend, Template(begin, (), end), Template(begin, end, end), numbers["[UNK]"])
+    return Template(begin, (), end), Template(begin, end, end)
 
 
 def read_vocab(path: Path) -> list[str]:
@@ -243,8 +246,7 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
     if backend.post_processor is None:
         if absent := [token for token in ("[CLS]", "[SEP]") if token not in vocab]:
             raise DataError(f"{path}: has neither a post-processor nor {', '.join(absent)}; give a BERT vocab.txt")
-        begin, end = (vocab["[CLS]"],), (vocab["[SEP]"],)
-        return Tokenizer(backend, Template(begin, (), end), Template(begin, end, end), unknown)
+        return Tokenizer(backend, *_bert_templates(vocab), unknown)
     backend.no_truncation()
     backend.no_padding()
     single, pair = _probe(backend, "a"), _probe(backend, "a", "b")
@@ -269,7 +271,7 @@ def _probe(backend: Backend, *texts: str) -> Template:
         else:
             groups[seen].append(token)
     if seen != len(texts):
-        raise DataError("tokenizer.json gives no token for the letter a; give a tokenizer that can spell any text")
+        raise DataError("tokenizer.json drops the letter a; give a tokenizer that can spell any text")
     before, middle, after = (tuple(group) for group in groups)
     return Template(before, middle, after) if len(texts) == 2 else Template(before, (), middle)
 

@@ -47,7 +47,7 @@ def sheet_rows(path: Path) -> Iterator[tuple[int, list[Any]]]:
     """Yield the number and the cells of each row of the first sheet that is not empty.
 
     Empty cells at the end of a row are dropped, then rows are filled up to the length of the first one. A formula
-    yields the value that it had when the file was saved. Raises DataError if the file is not a workbook, and UserError
+    yields the value that it had when the file was saved. Raises DataError for a file of another format, and UserError
     if openpyxl is not installed.
     """
     require_openpyxl(path)

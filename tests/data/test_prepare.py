@@ -212,7 +212,7 @@ def test_a_file_that_is_not_utf_8_is_refused_at_its_line_however_far_down(write,
      ("\ufeffgood\t1\n".encode("utf-16-be"), "", "iconv -f utf-16 "),
      ("good\t1\n".encode("utf-32"), "", "iconv -f utf-32 "),
      ("good\t1\ncafé schön\t0\n".encode("latin-1"), ":2", "iconv -f cp1252 "),
-     ("坏\t0\n".encode("gb18030"), ":1", "iconv -f gb18030 "), (b"good\t1\n\x8d \t0\n", ":2", "it was written in")],
+     ("坏\t0\n".encode("gb18030"), ":1", "iconv -f gb18030 "), (b"good\t1\n\x8d \t0\n", ":2", "it was written,")],
 )  # fmt: skip
 def test_only_an_encoding_that_fits_the_bytes_is_advised(write, open_files, content, place, remedy):
     train = write("train.tsv", content)

@@ -79,7 +79,7 @@ class Letters:
         """Count rows of one text or more."""
         for texts in rows:
             coded = "".join(texts).translate(self._coding)
-            # In the order of the text, so that a tie has the same winner in every process; a set has no fixed order.
+            # Not a set, whose order differs between processes, and so would the winner of a tie.
             counts = {code: coded.count(code) for code in dict.fromkeys(coded)}
             self.classes.update(counts)
             letters = {code: count for code, count in counts.items() if code in SCRIPTS}

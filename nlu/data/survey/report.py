@@ -5,7 +5,7 @@ Axes: N rows of a set.
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from nlu.config.words import counted, listed
 from nlu.data.facts import is_doubtful
 from nlu.data.readers import SUFFIX_FORMATS, has_header
-from nlu.data.survey.shared import Between, Shown, Within, between, find_shown, within
+from nlu.data.survey.shared import Between, Within, between, find_shown, within
 from nlu.data.survey.walk import NO_LABEL, Advance, Survey
 from nlu.data.tokenizing import Tokenizer
 
@@ -274,7 +274,7 @@ def as_record(report: Report, model: str | None, choice: str | None = None) -> d
             {
                 "first": pair.first, "second": pair.second, "rows_of_first": pair.rows[0],
                 "rows_of_second": pair.rows[1], "texts_with_other_labels": pair.conflicts,
-                "examples": [_shown_record(shown) for shown in pair.shown],
+                "examples": [asdict(shown) for shown in pair.shown],
             }
             for pair in report.betweens
         ],
@@ -306,17 +306,12 @@ def _set_record(report: Report, survey: Survey) -> dict[str, Any]:
         "duplicates": one.duplicates,
         "duplicates_with_same_label": one.with_same_label,
         "conflicts": one.conflicts,
-        "shown_duplicates": [_shown_record(shown) for shown in one.shown_duplicates],
-        "shown_conflicts": [_shown_record(shown) for shown in one.shown_conflicts],
+        "shown_duplicates": [asdict(shown) for shown in one.shown_duplicates],
+        "shown_conflicts": [asdict(shown) for shown in one.shown_conflicts],
         "language": survey.letters.language(),
         "scripts": dict(survey.letters.scripts.most_common()),
         "character_classes": survey.letters.shares(),
     }  # fmt: skip
-
-
-def _shown_record(shown: Shown) -> dict[str, Any]:
-    places = [{"set": one.set_name, "row": one.place, "label": one.label} for one in shown.places]
-    return {"text": shown.text, "rows": shown.count, "places": places}
 
 
 def numbers_of(survey: Survey) -> dict[str, float] | None:

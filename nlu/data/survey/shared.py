@@ -21,8 +21,8 @@ MOST_PLACES, MOST_ROWS = 6, 1000
 class Occurrence:
     """A row that has a text."""
 
-    set_name: str
-    place: str
+    set: str
+    row: str
     """FILE:ROW"""
     label: str
 
@@ -32,8 +32,8 @@ class Shown:
     """A text that occurs more than once."""
 
     text: str
-    count: int
-    """rows in all"""
+    rows: int
+    """in all sets"""
     places: list[Occurrence] = field(default_factory=list)
     """the first rows, and one for each further label"""
 
@@ -91,7 +91,7 @@ def _in_other(first: Survey, second: Survey) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _clashing(first: Survey, second: Survey, in_second_N: np.ndarray, in_first_N: np.ndarray) -> np.ndarray:
-    """Return the hashes of shared texts whose labels differ; empty if a set has no labels."""
+    """Return the hashes of shared texts whose labels differ; empty unless both sets have labels."""
     if not (first.has_labels and second.has_labels):
         return np.zeros(0, np.int64)
     sides = [
@@ -175,6 +175,6 @@ def _read_again(
 def _note(source: Source, file: int, row: Row, shown: Shown, *, always: bool) -> None:
     """Add a row to the places of a text if `always`, or if no place of the set has its label yet."""
     label = shown_label(row.values)
-    if always or not any((one.set_name, one.label) == (source.name, label) for one in shown.places):
+    if always or not any((one.set, one.label) == (source.name, label) for one in shown.places):
         shown.text = " / ".join(spoken_texts(source.layout, row.values))
         shown.places.append(Occurrence(source.name, f"{source.files[file].path.name}:{row.number}", label))

@@ -213,7 +213,7 @@ class _Column:
 def guess(path: Path, file_format: str, header: bool | None, dialect: Dialect = PLAIN) -> Guess:
     """Return how a file is probably read; `header=None`: guessed too.
 
-    Raises DataError if the file is empty, cannot be read or has no column of texts.
+    Raises DataError if the file is empty, cannot be read or lacks a column of texts.
     """
     try:
         chosen = _format(path, file_format)
@@ -236,7 +236,7 @@ def guess(path: Path, file_format: str, header: bool | None, dialect: Dialect = 
 
 
 def _format(path: Path, file_format: str) -> str:
-    """Return the format by the suffix; a .txt file is CoNLL if lines are a token and a tag, lines if it has no tab."""
+    """Return the format by the suffix; a .txt file is CoNLL if lines are a token and a tag, lines if it lacks tabs."""
     chosen = format_of(path, file_format)
     if file_format != "auto" or path.suffix.lower() != ".txt":
         return chosen

@@ -90,7 +90,7 @@ class Survey:
     """whether a row may have several labels"""
     letters: Letters = field(default_factory=Letters)
     unknown: Unknown | None = None
-    """None: there is no tokenizer"""
+    """None without tokenizer"""
     hash_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """equal for equal texts"""
     target_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -253,7 +253,7 @@ def _named(label: str, values: dict[str, Any]) -> list[str]:
 
 
 def _begun(tags: list[str]) -> list[str]:
-    """Return the type of each span in tags of any scheme, or each tag if tags have no prefix."""
+    """Return the type of each span in tags of any scheme, or each tag if tags lack prefixes."""
     found, before = [], ""
     for tag in tags:
         match = TAG.fullmatch(tag)

@@ -81,7 +81,7 @@ class Target(Protocol):
 
     @property
     def names(self) -> list[str]:
-        """The name of each number that is stored, in order; empty if numbers have no names."""
+        """The name of each number that is stored, in order; empty for numbers without names."""
         return []
 
     @property
@@ -92,7 +92,7 @@ class Target(Protocol):
     def fit(self, stored: StoredSet, rows_N: np.ndarray, tokenizer: Tokenizer) -> None:
         """Compute statistics of the training rows after splitting; `rows_N` are their indices in the training set.
 
-        `tokenizer` made their tokens. Whatever `collate` needs of them must be in `meta`.
+        `tokenizer` made their tokens. All that `collate` needs of them must be in `meta`.
         """
 
     def collate(self, rows: Gathered) -> dict[str, Tensor]:

@@ -253,7 +253,7 @@ class LabelSet(Classes):
         self._separator = files.label_separator
 
     def read(self, values: Values) -> tuple[Any, Problem | None]:
-        """Read a list of labels, or a text with `data.label_separator` between labels; an empty one has no label."""
+        """Read a list of labels, or a text with `data.label_separator` between labels; an empty one means none."""
         written = values.get("label")
         if isinstance(written, str):
             written = [part for part in written.split(self._separator) if part.strip()]

@@ -29,8 +29,8 @@ SCHEMES = {"IO": "I", "BIO": "BI", "BIO with S": "BIS", "BIOES": "BIES", "BMES":
 KNOWN = "known are O and, before -type, the letters of " + ", ".join(
     f"{name} ({' '.join(letters)})" for name, letters in SCHEMES.items()
 )
-BEGINS, GOES_ON, ENDS, ALONE = "B", "IM", "EL", "SU"
-LETTERS = frozenset(BEGINS + GOES_ON + ENDS + ALONE)
+BEGINS, CONTINUES, ENDS, SINGLE = "B", "IM", "EL", "SU"
+LETTERS = frozenset(BEGINS + CONTINUES + ENDS + SINGLE)
 
 
 class Tags(Target):
@@ -188,9 +188,9 @@ def _tags_of_words(tags: np.ndarray, ends_U: np.ndarray) -> np.ndarray:
     is_tagged_U = tagged_U <= ends_U[:, 1]
     tagged_U = np.where(is_tagged_U, tagged_U, 0)
     begun_U = np.where(is_tagged_U, begun_at[tagged_U], -1)
-    goes_on_U = np.append(False, begun_U[1:] == begun_U[:-1])[: len(begun_U)]
+    continues_U = np.append(False, begun_U[1:] == begun_U[:-1])[: len(begun_U)]
     begins_U = (tags[tagged_U] - 1) // 2 * 2 + 1
-    return np.where(is_tagged_U, begins_U + goes_on_U, 0).astype(tags.dtype)
+    return np.where(is_tagged_U, begins_U + continues_U, 0).astype(tags.dtype)
 
 
 def tag_names(types: Iterable[str]) -> list[str]:
@@ -224,11 +224,11 @@ def to_bio(parts: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], int
             open_type = None
             bio.append((letter, name))
             continue
-        goes_on = letter in GOES_ON or letter in ENDS
-        continues = goes_on and name == open_type
-        strays += goes_on and not continues
+        is_inner = letter in CONTINUES or letter in ENDS
+        continues = is_inner and name == open_type
+        strays += is_inner and not continues
         bio.append(("I" if continues else "B", name))
-        open_type = None if letter in ENDS or letter in ALONE else name
+        open_type = None if letter in ENDS or letter in SINGLE else name
     return bio, strays
 
 
