@@ -58,7 +58,7 @@ class _Repeatable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.held is None:
-            raise RuntimeError("attention supports only one backward pass in the deterministic mode")
+            raise RuntimeError("attention can run backward only once in the deterministic mode")
         # The node exists as long as the loss is referenced; the tensors must be released earlier.
         (inputs, output), ctx.held = ctx.held, None
         wanted = [input for input in inputs if input.requires_grad]
