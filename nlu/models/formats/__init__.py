@@ -1,1 +1,1 @@
-"""Formats of checkpoints, all converted to the same names."""
+"""Checkpoint formats that weights are read from, all under one naming."""

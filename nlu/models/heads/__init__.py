@@ -1,1 +1,1 @@
-"""Heads: vectors of sequences or units to logits."""
+"""What a task puts on an encoder: vectors of sequences or units to logits."""
