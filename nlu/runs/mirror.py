@@ -36,7 +36,7 @@ from nlu.runs.takeover import CHECKPOINTS
 from nlu.storage.backend import download_progress
 from nlu.storage.bucket import Unreachable
 from nlu.storage.files import read_json, write_json
-from nlu.storage.ledger import FOLDER, SAVE, Ledger, MirrorAway, TakenOver
+from nlu.storage.ledger import FOLDER, SAVE, Ledger, MirrorUnavailable, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.settle import remove
 from nlu.storage.temporary import Pauses
@@ -100,12 +100,12 @@ class Mirror:
         """Claim the mirror, and bring the folder to what it holds, unless the folder holds that already.
 
         Raises UserError, before anything is changed anywhere, where the mirror holds a run and must not, or where both
-        hold runs that nothing connects; MirrorAway where the store does not answer.
+        hold runs that nothing connects; MirrorUnavailable where the store does not answer.
         """
         try:
             self._open(may_hold_a_run)
         except (Unreachable, FileNotFoundError) as error:
-            raise MirrorAway(f"{error}; or leave out {KEY}={self.store.shown}") from error
+            raise MirrorUnavailable(f"{error}; or leave out {KEY}={self.store.shown}") from error
 
     def _open(self, may_hold_a_run: bool) -> None:
         newest = self._ledger.newest()
@@ -157,7 +157,7 @@ class Mirror:
             self._changed.notify_all()
 
     def close(self, *, failed: bool = False) -> None:
-        """Send what is not there yet, and give the claim back. Raises MirrorAway where the store stays away.
+        """Send what is not there yet, and give the claim back. Raises MirrorUnavailable where the store stays away.
 
         Nothing is sent of a folder in which no run began.
         """
@@ -202,7 +202,7 @@ class Mirror:
                 self._say(f"ended; waiting until all of it is in {self.store.shown}")
                 told_s = now_s
             if now_s - began_s > limit_s:
-                raise MirrorAway(
+                raise MirrorUnavailable(
                     f"the run in {self._folder} is not in {self.store.shown}, which did not take it for "
                     f"{limit_s / 60:.0f} minutes; the same command with resume=auto sends the rest"
                 )

@@ -170,7 +170,7 @@ def test_a_wait_for_a_folder_that_another_process_holds_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(run_folder, "LOCK_WAIT_S", 0.2)
-    monkeypatch.setattr(locks, "TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(locks, "LOG_AFTER_S", 0.0)
     caplog.set_level("INFO", logger="nlu")
     with hold(tmp_path / "run"), pytest.raises(UserError, match="another process"), hold(tmp_path / "run"):
         pass
