@@ -17,7 +17,9 @@ from nlu.config.errors import UserError
 from nlu.storage.outputs import output_folder, require_free
 
 if TYPE_CHECKING:
-    from nlu.display.comparison import Drawing
+    from matplotlib.figure import Figure
+
+    from nlu.display.comparison import Drawing, KeptScores
 
 MOST_ROWS = 40
 MOST_CONFUSIONS = 8
@@ -26,8 +28,7 @@ NAME = re.compile(r"[^\W_][^/:=]*")
 """the name of a run; legends of matplotlib hide names with an underscore in front"""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Draw the figures; returns the exit status."""
+def _parser() -> Parser:
     parser = Parser(
         prog="python -m nlu.visualize",
         description="Draws metrics, loss, learning rate and gradient norms of runs by examples seen. Seeds and folds "
@@ -55,7 +56,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--format", action="append", choices=("png", "svg", "pdf"), default=[], help="of the figures; default png"
     )
-    given = parser.parse(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draw the figures; returns the exit status."""
+    given = _parser().parse(arguments)
     require_free(given.out, "--out")
 
     from nlu.reports.columns import labels_of, named_rows_of
@@ -86,11 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     found = {label: kept for label, kept in kept_by_label.items() if not isinstance(kept, str)}
     reasons = {label: kept for label, kept in kept_by_label.items() if isinstance(kept, str)}
     if found:
-        figures |= comparison.draw_by_class(found)
-        figures["by_length"] = comparison.draw_by_length(found)
-        for number, (label, kept) in enumerate(list(found.items())[:MOST_CONFUSIONS]):
-            figures[f"confusion_{number}"] = comparison.draw_confusion_of(label, kept)
-            figures[f"calibration_{number}"] = comparison.draw_calibration_of(label, kept)
+        figures |= _figures_of_classes(found)
     formats = list(dict.fromkeys(given.format or ["png"]))
     best_of = "best of the mean" if any(len(row.runs) > 1 for row in rows) else "best"
     score = f"{drawings[0].title}, {best_of}"
@@ -109,6 +111,17 @@ def main(arguments: Sequence[str]) -> int:
     for remark in [*remarks, *left_out, *_not_drawn(drawings, list(found), reasons)]:
         print(f"nlu: {remark}", file=sys.stderr)
     return 0
+
+
+def _figures_of_classes(found: "Mapping[str, KeptScores]") -> "dict[str, Figure]":
+    """Draw the scores of classifiers, by configuration."""
+    from nlu.display import comparison
+
+    figures = {**comparison.draw_by_class(found), "by_length": comparison.draw_by_length(found)}
+    for number, (label, kept) in enumerate(list(found.items())[:MOST_CONFUSIONS]):
+        figures[f"confusion_{number}"] = comparison.draw_confusion_of(label, kept)
+        figures[f"calibration_{number}"] = comparison.draw_calibration_of(label, kept)
+    return figures
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -223,9 +223,7 @@ def test_the_tests_that_reach_a_line_are_taken_those_of_its_module_first_then_th
     assert names(folder, 1) == ["test_i"]
 
 
-def test_a_line_meets_the_tests_of_the_file_that_is_named_like_its_own_though_they_were_not_seen_there(
-    folder: reached.Folder,
-) -> None:
+def test_a_line_also_meets_the_tests_of_the_file_named_like_its_own(folder: reached.Folder) -> None:
     """A process that is killed, or that imports a copy of the code, writes nothing down."""
     measured(folder, TEXTS)
     like, content = "tests/losses/test_a.py", "def test_k(): ...\n"

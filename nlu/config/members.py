@@ -14,6 +14,8 @@ MIXTURE = "nlu.data.mixture.Mixture"
 COMPOSITE = "nlu.tasks.composite.Composite"
 DEFAULT_LOSS = "nlu.losses.cross_entropy.CrossEntropy"
 TARGET = "_target_"
+MEAN = "mean"
+"""the metric of all heads together: the mean of the default metrics of their tasks"""
 PARTS_OF_TASK = {"task": "tasks", "loss": "losses", "head": "heads"}
 """groups that each head has its own of, and where task=composite keeps them"""
 

@@ -46,7 +46,7 @@ class Batch:
     """(U, 2): the first and the last character of each unit of a text; null where rows are lists of units; stays on the
     host"""
     member: str = ""
-    """the set of a mixture that its examples are of; empty where there is but one"""
+    """the set of a mixture that its examples belong to; empty in a run with one set"""
 
     def __len__(self) -> int:
         return len(self.examples_B)

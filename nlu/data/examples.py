@@ -28,7 +28,7 @@ class Examples:
         self.lengths_N = stored.lengths_N[rows_N]
         self._origin = origin
         self.member = ""
-        """the set of a mixture that these rows are of; empty where there is but one"""
+        """the set of a mixture that these rows belong to; empty in a run with one set"""
 
     def __len__(self) -> int:
         return len(self.rows_N)

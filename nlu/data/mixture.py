@@ -40,8 +40,8 @@ class MixedOrder:
 
     Steps come in rounds, each of as many steps as all sets take once. A set's quota of a round is in proportion to the
     steps that it takes once, to the power of alpha, and rounded: so with alpha=1 a round takes every example once. The
-    order of the sets in a round is drawn for that round. A set goes on in its own order, through epochs of its own,
-    wherever a round ends. All of it is a function of (seed, round, position): the steps before need not be counted.
+    order of the sets in a round is drawn for that round. Within a set, its own order continues from round to round,
+    through its own epochs. All of it is a function of (seed, round, position): the steps before need not be counted.
 
     A batch has examples of one set only, so that it has one layout and one kind of target, and all ranks take the same
     set. The sets must be complete.

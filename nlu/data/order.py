@@ -102,7 +102,7 @@ class Order:
         return -(-self._examples.rows // self._step_rows)
 
     def member_of(self, number: int) -> str:
-        """Return the set of a mixture that a step is taken from: there is but one."""
+        """Return the set of a mixture that a step is taken from; empty, since this order has one set."""
         return ""
 
     def epoch_of(self, number: int) -> int:

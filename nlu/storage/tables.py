@@ -326,6 +326,7 @@ def _commit(session: Any, blocks: list[int]) -> None:
         try:
             session.commit(blocks)
         except Exception:
+            # PyODPS passes on whatever its transport raises. The service knows whether the commit arrived.
             session.reload()
             if _state(session) not in ("closing", "closed"):
                 raise

@@ -1,10 +1,11 @@
-"""Several tasks in one run, each with a head and training rows of its own, over one encoder."""
+"""Several tasks in one run over one encoder, each with its own head and training rows."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
+from nlu.config.members import MEAN
 from nlu.config.schema import Node
 from nlu.config.types import HeadNode, LossNode, PositiveFloat, TaskNode
 from nlu.data.collate import Batch
@@ -13,9 +14,6 @@ from nlu.metrics.scores import Scorer
 from nlu.models.composite import model_of
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Outputs, Task
-
-MEAN = "mean"
-"""the metric of all heads together: the mean of the default metrics of their tasks"""
 
 
 class Composite:
@@ -39,7 +37,7 @@ class Composite:
     ):
         """`members`: the tasks, built; `num_labels`: how many labels each has. `tasks`: what each set of data.sets is
         for, by the same name. `losses`, `heads`: of the tasks that do not have their own loss and the run's head.
-        `weights`: what multiplies the loss of a set's steps, 1 where nothing is said."""
+        `weights`: the factor of the loss in the steps of a set, 1 by default."""
         self.members = dict(members)
         known = weights or {}
         self._terms = {

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nlu.config.members import MEAN
 from nlu.data.opening import Store
-from nlu.tasks.composite import MEAN, Composite
+from nlu.tasks.composite import Composite
 from nlu.tasks.task import Task
 
 SUMMARY = "dev"

@@ -69,9 +69,10 @@ def test_a_task_has_its_own_loss_as_its_choice_sets_it_for_a_run_of_one(composer
 PROBLEMS = {
     "no set": (BOTH, ["data.sets is not set", "task.tasks is not set"]),
     "only the data": (("data=mixture", *ONE[:1]), ["data is mixture, but task is not composite"]),
-    "only the task": (("task=composite", *ONE[1:]), ["task is composite, but data is no mixture"]),
+    "only the task": (("task=composite", *ONE[1:]), ["task is composite, but data is not a mixture"]),
     "a name with a hyphen": (
-        (*BOTH, "+data@data.sets.a-b=afqmc", "+task@task.tasks.a-b=match"), ["data.sets.a-b: a-b is no name of a set"],
+        (*BOTH, "+data@data.sets.a-b=afqmc", "+task@task.tasks.a-b=match"),
+        ["data.sets.a-b: a set cannot be called a-b"],
     ),
     "a head that does not fit": (
         (*BOTH, *ONE, "+head@task.heads.one=crf"), ["task.heads.one is crf, but task.tasks.one=match takes linear"],

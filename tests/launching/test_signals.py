@@ -125,7 +125,7 @@ def assert_same(folder: Path, expected: dict[str, bytes]) -> None:
     JOBS,
     ids=lambda case: "-".join(case).replace(" ", "_"),
 )
-def test_a_job_that_is_asked_to_stop_in_any_phase_saves_its_state_and_the_same_command_continues(
+def test_a_job_asked_to_stop_in_any_phase_saves_its_state_and_continues(
     case: Case, start: Start, unbroken: Callable[[str], dict[str, bytes]], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip

@@ -166,7 +166,7 @@ if EVERY:
 
 
 @pytest.mark.parametrize(("backend", "phase", "name"), SIGNALLED)
-def test_a_job_that_a_signal_meets_saves_its_state_and_the_same_command_continues(
+def test_a_job_that_a_signal_meets_saves_its_state_and_continues(
     project, server, s3_url, tmp_path, backend, phase, name
 ):
     """PAI reports that a job failed, not with which status; the state is in the mirror."""
@@ -190,9 +190,7 @@ def test_a_job_that_a_signal_meets_saves_its_state_and_the_same_command_continue
 
 
 @pytest.mark.parametrize(("backend", "name"), [("dlc", "SIGTERM"), ("maxcompute", "SIGINT")])
-def test_a_command_that_a_signal_meets_leaves_its_job_and_the_same_command_collects_it(
-    project, server, s3_url, backend, name
-):
+def test_a_stopped_command_leaves_its_job_and_the_same_command_collects_it(project, server, s3_url, backend, name):
     own = [*on_pai(server, s3_url, backend), "hydra.run.dir=outputs/one"]
     followed = {"SIGNALLED_AT": f"{name} 2 nlu.launching.following StatusCache.at"}
     said = end(start(project, *own, program=[PROGRAM], **followed), 130 if name == "SIGINT" else 75)

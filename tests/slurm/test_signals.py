@@ -73,7 +73,7 @@ def end(process: warm.Process, status: int = 0) -> str:
 
 
 @pytest.mark.parametrize(("phase", "name"), JOBS, ids=[f"{phase}-{name}".replace(" ", "_") for phase, name in JOBS])
-def test_a_job_that_is_asked_to_stop_in_any_phase_saves_its_state_and_the_same_command_continues(
+def test_a_job_asked_to_stop_in_any_phase_saves_its_state_and_continues(
     data: Data, unbroken: dict[str, bytes], tmp_path: Path, phase: str, name: str
 ) -> None:
     folder, file = tmp_path / "run", tmp_path / "waits"

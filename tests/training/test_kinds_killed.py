@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nlu.config.schema import Run
 from tests.training.in_process import composed, killed_in_backward, start
 from tests.training.kinds import KINDS, Kind, classes, few_first, transformers_model
 
@@ -53,23 +54,31 @@ def test_so_does_freelb_of_a_model_of_the_transformers_library(tmp_path: Path) -
 
 def assert_kills_change_nothing(kind: Kind, folder: Path) -> None:
     """Kill a run in each of its steps in turn, go on each time, and compare its end with that of an unbroken one."""
-    config = composed(*kind.overrides(folder), *OPTIONS)
-    start(config, folder / "whole")
+    found = killed_in_each_step(composed(*kind.overrides(folder), *OPTIONS), folder, STEPS, kind.passes)
     last_row = (folder / "whole/train.tsv").read_text().splitlines()[-1]
     assert last_row.startswith(f"{STEPS}\t")
-    for killed_in in range(1, STEPS + 1):
+    assert len([name for name in found if name.endswith(".safetensors")]) == 5
+
+
+def killed_in_each_step(config: Run, folder: Path, steps: int, passes: int) -> dict[str, Any]:
+    """Kill a run of steps of two micro-batches in each step, and return its outcome, which is that of a whole run.
+
+    `passes`: backward passes of a micro-batch.
+    """
+    start(config, folder / "whole")
+    for killed_in in range(1, steps + 1):
         # A start does the step before, but for the first; then it dies in its first pass, or its second: after one
         # micro-batch, or one climb of its first.
-        passes_before = 0 if killed_in == 1 else 2 * kind.passes
+        passes_before = 0 if killed_in == 1 else 2 * passes
         with killed_in_backward(passes_before + 1 + killed_in % 2):
             start(config, folder / "run")
         if killed_in > 1:
             assert step_of(folder / "run") == killed_in - 1
     start(config, folder / "run")
     found, expected = outcome(folder / "run"), outcome(folder / "whole")
-    assert len([name for name in found if name.endswith(".safetensors")]) == 5
     assert found.keys() == expected.keys()
     assert not [name for name in expected if found[name] != expected[name]]
+    return found
 
 
 def step_of(run_dir: Path) -> int:

@@ -18,7 +18,6 @@ from tests.training.in_process import (
     NO_DROPOUT,
     STANDING_STILL,
     composed,
-    killed_in_backward,
     scores,
     start,
     tensors,
@@ -27,7 +26,7 @@ from tests.training.in_process import (
 from tests.training.mixtures import CLASSES, NUMBERS, PAIRS, TAGS, TAGS_OF_CRF, alone, mixture
 from tests.training.runs import result
 from tests.training.test_kinds_in_processes import run_in_two
-from tests.training.test_kinds_killed import outcome, step_of
+from tests.training.test_kinds_killed import killed_in_each_step
 
 MEMBERS = {"first": CLASSES, "second": TAGS, "third": PAIRS}
 
@@ -214,18 +213,7 @@ def test_a_killed_run_continues_to_the_same_bytes(method: str, tmp_path: Path) -
         "trainer.eval_interval=2st", "trainer.save_interval=1st", "trainer.log_interval=3st", "trainer.keep_best=2",
         "resume=auto", "data.alpha=0.5",
     )  # fmt: skip
-    config = composed(*mixture(tmp_path, MEMBERS, *options))
-    start(config, tmp_path / "whole")
-    for killed_in in range(1, 6):
-        passes_before = 0 if killed_in == 1 else 2 * METHODS[method]
-        with killed_in_backward(passes_before + 1 + killed_in % 2):
-            start(config, tmp_path / "run")
-        if killed_in > 1:
-            assert step_of(tmp_path / "run") == killed_in - 1
-    start(config, tmp_path / "run")
-    found, expected = outcome(tmp_path / "run"), outcome(tmp_path / "whole")
-    assert found.keys() == expected.keys()
-    assert not [name for name in expected if found[name] != expected[name]]
+    killed_in_each_step(composed(*mixture(tmp_path, MEMBERS, *options)), tmp_path, 5, METHODS[method])
 
 
 def test_another_alpha_or_other_rows_of_any_set_cannot_continue_a_run(

@@ -8,6 +8,7 @@ from nlu.config.choices import choice_of
 from nlu.config.defaults import defaults_of, with_defaults
 from nlu.config.members import (
     DEFAULT_LOSS,
+    MEAN,
     PARTS_OF_TASK,
     is_composite,
     is_mixture,
@@ -23,14 +24,13 @@ from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-MEAN = "mean"
 
 
 def mixture_problems(config: dict[str, Any], of_one_set: Callable[[dict[str, Any]], list[str]]) -> Iterator[str]:
     """Yield each broken rule, as key, value, rule and remedy; `of_one_set` finds those of a set with its task."""
     if not (is_mixture(config) and is_composite(config)):
         yield (
-            "task is composite, but data is no mixture; set data=mixture, or the task of these rows"
+            "task is composite, but data is not a mixture; set data=mixture, or the task of these rows"
             if is_composite(config)
             else "data is mixture, but task is not composite; set task=composite, which has a task for each set"
         )
@@ -51,7 +51,7 @@ def _names(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
     for name in names:
         if NAME.fullmatch(name) is None:
             yield (
-                f"data.sets.{name}: {name} is no name of a set; give it letters, digits and underscores, a letter first"
+                f"data.sets.{name}: a set cannot be called {name}; begin with a letter, and use letters, digits and _"
             )
     task = config["task"]
     tasks = task["tasks"] if isinstance(task["tasks"], Mapping) else {}
@@ -81,7 +81,7 @@ def _groups(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _loss(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
-    """Yield what was chosen in vain: each task has a loss of its own, and choosing a task may set the run's."""
+    """Yield choices of `loss` without effect. A task's own loss is accepted, since choosing the task may set it."""
     loss = config["loss"]
     tasks = [node for name in names if isinstance(node := (config["task"]["tasks"] or {}).get(name), Mapping)]
     remedy = "leave it out, and set task.losses.NAME to the loss of a task that is to have another than its own"
