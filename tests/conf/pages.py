@@ -50,6 +50,7 @@ def write_files(folder: Path) -> None:
     write("answers.csv", ["question,answer", *(f"{first},{second}" for first, second, _ in pairs)])
     spans = [{"text": f"Ann is {number}", "spans": {"person": {"Ann": [[0, 2]]}}} for number in range(ROWS)]
     write_objects("spans.jsonl", [dict(item) for item in spans])
+    write_objects("new.jsonl", [{"text": item["text"]} for item in spans])
     topics = [["money"], ["sport"], ["money", "sport"], []]
     write_objects("topics.jsonl", [{"text": text, "topics": topics[n % 4]} for n, text in enumerate(texts)])
     write("conll.txt", [line for n in range(ROWS) for line in ("Ann B-person", "is O", f"{n} O", "")])

@@ -68,6 +68,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(folder, "model=bert_tiny", *small, *RUN, *SHORT, "folds=2", "hydra.run.dir=outputs/folds")
     search = ("--multirun", "hydra/sweeper=hyperband", "hydra.sweep.dir=outputs/search", "hydra.sweeper.n_trials=2")
     run(folder, "model=bert_tiny", *small, *RUN, *SHORT, *search, "optimizer.lr=interval(1e-4,1e-3)")
+    (several,) = (command for _, command in COMMANDS if "data=mixture" in command and "questions" in command)
+    run(folder, *made_small(several, folder)[1:], "hydra.run.dir=outputs/several")
     grid = ("--multirun", "hydra/launcher=submitit_local", "hydra.sweep.dir=outputs/grid", "seed=1,2")
     run(folder, "model=bert_tiny", *small, *RUN, *SHORT, *grid)
     return folder
@@ -76,7 +78,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made_small(command: str, folder: Path) -> list[str]:
     """Return module and arguments of a command, with RUN and NEW replaced, few steps, and small random weights."""
     text = command.partition(" -m ")[2].replace("NEW", "outputs/new").replace("FILE", "new.csv")
-    module, *given = shlex.split(text.replace("RUN", "outputs/run"))
+    # A head has a name in a run of several tasks.
+    module, *given = shlex.split(text.replace("RUN", "outputs/several" if "head_name=" in text else "outputs/run"))
     chosen = {argument.partition("=")[0]: argument.partition("=")[2] for argument in given if "=" in argument}
     if module != "nlu.train" or "--rerun" in given or "--cfg" in given or any(one.startswith("@") for one in given):
         return [module, *given]
