@@ -32,7 +32,8 @@ def composed(*overrides: str) -> Any:
     """Compose and validate a configuration as `python -m nlu.train` does; returns its Run."""
     from hydra import compose, initialize_config_dir
 
-    from nlu.config.entry.app import conf_dir, prepare
+    from nlu.config.choices import conf_dir
+    from nlu.config.entry.app import prepare
     from nlu.config.schema import Run
 
     with initialize_config_dir(str(conf_dir())):

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from nlu.config.checks.rules import data_folder
-from nlu.config.entry.app import conf_dir
+from nlu.config.choices import conf_dir
 from nlu.config.errors import DataError
+from nlu.storage.lookup import data_folder
 
 CHOSEN, VOCAB = "NLU_BENCH_DATA", "NLU_BENCH_VOCAB"
 """Variables that tell the processes of a benchmark what was chosen."""

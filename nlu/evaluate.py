@@ -13,17 +13,18 @@ from typing import Any, NoReturn
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from nlu.config.choices import EVALUATE, RUN
+from nlu.config.console import print_dry_run
 from nlu.config.entry.app import run_app
 from nlu.config.errors import UserError
-from nlu.config.schemas import EVALUATE, RUN
 
 
 def main(composed: DictConfig) -> int:
     """Validate, then score in one process for each device."""
-    from nlu.config.checks.resolve import resolve
+    from nlu.config.checks.composing import resolve
     from nlu.config.checks.validate import problems
-    from nlu.config.defaults import with_defaults
-    from nlu.config.evaluated import on_run, scored_sets
+    from nlu.config.choices import with_defaults
+    from nlu.config.inference import Evaluate, on_run, scored_sets
     from nlu.config.members import member_of
 
     overrides = list(HydraConfig.get().overrides.task)
@@ -51,10 +52,7 @@ def main(composed: DictConfig) -> int:
         raise UserError(*found)
     config = with_defaults(config, EVALUATE)
     if config["dry_run"]:
-        from nlu.config.entry.dry_run import show
-
-        return show(config)
-    from nlu.config.inference import Evaluate
+        return print_dry_run(config)
     from nlu.inference.evaluation import run_evaluation
     from nlu.launching.local import spread
 

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from omegaconf import DictConfig
 
+from nlu.config.choices import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
-from nlu.config.schemas import SCHEMAS
 
 
 def main(composed: DictConfig) -> int:

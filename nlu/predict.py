@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
+from nlu.config.choices import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
-from nlu.config.schemas import SCHEMAS
 
 if TYPE_CHECKING:
     from nlu.config.inference import Predict

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from nlu.config.console import print_dry_run
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
 
@@ -21,9 +22,7 @@ def main(composed: DictConfig) -> int:
     _require_rows(HydraConfig.get())
     part = part_of(config["data"])
     if config["dry_run"]:
-        from nlu.config.entry.dry_run import show
-
-        return show(config)
+        return print_dry_run(config)
     from nlu.config.schema import Run
     from nlu.training.experiment import describe_data, encode_part
 

@@ -10,9 +10,9 @@ from typing import NoReturn
 
 from omegaconf import DictConfig
 
+from nlu.config.choices import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
-from nlu.config.schemas import SCHEMAS
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 """the packages of the extra `serve`"""

@@ -22,6 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from nlu.config.console import print_dry_run
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.entry.guard import occupied_folder_problem, unnamed_folder_problem
 from nlu.config.errors import UserError
@@ -70,9 +71,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
         if config["dry_run"]:
             if problem := occupied_folder_problem(config["resume"], run_dir):
                 raise UserError(problem)
-            from nlu.config.entry.dry_run import show
-
-            return show(config)
+            return print_dry_run(config)
         from nlu.launching.local import launch
 
         return launch(Run.of(config, choices_of(hydra)), run_dir, command_line(hydra))

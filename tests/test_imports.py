@@ -1,6 +1,7 @@
 """Imports run one way, from commands down to the configuration, and in no circle."""
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -63,6 +64,18 @@ def test_no_package_imports_one_above_it() -> None:
     assert wrong == [], "a command, or a package above"
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert packages - {"conf"} == {name for names in FLOORS for name in names}
+
+
+def test_the_configuration_names_no_class_of_a_package_above_it() -> None:
+    above = {package for floor in FLOORS[1:] for package in floor}
+    named = [
+        (path.name, node.value)
+        for path in (ROOT / "config").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        and re.fullmatch(rf"nlu\.({'|'.join(above)})(\.\w+)*", node.value)
+    ]  # fmt: skip
+    assert named == []
 
 
 def test_data_knows_no_models() -> None:

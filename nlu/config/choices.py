@@ -1,12 +1,34 @@
-"""The shipped configuration files, and what the choices of a group are called there."""
+"""What a configuration takes from the shipped files and from signatures: schemas, choices of groups, defaults."""
 
+import ast
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 import nlu
+from nlu.config.errors import UserError
+from nlu.config.signature import Signature, read_constants, read_signature
 from nlu.config.targets import TARGET
+
+# Names, not classes: `--help` asks for them too, and imports no schema.
+RUN = "nlu.config.schema.Run"
+EVALUATE = "nlu.config.inference.Evaluate"
+SCHEMAS = {
+    "train": RUN, "preprocess": RUN, "evaluate": EVALUATE,
+    "export": "nlu.config.inference.Export", "predict": "nlu.config.inference.Predict",
+    "serve": "nlu.config.inference.Serve",
+}  # fmt: skip
+"""For each command that composes a configuration, the dataclass of the top-level keys."""
+PLAIN_GROUPS = {
+    "trainer": "nlu.config.schema.Trainer", "folds": "nlu.config.schema.Folds", "input": "nlu.config.inference.Input",
+}  # fmt: skip
+"""Groups without a target, and the dataclass that is their schema."""
+BASES = {"data": "files"}
+"""Groups whose choices may leave out `_target_`, and the shipped choice that such a choice is based on."""
 
 
 def conf_dir() -> Path:
@@ -17,13 +39,76 @@ def conf_dir() -> Path:
 
 
 @cache
+def target_of(group: str, choice: str) -> str | None:
+    """Return the dotted name of the class behind a shipped choice; None if the choice names none."""
+    text = (conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")
+    target: str | None = yaml.safe_load(text).get(TARGET)
+    return target
+
+
 def targets_of(group: str) -> dict[str, str]:
     """Return the dotted name of the class behind each shipped choice of a group, in the order of their names."""
-    files = sorted((conf_dir() / group).glob("*.yaml"))
-    named = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")).get(TARGET) for path in files}
-    return {name: target for name, target in named.items() if target is not None}
+    names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    return {name: target for name in names if (target := target_of(group, name)) is not None}
 
 
 def choice_of(group: str, target: str) -> str:
-    """Return what a class is called on the command line, or its dotted name where it is no shipped choice."""
+    """Return the name of a class on the command line, or its dotted name if no shipped choice names it."""
     return next((name for name, each in targets_of(group).items() if each == target), target)
+
+
+def with_targets(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the target of each choice that leaves it out (see `BASES`)."""
+    named = dict(config)
+    for group, choice in BASES.items():
+        node = config.get(group)
+        if isinstance(node, Mapping) and TARGET not in node:
+            named[group] = {TARGET: target_of(group, choice), **node}
+    data: Any = named.get("data")
+    if constant_of(data, "has_sets") and isinstance(data["sets"], Mapping):
+        sets = {name: with_targets({"data": node})["data"] for name, node in data["sets"].items()}
+        named["data"] = {**data, "sets": sets}
+    return named
+
+
+def constant_of(node: Any, name: str) -> Any:
+    """Return a class constant of a node's target; None if it has none or cannot be read."""
+    try:
+        return read_constants(node[TARGET]).get(name) if isinstance(node, Mapping) else None
+    except (UserError, KeyError, TypeError, AttributeError):
+        # Validation reports what is wrong with a target.
+        return None
+
+
+def with_defaults(config: Mapping[str, Any], schema: str) -> dict[str, Any]:
+    """Return the configuration with its targets, and the literal defaults of schema, plain groups and targets.
+
+    Given values stay. A target that cannot be read gets no defaults; validation refuses it.
+    """
+    filled = _filled(with_targets(config), _literals(read_signature(schema)))
+    for key, node in filled.items():
+        if isinstance(node, Mapping):
+            filled[key] = _filled(node, defaults_of(PLAIN_GROUPS.get(key) or node.get(TARGET)))
+    return filled
+
+
+def defaults_of(target: Any) -> dict[str, Any]:
+    """Return the literal defaults of a target's keys; {} if they cannot be read."""
+    try:
+        return _literals(read_signature(target)) if isinstance(target, str) else {}
+    except UserError:
+        return {}
+
+
+def _filled(node: Mapping[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    return {**node, **{key: value for key, value in defaults.items() if key not in node}}
+
+
+def _literals(signature: Signature) -> dict[str, Any]:
+    found = {}
+    for name, parameter in signature.parameters.items():
+        # Only the constructor can compute the others, such as those of a factory.
+        with suppress(ValueError):
+            if parameter.value is not None:
+                found[name] = ast.literal_eval(parameter.value)
+    return found

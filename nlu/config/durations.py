@@ -1,6 +1,6 @@
 """Durations and the clock of a run, counted in epochs, optimizer steps or examples seen.
 
-Everything here is a pure function of the step, so a resumed run asks the same questions and gets the same answers.
+Everything is a pure function of the step, so a continued run gets the same answers.
 """
 
 import re
@@ -32,7 +32,7 @@ class Duration:
 
     @property
     def exact(self) -> Fraction:
-        """The amount as it was written: 0.1 is one tenth, not its binary neighbour."""
+        """The exact amount as written: 0.1 is one tenth, not the nearest binary number."""
         return Fraction(str(self.amount))
 
 
@@ -65,7 +65,7 @@ def parse_warmup(value: Any) -> float | Duration:
 
 
 def duration_rule(kind: str, value: Any) -> str:
-    """Return what a `duration`, `interval` or `warmup` must be, with the remedy for `value` when it lacks its unit."""
+    """Return what a `duration`, `interval` or `warmup` must be, with a remedy if `value` lacks its unit."""
     text = str(value)
     is_plain = re.fullmatch(r"[0-9]{1,18}", text) is not None and int(text) > 0
     return f"{_RULES[kind].partition(';')[0]}; write {_with_units(text)}" if is_plain else _RULES[kind]
@@ -93,9 +93,9 @@ def _read(value: Any) -> Duration | None:
 
 @dataclass(frozen=True)
 class Clock:
-    """Turns steps into examples and epochs.
+    """Converts steps to examples and epochs.
 
-    Every epoch sees each of `num_examples` once; its last step may see fewer than `examples_per_step`.
+    Each epoch sees each of `num_examples` once; its last step may see fewer than `examples_per_step`.
     """
 
     num_examples: int
@@ -126,10 +126,10 @@ class Clock:
         return max(1, int(epochs) * self.steps_per_epoch + ceil(rest / self.examples_per_step))
 
     def least_examples(self, duration: Duration, times: int = 1) -> int:
-        """Return a number of examples, at least 1, of which k times were seen once `times` durations are reached k
-        times.
+        """Return a number of examples, at least 1, that are seen once `times` durations are reached.
 
-        Steps count as their share of an epoch, since its last one may be short.
+        Once k times as many durations are reached, k times as many examples are seen. A step counts as its share of an
+        epoch, since the last one may be short.
         """
         if duration.unit == "st":
             return max(1, times * int(duration.amount) * self.num_examples // self.steps_per_epoch)

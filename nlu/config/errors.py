@@ -1,4 +1,4 @@
-"""Errors that a user can mend. Commands print them without a traceback and exit with status 2."""
+"""Errors that a user can correct. Commands print them without a traceback and exit with status 2."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,16 +11,15 @@ EXIT_USER_ERROR = 2
 
 
 class UserError(Exception):
-    """One or more problems whose remedy lies with the user.
+    """One or more problems that the user can correct.
 
-    Each problem is one text that names the offending value, the rule it breaks and what to set instead. What they have
-    in common is said once: `summary` before them, `remedy` after them; neither counts as a problem. `str()` of the
-    error lists all of it, so that a user mends everything in one go.
+    Each problem is a text with the wrong value, the rule, and what to set instead. `summary` before the problems and
+    `remedy` after them apply to all of them. `str()` lists everything, so that a user can correct it in one go.
     """
 
     def __init__(self, *problems: str, summary: str = "", remedy: str = ""):
-        # What others say, a driver or a server, may repeat an address as they were given it.
-        problems, summary, remedy = tuple(map(_told, problems)), _told(summary), _told(remedy)
+        # Messages of drivers and servers may repeat addresses, and thus secrets.
+        problems, summary, remedy = tuple(map(_readable, problems)), _readable(summary), _readable(remedy)
         if not problems:
             problems, summary, remedy = (_joined(summary, remedy),), "", ""
         self.problems = list(dict.fromkeys(problems))
@@ -29,12 +28,12 @@ class UserError(Exception):
 
     @property
     def sentences(self) -> list[str]:
-        """All that is to be said, in order."""
+        """The summary, the problems and the remedy."""
         return [sentence for sentence in (self.summary, *self.problems, self.remedy) if sentence]
 
 
-def _told(text: str) -> str:
-    """Return a text as a user may read it: without secrets, and with what they wrote in place of where it was put."""
+def _readable(text: str) -> str:
+    """Return a text without secrets, and with the origins of copied files in place of their paths."""
     return hide(with_origins(text))
 
 
@@ -43,16 +42,16 @@ def _joined(text: str, remedy: str) -> str:
 
 
 class DataError(UserError):
-    """A row, file or label that cannot be used; names file:row and field."""
+    """A row, file or label that cannot be used; the message names file:row and field."""
 
 
 class CheckpointError(UserError):
-    """Weights or a training state that cannot be read, written or fitted to this model."""
+    """Weights or a training state that cannot be read or written, or do not fit the model."""
 
 
 @contextmanager
 def keys_called(names: Mapping[str, str]) -> Iterator[None]:
-    """Have errors call keys of a configuration as this command calls them: each of `names` by what it stands for."""
+    """Replace names of keys in errors by those of this command, as `names` maps them."""
 
     def renamed(text: str) -> str:
         for own, here in names.items():
@@ -67,7 +66,7 @@ def keys_called(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def print_error(error: UserError, of_job: str = "") -> None:
-    """Print an error on standard error, `of_job` in front: one problem on a line, several as a list."""
+    """Print an error on standard error, after `of_job`: one problem on a line, several as a list."""
     count = len(error.problems)
     if count == 1 and not error.summary:
         text = f"nlu: error: {of_job}{_joined(error.problems[0], error.remedy)}"

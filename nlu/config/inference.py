@@ -1,12 +1,17 @@
-"""The keys of the commands that use a trained run.
+"""The keys of the commands that use a trained run, and the configuration that scores such a run.
 
 This module imports nothing heavy, as `nlu.config.schema` does not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
+from functools import reduce
+from operator import getitem
+from pathlib import Path
 from typing import Any, Literal, Self
 
+from nlu.config.errors import UserError
 from nlu.config.schema import Run
 from nlu.config.types import (
     InputFile,
@@ -21,7 +26,21 @@ from nlu.config.types import (
 )
 
 STANDARD = "-"
-"""stands for standard input or output in the place of a path"""
+"""The path that stands for standard input or output."""
+ALLOWED = ("seed", "dry_run", "trusted_packages", "precision", "trainer.device", "trainer.devices",
+           "trainer.eval_batch_size")  # fmt: skip
+"""Keys of a run that may have other values when it is scored."""
+SETS = ("train", "dev", "test")
+
+
+@dataclass(kw_only=True)
+class _Command:
+    """A validated configuration whose keys are the fields."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Build from a validated configuration with all of its keys."""
+        return cls(**{item.name: config[item.name] for item in fields(cls)})
 
 
 @dataclass(kw_only=True)
@@ -31,22 +50,22 @@ class Input:
     path: InputFile
     """A file or URL; - is standard input."""
     fields: dict[str, str | int] | None = None
-    """Column of each text, by name or number from 0; null = as in training, or columns called like the fields."""
+    """Column of each text, by name or number from 0; null = as in training, or columns named like the fields."""
     format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines"] = "auto"
-    """How the file is read; auto = by its suffix, or as the run's own file of the same suffix was."""
+    """Format of the file; auto = by its suffix, or that of the run's own file with the same suffix."""
     header: bool | None = None
-    """Whether the first row of a table names its columns; null = where a field is given by name."""
+    """Whether the first row of a table names its columns; null = if a field is given by name."""
     separator: str | None = None
-    """Character between the cells of a csv or tsv file; null = that of the run's own files of the same format, else a
-    comma in csv and a tab in tsv."""
+    """Character between the cells of a csv or tsv file; null = that of the run's own files in this format, else a comma
+    in csv and a tab in tsv."""
 
 
 @dataclass(kw_only=True)
-class Predict:
+class Predict(_Command):
     """The validated configuration of `nlu.predict`."""
 
     run: TrainedRun
-    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
+    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, which stands for its best trial."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
     head_name: str | None = None
@@ -55,36 +74,35 @@ class Predict:
     output: OutputFile
     """csv, tsv, jsonl or parquet by its suffix; odps://PROJECT/tables/NAME; - is standard output."""
     scores: bool = False
-    """Add the probability of each label in a column of its own."""
+    """Add a column with the probability of each label."""
     logits: bool = False
-    """Add the logits, which distillation reads."""
+    """Add the logits, for distillation."""
     prefix: str = ""
-    """Stands before the name of each column that is added."""
+    """Prefix of the names of the added columns."""
     on_bad_row: Literal["error", "skip"] = "error"
-    """What a row that cannot be used leads to; skip = its prediction stays empty, and it is counted."""
+    """Action for a row that cannot be used; skip = leave its prediction empty, and count it."""
     max_rows: PositiveInt | None = None
-    """Number of first rows that are predicted; null = all."""
+    """Predict only this many first rows; null = all."""
     batch_size: PositiveInt = 64
-    """Rows of a batch; no prediction depends on it."""
+    """Rows of a batch; predictions do not depend on it."""
     devices: PositiveInt = 1
     """Processes on this machine, one per device; under torchrun its own count stands."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto = cuda where there is one."""
+    """auto = cuda if available."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
         """Build from a validated configuration with all of its keys."""
-        known = {item.name: config[item.name] for item in fields(cls)}
-        return cls(**known | {"input": Input(**config["input"])})
+        return super().of({**config, "input": Input(**config["input"])})
 
 
 @dataclass(kw_only=True)
 class Evaluate(Run):
-    """The validated configuration of `nlu.evaluate`: that of a run, and what is to be known of it."""
+    """The validated configuration of `nlu.evaluate`: that of a run, and what to score."""
 
     run: TrainedRun | None = None
-    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken; null = the
-    weights that the configuration starts from."""
+    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, which stands for its best trial; null = the
+    initial weights of the configuration."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
     head_name: str | None = None
@@ -92,23 +110,23 @@ class Evaluate(Run):
     out: str | None = None
     """Folder for result.json, predictions/ and plots/; null = only print the scores."""
     compare: bool = False
-    """Score the run's own sets again, and say whether the scores are equal to the bit and, if not, why."""
+    """Score the run's own sets again, and report whether the scores are equal to the bit or, if not, why."""
     max_rows: PositiveInt | None = None
-    """Rows of each set that are scored, a sample that the seed draws evenly over labels; null = all."""
+    """Score a sample of this many rows of each set, which the seed draws evenly over labels; null = all."""
     group_by: str | int | None = None
-    """Column whose equal values are one query: intervals draw whole groups, and classifiers get scores of queries."""
+    """Column whose equal values are one query: intervals draw whole queries, and classifiers get scores of queries."""
     classes: list[str] | None = None
-    """Classes over which precision_chosen, recall_chosen and f1_chosen go; null = none."""
+    """Classes that precision_chosen, recall_chosen and f1_chosen average; null = none."""
     resamples: NonNegativeInt = 1000
     """Bootstrap resamples for the 95 % intervals; 0 = none."""
 
 
 @dataclass(kw_only=True)
-class Export:
+class Export(_Command):
     """The validated configuration of `nlu.export`."""
 
     run: TrainedRun
-    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
+    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, which stands for its best trial."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
     head_name: str | None = None
@@ -125,56 +143,150 @@ class Export:
             ]
         ]
     )  # fmt: skip
-    """One format or several, each then in a folder of its name."""
+    """One format, or several, each in a folder named after it."""
     out: NewFolder
     """A new folder."""
     max_rows: PositiveInt = 256
-    """Rows of the run's evaluation set that the export is held against."""
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
-        """Build from a validated configuration with all of its keys."""
-        return cls(**{item.name: config[item.name] for item in fields(cls)})
+    """Rows of the run's evaluation set on which the export is compared with the run."""
 
 
 @dataclass(kw_only=True)
-class Serve:
+class Serve(_Command):
     """The validated configuration of `nlu.serve`."""
 
     run: TrainedRun
-    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, of which its best trial is taken."""
+    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, which stands for its best trial."""
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
     head_name: str | None = None
     """Of a run over several sets, the set whose head is meant; null = the only one."""
     host: str = "127.0.0.1"
-    """Address to listen at; another than this machine's own needs a token in the environment, as NLU_SERVE_TOKEN."""
+    """Address to listen on; one that other machines reach needs a token in the environment variable NLU_SERVE_TOKEN."""
     port: Port = 8000
-    """0 = one that is free."""
+    """0 = any free port."""
     batch_size: PositiveInt = 64
-    """Rows that are computed at once; no prediction depends on it."""
+    """Rows of a batch; predictions do not depend on it."""
     max_body_kb: PositiveInt = 1024
-    """Size of a request."""
+    """Largest request."""
     max_rows: PositiveInt = 256
-    """Rows of a request."""
+    """Most rows of a request."""
     max_characters: PositiveInt = 20_000
-    """Characters of a row's texts; what exceeds data.max_len tokens is cut, as in training."""
+    """Most characters of a row's texts; tokens beyond data.max_len are cut, as in training."""
     max_waiting_rows: PositiveInt = 4096
-    """Rows that may wait to be computed; further requests are refused with 429."""
+    """Most rows in the queue; further requests are refused with 429."""
     requests_per_s: PositiveFloat | None = None
-    """Requests a second of one client, with as many at once; null = any."""
+    """Most requests per second of a client, and the size of a burst; null = no limit."""
     proxies: list[str] = field(default_factory=list)
-    """Addresses or networks whose X-Forwarded-For is believed; [] = none."""
+    """Addresses or networks whose X-Forwarded-For is trusted; [] = none."""
     timeout_s: PositiveFloat = 30.0
-    """After which a request is given up, and how long requests under way may take once the server is to stop."""
+    """Longest time for a request, also for those in progress when the server stops."""
     reload_s: NonNegativeFloat = 5.0
-    """How often a new best checkpoint is looked for; 0 = never."""
+    """Interval between looks for a new best checkpoint; 0 = never look."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto = cuda where there is one."""
+    """auto = cuda if available."""
     interactive: bool = False
-    """A prompt in this terminal in place of a server."""
+    """Open a prompt in this terminal instead of a server."""
 
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
-        """Build from a validated configuration with all of its keys."""
-        return cls(**{item.name: config[item.name] for item in fields(cls)})
+
+def on_run(
+    saved: Mapping[str, Any], composed: Mapping[str, Any], overrides: Iterable[str], named: Sequence[str],
+    checkpoint: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the configuration that scores a run: `saved`, with the values in `composed` of the keys in `overrides`.
+
+    `named` are the sets for which rows are given. They replace the run's own rows, and `checkpoint` its initial weights
+    and vocabulary. Given files are read like those of training if they have the same suffix; otherwise the format is
+    that of the suffix, and columns that were numbered in training are found by the names of the fields.
+    Raises UserError for keys that would change the run.
+    """
+    of_run = {item.name for item in fields(Run)}
+    own = [item.name for item in fields(Evaluate) if item.name not in of_run]
+    given = _keys(overrides)
+    wrong = [key for key in given if not (key in own or _is_data(key) or key in ALLOWED)]
+    if wrong:
+        raise UserError(*(f"{key}: a run is scored as it was trained; leave out {key}, or run=" for key in wrong))
+    config = {**deepcopy(dict(saved)), **{key: composed[key] for key in own}}
+    # The choices are those of training, and scoring needs no tracker's package.
+    for key in ("choices", "tracker"):
+        config.pop(key, None)
+    has_own_fields = "data.fields" in given
+    for key in given:
+        if key in own:
+            continue
+        if key.startswith("data.fields.") and not has_own_fields:
+            # One column differs from training, so the others are not taken from there.
+            config["data"]["fields"], has_own_fields = {}, True
+        _put(config, key, deepcopy(reduce(getitem, key.split("."), composed)))
+    # A named data set has its own format; the length of sequences belongs to the model.
+    if "data" not in given and {"data.dev", "data.test"} & set(given) and "data.format" not in given:
+        config["data"] |= _reading(saved["data"], config["data"], given)
+    if "data.max_len" not in given and "max_len" in saved["data"]:
+        config["data"]["max_len"] = saved["data"]["max_len"]
+    if named:
+        sources = [config["data"][name] for name in named if config["data"].get(name) is not None]
+        if not sources:
+            raise UserError(
+                f"{' and '.join(f'data.{name}' for name in named)} is null, so nothing would be scored; give "
+                "data.test=FILE"
+            )
+        # A configuration must name training rows. Scoring does not read them, so they need not be on this machine.
+        config["data"]["train"] = sources[0]
+        config["data"] |= {name: None for name in ("dev", "test") if name not in named}
+        if "data.max_rows" not in given:
+            # Score all rows, even if the run was trained on the first ones only.
+            config["data"]["max_rows"] = None
+        for group, key, value in (("tokenizer", "vocab", None), ("model", "pretrained", checkpoint)):
+            if key in config[group]:
+                config[group][key] = value
+    return config
+
+
+def scored_sets(overrides: Iterable[str]) -> list[str]:
+    """Return the sets for which the command line gives rows; [] if the run's own are to be scored."""
+    given = _keys(overrides)
+    if "data" in given:
+        return ["dev", "test"]
+    return [name for name in ("dev", "test") if any(key.partition("data.")[2].split(".")[0] == name for key in given)]
+
+
+def _reading(saved: Mapping[str, Any], data: Mapping[str, Any], given: list[str]) -> dict[str, Any]:
+    known = {Path(path).suffix for path in _paths([saved.get(name) for name in SETS])}
+    new = {
+        Path(path).suffix for path in _paths([data.get(name) for name in ("dev", "test") if f"data.{name}" in given])
+    }
+    if new <= known:
+        return {}
+    changed: dict[str, Any] = {"format": "auto", "header": None}
+    # A named column has its name in any format; a numbered one may have another number.
+    if any(isinstance(column, int) for column in (saved.get("fields") or {}).values()):
+        changed["fields"] = None
+    return {
+        key: value for key, value in changed.items() if not any(f"{one}.".startswith(f"data.{key}.") for one in given)
+    }
+
+
+def _paths(source: Any) -> list[str]:
+    if isinstance(source, str):
+        return [source]
+    inner = source.values() if isinstance(source, Mapping) else source or ()
+    return [path for each in inner for path in _paths(each)]
+
+
+def _keys(overrides: Iterable[str]) -> list[str]:
+    """Return the keys that overrides set, without Hydra's own."""
+    keys = (text.partition("=")[0].strip("+").partition("@")[0] for text in overrides if not text.startswith("~"))
+    return [key for key in keys if not key.startswith("hydra")]
+
+
+def _is_data(key: str) -> bool:
+    return key == "data" or key.startswith("data.")
+
+
+def _put(config: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    node = config
+    for part in parents:
+        if not isinstance(node.get(part), dict):
+            node[part] = {}
+        node = node[part]
+    node[last] = value

@@ -1,14 +1,14 @@
-"""Which process of a run this is, by its environment: alone, one of ours, of torchrun's, of Slurm's, or of a PAI job.
+"""The place of this process among those of a run, read from its environment variables.
 
-    alone       nothing says otherwise
-    workers     `nlu.launching.local` started it, one for each device of this node; RANK counts processes
-    torchrun    RANK, WORLD_SIZE and LOCAL_RANK count processes, as torchrun sets them, or a script of one's own
+    alone       a single process
+    workers     started by `nlu.launching.local`, one for each device of this node; RANK counts processes
+    torchrun    RANK, WORLD_SIZE and LOCAL_RANK count processes, as set by torchrun or by your own script
     slurm       srun started several tasks; each is a process, or starts one for each device of its node
-    nodes       RANK and WORLD_SIZE count nodes and there is no LOCAL_RANK: PAI-DLC, and Kubeflow's PyTorchJob. Ours is
-                the only process that is started on each node; NPROC_PER_NODE says how many it is to start
+    nodes       RANK and WORLD_SIZE count nodes, without LOCAL_RANK: PAI-DLC, and Kubeflow's PyTorchJob. They start one
+                process on each node, and NPROC_PER_NODE is the number of processes that it should start
 
-Slurm's count of a job's tasks, SLURM_NTASKS, is no sign of several processes: a batch script has it too, and is one.
-What counts is the step, which srun makes.
+For Slurm the variables of the step count, which srun creates. SLURM_NTASKS does not: a batch script, which is a single
+process, has it too.
 """
 
 import os
@@ -22,38 +22,38 @@ from urllib.parse import urlsplit
 from nlu.config.errors import UserError
 
 MEETING = "NLU_WORKERS_MEET_AT"
-"""environment variable: where the processes that we started find each other, as torch.distributed takes it"""
+"""Environment variable: the address at which our workers meet, in the form of torch.distributed."""
 LOWEST_PORT, PORTS = 20_000, 10_000
-"""A job of Slurm's meets at a port that is made of its number."""
+"""Range of the port at which a Slurm job meets; the job's number determines it."""
 ASK_S = 30.0
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A process among all of the run's. A node's processes follow each other by rank."""
+    """The place of a process in a run. The processes of a node have consecutive ranks."""
 
     kind: Literal["alone", "workers", "torchrun", "slurm", "nodes"] = "alone"
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
-    """among those of its node, of which the one with 0 is the leader: it fetches and builds for all of them"""
+    """rank on its node; 0 is the leader, which fetches and builds for the node"""
     local_world_size: int = 1
     node: int = 0
     nodes: int = 1
     meeting: str | None = None
-    """where all find each other, as torch.distributed takes it; None of a process that is alone"""
+    """address at which all meet, in the form of torch.distributed; None for a single process"""
     asked: int | None = None
-    """how many processes this one is asked to start on its node"""
+    """number of processes that this one should start on its node"""
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
     def workers(self, devices: int) -> list["Placement"]:
-        """Return the processes that this one is to start, one for each device of its node; none where it is one itself.
+        """Return the processes that this one should start, one for each device of its node; [] if it is one itself.
 
-        Raises UserError where what started it counts otherwise. On one node they have no meeting yet.
+        Raises UserError if its environment demands another number. On a single node the meeting is chosen later.
         """
         if self.kind == "workers":
             return []
@@ -78,7 +78,7 @@ class Placement:
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
-        """Return what tells a process that it is this one."""
+        """Return the environment variables of a process in this place."""
         return {
             "RANK": str(self.rank), "WORLD_SIZE": str(self.world_size), "LOCAL_RANK": str(self.local_rank),
             "LOCAL_WORLD_SIZE": str(self.local_world_size), "GROUP_RANK": str(self.node),
@@ -87,7 +87,7 @@ class Placement:
 
 
 def placement(environment: Mapping[str, str] = os.environ) -> Placement:
-    """Return what the environment says of this process. Raises UserError where it contradicts itself."""
+    """Return the place of this process. Raises UserError if the environment contradicts itself."""
     given = [name for name in _VARIABLES if environment.get(name)]
     if MEETING in environment:
         return replace(_counted(environment), kind="workers", meeting=environment[MEETING])
@@ -107,7 +107,7 @@ def placement(environment: Mapping[str, str] = os.environ) -> Placement:
 
 
 def _counted(environment: Mapping[str, str]) -> Placement:
-    """Return a process whose variables count processes, as torchrun's do."""
+    """Return the place of a process whose variables count processes, like those of torchrun."""
     rank, world_size, local_rank = (_number(environment, name) for name in _VARIABLES)
     local_world_size = _number(environment, "LOCAL_WORLD_SIZE", world_size)
     nodes = _number(environment, "GROUP_WORLD_SIZE", max(1, world_size // max(1, local_world_size)))
@@ -121,7 +121,7 @@ def _counted(environment: Mapping[str, str]) -> Placement:
 
 
 def _of_nodes(environment: Mapping[str, str]) -> Placement:
-    """Return a node's one process, where RANK and WORLD_SIZE count nodes."""
+    """Return the place of a node's only process if RANK and WORLD_SIZE count nodes."""
     node, nodes = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
     asked = _number(environment, "NPROC_PER_NODE", 1)
     if node >= nodes:
@@ -136,7 +136,7 @@ def _of_nodes(environment: Mapping[str, str]) -> Placement:
 
 
 def _of_slurm(environment: Mapping[str, str]) -> Placement | None:
-    """Return a task among several of a step; None of a step's only task, and of what is none."""
+    """Return the place of a task in a Slurm step with several tasks; None otherwise."""
     tasks = _number(environment, "SLURM_STEP_NUM_TASKS", 1)
     if tasks == 1:
         return None
@@ -156,17 +156,17 @@ def _require_same(environment: Mapping[str, str], slurm: Placement, given: list[
     if wrong := [name for name in given if _number(environment, name) != theirs[name]]:
         says = ", ".join(f"{name}={environment[name]}" for name in wrong)
         should = ", ".join(f"{name}={theirs[name]}" for name in wrong)
-        raise UserError(f"{says} set, but as a task of Slurm's this is {should}; unset {', '.join(wrong)}")
+        raise UserError(f"{says} set, but as a task of Slurm this is {should}; unset {', '.join(wrong)}")
 
 
 def _tasks_of_nodes(text: str, tasks: int, nodes: int) -> list[int]:
-    """Return the tasks of each node, from Slurm's way of writing them: `2(x3),1`."""
+    """Return the number of tasks of each node, which Slurm writes as `2(x3),1`."""
     counts = [int(count) for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text) for _ in range(int(times or 1))]
     return counts if len(counts) == nodes else [-(-tasks // nodes)] * nodes
 
 
 def first_node(names: str) -> str:
-    """Return the first of Slurm's list of nodes: `n1` of `n[1-2,7],x3`."""
+    """Return the first node of Slurm's list: `n1` for `n[1-2,7],x3`."""
     head = re.match(r"(?:[^,\[]|\[[^\]]*\])+", names)
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", head[0] if head else names)
 
@@ -181,9 +181,9 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
 
 
 def reachable(meeting: str) -> str:
-    """Return a meeting whose host has an address here: of a node that has no entry in the DNS Slurm knows it.
+    """Return the meeting with a host that resolves here. Slurm knows the addresses of nodes without a DNS entry.
 
-    Raises UserError where nobody does.
+    Raises UserError if no address is found.
     """
     if not meeting.startswith("tcp://"):
         return meeting
@@ -203,4 +203,6 @@ def reachable(meeting: str) -> str:
         said = ""
     if found := re.search(r"\bNodeAddr=(\S+)", said):
         return f"tcp://{found[1]}:{address.port}"
-    raise UserError(f"{host}, where the processes of this run meet, has no address here; set MASTER_ADDR to one")
+    raise UserError(
+        f"{host}, where the processes of this run meet, cannot be resolved here; set MASTER_ADDR to an address"
+    )

@@ -1,21 +1,21 @@
-"""The keys that every run has: top level and `trainer`. Groups with a `_target_` have their constructor as schema.
+"""The keys of a run: top level, `trainer` and `folds`. For a group with a `_target_` the constructor is the schema.
 
-This module imports nothing heavy: it is read before anything else of a run is built.
+This module imports nothing heavy, because every command imports it before it builds anything.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
-from nlu.config.defaults import with_defaults
+from nlu.config.choices import RUN, target_of, with_defaults
 from nlu.config.members import member_of, names_of
-from nlu.config.schemas import RUN
+from nlu.config.targets import TARGET
 from nlu.config.types import Duration, FoldCount, Interval, NonNegativeFloat, NonNegativeInt, PositiveInt, Probability
 
 
 @dataclass(kw_only=True)
 class Trainer:
-    """How a run is driven; the clock of record is examples seen."""
+    """Length, batches, evaluations and checkpoints of a run; its progress is counted in examples seen."""
 
     batch_size: PositiveInt = 32
     """Examples per micro-batch, over all devices together."""
@@ -46,7 +46,7 @@ class Trainer:
     devices: PositiveInt = 1
     """Processes on this machine, one per device; under torchrun its own count stands."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto = cuda where there is one."""
+    """auto = cuda if available."""
 
 
 @dataclass(kw_only=True)
@@ -54,28 +54,34 @@ class Folds:
     """Cross validation: the training rows in equal parts, each held out of training once and scored as `dev`."""
 
     count: FoldCount | None = None
-    """Number of folds; null = none, a run trains on all training rows and scores the dev set."""
+    """Number of folds; null = none: a run trains on all training rows and scores the dev set."""
     group_by: str | int | None = None
-    """Column of the training rows, by name or number from 0, whose equal values are never torn apart; null = none."""
+    """Column of the training rows, by name or number from 0, whose equal values stay in one fold; null = none."""
 
 
-NO_ADAPTER = "nlu.models.adapters.none.NoAdapter"
 PARTS = ("part", "parts")
-"""keys of `data` that only `nlu.preprocess` uses"""
+"""Keys of `data` that only `nlu.preprocess` uses."""
+WITHOUT_EFFECT = ("resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores")
+"""Keys that do not change what a run computes, so comparisons of runs leave them out."""
 Node = dict[str, Any]
 """A choice of a group: `_target_` and the keyword arguments of its constructor."""
 
 
+def _none(group: str) -> Node:
+    """Return the choice `none` of a group, for the configuration of a run that is older than the group."""
+    return {TARGET: target_of(group, "none")}
+
+
 @dataclass(kw_only=True)
 class Run:
-    """The validated configuration of one run, or of several that folds and seeds make of it."""
+    """The validated configuration of one run, or of several: its folds and seeds."""
 
     seed: NonNegativeInt = 1
     """Seeds initialisation, order, dropout and folds, each through its own stable hash."""
     seeds: PositiveInt = 1
     """Repeats with seed, seed + 1, ...; the result is their mean and standard deviation."""
     fold: NonNegativeInt | None = None
-    """The only fold to run, counted from 0; null = each in its turn."""
+    """The only fold to run, counted from 0; null = all, one after another."""
     resume: str = "never"
     """never | auto (continue this run folder if it holds a run, start it otherwise) | PATH of a run or checkpoint."""
     mirror: str | None = None
@@ -83,11 +89,11 @@ class Run:
     stores: str | None = None
     """Folder of a bucket where machines share data stores, s3://BUCKET/FOLDER or oss://...; null = none."""
     dry_run: bool = False
-    """Print the resolved configuration and the verdict on it, then stop."""
+    """Print the resolved configuration and the verdict on it, and stop."""
     trusted_packages: list[str] = field(default_factory=list)
     """Your own packages whose classes a `_target_` may name."""
     trial: dict[str, Any] | None = None
-    """Set by a search, never by hand: where its trial is reported, as {storage, study, number, attempt}."""
+    """Where a trial of a search reports, as {storage, study, number, attempt}; the search sets it."""
     task: Node
     model: Node
     head: Node
@@ -100,10 +106,10 @@ class Run:
     precision: Node
     trainer: Trainer
     folds: Folds
-    adapter: Node = field(default_factory=lambda: {"_target_": NO_ADAPTER})
-    """What is trained in the place of the encoder's weights; runs of earlier versions have none."""
-    tracker: Node = field(default_factory=lambda: {"_target_": "nlu.tracking.nothing.Nothing"})
-    """Where the run's numbers are shown beside its own tables; runs of earlier versions name none."""
+    adapter: Node = field(default_factory=lambda: _none("adapter"))
+    """What is trained instead of the encoder's weights."""
+    tracker: Node = field(default_factory=lambda: _none("tracker"))
+    """Another tool that shows the numbers of the run."""
     choices: dict[str, str] = field(default_factory=dict, init=False)
     """The chosen name of each group, for the run's records."""
 
@@ -116,14 +122,19 @@ class Run:
         return run
 
     def to_config(self) -> dict[str, Any]:
-        """Return plain containers, as config.yaml holds them, without the keys that are no run's."""
+        """Return plain containers, as config.yaml holds them, without the keys of `nlu.preprocess`."""
         config = asdict(self)
         config["data"] = {key: value for key, value in config["data"].items() if key not in PARTS}
         return config
 
     @property
+    def has_adapter(self) -> bool:
+        """Whether an adapter is trained instead of the encoder's weights."""
+        return self.adapter[TARGET] != target_of("adapter", "none")
+
+    @property
     def is_standalone(self) -> bool:
-        """Whether the run has the console to itself: it is no trial of a search."""
+        """Whether the run may use the console, which a trial of a search may not."""
         return self.trial is None
 
     @property
@@ -133,25 +144,38 @@ class Run:
 
     @property
     def num_repeats(self) -> int:
-        """How many runs it consists of: its folds times its seeds."""
+        """Number of runs: folds times seeds."""
         return self.seeds * len(self.folds_to_run)
 
     @property
     def members(self) -> dict[str, Self]:
-        """The configurations of the sets of a mixture by name, each as that of a run of its own; none without one."""
+        """The configuration of each set of a mixture, as that of a run of this set only; {} without a mixture."""
         if not (names := names_of({"data": self.data})):
             return {}
         config = self.to_config()
         return {name: self.of(with_defaults(member_of(config, name), RUN)) for name in names}
 
     def repeat(self, *, seed: int, fold: int | None) -> Self:
-        """Return the configuration of one of them."""
+        """Return the configuration of one of these runs."""
         single = replace(self, seed=seed, seeds=1, fold=fold)
         single.choices = self.choices
         return single
 
 
 def num_repeats(config: Mapping[str, Any]) -> int:
-    """Return how many runs a plain configuration consists of: its folds times its seeds."""
+    """Return the number of runs of a plain configuration: folds times seeds."""
     count, fold = config["folds"]["count"], config["fold"]
     return config["seeds"] * (count if count is not None and fold is None else 1)
+
+
+def flat(config: dict[str, Any]) -> dict[str, Any]:
+    """Return `{dotted key: value}`, in which two configurations are compared; lists and empty mappings are values."""
+    return dict(_items(config, ""))
+
+
+def _items(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(config, dict) and (config or not prefix):
+        for key, value in config.items():
+            yield from _items(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, list(config) if isinstance(config, tuple) else config

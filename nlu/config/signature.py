@@ -1,7 +1,7 @@
 """Read constructor signatures from source, without importing.
 
-The keyword-only parameters of a target are the schema of its configuration. Reading them from the syntax tree lets a
-wrong key or value be refused before torch or anything else that is heavy has been imported.
+The keyword-only parameters of a target are the schema of its configuration. They are read from the syntax tree, so a
+wrong key or value is refused before torch or another heavy package is imported.
 """
 
 import ast
@@ -27,11 +27,11 @@ _FUNCTIONS = re.compile(
     r"^(?P<indent>(?: {4})?)(?:@.*\n(?P=indent))*(?:async )?def (?!__init__\b).*\n(?:(?:(?P=indent)[ )].*)?\n)*",
     re.MULTILINE,
 )
-"""A function or method, with its decorators: its first line, then blank ones and those that are further in."""
+"""A function or method with its decorators: the first line, then blank lines and lines with more indentation."""
 _CONSTRUCTORS = re.compile(
     r"^(?P<head> {4}def __init__\((?:.*|\n(?: {8}.*\n)* {4}\)).*:\n)(?:(?: {8}.*)?\n)*", re.MULTILINE
 )
-"""A constructor: its parameters, on a line or on several, then what it does."""
+"""A constructor: its parameters, on one or several lines, then its body."""
 
 Definition = ast.ClassDef | ast.FunctionDef
 
@@ -43,7 +43,7 @@ class Parameter:
     name: str
     annotation: ast.expr
     value: ast.expr | None
-    """its default, None when there is none"""
+    """the default, None if it is required"""
 
     @property
     def required(self) -> bool:
@@ -57,9 +57,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a target takes: `parameters` from the configuration, `positional` from the program at run time.
+    """The arguments of a target: `parameters` from the configuration, `positional` from the program at run time.
 
-    `is_open`: it also takes keywords that could not be read (`**kwargs`), so an unknown key cannot be refused.
+    `is_open`: the target also takes other keywords (`**kwargs`), so unknown keys cannot be refused.
     """
 
     target: str
@@ -74,7 +74,7 @@ def read_signature(target: str) -> Signature:
     """Return the signature of the class or function with dotted name `target`.
 
     Reads `__init__` (its own, or that of a base in the same package or in nlu), dataclass fields, or a function.
-    Nothing is imported or executed. Raises UserError with near names when there is no such module or name.
+    Nothing is imported or executed. Raises UserError with near names if the module or the name does not exist.
     """
     module, definition = _locate(target, _IMPORT_HOPS_MAX)
     if isinstance(definition, ast.FunctionDef):
@@ -86,7 +86,7 @@ def read_signature(target: str) -> Signature:
 def read_constants(target: str) -> dict[str, Any]:
     """Return the literal class attributes of `target`, with those of its bases in the same package or in nlu.
 
-    So a task's layout and metrics are known before the task can be imported. Nothing is imported or executed.
+    They tell the layouts and metrics of a task, for instance, without an import. Nothing is imported or executed.
     """
     module, definition = _locate(target, _IMPORT_HOPS_MAX)
     constants: dict[str, Any] = {}
@@ -123,7 +123,7 @@ def _of_class(target: str, module: "_Module", definition: ast.ClassDef) -> Signa
         own = _of_function(target, module, constructor)
         if not own.is_open or base is None:
             return Signature(target, doc, own.parameters, own.positional[1:], own.is_open)
-        # **kwargs are taken to be passed on to the base.
+        # Assumes that **kwargs are passed on to the base.
         return Signature(target, doc, {**base.parameters, **own.parameters}, own.positional[1:], base.is_open)
     inherited = base.parameters if base else {}
     if _is_dataclass(definition):
@@ -137,13 +137,13 @@ def _base_signature(target: str, module: "_Module", definition: ast.ClassDef) ->
         try:
             return read_signature(full_name)
         except UserError:
-            # A base that is computed, or imported with a star, cannot be read; nothing may be refused on its account.
+            # A base that is computed, or imported with a star, cannot be read. It may take any keyword.
             return Signature(full_name, "", {}, is_open=True)
     return None
 
 
 def _base_targets(target: str, module: "_Module", definition: ast.ClassDef) -> Iterator[str]:
-    # A base from another distribution is left alone: finding its constructor would mean reading, say, all of torch.
+    # Bases from other distributions are skipped: to find their constructors, all of torch would be read, for instance.
     readable = {"nlu", target.partition(".")[0]}
     for base in definition.bases:
         full_name = module.full_name(dotted(base))
@@ -190,7 +190,7 @@ def _parameter(name: str, annotation: ast.expr | None, default: ast.expr | None,
 
 
 class _WithoutNamesakes(ast.NodeTransformer):
-    """Puts Any in the place of a type, such as a user's own, that is only called like one of `nlu.config.types`."""
+    """Replaces types that only have the name of one in `nlu.config.types`, such as a user's own, by Any."""
 
     def __init__(self, module: "_Module"):
         self.module = module
@@ -218,7 +218,7 @@ def _is_dataclass(definition: ast.ClassDef) -> bool:
 
 
 def dotted(expression: ast.expr) -> str:
-    """Return the dotted name that an expression is, or of which it is a subscript; "" where it is computed."""
+    """Return the dotted name of an expression, without subscripts; "" if it is computed."""
     match expression:
         case ast.Name(id=name):
             return name
@@ -241,7 +241,7 @@ class _Module:
     imported: dict[str, str]
 
     def full_name(self, dotted: str) -> str | None:
-        """Return the absolute name of a name as written in this module, None when it is a builtin or computed."""
+        """Return the absolute name of a name in this module; None if it is a builtin or computed."""
         first, _, rest = dotted.partition(".")
         if first in self.definitions and first not in self.imported:
             return f"{self.name}.{dotted}"
@@ -276,13 +276,13 @@ def _not_found(target: str, module: _Module, spec: ModuleSpec) -> str:
 
 def _longest_module(target: str) -> tuple[str, ModuleSpec | None]:
     first, *parts = target.split(".")
-    # A dunder such as __main__ has no spec to find.
+    # find_spec fails for a dunder such as __main__.
     is_package_name = first.isidentifier() and not first.startswith("__")
     spec = importlib.util.find_spec(first) if is_package_name else None
     if spec is None:
         raise UserError(
-            f"{target}: there is no package {first or target!r} here; install it, put the folder that holds it on "
-            "PYTHONPATH, or correct the name"
+            f"{target}: package {first or target!r} is not installed here; install it, add its folder to PYTHONPATH, "
+            "or correct the name"
         )
     name = first
     for part in parts:
@@ -300,7 +300,7 @@ def _found_in(folders: tuple[str, ...], package: str, part: str) -> ModuleSpec |
         # PathFinder, unlike importlib.util.find_spec, does not import the parent packages.
         return PathFinder.find_spec(name, list(folders))
     except KeyError:
-        # Of a folder without __init__.py it asks the imported parent where that lies.
+        # For a folder without __init__.py it needs the imported parent package.
         spec = ModuleSpec(name, None, is_package=True)
         spec.submodule_search_locations = [str(path) for folder in folders if (path := Path(folder, part)).is_dir()]
         return spec
@@ -318,10 +318,10 @@ def _read_source(path: str, in_full: bool) -> ast.Module:
 
 
 def without_functions(text: str) -> str:
-    """Return the source of a module, written as those of nlu are, without what a constructor's keys do not hang on.
+    """Return the source of a module of nlu without functions, methods and the bodies of constructors.
 
-    Functions and methods are left out, and of `__init__` what it does: parsing them would take most of the time. A test
-    compares what is read of each module of nlu with what is read of all of it.
+    Parsing these takes most of the time, and keys do not depend on them. A test compares the signatures with those of
+    the full source of each module.
     """
     return _CONSTRUCTORS.sub(rf"\g<head>{' ' * 8}pass\n", _FUNCTIONS.sub(r"\g<indent>pass\n", text))
 

@@ -1,14 +1,13 @@
-"""Being asked to stop: one set of handlers for SIGTERM, SIGUSR1 and Ctrl-C, from the beginning of a command to its end.
+"""Signals that ask a command to stop: one set of handlers for SIGTERM, SIGUSR1 and Ctrl-C, until the command ends.
 
-What a signal does depends on the part of the command that it meets:
+The effect of a signal depends on where the command is:
 
-- By default it raises `Stopped` at once. A state that was saved before survives that, as it survives a kill.
-- Inside `polled`, where work is under way that is to be saved first, it is only noted. Whoever opened the block looks
-  at `asked` again and again, saves, and leaves.
-- Inside `passed_on` it is noted and handed to the processes that do the work.
+- By default it raises `Stopped` immediately. What was saved before is safe, as after a kill.
+- Inside `polled` it is only recorded. The block checks `asked` regularly, saves its work, and ends.
+- Inside `passed_on` it is recorded and passed to the processes that do the work.
 
-The first signal decides the exit status and the sentence. A Ctrl-C after it raises `Stopped` at once, which carries
-the first signal; other signals after it are ignored, because a queue that ends a job may send several.
+The first signal determines the exit status and the message. A later Ctrl-C raises `Stopped` immediately, with the first
+signal. Other later signals are ignored, because a queue may send several to end a job.
 """
 
 import logging
@@ -21,7 +20,7 @@ from types import FrameType
 log = logging.getLogger(__name__)
 
 EXIT_REQUEUE = 75
-"""The same command continues, where it has `resume=auto` (the "temporary failure" of sysexits.h)."""
+"""With `resume=auto` the same command continues ("temporary failure" in sysexits.h)."""
 EXIT_INTERRUPTED = 130
 """The same, after Ctrl-C."""
 STOPPED = (EXIT_REQUEUE, EXIT_INTERRUPTED)
@@ -29,7 +28,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ends what runs, at once. What lets Ctrl-C through lets this through, and no failure is made of it."""
+    """Raised by a signal that stops the command. Code that lets Ctrl-C pass lets this pass, not as a failure."""
 
     def __init__(self, number: int):
         self.signal = signal.Signals(number)
@@ -40,20 +39,20 @@ Heard = Callable[[int], None]
 
 
 class _Signals:
-    """What is known of the signals of this process."""
+    """State of the signal handlers of this process."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        self.is_listening = self.is_told = False
+        self.is_listening = self.is_logged = False
         self.received: signal.Signals | None = None
         self.modes: list[Heard | None] = []
-        """what the blocks that are open do with a signal, the innermost last; None: raise `Stopped`"""
+        """what the open blocks do with a signal, the innermost last; None = raise `Stopped`"""
         self.when_saved: Callable[[], None] | None = None
 
     def receive(self, number: int, frame: FrameType | None = None) -> None:
-        # The code that was interrupted may hold the lock of a log or of a stream, so nothing is said here.
+        # Nothing is logged or printed here, because the interrupted code may hold the lock of a log or stream.
         is_first = self.received is None
         if self.received is None:
             self.received = signal.Signals(number)
@@ -65,7 +64,7 @@ class _Signals:
 
 
 def _note(number: int) -> None:
-    """Leave a signal to whoever polls."""
+    """Do nothing: the block polls."""
 
 
 _signals = _Signals()
@@ -73,8 +72,10 @@ _signals = _Signals()
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Have the signals handled as this module says; inside another such block, or outside the main thread, nothing
-    changes. What was received is forgotten when the outermost block ends."""
+    """Install the handlers, unless an outer block has done so or this is another than the main thread.
+
+    When the outermost block ends, received signals are forgotten.
+    """
     if _signals.is_listening or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -99,21 +100,21 @@ def _mode(heard: Heard | None) -> Iterator[None]:
 
 @contextmanager
 def polled() -> Iterator[None]:
-    """Let a signal be noted only: the block looks at `asked` soon, and saves what it has."""
+    """Only record signals in this block, which must check `asked` regularly and save its work."""
     with listening(), _mode(_note):
         yield
 
 
 @contextmanager
 def passed_on(to: Heard) -> Iterator[None]:
-    """Hand every signal to `to`, which may be called at any instruction of the block."""
+    """Pass every signal to `to`, which may be called at any instruction of the block."""
     with listening(), _mode(to):
         yield
 
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Have a signal raise `Stopped` also where an outer block polls; raises it where one has come already."""
+    """Make signals raise `Stopped` even inside `polled`; raise it immediately if one was received before."""
     with listening(), _mode(None):
         if _signals.received is not None:
             raise Stopped(_signals.received)
@@ -121,49 +122,49 @@ def at_once() -> Iterator[None]:
 
 
 def receive(number: int) -> None:
-    """Do what a signal of this number does."""
+    """Handle a signal of this number."""
     _signals.receive(number)
 
 
 def received() -> signal.Signals | None:
-    """Return the first signal that asked to stop."""
+    """Return the first received signal."""
     return _signals.received
 
 
 def asked() -> bool:
-    """Whether a signal came; the first call after it says so in the log, which a handler must not touch."""
-    if _signals.received is not None and not _signals.is_told:
-        _signals.is_told = True
+    """Return whether a signal was received; log it on the first call after it, since a handler must not log."""
+    if _signals.received is not None and not _signals.is_logged:
+        _signals.is_logged = True
         log.info("%s: stopping after this step", _signals.received.name)
     return _signals.received is not None
 
 
 def is_polled() -> bool:
-    """Whether a signal would be noted or handed on, and not raise `Stopped`."""
+    """Return whether a signal would be recorded or passed on instead of raising `Stopped`."""
     return bool(_signals.modes) and _signals.modes[-1] is not None
 
 
 def note(number: int) -> None:
-    """Count a signal as received without doing anything about it."""
+    """Record a signal as received, without any effect now."""
     if _signals.received is None:
         _signals.received = signal.Signals(number)
 
 
 def exit_code(error: BaseException | None = None) -> int:
-    """Return the exit status that the first signal, or the KeyboardInterrupt that ended the command, stands for."""
+    """Return the exit status for the first signal, or for the KeyboardInterrupt that ended the command."""
     number = error.signal if isinstance(error, Stopped) else _signals.received if error is None else signal.SIGINT
     return EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_REQUEUE
 
 
 def sentence(error: BaseException | None = None) -> str:
-    """Return what to say of the same."""
+    """Return the message for the first signal, or for the KeyboardInterrupt that ended the command."""
     number = error.signal if isinstance(error, Stopped) else _signals.received if error is None else signal.SIGINT
     return "interrupted" if number in (signal.SIGINT, None) else f"stopped by {number.name}"
 
 
 @contextmanager
 def told_when_saved(tell: Callable[[], None]) -> Iterator[None]:
-    """Have `tell` called once a run that was asked to stop has saved its state, before it does anything else."""
+    """Make a run call `tell` as soon as it has saved its state to stop, before it does anything else."""
     before, _signals.when_saved = _signals.when_saved, tell
     try:
         yield
@@ -172,6 +173,6 @@ def told_when_saved(tell: Callable[[], None]) -> Iterator[None]:
 
 
 def tell_saved() -> None:
-    """Say that the state is saved: whoever started this run need wait for nothing else."""
+    """Report that the state is saved, so the process that started this run need not wait longer."""
     if _signals.when_saved is not None:
         _signals.when_saved()

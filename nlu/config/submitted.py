@@ -1,9 +1,9 @@
-"""Jobs that a launcher hands to a queue: what was refused, what was lost, and what to do when a job's time is up.
+"""Jobs of a queue: refused and lost ones, and jobs whose time is up.
 
-All that is known of submitit's inside stands here, read in 1.5.4: its errors by name, so that nothing of it is imported
-where it is not used, the first line of their texts, the signal that it sends and the file in which a job returns.
-Where one of these is gone, an error keeps its traceback, the signal is that of its documentation, and a job that is
-queued again continues.
+This module contains everything that depends on submitit's internals, read in 1.5.4: the names of its errors, by which
+they are recognized without an import, the first line of their messages, the signal that it sends, and the file with the
+result of a job. If one of these is missing in another version, errors keep their traceback, the signal is the
+documented one, and requeued jobs still continue.
 """
 
 import os
@@ -20,9 +20,9 @@ from hydra.core.utils import JobReturn
 from nlu.config import stopping
 
 LAST_WORD_S = 3.0
-"""how long a process that ended by an error takes to leave it"""
+"""Longest time in which a process that failed writes its error."""
 LOST_MAX = 5
-"""A job that was started again so often and loses a process once more has failed."""
+"""Restarts after lost processes; the next loss fails the job."""
 LOST, RAISED = "UncompletedJobError", "FailedJobError"
 _LOST = re.compile(
     r"Job (?P<job>\S+) \(task: \S+\) with path (?P<folder>\S+)/[^/\s]+\s.*?\(state: (?P<state>[^)]*)\)", re.S
@@ -30,25 +30,25 @@ _LOST = re.compile(
 
 
 class JobLost(RuntimeError):
-    """A job ended without a word: its node went down, it was cancelled, or nothing is known of it any more."""
+    """A job ended without a result: its node went down, it was cancelled, or the queue has forgotten it."""
 
 
 @dataclass
 class ElsewhereReturn(JobReturn):
-    """What is known here of a job that ran elsewhere and left no JobReturn of its own."""
+    """The result of a job that ran elsewhere and wrote no JobReturn."""
 
     number: int = 0
     folder: str = ""
 
 
 def raised_in(job: JobReturn) -> Any:
-    """Return what a job that failed raised; the public property (read in 1.4.0rc3) prints a line, and raises it."""
+    """Return the error of a failed job. The public property (read in Hydra 1.4.0rc3) prints a line and raises it."""
     return job._return_value
 
 
 def refusal_of(error: BaseException | None) -> str | None:
-    """Return what sbatch, or another command that hands jobs over, said when it refused one; None of other errors."""
-    # Every command imports this module, and that takes as long as reading all signatures.
+    """Return the message with which sbatch or a similar command refused a job; None for other errors."""
+    # Imported late: every command imports this module, and subprocess takes as long as reading all signatures.
     import subprocess
 
     cause = error.__cause__ if error is not None else None
@@ -59,14 +59,14 @@ def refusal_of(error: BaseException | None) -> str | None:
 
 
 def grid_problems(error: Exception) -> list[str]:
-    """Return what to tell of an error of the launcher of a grid; nothing where it has a traceback to show."""
+    """Return the messages for an error of a grid's launcher; [] if its traceback should be shown."""
     if not was_lost(error):
         return []
     if refusal := refusal_of(error):
         return [f"the jobs were refused: {refusal}; correct what hydra.launcher sets"]
     found = _LOST.search(str(error))
     if str(error).startswith("Job not requeued"):
-        return ["the time of a job was up before it had anything to save; give it more by hydra.launcher.timeout_min"]
+        return ["a job reached its time limit before it had anything to save; increase hydra.launcher.timeout_min"]
     if RAISED in {kind.__name__ for kind in type(error).__mro__} or found is None:
         return []
     return [
@@ -77,17 +77,17 @@ def grid_problems(error: Exception) -> list[str]:
 
 
 def is_submitted() -> bool:
-    """Whether this process is a job of submitit's."""
+    """Return whether this process is a job of submitit."""
     return os.environ.get("SUBMITIT_EXECUTOR") in ("local", "slurm")
 
 
 def was_lost(error: BaseException | None) -> bool:
-    """Whether an error says that a job ended without a word or with an error of its own: one that did begin."""
+    """Return whether an error of submitit says that a job started and ended without a result or with an error."""
     return error is not None and any(kind.__name__ == LOST for kind in type(error).__mro__)
 
 
 def time_signal() -> signal.Signals:
-    """Return what submitit sends to a job some time before its time is up."""
+    """Return the signal that submitit sends to a job shortly before its time limit."""
     import submitit
 
     name = f"SIG{getattr(submitit.JobEnvironment, 'USR_SIG', 'USR2')}"
@@ -95,9 +95,9 @@ def time_signal() -> signal.Signals:
 
 
 def was_started_before() -> bool:
-    """Whether its queue has started this job before, to be asked once a process: then what it began continues.
+    """Return whether the queue has started this job before, so that it continues. Call this once in a process.
 
-    A file in the job's folder tells; `SLURM_RESTART_COUNT` is Slurm's own alone, and known to nobody else.
+    A file in the job's folder records the start. `SLURM_RESTART_COUNT` exists only on Slurm.
     """
     import submitit
 
@@ -111,26 +111,26 @@ def was_started_before() -> bool:
     return False
 
 
-def _went_without_a_word() -> bool:
-    """Whether none of a job's other processes said what became of it, and the job was not started too often yet."""
+def _lost_without_result() -> bool:
+    """Return whether no other process of the job left a result, and the job may still be restarted."""
     import submitit
 
-    # Slurm ends the step as well, and asks this process to go.
+    # Slurm ends the whole step, so it sends SIGTERM to this process too.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(LAST_WORD_S)
     paths = submitit.JobEnvironment().paths
-    said = [path for path in paths.folder.glob(f"{paths.job_id}_*_result.pkl") if path != paths.result_pickle]
-    return not said and int(os.environ.get("SLURM_RESTART_COUNT", 0)) < LOST_MAX
+    results = [path for path in paths.folder.glob(f"{paths.job_id}_*_result.pkl") if path != paths.result_pickle]
+    return not results and int(os.environ.get("SLURM_RESTART_COUNT", 0)) < LOST_MAX
 
 
 def run_while_time_lasts(run: Callable[[], int], lost_a_peer: Callable[[BaseException], bool] = lambda _: False) -> int:
-    """Call `run`, which returns an exit status; as a job of submitit's whose time is nearly up, it stops as on SIGTERM.
+    """Call `run`, which returns an exit status, and stop it as by SIGTERM when a job of submitit nears its time limit.
 
-    submitit then queues the job again where hydra.launcher.max_num_timeout allows that. It is asked to as soon as the
-    state is saved, before a mirror has all of it, or at once where there is nothing to save; then Slurm ends the job.
+    submitit then requeues the job if hydra.launcher.max_num_timeout allows it. The requeue is requested as soon as the
+    state is saved, before a mirror is complete, or immediately if nothing is to be saved. Slurm then ends the job.
 
-    Of several processes of a job the first has it queued again. So it does where it lost another one, as `lost_a_peer`
-    says of an error, that did not say why: its node went down. Slurm by itself counts such a job as ended.
+    In a job of several processes the first one requests it. It does so too after an error that `lost_a_peer` recognizes
+    if the lost process left no result: its node went down, and Slurm would count the job as ended.
     """
     if not is_submitted():
         return run()
@@ -138,13 +138,13 @@ def run_while_time_lasts(run: Callable[[], int], lost_a_peer: Callable[[BaseExce
     handler: Any = signal.getsignal(number)
     if not callable(handler):
         return run()
-    job = _QueuedAgain(partial(handler, number, None))
+    job = _Requeue(partial(handler, number, None))
     with stopping.listening(), stopping.told_when_saved(job.when_saved):
         signal.signal(number, job.receive)
         try:
             status = run()
         except RuntimeError as error:
-            if lost_a_peer(error) and _went_without_a_word():
+            if lost_a_peer(error) and _lost_without_result():
                 handler(number, None)
             raise
         finally:
@@ -153,8 +153,8 @@ def run_while_time_lasts(run: Callable[[], int], lost_a_peer: Callable[[BaseExce
     return status
 
 
-class _QueuedAgain:
-    """A job of submitit's that is to be queued again when its time is up; `queue_again` does so, and raises."""
+class _Requeue:
+    """A job of submitit that is requeued at its time limit; `queue_again` requeues it, and raises to end it."""
 
     def __init__(self, queue_again: Callable[[], None]):
         self._queue_again = queue_again
@@ -162,17 +162,17 @@ class _QueuedAgain:
         self._raised: BaseException | None = None
 
     def receive(self, *_: Any) -> None:
-        """Hear that the time is nearly up."""
+        """Handle the signal that the time is nearly up."""
         self._is_up = True
         if stopping.is_polled():
             signal.raise_signal(signal.SIGTERM)
             return
-        # Slurm sends SIGTERM to a job that is queued again.
+        # Slurm sends SIGTERM to a requeued job.
         stopping.note(signal.SIGTERM)
         self._queue_again()
 
     def when_saved(self) -> None:
-        """Have the job queued again; what is raised for that waits until the job leaves."""
+        """Requeue the job once its time is up; the exception that ends it is kept until `leave`."""
         if self._is_up and not self._is_asked:
             self._is_asked = True
             try:
@@ -181,7 +181,7 @@ class _QueuedAgain:
                 self._raised = error
 
     def leave(self, status: int) -> None:
-        """Raise what ends a job that is queued again."""
+        """Raise the exception that ends a requeued job."""
         if not status:
             return
         self.when_saved()
@@ -189,6 +189,6 @@ class _QueuedAgain:
             return
         from subprocess import SubprocessError
 
-        # It cannot be queued again, by submitit's count or by Slurm's rules: its status says the same.
+        # If submitit's limit or Slurm forbids the requeue, only the exit status asks for it.
         if not was_lost(self._raised) and not isinstance(self._raised, SubprocessError):
             raise self._raised

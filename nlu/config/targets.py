@@ -1,4 +1,4 @@
-"""Turn a configuration node with a `_target_` into the object it describes."""
+"""Build the object that a configuration node with a `_target_` describes."""
 
 import copy
 import importlib
@@ -42,7 +42,7 @@ def import_target(target: str, trusted: Sequence[str] = ()) -> Callable[..., Any
 
 
 def untrusted(target: str) -> str:
-    """Return the rule that a target outside nlu breaks, with the remedy."""
+    """Return the problem of a target outside nlu, with rule and remedy."""
     package = target.partition(".")[0]
     return f"{target} is outside nlu; if you trust {package}, add it: trusted_packages=[{package}]"
 
@@ -53,7 +53,7 @@ def _import(target: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise UserError(f"{target}: there is no module {error.name}; correct _target_") from error
+            raise UserError(f"{target}: module {error.name} does not exist; correct _target_") from error
         raise UserError(f"{target} needs the package {error.name}, which is missing; install it") from error
     if not hasattr(module, name):
         raise UserError(f"{target}: {module_name} has no {name}; correct _target_")

@@ -1,7 +1,8 @@
-"""Constrained types for constructor signatures, the schema of every configuration group.
+"""Constrained types for constructor signatures, which are the schema of configuration groups.
 
-A signature such as `hidden_size: PositiveInt = 768` is read from source by `nlu.config.signature` and checked by
-`nlu.config.checks.values` before anything heavy is imported; at run time the names are plain `int`, `float` and `str`.
+`nlu.config.signature` reads a signature such as `hidden_size: PositiveInt = 768` from source, and
+`nlu.config.checks.values` checks values against it before anything heavy is imported. At run time these types are plain
+`int`, `float` and `str`.
 """
 
 from dataclasses import dataclass
@@ -10,10 +11,7 @@ from typing import Annotated, Any
 
 @dataclass(frozen=True)
 class Range:
-    """A numeric range, both ends included unless `open_min` or `open_max`; `None` means unbounded.
-
-    With `odd` even numbers are none of it.
-    """
+    """A numeric range that includes its ends, unless `open_min` or `open_max`; None = unbounded; `odd` = only odd."""
 
     min: float | None = None
     max: float | None = None
@@ -24,21 +22,21 @@ class Range:
 
 @dataclass(frozen=True)
 class Written:
-    """A value with a syntax of its own: `kind` names the parser that decides whether a text is well formed."""
+    """A text with a syntax; `kind` names its parser."""
 
     kind: str
 
 
 @dataclass(frozen=True)
 class Naming:
-    """A text that names something, `what`; whether there is such a thing is for others to say."""
+    """A text that names something (`what`); whether that exists is not checked here."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class Nested:
-    """A mapping whose `_target_` names a class; the constructor gets what that builds. `what` says what it may be."""
+    """A mapping with a `_target_`; the constructor gets the object that it builds. `what` describes valid mappings."""
 
     what: str
 
@@ -47,7 +45,7 @@ PositiveInt = Annotated[int, Range(min=1)]
 OddPositiveInt = Annotated[int, Range(min=1, odd=True)]
 FoldCount = Annotated[int, Range(min=2)]
 RowLength = Annotated[int, Range(min=8)]
-"""Tokens of a row at most; fewer would hold special tokens and next to no text."""
+"""Most tokens of a row; fewer would leave no room for text beside the special tokens."""
 NonNegativeInt = Annotated[int, Range(min=0)]
 PositiveFloat = Annotated[float, Range(min=0, open_min=True)]
 NonNegativeFloat = Annotated[float, Range(min=0)]
@@ -67,10 +65,10 @@ InputFile = Annotated[str, Naming("a file, a URL or - for standard input")]
 OutputFile = Annotated[str, Naming("a file, an address of a store or - for standard output")]
 NewFolder = Annotated[str, Naming("a new folder")]
 MethodNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.methods.rdrop.RDrop, alpha: 1}")]
-"""A method within a method."""
+"""A method inside another method."""
 DataNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.data.dataset.Files, train: my.csv}")]
 """One of several data sets."""
 TaskNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.tasks.classify.Classify}")]
 LossNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.losses.focal.Focal, gamma: 2}")]
 HeadNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.models.heads.crf.CrfHead}")]
-"""What one of several heads has of its own."""
+"""Task, loss and head of one of several data sets."""

@@ -12,18 +12,18 @@ def counted(count: int, noun: str) -> str:
 
 
 _origins: dict[str, list[str]] = {}
-"""what files and folders of this machine are copies of, by their absolute path: of several where these share one"""
+"""Origins of local copies, by absolute path. Several origins may share a copy."""
 _lengths: set[int] = set()
-"""of these paths"""
+"""Lengths of these paths."""
 _BEGINS = re.compile(r"(?<![\w.\-/])/")
-"""where an absolute path may begin"""
-_GOES_ON = re.compile(r"[\w-]|\.\w|/\.\.")
-"""what stands behind a path where another one is named, such as rows.csv.lock"""
-_OF_THE_DISK = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)))
+"""The beginning of an absolute path."""
+_CONTINUES = re.compile(r"[\w-]|\.\w|/\.\.")
+"""What follows a path that is only the beginning of another one, such as rows.csv.lock."""
+_DISK_ERRORS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)))
 
 
 def show_as(path: Path, origin: str) -> None:
-    """Have sentences call a file or folder, which is a copy, by what it is a copy of, and so what lies below it."""
+    """Make messages name the origin of a copied file or folder, and of everything below it, instead of the copy."""
     origins = _origins.setdefault(os.path.abspath(path), [])
     if origin not in origins:
         origins.append(origin)
@@ -31,13 +31,13 @@ def show_as(path: Path, origin: str) -> None:
 
 
 def with_origins(text: str) -> str:
-    """Return a text in which copies are called by what they are copies of, unless it is about the disk they lie on."""
-    if not _origins or any(told in text for told in _OF_THE_DISK):
+    """Return a text with the origins of copies in place of their paths, unless it is an error of the local disk."""
+    if not _origins or any(message in text for message in _DISK_ERRORS):
         return text
     pieces, done, lengths = [], 0, sorted(_lengths, reverse=True)
     for start in (found.start() for found in _BEGINS.finditer(text)):
         ends = (start + length for length in lengths)
-        end = next((end for end in ends if text[start:end] in _origins and not _GOES_ON.match(text, end)), None)
+        end = next((end for end in ends if text[start:end] in _origins and not _CONTINUES.match(text, end)), None)
         if end is not None and start >= done:
             pieces += [text[done:start], " or ".join(_origins[text[start:end]])]
             done = end
@@ -45,12 +45,12 @@ def with_origins(text: str) -> str:
 
 
 def called(path: Path) -> str:
-    """Return a path as it was given; of a copy its origin."""
+    """Return the given path, or the origin if it is a copy."""
     return with_origins(str(path))
 
 
 def path_text(path: Path) -> str:
-    """Return a path relative to the working folder where it lies below it, absolute otherwise; of a copy its origin."""
+    """Return a path, relative if it is below the working folder and else absolute, or the origin if it is a copy."""
     absolute = os.path.abspath(path)
     if (origin := with_origins(absolute)) != absolute:
         return origin

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 from nlu.config.entry.command import Parser, at_least, run_command
 from nlu.config.errors import DataError, UserError, keys_called
-from nlu.config.layouts import FORMATS, ROLES
 from nlu.config.nearest import hint
 from nlu.config.words import counted
+from nlu.data.fields import FORMATS, ROLES
 
 SUFFIX = ".html"
 CALLED = {

@@ -6,11 +6,11 @@ from glob import has_magic
 from pathlib import Path
 from typing import Literal
 
-from nlu.config.checks.rules import content_of, data_folder, files_like, is_pattern, named_file
 from nlu.config.errors import DataError, UserError
 from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
 from nlu.config.words import called
 from nlu.data.dialect import Dialect
+from nlu.storage.lookup import data_folder, files_like, is_pattern, named_file, path_problem
 from nlu.storage.places import is_object
 from nlu.storage.redaction import hide
 from nlu.storage.resources import fetch, fetch_matching
@@ -37,6 +37,8 @@ class SourceFile:
 
 class Files:
     """Your own csv, tsv, jsonl, json, parquet, CoNLL or plain-line files; the named data sets are presets of it."""
+
+    rules = "nlu.data.rules.file_problems"
 
     def __init__(
         self,
@@ -158,9 +160,9 @@ class Files:
             return fetch_matching(reference, what=key)
         if not is_pattern(reference):
             return [self.find(key, reference)]
-        if found := files_like(reference):
-            return found
-        raise DataError(f"{key} is {reference!r}, which no file matches here or in {data_folder()}; correct {key}")
+        if problem := path_problem(key, reference):
+            raise DataError(problem)
+        return files_like(reference)
 
     def find(self, key: str, reference: str) -> Path:
         """Return the one file that a reference means: here, under $NLU_DATA, or fetched. Raises DataError, calling it
@@ -169,17 +171,14 @@ class Files:
             return fetch(reference, what=key)
         if (found := named_file(reference)) is not None:
             return found
-        here, folder = Path(reference).expanduser(), data_folder()
-        if folders := [candidate for candidate in (here, folder / reference) if candidate.is_dir()]:
-            raise DataError(f"{key} is {reference!r}, which is a folder {content_of(folders[0])}; set {key} to a file")
-        if reference not in self.urls:
-            raise DataError(f"{key} is {reference!r}, which is no file here or in {folder}; set {key} to a file or URL")
+        if reference not in self.urls and (problem := path_problem(key, reference)):
+            raise DataError(problem)
         try:
             return fetch(self.urls[reference], what=key)
         except DataError as error:
             raise DataError(
-                f"{key} is {reference!r}: not here, not in the folder {folder}, not in the cache, and its public URL "
-                f"does not answer ({error.problems[0]}); set NLU_DATA to the folder that holds {reference}, "
+                f"{key} is {reference!r}: not here, not in the folder {data_folder()}, not in the cache, and its "
+                f"public URL does not answer ({error.problems[0]}); set NLU_DATA to the folder that holds {reference}, "
                 f"or {key}=PATH"
             ) from None
 

@@ -212,4 +212,4 @@ def _whole_rows(stored: StoredSet, rows_B: np.ndarray) -> Packed:
 
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (Single(), Pair(), Sides(), Units())}
-"""All of them by name; which fields each one needs stands in `nlu.config.layouts`."""
+"""All of them by name; which fields each one needs is in `nlu.data.fields`."""

@@ -29,6 +29,8 @@ Value = TypeVar("Value")
 class Mixture:
     """Several training sets. Each step is taken from one of them, and each is scored by itself."""
 
+    has_sets = True
+
     def __init__(self, *, sets: dict[str, DataNode], alpha: Fraction = 1.0):
         """`sets`: the data of each set, by name. `alpha`: how often a set is taken, in proportion to its size to this
         power: 1 = each example once an epoch, 0 = all sets equally often."""

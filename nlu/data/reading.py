@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.layouts import ROLES, chosen_layout, missing_roles, usual_fields
 from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, Dialect
+from nlu.data.fields import ROLES, chosen_layout, missing_roles, usual_fields
 from nlu.data.layouts import Layout
 from nlu.data.readers import (
     GROUP,

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from nlu.config.checks.rules import BERT_TARGET
 from nlu.config.members import names_of
 from nlu.config.schema import Run as Config
 from nlu.config.targets import TARGET, build
@@ -32,6 +31,7 @@ from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import trained_on
 
+BERT_TARGET = "nlu.models.encoders.bert.Bert"
 TRIED_ROWS = 64
 TOGETHER = 32
 OTHERS_AGREE = 1e-5

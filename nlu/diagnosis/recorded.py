@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from nlu.config.choices import target_of
 from nlu.config.errors import UserError
-from nlu.config.members import MIXTURE
 from nlu.config.words import counted, path_text
 from nlu.diagnosis.check import Check
 from nlu.inference.comparison import changed_commit, changed_versions
@@ -261,6 +261,10 @@ def settings(located: Located, run: RunRecord) -> Iterator[Check]:
         yield Check("threshold", f"{threshold:.4g}, decided on {run.set_name}; another one gives other scores")
 
 
+def _is_mixture(config: dict[str, Any]) -> bool:
+    return bool(config.get("data._target_") == target_of("data", "mixture"))
+
+
 def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], name: str | None) -> Iterator[Check]:
     if config.get("data.max_rows"):
         yield Check(
@@ -269,7 +273,7 @@ def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], na
             "warning",
             "only compare it with scores of the same rows",
         )
-    if config.get("data.dev") is None and not config.get("folds.count") and config.get("data._target_") != MIXTURE:
+    if config.get("data.dev") is None and not config.get("folds.count") and not _is_mixture(config):
         yield Check(
             "dev set",
             f"data.dev=null: {config.get('data.dev_fraction', 0):.0%} of the training texts, chosen "

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from nlu.config.pipes import printing
+from nlu.config.console import printing
 
 PLAIN_WIDTH = 10_000
 MAX_CELL = 40

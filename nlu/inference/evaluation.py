@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from nlu.config.checks.rules import files_like
 from nlu.config.errors import CheckpointError, UserError, keys_called
 from nlu.config.inference import Evaluate
 from nlu.config.targets import build
@@ -31,6 +30,7 @@ from nlu.models.task_model import TaskModel
 from nlu.runs import logs
 from nlu.storage.cache import file_digest
 from nlu.storage.files import write_json
+from nlu.storage.lookup import files_like
 from nlu.storage.outputs import output_folder, require_free
 from nlu.tasks.task import Task
 from nlu.training.build import bars, build_data, build_model, build_task

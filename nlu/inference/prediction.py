@@ -14,9 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from nlu.config.console import leave_output
 from nlu.config.errors import UserError, keys_called
 from nlu.config.inference import STANDARD, Predict
-from nlu.config.pipes import leave_output
 from nlu.config.words import counted
 from nlu.data.originals import Original, Originals
 from nlu.data.readers import BadRow, Row

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlu.config.layouts import TEXT_ROLES
 from nlu.config.targets import build
 from nlu.data.collate import Batch, collate
 from nlu.data.encoding import EncodedRows
 from nlu.data.examples import Examples
+from nlu.data.fields import TEXT_ROLES
 from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
 from nlu.data.store import Origin, StoredSet, record_batch

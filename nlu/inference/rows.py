@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 from nlu.config.errors import DataError
-from nlu.config.layouts import TEXT_ROLES
+from nlu.data.fields import TEXT_ROLES
 from nlu.data.layouts import Values
 from nlu.data.readers import BadRow
 from nlu.inference.trained import Trained

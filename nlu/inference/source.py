@@ -10,13 +10,13 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import STANDARD, Input
-from nlu.config.layouts import usual_fields
 from nlu.config.nearest import hint
 from nlu.config.words import counted, show_as
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files
 from nlu.data.dialect import Dialect
+from nlu.data.fields import usual_fields
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals
 from nlu.data.readers import BadRow, Fields, Row, column_names, format_of

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nlu.config.errors import CheckpointError
-from nlu.config.schema import NO_ADAPTER, Run
+from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.mixture import own_sets
@@ -61,7 +61,7 @@ class Trained:
 
     def without_adapter(self) -> "Trained":
         """Return the run with its adapter merged into its weights, for exports; itself if it has no adapter."""
-        return self if self.config.adapter[TARGET] == NO_ADAPTER else load_trained(self.located, merged=True)
+        return load_trained(self.located, merged=True) if self.config.has_adapter else self
 
 
 def load_trained(located: Located, *, merged: bool = False) -> Trained:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nlu.config import stopping
-from nlu.config.entry.tracebacks import print_traceback
+from nlu.config.console import print_traceback
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run

@@ -42,9 +42,7 @@ class ClassWeights:
             return
         unknown = [name for name in self._given if name not in names]
         if unknown:
-            raise UserError(
-                *(f"loss.{self._key}.{name}: there is no such class; {hint(name, list(names))}" for name in unknown)
-            )
+            raise UserError(*(f"loss.{self._key}.{name}: unknown class; {hint(name, list(names))}" for name in unknown))
         self._weights_C = torch.tensor([float(self._given.get(name, 1.0)) for name in names])
 
     def on(self, device: torch.device) -> Tensor | None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.config.flat import WITHOUT_EFFECT
 from nlu.config.nearest import hint
+from nlu.config.schema import WITHOUT_EFFECT
 from nlu.config.words import counted, path_text
 from nlu.reports.runs import STATES, RunRecord, State, task_constants
 from nlu.sweeps.repeats import JoinedFolds, join_folds

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.config.flat import WITHOUT_EFFECT
+from nlu.config.schema import WITHOUT_EFFECT
 from nlu.config.words import path_text
 from nlu.display.tables import metric_text, print_table, table_of, value_text
 from nlu.reports.aggregate import Spread, TableRow, lower_is_better, missing_folds, rows_of, spread_of

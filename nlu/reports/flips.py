@@ -7,13 +7,14 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from nlu.config.checks.rules import DATA_TARGET, data_folder
+from nlu.config.choices import target_of
 from nlu.config.errors import DataError, UserError
 from nlu.data.dialect import Dialect
 from nlu.data.readers import Row, read_rows
 from nlu.metrics.kinds import kind_of
 from nlu.reports.runs import RunRecord
 from nlu.runs.predictions import Predictions, Record, predictions_of
+from nlu.storage.lookup import named_file
 
 TEXT_ROLES = ("text", "text_a", "text_b", "tokens")
 FEW_DISCORDANT = 25
@@ -221,13 +222,11 @@ def texts_of(flips: Sequence[Flip], set_name: str) -> dict[int, str]:
 
 def _file_of(run: RunRecord, set_name: str) -> Path | None:
     """Return the file of a set if it is one local file. Rows held out of training are in the file of training rows."""
-    if run.config.get("data._target_") != DATA_TARGET:
+    if run.config.get("data._target_") != target_of("data", "files"):
         return None
     held_out = set_name == "dev" and (run.folds or run.config.get("data.dev") is None)
     written = run.config.get("data.train" if held_out else f"data.{set_name}")
-    if not isinstance(written, str):
-        return None
-    return next((path for path in (Path(written), data_folder() / written) if path.is_file()), None)
+    return named_file(written) if isinstance(written, str) else None
 
 
 def _rows(run: RunRecord, path: Path, numbers: set[int]) -> Iterator[Row]:

@@ -13,11 +13,10 @@ from typing import Any, Literal
 
 import yaml
 
-from nlu.config.defaults import with_defaults
+from nlu.config.choices import RUN, with_defaults
 from nlu.config.errors import DataError, UserError
-from nlu.config.flat import flat
 from nlu.config.members import own_name
-from nlu.config.schemas import RUN
+from nlu.config.schema import flat
 from nlu.config.signature import read_constants
 from nlu.runs.records import Cell, read_rows
 from nlu.storage.locks import is_locked

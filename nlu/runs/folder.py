@@ -10,15 +10,14 @@ from typing import Any
 
 import yaml
 
-from nlu.config.checks.rules import files_like, is_pattern, named_file
 from nlu.config.errors import UserError
-from nlu.config.flat import WITHOUT_EFFECT, flat
-from nlu.config.schema import num_repeats
+from nlu.config.schema import WITHOUT_EFFECT, flat, num_repeats
 from nlu.runs.checkpoint import TAKEN, find_last
 from nlu.runs.mirrored import NOTE, OUTBOX
 from nlu.runs.takeover import LOCK, make_own, take, taken_from
 from nlu.storage.files import write_text
 from nlu.storage.locks import Locked, hold_folder
+from nlu.storage.lookup import files_like, is_pattern, named_file
 from nlu.storage.redaction import without_secrets
 from nlu.storage.settle import remove
 

@@ -92,7 +92,7 @@ def _object(body: bytes, keys: Mapping[str, str], needed: str) -> dict[str, Any]
     if not isinstance(found, dict):
         raise Refused(422, f"the body is not an object; send one with {', '.join(keys)}")
     if unknown := [name for name in found if name not in keys]:
-        raise Refused(422, f"{unknown[0]:.40}: there is no such key; {hint(unknown[0], keys)}")
+        raise Refused(422, f"{unknown[0]:.40}: unknown key; {hint(unknown[0], keys)}")
     if needed not in found:
         raise Refused(422, f"the body lacks {needed}, {keys[needed]}; send it")
     return found

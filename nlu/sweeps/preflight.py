@@ -16,14 +16,14 @@ from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from nlu.config.checks.composing import first_line, resolve, without_hydra
 from nlu.config.checks.overrides import choice_problem, hint_of_key
 from nlu.config.checks.reading import USER_MISTAKES
-from nlu.config.checks.resolve import first_line, resolve, without_hydra
 from nlu.config.checks.validate import known_keys
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
-from nlu.config.flat import flat
 from nlu.config.members import own_name
+from nlu.config.schema import flat
 from nlu.config.signature import read_constants
 from nlu.config.stopping import STOPPED
 from nlu.storage.redaction import without_secrets
@@ -170,7 +170,7 @@ def _one_by_one(good: Sequence[str], suspects: Sequence[str], compose: Compose, 
         except USER_MISTAKES as own:
             is_found = True
             if str(own).startswith("Could not override"):
-                yield f"{key}: there is no such key; {hint_of_key(key, known_keys(resolve(without_hydra(base))[0]))}"
+                yield f"{key}: unknown key; {hint_of_key(key, known_keys(resolve(without_hydra(base))[0]))}"
             else:
                 yield f"{suspect}: {_composition_problem(own)}"
     if not is_found:

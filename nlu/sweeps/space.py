@@ -22,8 +22,7 @@ from optuna.distributions import (
     check_distribution_compatibility,
 )
 
-from nlu.config.checks.quoting import quoted
-from nlu.config.checks.reading import grammar_problem
+from nlu.config.checks.reading import grammar_problem, quoted
 from nlu.config.errors import UserError
 from nlu.sweeps.distributions import distribution_of, values_of
 

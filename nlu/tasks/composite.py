@@ -22,6 +22,7 @@ class Composite:
     A term of the loss is called by the name of its head. A step has rows of one head, so the terms of the others are 0.
     """
 
+    has_tasks = True
     default_metric = "mean"
     lower_is_better: tuple[str, ...] = ("loss", "mae", "rmse")
 

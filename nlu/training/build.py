@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from nlu.config.checks.parts import AUTO_HEAD
+from nlu.config.choices import target_of
 from nlu.config.durations import Clock
 from nlu.config.errors import UserError, keys_called
-from nlu.config.schema import NO_ADAPTER, Run
+from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
@@ -106,13 +106,13 @@ def labels_of(config: Run, data: Data) -> dict[str, Any]:
             name: labels_of(own, Data(task_class_of(own), store.members[name], data.source))
             for name, own in config.members.items()
         }
-        adapter = {} if config.adapter[TARGET] == NO_ADAPTER else {"adapter": config.adapter}
+        adapter = {"adapter": config.adapter} if config.has_adapter else {}
         return {"layout": LAYOUT, "labels": store.labels, "members": members, **adapter}
     task_class: Any = data.task_class
     return {
         "layout": store.layout.name, "labels": store.labels,
         "target": {TARGET: task_class.target, "meta": target.meta()},
-        **({} if config.adapter[TARGET] == NO_ADAPTER else {"adapter": config.adapter}),
+        **({"adapter": config.adapter} if config.has_adapter else {}),
     }  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def assemble(
     backbone = build(config.model, vocab_size, source, trusted=trusted) if encoder is None else encoder
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
         raise UserError(f"data.max_len is {config.data['max_len']}, but the model has {limit} positions; set it lower")
-    head_node = task.own_head() if config.head[TARGET] == AUTO_HEAD else config.head
+    head_node = task.own_head() if config.head[TARGET] == target_of("head", "auto") else config.head
     head = build(head_node, backbone.width_of(layout), target, backbone, trusted=trusted)
     return TaskModel(backbone, head, layout)
 

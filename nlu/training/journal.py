@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from nlu.config.flat import WITHOUT_EFFECT, flat
+from nlu.config.schema import WITHOUT_EFFECT, flat
 from nlu.config.stopping import Stopped
 from nlu.runs import summary
 from nlu.runs.folder import is_repeat_or_job

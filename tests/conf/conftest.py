@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from nlu.config.checks.resolve import resolve
+from nlu.config.checks.composing import resolve
 from nlu.config.checks.validate import problems
-from nlu.config.choices import conf_dir
-from nlu.config.defaults import with_defaults
+from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.entry.flags import read_command_line
-from nlu.config.evaluated import on_run, scored_sets
-from nlu.config.schemas import EVALUATE, RUN, SCHEMAS
+from nlu.config.inference import on_run, scored_sets
 from tests.composing import composed
 
 

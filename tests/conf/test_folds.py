@@ -21,8 +21,8 @@ def test_the_number_of_folds_has_a_short_form(written, meant):
     ("arguments", "problem"),
     [
         ("folds=5 fold=5", "fold is 5, but folds.count is 5; folds are counted from 0, set fold to <= 4"),
-        ("fold=0", "fold is 0, but there are no folds; set folds=5"),
-        ("folds.group_by=shop data=afqmc", "data.dev is set and there are no folds, so no training row is held out"),
+        ("fold=0", "fold is 0, but folds.count is null; set folds=5"),
+        ("folds.group_by=shop data=afqmc", "data.dev is set and folds.count is null, so no training row is held out"),
         ("folds=5 folds.group_by=shop", "with data.format=lines rows have no column to group by"),
         ("folds=1", "folds.count is 1 but must be an integer >= 2 or null"),
         ("seeds=0", "seeds is 0 but must be an integer >= 1"),

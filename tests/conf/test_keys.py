@@ -20,10 +20,8 @@ import pytest
 import yaml
 
 from nlu.config.checks.values import broken_rule, check_value
-from nlu.config.choices import conf_dir
-from nlu.config.defaults import PLAIN_GROUPS
+from nlu.config.choices import PLAIN_GROUPS, RUN, SCHEMAS, conf_dir
 from nlu.config.entry.app import find_plugins
-from nlu.config.schemas import RUN, SCHEMAS
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
 

@@ -57,7 +57,7 @@ def test_a_set_without_a_target_is_rows_in_files(composer):
     assert composer.problems_of(config) == []
     config["data"]["sets"]["mine"]["max_length"] = 64
     (problem,) = composer.problems_of(config)
-    assert problem.startswith("data.sets.mine.max_length: there is no such key")
+    assert problem.startswith("data.sets.mine.max_length: unknown key")
 
 
 def test_a_task_has_its_own_loss_as_its_choice_sets_it_for_a_run_of_one(composer):

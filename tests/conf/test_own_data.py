@@ -45,7 +45,7 @@ def test_a_data_choice_without_a_target_is_rows_in_files(train):
 
 def test_a_key_that_it_does_not_have_is_refused_with_the_nearest(train):
     Path("conf/data/mine.yaml").write_text("train: my.csv\nmax_row: 3\n")
-    assert "data.max_row: there is no such key; nearest: data.max_rows" in train()[1]
+    assert "data.max_row: unknown key; nearest: data.max_rows" in train()[1]
 
 
 def test_what_it_leaves_out_can_be_set_without_a_plus(train):
@@ -64,7 +64,7 @@ def test_so_it_can_be_shown_and_be_given_several_values(train):
 
 def test_a_mistake_beside_it_is_still_named(train):
     said = train("data.max_rows=3", "data.max_row=3")[1]
-    assert "data.max_row: there is no such key; nearest: data.max_rows" in said and "data.max_rows is" not in said
+    assert "data.max_row: unknown key; nearest: data.max_rows" in said and "data.max_rows is" not in said
     assert "data.max_rows is 0 but must be an integer >= 1" in train("data.max_rows=0")[1]
 
 

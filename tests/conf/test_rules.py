@@ -53,7 +53,7 @@ def test_a_value_that_is_refused_by_itself_is_not_held_against_others(problems_o
 @pytest.mark.parametrize("name", ["bert-base-uncased", "google-bert/bert-base-chinese"])
 def test_a_name_of_the_hub_is_told_how_it_is_written(problems_of, name):
     (problem,) = problems_of("model=bert", f"model.pretrained={name}")
-    assert f"which is no folder here; a model of the hub is written hf://{name}; set it to" in problem
+    assert f"which does not exist here; a model of the hub is written hf://{name}; set it to" in problem
     (problem,) = problems_of("model=bert", "model.pretrained=/no/such/folder")
     assert "the hub is written" not in problem
 
@@ -87,11 +87,21 @@ def test_a_head_of_ones_own_package_stands_on_any_task(problems_of, tmp_path, mo
     assert problem == "head is crf, but task=classify takes linear; set head=auto for the task's own"
 
 
+def test_a_class_of_ones_own_package_may_bring_a_rule(problems_of, tmp_path, monkeypatch):
+    (tmp_path / "mypackage.py").write_text(
+        'def problems(config, task):\n    yield f\'seed is {config["seed"]}, but {task["kind"]} needs another\'\n\n'
+        "class Half:\n    rules = 'mypackage.problems'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (problem,) = problems_of("trusted_packages=[mypackage]", "adapter._target_=mypackage.Half")
+    assert problem == "seed is 1, but nlu.metrics.kinds.ClassKind needs another"
+
+
 def test_in_batch_negatives_need_another_pair_beside_each_one(composer):
     options = ("data=lcqmc", "task=siamese", "loss=info_nce", "trainer.devices=2")
     assert composer.problems_of(composer.plain(*options, "trainer.batch_size=4")) == []
     (problem,) = composer.problems_of(composer.plain(*options, "trainer.batch_size=3"))
-    assert "trainer.batch_size is 3 over 2 device(s), so there are none" in problem
+    assert "trainer.batch_size is 3 over 2 device(s), so a pair is alone" in problem
 
 
 @pytest.mark.parametrize("name", ["train", "test"])
@@ -114,22 +124,22 @@ AT_THE_LIMIT = [
     (f"{OWN} data.dev_fraction=0.01", f"{OWN} data.dev_fraction=0", "data.dev is null and data.dev_fraction is 0,"),
     (f"{OWN} data.dev_fraction=0.99", f"{OWN} data.dev_fraction=1", "data.dev is null and data.dev_fraction is 1,"),
     (f"{OWN} folds.count=2 data.dev_fraction=0", f"{OWN} folds.count=1", "folds.count is 1 but must be"),
-    (f"{OWN} data.dev=my.csv data.dev_fraction=0", f"{OWN} data.dev=no.csv", "data.dev is 'no.csv', which is no file"),
+    (f"{OWN} data.dev=my.csv data.dev_fraction=0", f"{OWN} data.dev=no.csv", "'no.csv', which does not exist"),
     (f"{OWN} data.urls={{no.csv:https://x/y}} data.dev=no.csv", f"{OWN} data.dev=none*.csv", "which no file matches"),
     ("trainer.batch_size=2 trainer.devices=2", "trainer.batch_size=1 trainer.devices=2", "set it to >= 2"),
     ("trainer.patience=null trainer.eval_interval=0", "trainer.patience=1ep trainer.eval_interval=0", "scores only at"),
     ("trainer.patience=2ep trainer.eval_interval=1ep", "trainer.patience=1ep trainer.eval_interval='0'", "scores only"),
     (OWN, OWN.replace("0", "-1"), "data.fields.text is -1 but columns are counted from 0; set it to a number >= 0"),
-    (OWN, OWN.replace(",", ",txt:2,"), "data.fields.txt: there is no such field; nearest: text"),
+    (OWN, OWN.replace(",", ",txt:2,"), "data.fields.txt: unknown field; nearest: text"),
     (OWN, OWN.replace("label:1", "text_b:1"), "needs label as well; set data.fields"),
     ("folds.count=5 fold=4", "folds.count=5 fold=5", "set fold to <= 4"),
-    ("folds.count=5 fold=0", "fold=0", "fold is 0, but there are no folds; set folds=5"),
+    ("folds.count=5 fold=0", "fold=0", "fold is 0, but folds.count is null; set folds=5"),
     ("folds.count=5 fold=0 resume=.", "folds.count=5 resume=.", "set resume to auto or never"),
     ("seeds=1 resume=.", "seeds=2 resume=.", "set resume to auto or never"),
-    ("seeds=2 resume=auto", "resume=no_such_folder", "resume is 'no_such_folder', which is no folder"),
+    ("seeds=2 resume=auto", "resume=no_such_folder", "resume is 'no_such_folder', which is not a folder"),
     (f"{OWN} folds.group_by=shop", f"{OWN} folds.group_by=shop data.dev=my.csv", "no training row is held out"),
     ("model=bert_tiny model.heads=4", "model=bert_tiny model.heads=7", "model.heads is 7, which does not divide"),
-    ("tokenizer.vocab=my.csv", "tokenizer.vocab=no.txt", "tokenizer.vocab is 'no.txt', which is no file"),
+    ("tokenizer.vocab=my.csv", "tokenizer.vocab=no.txt", "tokenizer.vocab is 'no.txt', which does not exist"),
     (f"{OWN} data.exclude_dev_from_train=true data.dev=my.csv", f"{OWN} data.exclude_dev_from_train=true", "is null"),
     ("trainer.major_metric=f1_macro", "trainer.major_metric=f1_score", "it may mean f1 or f1_macro; all: accuracy"),
     ("trainer.major_metric=f1", "trainer.major_metric=acuracy", "nearest: accuracy"),

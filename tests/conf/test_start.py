@@ -30,7 +30,8 @@ HEAVY = {
     "ssl",
     "subprocess",
 }
-MAX_RATIO, SAME_FILES = 1.5, 1.0
+MAX_RATIO, REFUSED_RATIO, HELP_RATIO = 1.5, 1.4, 1.05
+"""Most function calls, in those of bare Hydra. A line with a wrong key is composed twice, once without it."""
 BARE = """
 import hydra
 
@@ -111,20 +112,22 @@ def test_showing_the_configuration_takes_little_more_than_a_bare_hydra_program(t
 
 
 @pytest.mark.parametrize(
-    ("command", "argument"),
+    ("command", "argument", "ratio"),
     [
-        ("train", "devicee=cpu"),
-        pytest.param("train", "--help", marks=pytest.mark.thorough),
-        pytest.param("evaluate", "devicee=cpu", marks=pytest.mark.thorough),
-        pytest.param("export", "devicee=cpu", marks=pytest.mark.thorough),
+        ("train", "devicee=cpu", REFUSED_RATIO),
+        pytest.param("train", "--help", HELP_RATIO, marks=pytest.mark.thorough),
+        pytest.param("evaluate", "devicee=cpu", REFUSED_RATIO, marks=pytest.mark.thorough),
+        pytest.param("export", "devicee=cpu", REFUSED_RATIO, marks=pytest.mark.thorough),
     ],
 )
-def test_help_and_a_refused_key_take_what_they_take_hydra_over_the_same_files(tmp_path, command, argument):
+def test_help_takes_what_it_takes_hydra_over_the_same_files_and_a_refused_key_little_more(
+    tmp_path, command, argument, ratio
+):
     text = BARE.replace('"conf"', repr(str(CHECKOUT / "conf"))).replace('"config"', repr(command))
     (tmp_path / "bare.py").write_text(text)
     bare = calls_of("bare.py", tmp_path, argument, shown=False)
     ours = calls_of(f"nlu.{command}", CHECKOUT, argument, shown=False)
-    assert ours <= SAME_FILES * bare, f"nlu.{command} {argument} calls {ours} functions, bare Hydra {bare}"
+    assert ours <= ratio * bare, f"nlu.{command} {argument} calls {ours} functions, bare Hydra {bare}"
 
 
 @pytest.mark.parametrize(

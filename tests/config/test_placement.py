@@ -98,7 +98,7 @@ def test_devices_that_contradict_what_was_started_are_refused(environment, devic
     (changed(NODES, RANK="2"), "without LOCAL_RANK they count nodes"),
     (changed(NODES, MASTER_ADDR=None), "do not say where they meet; set both"),
     ({**SLURM, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
-     "RANK=0, WORLD_SIZE=1 set, but as a task of Slurm's this is RANK=2, WORLD_SIZE=3; unset RANK, WORLD_SIZE"),
+     "RANK=0, WORLD_SIZE=1 set, but as a task of Slurm this is RANK=2, WORLD_SIZE=3; unset RANK, WORLD_SIZE"),
     (changed(SLURM, SLURM_PROCID=None), "SLURM_PROCID is None, but must be a whole number"),
 ])  # fmt: skip
 def test_an_environment_that_contradicts_itself_is_told_in_a_sentence(environment, told):
@@ -130,5 +130,5 @@ def test_a_node_without_an_entry_in_the_dns_is_met_where_slurm_says_it_is(
     assert reachable("tcp://node7.invalid:29500") == "tcp://10.1.2.3:29500"
     assert reachable("tcp://127.0.0.1:29500") == "tcp://127.0.0.1:29500"
     assert reachable("file:///shared/meeting") == "file:///shared/meeting"
-    with pytest.raises(UserError, match="node8.invalid, where the processes of this run meet, has no address here"):
+    with pytest.raises(UserError, match="node8.invalid, where the processes of this run meet, cannot be resolved here"):
         reachable("tcp://node8.invalid:29500")

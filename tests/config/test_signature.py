@@ -74,10 +74,10 @@ def test_a_name_that_a_module_imports_is_followed_to_its_definition():
     [
         ("shop.models.Modell", "shop.models has no Modell; nearest: Model"),
         ("shop.model.Model", "shop has no model; nearest: models"),
-        ("shopp.models.Model", "there is no package 'shopp'"),
+        ("shopp.models.Model", "package 'shopp' is not installed"),
         ("shop.models", "does not name a class"),
-        ("__main__.Model", "there is no package '__main__'"),
-        ("", "there is no package"),
+        ("__main__.Model", "package '__main__' is not installed"),
+        ("", "package '' is not installed"),
     ],
 )
 def test_an_unknown_target_is_refused_with_its_part_that_is_wrong_and_the_nearest(target: str, expected: str):

@@ -103,4 +103,4 @@ def test_a_job_that_another_signal_stopped_is_not_queued_again_by_submitit(asked
 def test_a_job_that_has_nothing_to_save_yet_leaves_it_to_submitit(asked_again):
     with pytest.raises(UncompletedJobError) as raised:
         run_while_time_lasts(lambda: signal.raise_signal(signal.SIGUSR2))
-    assert grid_problems(raised.value)[0].startswith("the time of a job was up before it had anything to save")
+    assert grid_problems(raised.value)[0].startswith("a job reached its time limit before it had anything to save")

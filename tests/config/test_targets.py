@@ -46,7 +46,7 @@ def test_a_package_that_is_not_trusted_is_not_even_imported():
     ("target", "expected"),
     [
         ("store.parts.Bit", "store.parts has no Bit"),
-        ("store.bits.Bit", "there is no module store.bits"),
+        ("store.bits.Bit", "module store.bits does not exist"),
         ("store.broken.Part", "needs the package a_package_that_is_missing"),
         (None, "must name a class"),
     ],

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from nlu.config.layouts import ROLES, TEXT_ROLES
 from nlu.data.collate import collate
+from nlu.data.fields import ROLES, TEXT_ROLES
 from nlu.data.layouts import LAYOUTS
 from nlu.data.tokenizing import SPECIALS, Template, Tokenizer, wordpiece
 

@@ -9,9 +9,9 @@ import pytest
 
 from nlu.config.errors import DataError
 from nlu.config.inference import Input
-from nlu.config.layouts import FORMATS
 from nlu.data.dataset import Files
 from nlu.data.dialect import Dialect
+from nlu.data.fields import FORMATS
 from nlu.data.readers import READERS, SUFFIX_FORMATS, BadRow, Row, column_names, read_rows
 
 TEXT_LABEL = {"text": "text", "label": "label"}

@@ -307,7 +307,7 @@ def test_a_mistyped_format_and_a_folder_that_exists_are_refused(tmp_path: Path, 
     export(f"run={tmp_path}/run", "format=huggingfaces", f"out={tmp_path}/out", status=2)
     assert "huggingface" in capsys.readouterr().err
     export(f"run={tmp_path}/run", "format=huggingface", f"out={tmp_path}/out", "rows=3", status=2)
-    assert "rows: there is no such key; nearest: max_rows" in capsys.readouterr().err
+    assert "rows: unknown key; nearest: max_rows" in capsys.readouterr().err
     export(f"run={tmp_path}/run", "format=huggingface", f"out={tmp_path}/run", status=2)
     assert "exists; nothing was written" in capsys.readouterr().err
 

@@ -272,7 +272,7 @@ def test_the_command_itself_writes_what_the_tests_find_in_its_parts(run: Path, t
         (["output=OUT/out.xyz"], ["unknown suffix '.xyz'", ".csv"]),
         (["output=IN"], ["exists; nothing was written"]),
         (["output=OUT/no/out.csv"], ["no does not exist"]),
-        (["output=OUT/o.csv", "input=OUT/absent.csv"], ["no file here"]),
+        (["output=OUT/o.csv", "input=OUT/absent.csv"], ["does not exist here"]),
         (["output=OUT/o.csv", "input.fields={text: texts}"], ["is 'texts', but the header has", "nearest: text"]),
         (["output=OUT/o.csv", "input.fields={label: text}"], ["the run reads text"]),
         (["output=OUT/o.csv", "input.separator=ab"], ["input.separator is 'ab' but must be one character"]),
@@ -284,9 +284,9 @@ def test_the_command_itself_writes_what_the_tests_find_in_its_parts(run: Path, t
         (["output=OUT/o.conll"], ["but the input is"]),
         (["output=OUT/o.csv", "input=3"], ["error: input is 3 but must be a file, a URL or -", "input; set input to"]),
         (["output=OUT/o.csv", "input=???"], ["error: input is not set; set it to a file", "- for standard input\n"]),
-        (["output=OUT/o.csv", "input=[a]", "inpt=b"], ["- input is ['a'] but must", "inpt: there", "nearest: input\n"]),
+        (["output=OUT/o.csv", "input=[a]", "inpt=b"], ["- input is ['a'] but must", "inpt: unknown key; nearest: "]),
         (["output=OUT/o.csv", "run=null"], ["run is null but must be a run, RUN/best-2, RUN/last"]),
-        (["output=OUT/o.csv", "devics=2"], ["devics: there is no such key; nearest: devices"]),
+        (["output=OUT/o.csv", "devics=2"], ["devics: unknown key; nearest: devices"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_and_nothing_is_written(run, tmp_path, capsys, orders, words) -> None:  # type: ignore[no-untyped-def]

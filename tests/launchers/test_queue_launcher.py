@@ -247,7 +247,7 @@ def test_jobs_says_what_it_cannot_do(project, capfd):
         (["--cancel", "3", "absent"], "absent is not a folder"),
         (["--forget", "empty"], "nothing was submitted in empty"),
         (["--forget", "empty", "3x"], "argument --forget: is '3x' but must be a whole number >= 0"),
-        (["--cancle"], "--cancle: there is no such flag; nearest: --cancel"),
+        (["--cancle"], "--cancle: unknown flag; nearest: --cancel"),
     ):
         with pytest.raises(Exception, match=re.escape(told)):
             jobs_main(arguments)

@@ -163,7 +163,7 @@ def test_a_command_that_is_asked_to_stop_leaves_its_jobs_and_the_same_command_co
         assert f"{how}; the same command with hydra.sweep.dir={folder} continues" in said, said
         end(start(case.kind, folder, LOCAL), 0)
     else:
-        assert f"nlu: {how}; jobs that were submitted continue; the same command finds them" in said, said
+        assert f"nlu: {how}; submitted jobs continue; the same command finds them" in said, said
         assert "of an earlier command found again, not submitted again" in end(start(case.kind, folder, LOCAL), 0)
         assert {job.ended for job in Submissions(folder).read()} == {"done"}
     assert_same(folder, unbroken(case.kind))

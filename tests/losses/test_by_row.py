@@ -167,7 +167,7 @@ def test_weights_of_classes_that_do_not_exist_are_refused_all_at_once(loss):
     with pytest.raises(UserError) as caught:
         loss(class_weights={"e": 1.0, "a": 2.0, "bb": 1.0}).bind(NAMES, COUNTS)
     assert [problem.partition(";")[0] for problem in caught.value.problems] == [
-        "loss.class_weights.e: there is no such class", "loss.class_weights.bb: there is no such class",
+        "loss.class_weights.e: unknown class", "loss.class_weights.bb: unknown class",
     ]  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def test_classes_that_are_numbers_may_be_written_as_numbers():
     logits_NC, labels_N = torch.randn(5, 2), torch.tensor([0, 1, 1, 0, 1])
     assert torch.equal(found(logits_NC, labels_N), wanted(logits_NC, labels_N))
     wrong = CrossEntropy(class_weights={2: 1.0})
-    with pytest.raises(UserError, match="loss.class_weights.2: there is no such class"):
+    with pytest.raises(UserError, match="loss.class_weights.2: unknown class"):
         wrong.bind(["0", "1"])
 
 

@@ -99,7 +99,7 @@ def test_values_of_flags_that_do_not_exist_are_not_called_flags():
     with pytest.raises(UserError) as raised:
         main(["errors", ".", "--row", "5", "--nearr=0.3"])
     assert raised.value.problems == [
-        "--row: there is no such flag; nearest: --rows", "--nearr: there is no such flag; nearest: --near"
+        "--row: unknown flag; nearest: --rows", "--nearr: unknown flag; nearest: --near"
     ]  # fmt: skip
 
 

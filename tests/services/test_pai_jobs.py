@@ -194,7 +194,7 @@ def test_a_stopped_command_leaves_its_job_and_the_same_command_collects_it(proje
     own = [*on_pai(server, s3_url, backend), "hydra.run.dir=outputs/one"]
     followed = {"SIGNALLED_AT": f"{name} 2 nlu.launching.following StatusCache.at"}
     said = end(start(project, *own, program=[PROGRAM], **followed), 130 if name == "SIGINT" else 75)
-    assert "jobs that were submitted continue; the same command finds them" in said, said
+    assert "submitted jobs continue; the same command finds them" in said, said
     assert "1 job of an earlier command found again" in end(start(project, *own))
     assert len(server.jobs) == 1 and weights(project / "outputs/one")
 

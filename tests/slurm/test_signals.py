@@ -97,7 +97,7 @@ def test_a_command_that_is_asked_to_stop_leaves_its_job_waiting_or_running_and_t
     held = ("+hydra.launcher.additional_parameters={hold: true}",) if waits else ()
     followed = f"{name} 2 nlu.launching.following StatusCache.at"
     said = end(start(folder, *data, *held, environment={"SIGNALLED_AT": followed}), status)
-    assert "1 job continues" in said and "jobs that were submitted continue; the same command finds them" in said, said
+    assert "1 job continues" in said and "submitted jobs continue; the same command finds them" in said, said
     if waits:
         assert "PENDING" in ask("squeue", "--noheader", "--format=%T", f"--jobs={job_of(folder)}")
         ask("scontrol", "release", job_of(folder))

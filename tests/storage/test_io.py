@@ -88,7 +88,7 @@ def test_a_file_keeps_its_name_in_a_folder_and_a_link_is_removed_alone(tmp_path:
         (["sync", "setup.cfg", "x"], "is a file, but sync takes folders"),
         (["cpy", "x", "y"], "unknown command cpy of nlu.io; nearest: cp"),
         (["cp", "x"], "TARGET"),
-        (["cp", "x", "y", "--dri"], "there is no such flag"),
+        (["cp", "x", "y", "--dri"], "unknown flag"),
         (["exists", ""], "is empty"),
     ],
 )

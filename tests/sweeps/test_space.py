@@ -5,7 +5,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from nlu.config.entry.app import conf_dir
+from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
 from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space, space_differences
 

@@ -17,8 +17,7 @@ import yaml
 from optuna.distributions import FloatDistribution
 from PIL import Image
 
-from nlu.config.flat import flat
-from nlu.config.schema import PARTS
+from nlu.config.schema import PARTS, flat
 from nlu.display.search import draw_figures, place_of, ticks_of
 from nlu.display.trials import SearchedKey
 from nlu.sweeps.summary import write_summary

@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 from safetensors.numpy import load_file
 
-from nlu.config.checks.quoting import quoted
-from nlu.config.checks.reading import USER_MISTAKES
+from nlu.config.checks.reading import USER_MISTAKES, quoted
 from nlu.config.entry.app import Task, run_app
 from nlu.config.entry.flags import short_form
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error

@@ -33,7 +33,7 @@ def test_every_problem_of_a_configuration_is_listed_at_once(tmp_path: Path) -> N
         "optimizer.lr=fast", "trainer.max_duration=500", "trainer.batchsize=3",
     )  # fmt: skip
     for part in (
-        "trainer.batchsize: there is no such key; nearest: trainer.batch_size", "task=tag needs tokens",
+        "trainer.batchsize: unknown key; nearest: trainer.batch_size", "task=tag needs tokens",
         "trainer.major_metric is f2", "trainer.accumulation is 0", "optimizer.lr is", "write 500st",
     ):  # fmt: skip
         assert part in message
@@ -97,7 +97,7 @@ def test_what_is_no_file_and_what_searches_alone_set_are_refused(tmp_path: Path)
     (tmp_path / "folder").mkdir()
     data = (*TINY, *DATA, *files(tmp_path))
     message = refuse(tmp_path / "run", *data, f"tokenizer.vocab={tmp_path}/folder")
-    assert f"{tmp_path}/folder cannot be used: a folder is where a file is wanted" in message
+    assert f"{tmp_path}/folder cannot be used: a folder is where a file is needed" in message
     assert "trial is 3 but must be" in refuse(tmp_path / "run", *data, "trial=3")
 
 
@@ -158,7 +158,7 @@ def test_continuing_needs_a_folder_that_is_named() -> None:
 def test_a_file_where_the_run_folder_should_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     message = run(*files(tmp_path), "model=textcnn", f"hydra.run.dir={tmp_path}/file", status=2)
-    assert "a file is where a folder is wanted" in message and "Traceback" not in message
+    assert "a file is where a folder is needed" in message and "Traceback" not in message
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> None:

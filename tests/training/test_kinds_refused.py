@@ -45,12 +45,12 @@ COMPOSED = {
         "siamese", ("head=sides", "head.features=cosine"), ("head.features is cosine", "set head.features=concat"),
     ),
     "a key that a method has not": (
-        "freelb", ("method.stepps=4",), ("method.stepps: there is no such key; nearest: method.steps",),
+        "freelb", ("method.stepps=4",), ("method.stepps: unknown key; nearest: method.steps",),
     ),
     "a key of another method": (
-        "rdrop", ("method.epsilon=1",), ("method.epsilon: there is no such key; valid: method.alpha",),
+        "rdrop", ("method.epsilon=1",), ("method.epsilon: unknown key; valid: method.alpha",),
     ),
-    "a key of a method that has none": ("classify", ("method.alpha=1",), ("method.alpha: there is no such key; see",)),
+    "a key of a method that has none": ("classify", ("method.alpha=1",), ("method.alpha: unknown key; see",)),
     "a value that a method cannot take": ("freelb", ("method.norm=l1",), ("method.norm is", "one of l2, linf")),
     "a method that there is not": ("classify", ("method=fgmm",), ("fgm",)),
     "a metric of another task": (

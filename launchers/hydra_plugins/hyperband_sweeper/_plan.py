@@ -14,8 +14,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from optuna.samplers import RandomSampler
 
+from nlu.config.checks.composing import without_hydra
 from nlu.config.checks.reading import read_override
-from nlu.config.checks.resolve import without_hydra
 from nlu.config.checks.values import show
 from nlu.config.entry.app import prepare
 from nlu.config.entry.grid import run_dir_problems

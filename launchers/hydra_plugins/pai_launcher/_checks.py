@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nlu.config.checks.rules import data_folder
-from nlu.config.unset import MISSING
+from nlu.config.checks.composing import MISSING
 from nlu.launching.queue import Job, QueueContext
+from nlu.storage.lookup import data_folder
 from nlu.storage.places import address_problems
 
 from ._settings import PREFIX, mount_of

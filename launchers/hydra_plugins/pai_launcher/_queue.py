@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nlu.config.checks.quoting import quoted
+from nlu.config.checks.reading import quoted
 from nlu.config.errors import UserError
 from nlu.launching.queue import Job, JobRefused, JobState, Look, QueueContext, Ticket
 from nlu.launching.submissions import FOLDER as RECORD

@@ -1,1 +1,1 @@
-"""What is wrong with a configuration or a command line: all of it at once, before anything heavy is imported."""
+"""Checks of configurations and command lines: they report everything at once, before anything heavy is imported."""

@@ -1,6 +1,6 @@
-"""Configurations as Hydra composes them; within one command each is composed once, however many checks ask for it.
+"""Compose configurations with Hydra, and turn them into plain containers with every interpolation that fails.
 
-What Hydra itself composes within a command, and what differs in values alone, takes an eighth of the time.
+Within `composing_once` each configuration is composed once, however many checks ask for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,35 +10,44 @@ from typing import Any, TypeVar
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from nlu.config.checks.resolve import resolve, without_hydra
-from nlu.config.hydra_private import remembering
+MISSING = "???"
+"""A value that is not set. It is reported as such, so no other rule reports it too."""
 
+
+class _Unresolved:
+    """Stands for a value whose interpolation failed, which `resolve` reports."""
+
+    def __repr__(self) -> str:
+        return "unresolved"
+
+
+UNRESOLVED = _Unresolved()
 T = TypeVar("T")
 _Known = dict[tuple[object, ...], DictConfig | Exception]
-"""what was composed, with the node `hydra` or without, or was raised, by that and by all that it depends on"""
+"""What was composed, or the error, by all that it depends on, beginning with whether the node `hydra` is included."""
 MOST_KEPT = 64
-"""a search composes anew for each trial, 0.2 MB each time; the oldest goes first"""
+"""A search composes a configuration of 0.2 MB for each trial; the oldest is dropped."""
 _known: ContextVar[_Known | None] = ContextVar("compositions", default=None)
 _made: ContextVar[dict[str, tuple[DictConfig, object]] | None] = ContextVar("made of the last one", default=None)
-"""by name what was made of a composed configuration, and that configuration"""
+"""What was made of a composed configuration, with that configuration, by name."""
 
 
 @contextmanager
 def composing_once() -> Iterator[None]:
-    """Keep what is composed within the block, where no file of a configuration may change."""
+    """Keep what is composed within the block, during which configuration files must not change."""
     token, token_of_made = _known.set({}), _made.set({})
     try:
-        with remembering():
-            yield
+        yield
     finally:
         _made.reset(token_of_made)
         _known.reset(token)
 
 
 def compose(config_name: str, overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig:
-    """Return a configuration, which nobody may change, with the node `hydra` if asked for; raises what Hydra raises."""
+    """Return a configuration, which must not be changed, with the node `hydra` on request; raise what Hydra raises."""
     known = _known.get()
     if known is None:
         return hydra.compose(config_name, list(overrides), return_hydra_config=with_hydra)
@@ -51,16 +60,25 @@ def compose(config_name: str, overrides: Sequence[str], *, with_hydra: bool = Fa
             found = without_hydra(whole)
         else:
             found = whole or _composed(config_name, overrides, with_hydra)
-        _keep(known, (with_hydra, *key), found)
+        while len(known) >= MOST_KEPT:
+            known.pop(next(iter(known)), None)
+        known[with_hydra, *key] = found
     if isinstance(found, Exception):
         raise found
     return found
 
 
-def made_once(config: DictConfig, name: str, make: Callable[[DictConfig], T]) -> T:
-    """Return what `make` makes of a configuration of `compose`, which nobody may change either.
+def _composed(config_name: str, overrides: Sequence[str], with_hydra: bool) -> DictConfig | Exception:
+    try:
+        return hydra.compose(config_name, list(overrides), return_hydra_config=with_hydra)
+    except Exception as error:
+        return error
 
-    Within the block of `composing_once` it is made once for checks that ask for the same, one after the other.
+
+def made_once(config: DictConfig, name: str, make: Callable[[DictConfig], T]) -> T:
+    """Return what `make` makes of a configuration of `compose`; neither may be changed.
+
+    Within `composing_once` checks that ask for the same thing one after another share it.
     """
     known = _made.get()
     if known is None:
@@ -73,18 +91,51 @@ def made_once(config: DictConfig, name: str, make: Callable[[DictConfig], T]) ->
 
 
 def resolved(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
-    """Return what `resolve` makes of a configuration of `compose`; nobody may change that either."""
+    """Return what `resolve` makes of a configuration of `compose`; it must not be changed."""
     return made_once(config, "resolved", resolve)
 
 
-def _composed(config_name: str, overrides: Sequence[str], with_hydra: bool) -> DictConfig | Exception:
+def without_hydra(config: DictConfig) -> DictConfig:
+    """Return a composed configuration without the node `hydra`."""
+    plain = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    OmegaConf.set_struct(plain, True)
+    return plain
+
+
+def resolve(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
+    """Return the configuration as plain containers, and one problem for each value that cannot be resolved.
+
+    A value that is not set becomes `MISSING`, one that cannot be resolved `UNRESOLVED`.
+    """
+    found: list[str] = []
+    return _plain(config, "", found), found
+
+
+def _plain(node: Container, prefix: str, found: list[str]) -> Any:
+    if isinstance(node, DictConfig):
+        return {key: _value(node, key, f"{prefix}.{key!s}".lstrip("."), found) for key in node}
+    assert isinstance(node, ListConfig)
+    return [_value(node, index, f"{prefix}[{index}]", found) for index in range(len(node))]
+
+
+def _value(parent: Container, key: Any, full_key: str, found: list[str]) -> Any:
+    if OmegaConf.is_missing(parent, key):
+        return MISSING
     try:
-        return hydra.compose(config_name, list(overrides), return_hydra_config=with_hydra)
-    except Exception as error:
-        return error
+        value = parent[key]
+    except InterpolationToMissingValueError:
+        # The value it points to is reported under its own key.
+        return UNRESOLVED
+    except OmegaConfBaseException as error:
+        unresolved: Any = OmegaConf.to_container(parent, resolve=False)
+        written = unresolved[key]
+        found.append(f"{full_key} is {written} but {first_line(error)}; correct the reference or the key it names")
+        return UNRESOLVED
+    return _plain(value, full_key, found) if isinstance(value, Container) else value
 
 
-def _keep(known: _Known, key: tuple[object, ...], found: DictConfig | Exception) -> None:
-    while len(known) >= MOST_KEPT:
-        known.pop(next(iter(known)), None)
-    known[key] = found
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, without a full stop, a first plain word in lower case."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    first, space, rest = line.partition(" ")
+    return f"{first.lower() if first.istitle() else first}{space}{rest}"

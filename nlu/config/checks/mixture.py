@@ -1,15 +1,14 @@
-"""Rules of a configuration with several training sets, beside those that hold for each set by itself."""
+"""Rules of a configuration with several training sets, in addition to the rules for each set."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nlu.config.choices import choice_of
-from nlu.config.defaults import defaults_of, with_defaults
+from nlu.config.choices import RUN, choice_of, defaults_of, with_defaults
 from nlu.config.members import (
-    DEFAULT_LOSS,
     MEAN,
     PARTS_OF_TASK,
+    default_loss,
     is_composite,
     is_mixture,
     keys_of,
@@ -19,7 +18,6 @@ from nlu.config.members import (
 )
 from nlu.config.nearest import hint
 from nlu.config.schema import PARTS
-from nlu.config.schemas import RUN
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
 
@@ -27,7 +25,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def mixture_problems(config: dict[str, Any], of_one_set: Callable[[dict[str, Any]], list[str]]) -> Iterator[str]:
-    """Yield each broken rule, as key, value, rule and remedy; `of_one_set` finds those of a set with its task."""
+    """Yield each broken rule, as key, value, rule and remedy; `of_one_set` checks a set with its task."""
     if not (is_mixture(config) and is_composite(config)):
         yield (
             "task is composite, but data is not a mixture; set data=mixture, or the task of these rows"
@@ -84,15 +82,15 @@ def _loss(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
     """Yield choices of `loss` without effect. A task's own loss is accepted, since choosing the task may set it."""
     loss = config["loss"]
     tasks = [node for name in names if isinstance(node := (config["task"]["tasks"] or {}).get(name), Mapping)]
-    remedy = "leave it out, and set task.losses.NAME to the loss of a task that is to have another than its own"
-    if loss.get(TARGET) not in (DEFAULT_LOSS, *map(own_loss_of, tasks)):
+    remedy = "leave it out, and set task.losses.NAME to change the loss of a task"
+    if loss.get(TARGET) not in (default_loss(), *map(own_loss_of, tasks)):
         what = choice_of("loss", str(loss.get(TARGET)))
-        yield f"loss is {what}, but with task=composite each task has its own; {remedy}"
+        yield f"loss is {what}, but with task=composite each task has its own loss; {remedy}"
         return
     usual = defaults_of(loss.get(TARGET))
     for key, value in loss.items():
         if key in usual and value != usual[key]:
-            yield f"loss.{key} is {value}, but with task=composite each task has a loss of its own; {remedy}"
+            yield f"loss.{key} is {value}, but with task=composite each task has its own loss; {remedy}"
 
 
 def _major_metric(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
@@ -108,6 +106,6 @@ def _major_metric(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
     ]
     if known and metric not in known:
         yield (
-            f"trainer.major_metric is {metric}, but of several tasks it is {MEAN} or NAME/METRIC; "
+            f"trainer.major_metric is {metric}, but with several tasks it must be {MEAN} or NAME/METRIC; "
             f"{hint(metric, [MEAN, *known])}; set it to one of these, or null for the mean of their own metrics"
         )

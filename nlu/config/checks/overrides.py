@@ -1,15 +1,15 @@
-"""Say what is wrong with a command line that Hydra refused: all of it at once, each with the nearest valid name.
+"""Say what is wrong with a command line that Hydra refused: everything at once, each with the nearest valid name.
 
-Hydra stops at the first override that does not fit. Here those that compose are gathered, in halves of halves where one
-does not, so that every one that does not fit is found, and what is left is validated as well. What Hydra says of one is
-passed on as it is; the nearest key and the nearest choice are found by looking at the configuration, not at Hydra's
-wording.
+Hydra stops at the first override that does not fit. Here those that compose are collected, and the others are found by
+halving, so that each of them is reported. Then the configuration of those that compose is validated. Hydra's messages
+are passed on; the nearest key or choice is found in the configuration, not in Hydra's wording.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 
 import yaml
 from hydra import initialize_config_search_path
@@ -19,11 +19,12 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from nlu.config.checks.composing import compose, resolved
-from nlu.config.checks.left_out import has_key, is_left_out, settable_keys
+from nlu.config.checks.composing import compose, first_line, made_once, resolved
 from nlu.config.checks.reading import (
     USER_MISTAKES,
+    first_values,
     interval_problem,
     overrides_of_sweep,
     read_override,
@@ -31,61 +32,108 @@ from nlu.config.checks.reading import (
     said_of,
     sweep_problem,
 )
-from nlu.config.checks.resolve import first_line
-from nlu.config.checks.validate import problems
-from nlu.config.elsewhere import choice_elsewhere
+from nlu.config.checks.validate import known_keys, problems
+from nlu.config.choices import EVALUATE, RUN
 from nlu.config.errors import UserError
-from nlu.config.flat import flat
-from nlu.config.nearest import hint, key_hint
-from nlu.config.schemas import EVALUATE, RUN
+from nlu.config.nearest import choice_elsewhere, hint, key_hint
+from nlu.config.schema import flat
 from nlu.config.signature import read_signature
 
 LONGEST_HINT = 200
-"""characters of a hint; a longer one names too many keys to be read"""
+"""Characters of a hint; a longer one names too many keys to be read."""
 
 
 def override_problems(
     config_name: str, search_path: Sequence[str], overrides: Sequence[str], schema: str = RUN, is_multirun: bool = False
 ) -> list[str]:
-    """Return every problem of a command line, as override, rule and remedy; empty when it composes and is valid.
+    """Return every problem of a command line, as override, rule and remedy; [] if it composes and is valid.
 
     `search_path` holds URIs of configuration directories, such as `file:///conf`; earlier ones win. The values of a
-    sweep are tried one by one, and refused without `is_multirun`. Hydra must not be initialised when this is called.
+    sweep are tried one by one, and refused without `is_multirun`. Hydra must not be initialized yet.
     """
     with initialize_config_search_path(search_path):
         return _Trial(config_name, is_multirun, frozenset(read_signature(schema).parameters)).run(overrides, schema)
 
 
+def with_known_keys(
+    config_name: str, search_path: Sequence[str], overrides: Sequence[str], schema: str = RUN
+) -> list[str]:
+    """Return the overrides, with `++` before each key that a signature has and the configuration files leave out.
+
+    Without `++`, Hydra sets only keys that some file contains.
+    """
+    with initialize_config_search_path(list(search_path)):
+        try:
+            read = [(override, read_override(override)) for override in overrides]
+            plain = {
+                override: parsed.key_or_group
+                for override, parsed in read
+                if override[0] not in "+~" and parsed.package is None and "." in parsed.key_or_group
+            }
+            if not plain:
+                return list(overrides)
+            others = first_values([override for override in overrides if override not in plain])
+            config = compose(config_name, others)
+        except (UserError, *USER_MISTAKES):
+            return list(overrides)
+    left_out = {override for override, key in plain.items() if is_left_out(key, config, schema)}
+    return [f"++{override}" if override in left_out else override for override in overrides]
+
+
+def is_left_out(key: str, config: DictConfig, schema: str) -> bool:
+    """Whether a composed configuration lacks a key that one of its signatures has."""
+    return "." in key and not has_key(config, key) and key in settable_keys(config, schema)
+
+
+def settable_keys(config: DictConfig, schema: str) -> set[str]:
+    """Return the full keys of a composed configuration and of its signatures."""
+    return made_once(config, f"keys of {schema}", lambda composed: known_keys(resolved(composed)[0], schema))
+
+
+def has_key(config: DictConfig, key: str) -> bool:
+    """Whether a composed configuration has a dotted key, set or not."""
+    node: Any = config
+    *parents, last = key.split(".")
+    for name in parents:
+        if not isinstance(node, DictConfig) or name not in node or OmegaConf.is_missing(node, name):
+            return False
+        try:
+            node = node[name]
+        except OmegaConfBaseException:
+            return False
+    return isinstance(node, DictConfig) and last in node.keys()
+
+
 @dataclass(frozen=True)
 class _Alternative:
-    """An override as it was given or, of a sweep, with one of its values."""
+    """An override, or one value of a sweep."""
 
     text: str
     key: str
     value: str
     is_choice: bool
     is_plain: bool
-    """it is to change a key that is there"""
+    """whether it changes an existing key"""
 
 
 @dataclass
 class _Trial:
-    """Overrides that compose together so far, and what was wrong with the others."""
+    """Overrides that compose together so far, and the problems of the others."""
 
     config_name: str
     is_multirun: bool
     keys: frozenset[str]
-    """the top-level keys of the command"""
+    """top-level keys of the command"""
     accepted: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     refused_groups: set[str] = field(default_factory=set)
     drawn: list[str] = field(default_factory=list)
-    """overrides whose values only a search can draw"""
+    """overrides with intervals, from which only a search can draw"""
 
     def run(self, given: Sequence[str], schema: str) -> list[str]:
         overrides, torn = rejoined(given)
         self.found += torn
-        # Where configurations are found comes first, choices next: they decide which other keys there are.
+        # First the search path, then the choices of groups: both decide which other keys exist.
         parsed = [(override, alternatives) for override in overrides if (alternatives := self.parse(override))]
         parsed.sort(key=lambda item: (not item[0].startswith("hydra.searchpath"), not item[1][0].is_choice))
         choices = [item for item in parsed if item[1][0].is_choice or item[0].startswith("hydra.searchpath")]
@@ -98,7 +146,7 @@ class _Trial:
             self.found += map(interval_problem, self.drawn)
         config = self.accept_all([alternatives for _, alternatives in parsed[len(choices) :]], config, schema)
         plain, unresolved = resolved(config)
-        # Of a trained run the configuration is the run's own, and not the one that was composed here.
+        # A trained run has its own configuration, so the rules between groups do not apply to this one.
         is_of_run = schema == EVALUATE and plain.get("run") is not None
         with_cross_rules = not self.refused_groups and not is_of_run
         return self.found + unresolved + self.without_refused(problems(plain, schema, with_cross_rules))
@@ -113,7 +161,7 @@ class _Trial:
     def alternatives(self, override: str, parsed: Override) -> list[_Alternative]:
         key = parsed.key_or_group
         changes = not (parsed.is_add() or parsed.is_force_add() or parsed.is_delete() or parsed.is_list_extend())
-        # All commands share the groups, but not every command composes each of them.
+        # All commands share the folder of groups, but each composes only some.
         is_known = key.split("/")[0] in {*self.keys, "hydra"} or "/" in key
         is_choice = changes and parsed.package is None and is_known and _is_group(key)
         is_plain = changes and not is_choice
@@ -140,7 +188,7 @@ class _Trial:
             else:
                 self.found.append(problem)
         if not good:
-            # Any choice in its place lets the rest be judged; what is said of this group is left out.
+            # Any other choice makes the rest checkable; problems of this group are then left out.
             group = alternatives[0].key
             self.refused_groups.add(group.replace("/", "."))
             good = [f"{group}={option}" for option in self.options(group)]
@@ -154,7 +202,7 @@ class _Trial:
             return self.compose()
         except USER_MISTAKES as error:
             self.found.append(composition_problem(error, self.config_name))
-        # Where the choice of one group is all that is missing, any choice lets the rest be judged.
+        # If only the choice of one group is missing, any choice makes the rest checkable.
         for group in _groups():
             for option in self.options(group)[:1]:
                 with suppress(*USER_MISTAKES):
@@ -165,7 +213,7 @@ class _Trial:
         return None
 
     def accept_all(self, items: list[list[_Alternative]], config: DictConfig, schema: str) -> DictConfig:
-        """Accept what composes of several overrides, in halves: one among many that is wrong is soon found."""
+        """Accept the overrides that compose, in halves, which finds a wrong one among many fast."""
         if len(items) < 2:
             return self.accept(items[0], config, schema) if items else config
         if all(len(alternatives) == 1 for alternatives in items):
@@ -184,7 +232,7 @@ class _Trial:
             try:
                 composed = self.compose(text)
             except USER_MISTAKES as error:
-                # The keys of a group are not known when its choice was refused.
+                # The keys of a group whose choice was refused are not known.
                 if not f"{alternative.key}.".startswith(tuple(f"{group}." for group in self.refused_groups)):
                     self.found.append(self.refusal(alternative, error, config, schema))
             else:
@@ -198,7 +246,7 @@ class _Trial:
         return compose(self.config_name, [*self.accepted, *more])
 
     def refusal(self, alternative: _Alternative, error: Exception, config: DictConfig, schema: str) -> str:
-        """Say which key was meant where there is none of that name, and what Hydra says otherwise."""
+        """Name the key that was meant if the given one does not exist; otherwise pass on Hydra's message."""
         if not alternative.is_choice and not alternative.text.startswith("+"):
             if alternative.key.startswith("hydra."):
                 composed = self.compose_hydra()
@@ -217,31 +265,31 @@ class _Trial:
 
 
 def _text(alternative: _Alternative, config: DictConfig, schema: str) -> str:
-    """Return the override as Hydra takes it: with `++` where a signature alone knows the key."""
+    """Return the override as Hydra takes it: with `++` if only a signature has the key."""
     is_hidden = alternative.is_plain and is_left_out(alternative.key, config, schema)
     return f"++{alternative.text}" if is_hidden else alternative.text
 
 
 def choice_problem(group: str, choice: str, options_of: Callable[[str], list[str]]) -> str | None:
-    """Return what is wrong with the choice of a group, `options_of` giving all of a group; None where there is it."""
+    """Return what is wrong with the choice of a group; None if it exists. `options_of` lists the choices of a group."""
     if choice in ("", "null"):
         everything = ", ".join(sorted(options_of(group)))
-        return f"{group}={choice}: Hydra takes no empty choice of a group; leave it out, or name one; all: {everything}"
+        return f"{group}={choice}: the choice of a group cannot be empty; leave it out, or name one; all: {everything}"
     path = PurePosixPath(group) / choice
     options = options_of(str(path.parent))
     if path.name in options:
         return None
     close = choice_elsewhere(group, choice) or _options_hint(choice, options)
     everything = "" if "all: " in close else f"; all: {', '.join(sorted(options))}"
-    return f"{group}={choice}: there is no such choice; {close}{everything}"
+    return f"{group}={choice}: unknown choice; {close}{everything}"
 
 
 def composition_problem(error: Exception, config_name: str) -> str:
-    """Return what is wrong when a configuration cannot be composed, whatever the overrides."""
+    """Return why a configuration cannot be composed, with or without overrides."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file == config_name:
         is_searchable = GlobalHydra.instance().is_initialized()
         names = [name for name in _options("", None, []) if not name.startswith("_")] if is_searchable else []
-        return f"there is no configuration {config_name}; {hint(config_name, names)}"
+        return f"unknown configuration {config_name}; {hint(config_name, names)}"
     if isinstance(error, MissingConfigException) and error.options:
         name = PurePosixPath(error.missing_cfg_file or "").name
         return f"{first_line(error)}; {_options_hint(name, list(error.options))}"
@@ -253,7 +301,7 @@ def composition_problem(error: Exception, config_name: str) -> str:
 
 
 def _unknown_hydra_key(alternative: _Alternative, composed: DictConfig) -> str:
-    """Say which of Hydra's keys was meant: the nearest of all, or those of the same group that was chosen."""
+    """Name the key of Hydra that was meant: the nearest in the chosen group, else the nearest of all."""
     key = alternative.key
     valid = [f"hydra.{name}" for name in flat(OmegaConf.to_container(composed, resolve=False))]  # type: ignore[arg-type]
     group = key.rpartition(".")[0]
@@ -273,14 +321,14 @@ def _unknown_key(alternative: _Alternative, config: DictConfig, schema: str) -> 
     valid = settable_keys(config, schema)
     groups = [group for group in _groups() if group != "hydra"]
     if "." not in key and _is_option(alternative.value, groups):
-        return f"{alternative.text}: there is no such group; {hint(key, groups)}"
-    return f"{key}: there is no such key; {hint_of_key(key, valid)}"
+        return f"{alternative.text}: unknown group; {hint(key, groups)}"
+    return f"{key}: unknown key; {hint_of_key(key, valid)}"
 
 
 def hint_of_key(key: str, valid: Collection[str]) -> str:
-    """Return what a name of other programs is called here, the nearest keys or, where none is near, those of the group.
+    """Return what to write for a key of another program, else the nearest keys, else all keys of the group.
 
-    Where there are too many, say where all are to be seen.
+    If that is too long, point to `--cfg job`.
     """
     group = key.rpartition(".")[0]
     siblings = [name for name in valid if group and name.rpartition(".")[0] == group]
@@ -298,7 +346,7 @@ def _options_hint(value: str, options: list[str]) -> str:
 def _options(group: str, config_name: str | None, overrides: list[str]) -> list[str]:
     loader: ConfigLoader = GlobalHydra.instance().config_loader()
     if config_name is None and not overrides:
-        # As the loader does, but for its copies of where configurations are found, which take a millisecond.
+        # The loader does the same, but first copies the search path, which takes a millisecond.
         found = (one.list(group, ObjectType.CONFIG) for one in loader.get_sources() if one.is_group(group))
         return sorted({name for names in found for name in names})
     searchpath = [override for override in overrides if override.startswith("hydra.searchpath")]

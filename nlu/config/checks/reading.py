@@ -1,6 +1,7 @@
-"""Read overrides one by one, and say of what cannot be read what Hydra says of it and what to write instead."""
+"""Read overrides one by one: quote what Hydra's grammar takes only in quotes, and explain what it cannot read."""
 
 import os
+import re
 from collections.abc import Sequence
 
 import yaml
@@ -10,17 +11,51 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from nlu.config.checks.quoting import quoted
-from nlu.config.checks.resolve import first_line
-from nlu.config.elsewhere import function_elsewhere
+from nlu.config.checks.composing import first_line
 from nlu.config.errors import UserError
+from nlu.config.nearest import function_elsewhere
 
+_QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+_PIECES_INSIDE = re.compile(rf"{_QUOTED}|[^'\"{{}}\[\](),:]+|.", re.DOTALL)
+"""Pieces of a list, mapping or function: quoted texts, words, and marks between them."""
+_PIECES = re.compile(rf"{_QUOTED}|[^'\",]+|.", re.DOTALL)
+"""Pieces of plain values, of which a sweep has several."""
+_ADDRESSES = re.compile(rf"{_QUOTED}|(?P<address>[A-Za-z][\w+.-]*://[^\s'\"{{}}\[\](),\\]*)")
 USER_MISTAKES = (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError)
-"""What Hydra raises, before a task starts, for a command line or configuration file that it cannot use."""
+"""What Hydra raises before a task starts for a command line or configuration file that it cannot use."""
+
+
+def quoted(argument: str) -> str:
+    """Return an override with quotes around what Hydra reads only in quotes.
+
+    These are words with letters beyond ASCII (`data.train=数据.csv`), and addresses with one of =#&~!; in them
+    (`output=odps://PROJECT/tables/NAME/pt=1`). Quoted text, values with a backslash or an interpolation, and keys of
+    mappings, which Hydra reads in ASCII only, stay as they are.
+    """
+    key, equals, value = argument.partition("=")
+    if "${" in value:
+        return argument
+    value = _ADDRESSES.sub(
+        lambda match: f'"{match[0]}"' if set("=#&~!;").intersection(match["address"] or "") else match[0], value
+    )
+    if value.isascii():
+        return f"{key}{equals}{value}"
+    pieces = (_PIECES_INSIDE if re.search(r"[\[{(]", value) else _PIECES).findall(value)
+    following = [*pieces[1:], ""]
+    return f"{key}=" + "".join(
+        _in_quotes(piece) if after != ":" else piece for piece, after in zip(pieces, following, strict=True)
+    )
+
+
+def _in_quotes(piece: str) -> str:
+    word = piece.strip()
+    if word.isascii() or word[0] in "'\"" or "\\" in word:
+        return piece
+    return piece.replace(word, f'"{word}"')
 
 
 def read_override(override: str) -> Override:
-    """Return an override as Hydra reads it. Raises UserError with what Hydra says of it and what to write instead."""
+    """Return an override as Hydra reads it. Raises UserError with Hydra's message and what to write instead."""
     key, equals, value = override.partition("=")
     if not equals and not override.startswith("~"):
         if os.path.isfile(os.path.expanduser(override)):
@@ -29,15 +64,13 @@ def read_override(override: str) -> Override:
                 f"data.test={override} for rows to score, or data.train={override} for rows to train on"
             )
         if override.startswith(("/", "./", "../", "~/")) or "://" in override or os.path.isdir(override):
-            raise UserError(
-                f"{override}: the key is missing; write KEY={override}, as run={override} where a run is meant"
-            )
-        # A group may have a slash as well.
-        run = f", or run={override} where a run is meant" if "/" in override else ""
+            raise UserError(f"{override}: the key is missing; write KEY={override}, as run={override} for a run")
+        # The name of a group may have a slash too.
+        run = f", or run={override} for a run" if "/" in override else ""
         raise UserError(f"{override}: the value is missing; write {override}=VALUE{run}")
     is_searchable = GlobalHydra.instance().is_initialized()
     try:
-        # The loader is what glob(*) asks for the choices of a group; parse_overrides alone hands it on.
+        # glob(*) asks the loader for the choices of a group. Only parse_overrides passes it on.
         loader = GlobalHydra.instance().config_loader() if is_searchable else None
         return OverridesParser.create(loader).parse_overrides([override])[0]
     except HydraException as error:
@@ -45,39 +78,39 @@ def read_override(override: str) -> Override:
 
 
 def grammar_problem(override: str, error: Exception) -> str:
-    """Return what cannot be read in an override, and what to write instead."""
+    """Return what Hydra's grammar refuses in an override, and what to write instead."""
     key, _, value = override.partition("=")
     try:
-        # The error of the whole command line repeats all of it; that of one override is a sentence.
+        # The error of the whole command line repeats all overrides; that of this one is short.
         OverridesParser.create().parse_override(override)
     except HydraException as of_this_one:
         error = of_this_one
     if (example := function_elsewhere(value)) is not None:
-        return f"{override}: Hydra has no function {value.partition('(')[0]}; write it as in '{key}={example}'"
+        return f"{override}: unknown function {value.partition('(')[0]}; write it as in '{key}={example}'"
     if value.rstrip().endswith(","):
         return (
-            f"{override} ends in a comma; leave the comma out, give the next value too ({override}VALUE), or quote a "
-            f"text that ends so: '{key}=\"{value}\"'"
+            f"{override} ends in a comma; remove the comma, add the next value ({override}VALUE), or quote a text that "
+            f"ends in one: '{key}=\"{value}\"'"
         )
     if not _is_closed(value):
         remedy = "close its brackets, and quote the whole for the shell"
     elif value.startswith(("{", "[")):
         example = '{name: "a=b"}' if value.startswith("{") else '["a=b"]'
         remedy = (
-            "put what holds special characters inside the brackets in quotation marks, and the whole in others for the "
+            "quote the words with special characters inside the brackets, and quote the whole in other quotes for the "
             f"shell, as in '{key}={example}'; in a key write \\= for ="
         )
     elif value.endswith(")"):
         remedy = f"correct it or, if a text is meant, quote it for the shell and for Hydra: '{key}=\"{value}\"'"
     else:
         remedy = f"quote the value for the shell and for Hydra: '{key}=\"{value}\"'"
-    # Hydra's parser ends with the names of all symbols that it would have taken.
+    # Hydra's parser ends with the names of all symbols that it expected.
     said = said_of(error).partition(" expecting ")[0]
     return f"{override} cannot be read: {said}; {remedy}"
 
 
 def rejoined(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Put together again what a shell tore at spaces, and return one problem for each that was torn."""
+    """Join overrides that a shell split at spaces, and return one problem for each of them."""
     whole: list[str] = []
     torn: dict[int, str] = {}
     for override in overrides:
@@ -86,7 +119,7 @@ def rejoined(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             whole.append(override)
     problems = [
-        f"{text} came in pieces, since shells part words at spaces; quote it: '{text}'" for text in torn.values()
+        f"{text} came in pieces, since shells split words at spaces; quote it: '{text}'" for text in torn.values()
     ]
     return whole, problems
 
@@ -96,7 +129,7 @@ def _is_closed(text: str) -> bool:
 
 
 def first_values(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides of a sweep's first job; what only a search can draw is left out."""
+    """Return the overrides of a sweep's first job, without intervals, from which only a search can draw."""
     loader = GlobalHydra.instance().config_loader()
     first = []
     for override in OverridesParser.create(loader).parse_overrides(list(overrides)):
@@ -108,21 +141,22 @@ def first_values(overrides: Sequence[str]) -> list[str]:
 
 
 def overrides_of_sweep(override: Override) -> list[str]:
-    """Return the overrides, one for each value, that an override of several values stands for."""
+    """Return one override for each value of an override that has several."""
     key = override.get_key_element()
     return [quoted(f"{key}={value}") for value in override.sweep_string_iterator()]
 
 
 def sweep_problem(override: str, key: str) -> str:
+    """Return why an override of several values needs --multirun."""
     value = override.partition("=")[2]
     return (
         f"{override}: several values need --multirun; for a list write '{key}=[{value}]', "
-        f"for one text quote it for Hydra as well: '{key}=\"{value}\"'"
+        f"for one text quote it for Hydra too: '{key}=\"{value}\"'"
     )
 
 
 def interval_problem(override: str) -> str:
-    """Return why a grid cannot do with an override that only a search can draw from."""
+    """Return why a grid cannot use an interval."""
     return (
         f"{override}: a grid cannot draw from an interval; for a search set hydra/sweeper=hyperband, for a grid list "
         f"the values: {override.partition('=')[0]}=VALUE,VALUE"
@@ -130,7 +164,7 @@ def interval_problem(override: str) -> str:
 
 
 def said_of(error: BaseException) -> str:
-    """Return what Hydra, and what it calls, says of an error, on one line."""
+    """Return the message of Hydra's error and of its cause, on one line."""
     said = " ".join(str(error).split()).rstrip(".")
     reason = first_line(error.__cause__) if isinstance(error.__cause__, OmegaConfBaseException) else ""
     return said if not reason or reason.lower() in said.lower() else f"{said}: {reason}"

@@ -1,30 +1,28 @@
-"""Check a whole configuration against the signatures of its targets, before anything is built.
-
-All problems are collected, so that a user mends a configuration in one go.
-"""
+"""Check a whole configuration against the signatures of its targets, before anything is built; report all problems."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from nlu.config.checks.composing import MISSING, UNRESOLVED
 from nlu.config.checks.rules import cross_problems
 from nlu.config.checks.values import broken_rule, check_value, show
-from nlu.config.defaults import CALLED, PLAIN_GROUPS, with_defaults, with_targets
+from nlu.config.choices import EVALUATE, PLAIN_GROUPS, RUN, with_defaults, with_targets
 from nlu.config.errors import UserError
 from nlu.config.nearest import key_hint
-from nlu.config.schemas import EVALUATE, RUN
 from nlu.config.signature import Parameter, Signature, read_signature
 from nlu.config.targets import TARGET, is_trusted, untrusted
-from nlu.config.unset import MISSING, UNRESOLVED
 
+SHORT_FORMS = {"input.path": "input"}
+"""Keys that messages about their values name by their short form."""
 _NOTHING = object()
+"""A value that no annotation allows."""
 
 
 def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: bool = True) -> list[str]:
     """Return every problem of a resolved plain configuration, as full key, value, rule and remedy.
 
-    `schema` is the dotted name of the dataclass of the top-level keys; `hydra` and keys set to `UNRESOLVED` are passed
-    over, and `???` counts as not set. The rules between groups apply to the schema of a run alone. Nothing heavy is
-    imported.
+    `schema` is the dotted name of the dataclass of the top-level keys. `hydra` and values that are `UNRESOLVED` are
+    skipped; `???` counts as not set. Rules between groups apply only to schemas of a run. Nothing heavy is imported.
     """
     own = with_defaults({key: value for key, value in config.items() if key != "hydra"}, schema)
     found = _Checker(_trusted(own)).top(own, read_signature(schema))
@@ -32,17 +30,17 @@ def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: boo
         return found
     refused = set(map(_key_of, found))
     try:
-        # One rule at a time: what is said of a value by itself comes before what it must be beside others.
+        # Of a value that is wrong by itself, only that is reported.
         return found + [text for text in cross_problems(own) if _key_of(text) not in refused]
     except Exception:
-        # The rules between groups may trip over the very values that were just found wrong.
+        # A rule may fail on a value that is already reported.
         if found:
             return found
         raise
 
 
 def known_keys(config: Mapping[str, Any], schema: str = RUN) -> set[str]:
-    """Return the full keys that may be set: those of `config` and those of the signatures that it names."""
+    """Return the full keys that may be set: those of `config` and of its signatures."""
     config = with_targets(config)
     keys = set(_full_keys("", config))
     for key, value in [("", config), *_mappings("", config)]:
@@ -74,7 +72,7 @@ class _Checker:
         ]
 
     def inside(self, key: str, value: Any) -> list[str]:
-        """Check the nodes and unset values anywhere below `key`, whose own value has been checked."""
+        """Check the nodes and unset values at any depth below `key`, whose own value is already checked."""
         if isinstance(value, Mapping):
             if TARGET in value:
                 return self.node(key, value)
@@ -113,12 +111,12 @@ class _Checker:
             if name not in signature.parameters:
                 found += _unknown(prefix, str(name), signature)
             elif not (_is_missing(value) or value is UNRESOLVED or _is_node(value)):
-                problem = broken_rule(_told(prefix, name), signature.parameters[name].annotation, value)
+                problem = broken_rule(_shown_key(prefix, name), signature.parameters[name].annotation, value)
                 found += [problem] if problem else []
         for name, parameter in signature.parameters.items():
             value = node.get(name, MISSING if parameter.required else None)
             if _is_missing(value):
-                found.append(_not_set(_told(prefix, name), check_value(parameter.annotation, _NOTHING)))
+                found.append(_not_set(_shown_key(prefix, name), check_value(parameter.annotation, _NOTHING)))
         return found
 
 
@@ -129,10 +127,10 @@ def _key_of(problem: str) -> str:
 def _unknown(prefix: str, name: str, signature: Signature) -> list[str]:
     key = _join(prefix, name)
     if name in signature.positional:
-        return [f"{key} is no setting: {name} is not a keyword-only parameter of {signature.target}; remove {key}"]
+        return [f"{key} cannot be set: {name} is not a keyword-only parameter of {signature.target}; remove {key}"]
     if signature.is_open:
         return []
-    return [f"{key}: there is no such key; {key_hint(key, [_join(prefix, valid) for valid in signature.parameters])}"]
+    return [f"{key}: unknown key; {key_hint(key, [_join(prefix, valid) for valid in signature.parameters])}"]
 
 
 def _not_set(key: str, rule: str | None) -> str:
@@ -143,9 +141,8 @@ def _join(prefix: str, name: Any) -> str:
     return f"{prefix}.{name}" if prefix else str(name)
 
 
-def _told(prefix: str, name: str) -> str:
-    """The key as a message about its value calls it."""
-    return CALLED.get(key := _join(prefix, name), key)
+def _shown_key(prefix: str, name: str) -> str:
+    return SHORT_FORMS.get(key := _join(prefix, name), key)
 
 
 def _is_missing(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """Check configuration values against annotations that were read from source.
 
-Annotations arrive as syntax trees in which a name of `nlu.config.types` is that type and no other (see
-`nlu.config.signature`); a name that is not known here, such as a user's class, accepts anything.
+Annotations are syntax trees. In them a name from `nlu.config.types` always means that type (see
+`nlu.config.signature`). An unknown name, such as a user's class, accepts anything.
 """
 
 import ast
@@ -11,8 +11,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 from nlu.config import types
 from nlu.config.durations import duration_rule, parse_duration, parse_interval, parse_warmup
-from nlu.config.elsewhere import value_elsewhere
 from nlu.config.errors import UserError
+from nlu.config.nearest import value_elsewhere
 from nlu.config.signature import dotted
 from nlu.config.targets import TARGET
 from nlu.config.types import Naming, Nested, Range, Written
@@ -27,13 +27,13 @@ _DICTS = ("dict", "Dict", "Mapping")
 
 
 def check_value(annotation: ast.expr, value: Any) -> str | None:
-    """Return the rule of `annotation` that `value` breaks, as "must be ...", or None when it breaks none."""
+    """Return the rule of `annotation` that `value` breaks, as "must be ..."; None if it is valid."""
     expected = _expected(annotation, value)
     return None if expected is None else f"must be {expected}"
 
 
 def broken_rule(key: str, annotation: ast.expr, value: Any) -> str | None:
-    """Return key, value, broken rule and remedy where `value` breaks the rule of `annotation`, or None."""
+    """Return key, value, rule and remedy if `value` breaks the rule of `annotation`; None if it is valid."""
     rule = check_value(annotation, value)
     if rule is None:
         return None
@@ -49,7 +49,7 @@ def broken_rule(key: str, annotation: ast.expr, value: Any) -> str | None:
 
 
 def show(value: Any) -> str:
-    """Return `value` as it would be written in YAML, shortened to 80 characters."""
+    """Return `value` as in YAML, shortened to 80 characters."""
     constants = {None: "null", True: "true", False: "false"}
     is_constant = value is None or isinstance(value, bool)
     text = constants[value] if is_constant else f'"{value}"' if isinstance(value, str) else str(value)
@@ -108,7 +108,7 @@ def _expected_of_subscript(annotation: ast.Subscript, value: Any) -> str | None:
 
 def _expected_of_literal(inner: list[ast.expr], value: Any) -> str | None:
     choices = [ast.literal_eval(choice) for choice in inner]
-    # The type is compared as well, because True == 1 in Python.
+    # The types are compared too, because True == 1 in Python.
     if any(value == choice and type(value) is type(choice) for choice in choices):
         return None
     return f"one of {', '.join(show(choice).strip(chr(34)) for choice in choices)}"

@@ -1,1 +1,1 @@
-"""Where every command begins: the command line, what is checked before anything is built, grids, exit codes."""
+"""The start of every command: the command line, checks before anything is built, grids, exit codes."""

@@ -1,8 +1,8 @@
 """The entry that every command shares: Hydra composes, users get messages, programs get exit codes.
 
-0 is success, 1 a bug of ours with its traceback, 2 something the user can correct, 75 that the same command may succeed
-another time, since SIGTERM or SIGUSR1 stopped it or something that it needs did not answer, 130 that Ctrl-C stopped it.
-What only checks need is imported where they begin, so that showing a configuration costs little more than Hydra.
+0 is success, 1 a bug of ours with its traceback, 2 something that the user can correct, 130 Ctrl-C. 75 means that the
+same command may succeed later: SIGTERM or SIGUSR1 stopped it, or a service did not answer. Modules that only checks
+need are imported late, so that showing a configuration costs little more than Hydra.
 """
 
 import errno
@@ -27,24 +27,27 @@ from omegaconf import DictConfig
 
 import nlu
 from nlu.config import stopping
-from nlu.config.checks.composing import composing_once
+from nlu.config.checks.composing import composing_once, resolve
 from nlu.config.checks.reading import USER_MISTAKES
-from nlu.config.choices import conf_dir
-from nlu.config.entry.completion import asked, installed_command, is_query
-from nlu.config.entry.flags import CommandLine, read_command_line
+from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
+from nlu.config.console import hide_tracebacks, leave_output
+from nlu.config.entry.flags import (
+    CommandLine,
+    completion_query,
+    installed_command,
+    is_completion_query,
+    read_command_line,
+)
 from nlu.config.entry.grid import current, current_grid, job_name, print_end, status_of
-from nlu.config.entry.guard import handed_over, require_safe, whitelist
-from nlu.config.entry.tracebacks import hide_tracebacks
+from nlu.config.entry.guard import as_multirun, require_safe, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.hydra_private import hide_saved_configs
-from nlu.config.pipes import leave_output
-from nlu.config.schemas import RUN, SCHEMAS
 from nlu.config.submitted import grid_problems, is_submitted
 from nlu.config.words import counted
 from nlu.storage.temporary import is_temporary
 
 _PERMISSION = "permission denied; change its permissions, or give a place where you may read and write"
-_NOT_A_FOLDER = "a file is where a folder is wanted; choose another hydra.run.dir"
+_NOT_A_FOLDER = "a file is where a folder is needed; choose another hydra.run.dir"
 _STORAGE = {
     errno.ENOSPC: "the disk is full; free some space or write elsewhere",
     errno.EDQUOT: "your quota is used up; free some space or write elsewhere",
@@ -54,14 +57,14 @@ _STORAGE = {
     errno.EROFS: _PERMISSION,
     errno.EEXIST: _NOT_A_FOLDER,
     errno.ENOTDIR: _NOT_A_FOLDER,
-    errno.EISDIR: "a folder is where a file is wanted; give the path of a file",
+    errno.EISDIR: "a folder is where a file is needed; give the path of a file",
 }
 
 Task = Callable[[DictConfig], Any]
 
 
 def find_plugins() -> None:
-    """Have Hydra, and the jobs it starts, find the plugins of a checkout; installed ones it finds by itself."""
+    """Make Hydra and the jobs it starts find the plugins of a checkout; installed plugins are found anyway."""
     plugins = Path(nlu.__file__).resolve().parents[1] / "launchers"
     if not (plugins / "hydra_plugins").is_dir():
         return
@@ -74,9 +77,7 @@ def find_plugins() -> None:
 
 def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
     """Return the configuration as plain containers, resolved and valid. Raises UserError with all problems."""
-    from nlu.config.checks.resolve import resolve
     from nlu.config.checks.validate import problems
-    from nlu.config.defaults import with_defaults
 
     plain, unresolved = resolve(config)
     found = unresolved + problems(plain, schema)
@@ -88,10 +89,10 @@ def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
 def run_app(task: Task, config_name: str, schema: str | None = None, config_dir: Path | None = None) -> NoReturn:
     """Compose `config_name` with the command line, run `task` on it and exit.
 
-    An integer that `task` returns is the exit code; of the jobs of a --multirun, the largest. A UserError is printed
-    without a traceback and exits with 2, a temporary one with 75, in a --multirun after the other jobs have run; which
-    these were, and where all of them lie, is said at the end. `schema` is the dotted name of the dataclass of the
-    top-level keys, by default that of the command; `config_dir` replaces `conf_dir()`.
+    An integer that `task` returns is the exit code; for the jobs of a --multirun, the largest. A UserError is printed
+    without a traceback, and the exit code is 2, or 75 if the error is temporary. In a --multirun the other jobs still
+    run; the end of the output says which jobs failed, and where all of them are. `schema` is the dotted name of the
+    dataclass of the top-level keys, by default that of the command; `config_dir` replaces `conf_dir()`.
     """
     hide_tracebacks()
     job = _Job(task)
@@ -104,10 +105,10 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
 
 
 def _run_app(job: "_Job", config_name: str, schema: str, config_dir: Path | None) -> NoReturn:
-    # Hydra then raises its errors instead of printing them and exiting with 1.
+    # Makes Hydra raise its errors; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    # Threads of the matrix library that wait for each other would spin, and hold the cores that the others need: with
-    # two threads on two busy cores that makes training five to ten times slower. The library reads it when it loads.
+    # Otherwise waiting threads of the matrix library spin and occupy cores that other threads need. On two busy cores,
+    # that makes training with two threads five to ten times slower. The library reads the variable when it loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     directory = (config_dir or conf_dir()).resolve()
     find_plugins()
@@ -134,11 +135,11 @@ def _run_app(job: "_Job", config_name: str, schema: str, config_dir: Path | None
 
 
 def _complete(line: CommandLine, job: "_Job", config_name: str, directory: Path) -> NoReturn:
-    """Do what a shell asks for completion, and exit. Raises UserError for what cannot be asked."""
-    if is_query(line):
-        if (question := asked(line)) is not None:
+    """Answer a shell's request for completion, and exit. Raises UserError for an unknown request."""
+    if is_completion_query(line):
+        if (question := completion_query(line)) is not None:
             line, os.environ["COMP_LINE"] = question
-            # A line that is still being typed may be wrong; then nothing is offered, and nothing is said into it.
+            # A line that is still being typed may be wrong. A message would appear in the middle of it.
             with suppress(Exception):
                 _compose_and_run(job, line, config_name, directory, [])
         sys.exit(0)
@@ -148,7 +149,7 @@ def _complete(line: CommandLine, job: "_Job", config_name: str, directory: Path)
 
 
 def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, schema: str) -> None:
-    """Have Hydra run the job, or show what was asked for; exits where it cannot."""
+    """Have Hydra run the job, or show what was asked for; exit if it cannot."""
     search_path = _search_path(line, directory)
     try:
         try:
@@ -156,7 +157,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
         except USER_MISTAKES:
             if job.has_started:
                 raise
-            from nlu.config.checks.left_out import with_known_keys
+            from nlu.config.checks.overrides import with_known_keys
 
             completed = with_known_keys(config_name, search_path, line.overrides, schema)
             if completed == line.overrides:
@@ -164,7 +165,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
             line = replace(line, overrides=completed)
             _compose_and_run(job, line, config_name, directory, search_path)
     except UserError as error:
-        # A sweeper's, before or between its jobs.
+        # Raised by a sweeper, before or between its jobs.
         print_error(error)
         sys.exit(_status_after(error))
     except BrokenPipeError:
@@ -184,7 +185,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
 
 @contextmanager
 def _collecting_later() -> Iterator[None]:
-    """Let no garbage be looked for until a job begins, or the block ends: composing leaves none to speak of."""
+    """Switch garbage collection off until a job begins or the block ends: composing creates hardly any garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -196,15 +197,15 @@ def _collecting_later() -> Iterator[None]:
 
 def _compose_and_run(job: "_Job", line: CommandLine, config_name: str, directory: Path, search_path: list[str]) -> None:
     trusted: list[str] = []
-    # What only shows something builds nothing.
+    # A command that only shows something builds nothing, so it needs no check.
     if line.runs_jobs:
-        known = require_safe(config_name, search_path, line.overrides, line.is_multirun)
-        trusted = known.trusted
-        if known.handed_over is not None:
+        checked = require_safe(config_name, search_path, line.overrides, line.is_multirun)
+        trusted = checked.trusted
+        if checked.launched_dir is not None:
             if (grid := current()) is not None:
                 grid.is_single = True
             line = replace(
-                line, flags=[*line.flags, "--multirun"], overrides=handed_over(line.overrides, known.handed_over)
+                line, flags=[*line.flags, "--multirun"], overrides=as_multirun(line.overrides, checked.launched_dir)
             )
     sys.argv = [sys.argv[0], *line.arguments]
     if line.runs_jobs:
@@ -214,14 +215,14 @@ def _compose_and_run(job: "_Job", line: CommandLine, config_name: str, directory
 
 
 class _Job:
-    """Runs a task for Hydra and keeps what Hydra does not pass on: exit codes, and whether the task was reached."""
+    """Runs a task for Hydra and keeps what Hydra does not return: exit codes, and whether the task has started."""
 
     def __init__(self, task: Task):
         self.task = task
         self.swept: Sequence[str] = ()
         self.has_started = self.is_handed_over = False
         self.grid_folder: str | None = None
-        """of a grid that runs in this process"""
+        """folder of a grid that runs in this process"""
         self.exit_codes: list[int] = []
 
     def wrapped(self) -> Task:
@@ -233,7 +234,7 @@ class _Job:
         return run
 
     def run(self, config: DictConfig) -> Any:
-        # A launcher may have started this process.
+        # A launcher may have started this process, without `run_app`.
         with stopping.listening():
             return self._run(config)
 
@@ -243,7 +244,7 @@ class _Job:
         if HydraConfig.get().mode == RunMode.MULTIRUN and not is_trial and not is_submitted():
             self.grid_folder = str(HydraConfig.get().sweep.dir)
         try:
-            # Hydra's whitelist is for Hydra's own keys; what a user's package builds is checked by its target.
+            # Hydra's whitelist is meant for Hydra's own keys. For other targets there is `trusted_packages`.
             with execution_whitelist(None, reset=True):
                 result = self.task(config)
         except Exception as error:
@@ -255,7 +256,7 @@ class _Job:
             print_error(error, of_job=self.label())
             result = _status_after(error)
         if is_trial:
-            # What becomes of a search's trials is the search's business.
+            # The search handles the results of its trials.
             return result
         is_exit_code = isinstance(result, int) and not isinstance(result, bool)
         if (
@@ -264,17 +265,17 @@ class _Job:
             and self.grid_folder is not None
             and (number := stopping.received())
         ):
-            # The launcher would begin the next job.
+            # Otherwise the launcher would start the next job.
             raise stopping.Stopped(number)
         self.exit_codes.append(result if is_exit_code else 0)
         return result
 
     def continuing(self) -> list[str]:
-        """Return what to say of the rest where a signal ended the command; a run says it itself."""
+        """Return what to print about the remaining jobs after a signal; a single run prints that itself."""
         if self.is_handed_over:
-            return ["jobs that were submitted continue; the same command finds them"]
+            return ["submitted jobs continue; the same command finds them"]
         if not self.has_started:
-            return ["nothing had begun; the same command begins it"]
+            return ["nothing had started; the same command starts it"]
         if self.grid_folder is None:
             return []
         return [
@@ -283,7 +284,7 @@ class _Job:
         ]
 
     def label(self) -> str:
-        """Return which job of a --multirun speaks, as it begins a line; nothing of a single run."""
+        """Return the name of this job of a --multirun as the beginning of a line; "" for a single run."""
         hydra_config = HydraConfig.get()
         if hydra_config.mode != RunMode.MULTIRUN:
             return ""
@@ -291,7 +292,7 @@ class _Job:
 
 
 def _status_after(error: UserError) -> int:
-    """Return the exit status of a command that an error ended; that of a temporary one asks for another start."""
+    """Return the exit status after an error; after a temporary one it asks for another start."""
     return stopping.EXIT_REQUEUE if is_temporary(error) else EXIT_USER_ERROR
 
 
@@ -301,7 +302,7 @@ def _composition_problems(
     from nlu.config.checks.overrides import composition_problem, override_problems
 
     if isinstance(error, yaml.YAMLError | SearchPathException):
-        # The overrides are not to blame, and cannot be tried before this is mended.
+        # A file is wrong, so the overrides cannot be checked.
         return [composition_problem(error, config_name)]
     found = override_problems(config_name, search_path, line.overrides, schema, line.is_multirun)
     return found or [composition_problem(error, config_name)]
@@ -321,7 +322,7 @@ def _storage_problems(error: Exception, before_start: bool = False) -> list[str]
         if isinstance(failure, OSError) and failure.errno is not None:
             remedy = _STORAGE.get(failure.errno)
             if remedy is None and before_start and failure.errno in (errno.ENOENT, errno.EINVAL):
-                remedy = "no folder can be made there; choose another hydra.run.dir"
+                remedy = "no folder can be created there; choose another hydra.run.dir"
             if remedy is not None:
                 return [f"{failure.filename or 'a file'} cannot be used: {remedy}"]
     return []

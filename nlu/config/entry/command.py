@@ -1,4 +1,4 @@
-"""The entry of commands that take files and flags, not a configuration: the same messages and exit codes as `app`."""
+"""The entry of commands with files and flags but no configuration; messages and exit codes are those of `app`."""
 
 import argparse
 import sys
@@ -6,34 +6,30 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import nlu
-from nlu.config.entry.tracebacks import hide_tracebacks
+from nlu.config.console import hide_tracebacks, leave_output
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.nearest import hint
-from nlu.config.pipes import leave_output
 from nlu.config.stopping import EXIT_INTERRUPTED
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses flags; what it cannot use is a UserError that names the nearest flag."""
+    """Parses flags. Errors are UserErrors; for an unknown flag they name the nearest one."""
 
     def __init__(self, *, prog: str, description: str):
         super().__init__(prog=prog, description=description, allow_abbrev=False)
         self.add_argument("--version", action="version", version=f"nlu {nlu.__version__}", help="print it and exit")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return the values. Raises UserError for a flag that does not exist, lacks its value or has a wrong one."""
+        """Return the values. Raises UserError for an unknown flag, and for a missing or wrong value."""
         values, unknown = self.parse_known_args(arguments)
-        # What follows a flag that does not exist may be its value.
+        # Only flags are reported, since what follows an unknown flag may be its value.
         named = [text.partition("=")[0] for text in unknown if text.startswith("-")]
         if named:
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-            raise UserError(*(f"{flag}: there is no such flag; {hint(flag, flags)}" for flag in named))
+            raise UserError(*(f"{flag}: unknown flag; {hint(flag, flags)}" for flag in named))
         if unknown:
-            self.error(
-                f"{', '.join(unknown)}: one argument too many"
-                if len(unknown) == 1
-                else f"{', '.join(unknown)}: {len(unknown)} arguments too many"
-            )
+            count = "one argument" if len(unknown) == 1 else f"{len(unknown)} arguments"
+            self.error(f"{', '.join(unknown)}: {count} too many")
         return values
 
     def error(self, message: str) -> NoReturn:
@@ -41,7 +37,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def at_least(lowest: int) -> Callable[[str], int]:
-    """Return the type of a flag that takes whole numbers from `lowest` on."""
+    """Return the type of a flag that takes whole numbers >= `lowest`."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < lowest:
@@ -52,7 +48,7 @@ def at_least(lowest: int) -> Callable[[str], int]:
 
 
 def run_command(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run `main` on the arguments of the process and exit with what it returns, or with 2 for a UserError."""
+    """Run `main` on the arguments of the process and exit with the status it returns, or with 2 after a UserError."""
     hide_tracebacks()
     try:
         status = main(sys.argv[1:])

@@ -1,22 +1,30 @@
-"""The command line before Hydra reads it: its flags, `@FILE`, `--rerun RUN` and what is written short.
+"""The command line before Hydra reads it: its flags, `@FILE`, `--rerun RUN`, short forms, completion in a shell.
 
 Hydra's flags are those that its manual names for 1.4; a test compares them with what `--hydra-help` prints.
+
+Completion is Hydra's: after `nlu-train -sc install=bash` the shell asks `nlu-train -sc query=bash` at each Tab. Hydra
+completes installed commands and `python FILE`, but not `python -m MODULE`. So users complete `nlu-train`, which is the
+same as `python -m nlu.train`.
 """
 
 import argparse
+import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from nlu.config.checks.quoting import quoted
+import nlu
+from nlu.config.checks.reading import quoted
 from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
 from nlu.storage.places import is_object
 
 HIDDEN = "***"
-"""stands in a run's file `overrides` for a secret"""
+"""What replaces a secret in a run's file `overrides`."""
 _SWITCHES = {
     "--help": "-h", "--hydra-help": None, "--version": None, "--resolve": None, "--run": "-r", "--multirun": "-m",
     "--shell-completion": "-sc",
@@ -24,37 +32,39 @@ _SWITCHES = {
 _VALUES = {"--cfg": "-c", "--package": "-p", "--config-path": "-cp", "--config-name": "-cn", "--config-dir": "-cd"}
 _INFO = ("all", "aliases", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 SHORT = {"folds": "folds.count", "input": "input.path"}
-"""groups that are written by one of their keys"""
+"""Groups that may be written for one of their keys."""
 OURS = {"--interactive": "interactive=true"}
-"""flags of our own, each a key written short"""
+"""Flags that stand for a key."""
 FLAGS = frozenset((*_SWITCHES, *_VALUES, "--info"))
-"""Hydra's flags, by their long names"""
+"""The long names of Hydra's flags."""
+_SHELLS = ("bash", "fish", "zsh")
+_REQUESTS = [f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in _SHELLS]
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What was asked for."""
+    """A command line whose files are read and whose short forms are written out."""
 
     flags: list[str]
     overrides: list[str]
     config_name: str | None
     config_path: str | None
-    """where a path: absolute, or with a scheme"""
+    """an absolute path, or an address with a scheme"""
     config_dir: str | None
     is_multirun: bool
     runs_jobs: bool
-    """and does not only show something"""
+    """whether it does more than show something"""
     completes: bool
-    """what a shell asks for: --shell-completion"""
+    """whether it is a request of a shell: --shell-completion"""
 
     @property
     def arguments(self) -> list[str]:
-        """All of it in a form that Hydra reads."""
+        """The whole command line as Hydra reads it."""
         return [*self.flags, *self.overrides]
 
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
-    """Return the command line with its files read. Raises UserError for what neither Hydra nor we can read."""
+    """Return the command line with its files read. Raises UserError if it cannot be read."""
     _require_one_choice(arguments)
     given = _parser().parse_intermixed_args([OURS.get(text, text) for text in _with_files(arguments)])
     overrides = [quoted(short_form(text)) for text in given.overrides]
@@ -63,7 +73,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         overrides = _merged([quoted(short_form(text)) for text in saved.overrides], overrides, given.rerun)
         given.config_dir = given.config_dir or saved.config_dir
     if given.config_path is not None and "://" not in given.config_path:
-        # Hydra would take it as relative to the file of the command, wherever that is installed.
+        # For Hydra it would be relative to the installed file of the command.
         given.config_path = str(Path(given.config_path).resolve())
     _require_sense(given)
     shown = given.cfg or given.info or given.shell_completion or given.help or given.hydra_help or given.version
@@ -75,9 +85,9 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
 
 
 def short_form(argument: str) -> str:
-    """Return what a short form of the command line stands for: `folds=5` is `folds.count=5`, `input=F` `input.path=F`.
+    """Return what a short form stands for: `folds=5` is `folds.count=5`, `input=F` is `input.path=F`.
 
-    Hydra itself would put the number in the place of the whole mapping, and takes no numbers for choices of a group.
+    Hydra would replace the whole mapping by the number.
     """
     key, equals, value = argument.partition("=")
     if key not in SHORT or not equals or value.startswith("{"):
@@ -86,11 +96,11 @@ def short_form(argument: str) -> str:
 
 
 def read_overrides(path: Path) -> list[str]:
-    """Return the arguments that stand one a line in a file, such as the file `overrides` of a run.
+    """Return the arguments in a file with one on each line, such as the file `overrides` of a run.
 
-    A line is taken as it stands, without quotes for a shell, or as a run's file has it: each piece in quotes where it
-    needs them, and a backslash at the end of a line that continues on the next one. Empty lines, and those that begin
-    with `#`, are left out. Raises UserError where the file cannot be read.
+    A line is an override without quotes for a shell, or in quotes as a run writes it. A backslash at the end continues
+    it on the next line. Empty lines and lines that begin with `#` are skipped. Raises UserError if the file cannot be
+    read.
     """
     try:
         text = path.expanduser().read_text(encoding="utf-8")
@@ -105,9 +115,9 @@ def _joined(lines: Iterable[str], path: Path) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         if not pieces and (not line.strip() or line.lstrip().startswith("#")):
             continue
-        goes_on = line.endswith("\\")
+        continues = line.endswith("\\")
         pieces.append(_unquoted(line.removesuffix("\\").strip(), f"{path}:{number}"))
-        if not goes_on:
+        if not continues:
             yield "\n".join(pieces)
             pieces = []
     if pieces:
@@ -127,9 +137,9 @@ def _unquoted(text: str, place: str) -> str:
 
 
 def _require_one_choice(arguments: Sequence[str]) -> None:
-    """Raise UserError where the command line makes two choices of a group: Hydra would take the last one silently.
+    """Raise UserError if the command line makes two choices of a group: Hydra would silently take the last one.
 
-    What stands in a file (`@FILE`, `--rerun`) may be chosen again on the command line.
+    A choice in a file (`@FILE`, `--rerun`) may be replaced on the command line.
     """
     chosen: dict[str, dict[str, None]] = {}
     for text in arguments:
@@ -162,19 +172,19 @@ def _run_folder(reference: str) -> Path:
 def _saved(run: Path) -> list[str]:
     path = run.expanduser() / "overrides"
     if not path.is_file():
-        raise UserError(f"--rerun is {run}, but {path} is no file; give the folder of a run")
+        raise UserError(f"--rerun is {run}, but {path} does not exist; give the folder of a run")
     return read_overrides(path)
 
 
 def _merged(saved: list[str], given: list[str], run: str) -> list[str]:
-    """Return the saved overrides, without those whose key is given again, before the given ones."""
+    """Return the saved overrides whose key is not given again, and the given ones after them."""
     again = {_key(text) for text in given}
     added = {_key(text) for text in saved if text.startswith("+")}
     given = [f"+{text}" if _key(text) in added and text[0] not in "+~" else text for text in given]
     kept = [text for text in saved if _key(text) not in again]
     if hidden := [_key(text) for text in kept if HIDDEN in text]:
         raise UserError(
-            *(f"{key} held a secret, which {run}/overrides does not tell; give {key}=VALUE again" for key in hidden)
+            *(f"{key} held a secret, which {run}/overrides does not contain; give {key}=VALUE again" for key in hidden)
         )
     return [*kept, *given]
 
@@ -205,11 +215,11 @@ def _parser() -> _Parser:
 def _require_sense(given: argparse.Namespace) -> None:
     wanted = [given.run, given.cfg, given.multirun, given.shell_completion, given.info]
     if sum(map(bool, wanted)) > 1:
-        raise UserError("only one of --run, --multirun, --cfg, --info and --shell-completion can be done; leave one")
+        raise UserError("only one of --run, --multirun, --cfg, --info and --shell-completion can be done; keep one")
     if given.resolve and not (given.cfg or given.help):
         raise UserError("--resolve says how --cfg and --help show values; add --cfg job")
     if given.config_dir is not None and not Path(given.config_dir).is_dir():
-        raise UserError(f"--config-dir is {given.config_dir!r}, which is not found; give it a folder that is there")
+        raise UserError(f"--config-dir is {given.config_dir!r}, which is not found; give it an existing folder")
 
 
 def _flags(given: argparse.Namespace) -> Iterator[str]:
@@ -219,3 +229,56 @@ def _flags(given: argparse.Namespace) -> Iterator[str]:
             yield flag
         elif value:
             yield f"{flag}={value}"
+
+
+def is_completion_query(line: CommandLine) -> bool:
+    """Return whether a shell asks for completions. Raises UserError for a request that Hydra does not have."""
+    if len(line.overrides) != 1 or line.overrides[0] not in _REQUESTS:
+        given = " ".join(line.overrides) or "without a request"
+        raise UserError(
+            f"--shell-completion is {given}, but it takes one of {', '.join(_REQUESTS[:-3])}; write one of them"
+        )
+    return line.overrides[0].startswith("query=")
+
+
+def installed_command(program: str, config_name: str) -> str:
+    """Return the name under which pip installs a command, for `program`, which may be the file of its module.
+
+    Raises UserError if the shell cannot find that command: it would then complete nothing, without a message.
+    """
+    if Path(program).resolve().parent != Path(nlu.__file__).resolve().parent:
+        return program
+    name = f"nlu-{config_name}"
+    if not (Path(sys.executable).parent / name).exists() and shutil.which(name) is None:
+        raise UserError(
+            f"shells complete {name}, which is python -m nlu.{config_name}, but it is not installed; "
+            "install it by make train or pip install --editable ."
+        )
+    return name
+
+
+def completion_query(line: CommandLine, environment: Mapping[str, str] = os.environ) -> tuple[CommandLine, str] | None:
+    """Return the query, and the typed line in a form that Hydra reads; None if nothing can be completed.
+
+    Hydra splits the typed line at every space, even in quotes, and does not know our flags and short forms. It takes
+    configuration folders from the query, not from the typed line.
+    """
+    typed = environment.get("COMP_LINE", "")
+    try:
+        _, *words = shlex.split(typed)
+    except ValueError:
+        # An empty line, or an open quote.
+        return None
+    last = "" if not words or typed[-1].isspace() else words.pop()
+    if last.startswith("-") or " " in last:
+        return None
+    try:
+        before = read_command_line(words)
+    except UserError:
+        # For instance, a flag still lacks its value.
+        return None
+    # A value with spaces does not affect what can follow.
+    known = [override for override in before.overrides if " " not in override]
+    multirun = ["--multirun"] if before.is_multirun else []
+    sources = [flag for flag in before.flags if flag.startswith("--config-")]
+    return replace(line, flags=[*line.flags, *sources]), " ".join(["nlu", *multirun, *known, last])

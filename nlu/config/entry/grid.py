@@ -1,4 +1,4 @@
-"""A --multirun of Hydra's grid: its jobs are checked before the first one starts, and counted after the last."""
+"""A grid (--multirun): all jobs are checked before the first one starts, and counted after the last."""
 
 import itertools
 import os
@@ -19,40 +19,39 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from nlu.config.checks.quoting import quoted
-from nlu.config.checks.reading import interval_problem, overrides_of_sweep
-from nlu.config.checks.resolve import without_hydra
+from nlu.config.checks.composing import without_hydra
+from nlu.config.checks.reading import interval_problem, overrides_of_sweep, quoted
+from nlu.config.console import print_dry_run_of_grid, printing
 from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
 from nlu.config.hydra_private import hidden
-from nlu.config.pipes import printing
 from nlu.config.stopping import STOPPED
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 
 EXIT_LOST = 1
-"""Exit status of a command of which a job left no word."""
+"""Exit status of a command that lost a job."""
 RECORD = "config.yaml"
-"""makes a folder a run's"""
+"""The file by which a run folder is recognized."""
 Check = Callable[[DictConfig], dict[str, Any]]
 """Returns a composed configuration as plain containers, or raises UserError with all its problems."""
 
 
 @dataclass
 class Grid:
-    """What is known of a --multirun that is a grid; a search has a sweeper of its own."""
+    """State of a --multirun that is a grid; searches have their own sweeper."""
 
     check: Check
-    """is asked for the configuration of each job before the first one starts"""
+    """called with the configuration of each job before the first one starts"""
     swept: list[str] = field(default_factory=list)
     """keys whose values differ between the jobs"""
     returned: list[JobReturn] = field(default_factory=list)
-    """what the jobs returned, wherever they ran"""
+    """results of the jobs, in this process or elsewhere"""
     command: Sequence[str] = ()
-    """the command line as it was given"""
+    """the given command line"""
     is_single: bool = False
-    """it is one run that a launcher takes, in the folder that hydra.run.dir names"""
+    """whether it is one run for a launcher, in the folder hydra.run.dir"""
     is_handed_over: bool = False
-    """a queue has its jobs, or may have them, whatever becomes of this command"""
+    """whether a queue has the jobs, or may have them, and runs them without this command"""
 
 
 _CURRENT: ContextVar[Grid | None] = ContextVar("grid", default=None)
@@ -65,7 +64,7 @@ def current() -> Grid | None:
 
 @contextmanager
 def current_grid(check: Check, command: Sequence[str]) -> Iterator[Grid]:
-    """Have a grid that runs inside `check` the configuration of each of its jobs before the first one starts."""
+    """Make a grid that runs in this block `check` the configuration of each job before the first one starts."""
     grid = Grid(check, command=command)
     token = _CURRENT.set(grid)
     try:
@@ -77,21 +76,19 @@ def current_grid(check: Check, command: Sequence[str]) -> Iterator[Grid]:
 def run_grid(
     overrides: Sequence[Override], context: HydraContext, config: DictConfig, launcher: Launcher, batch_size: int | None
 ) -> list[Sequence[JobReturn]]:
-    """Run a job for each combination of values, `batch_size` at a time (null: all), and return what they returned.
+    """Run a job for each combination of values, `batch_size` at a time (None: all), and return the results.
 
-    Raises UserError before anything is written or started where the configuration of a job is not valid.
+    Raises UserError before anything is written or started if the configuration of any job is invalid.
     """
     grid = _CURRENT.get()
-    # The records of one run hold what was written.
+    # A single run records its overrides as given, so they are not rewritten.
     is_single = grid is not None and grid.is_single
     jobs = [[quoted(str(override.input_line)) for override in overrides]] if is_single else jobs_of(overrides)
     if grid is not None:
         grid.swept += [key for key, values in _values(jobs).items() if len(values) > 1]
         configs = _checked(context.config_loader, config, jobs, grid)
         if all(checked.get("dry_run") for checked in configs):
-            from nlu.config.entry.dry_run import show_grid
-
-            show_grid([job_name(number, job, grid.swept) for number, job in enumerate(jobs)])
+            print_dry_run_of_grid([job_name(number, job, grid.swept) for number, job in enumerate(jobs)])
             return []
     batches: list[Sequence[JobReturn]] = []
     for begin in range(0, len(jobs), batch_size or len(jobs)):
@@ -109,7 +106,7 @@ def run_grid(
 
 @contextmanager
 def _recorded(config: DictConfig) -> Iterator[None]:
-    """Leave the configuration of the grid in its folder; if the block refuses it, no folder with only that."""
+    """Save the configuration of the grid in its folder; if the block refuses to run it, remove a new folder again."""
     folder = Path(config.hydra.sweep.dir)
     file, was_there = folder / "multirun.yaml", folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +114,7 @@ def _recorded(config: DictConfig) -> Iterator[None]:
     try:
         yield
     except UserError:
-        # Another command may have come.
+        # Another command may use the folder by now.
         with suppress(OSError):
             if not was_there and list(folder.iterdir()) == [file]:
                 file.unlink()
@@ -126,7 +123,7 @@ def _recorded(config: DictConfig) -> Iterator[None]:
 
 
 def jobs_of(overrides: Sequence[Override]) -> list[list[str]]:
-    """Return the overrides of each job: of several values each with each. Raises UserError for an interval."""
+    """Return the overrides of each job: all combinations of values. Raises UserError for an interval."""
     choices: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()
@@ -138,7 +135,7 @@ def jobs_of(overrides: Sequence[Override]) -> list[list[str]]:
             raise UserError(interval_problem(str(override.input_line)))
     for key, jobs in choices.items():
         if not jobs:
-            raise UserError(f"{key} is given no value at all; name the values: {key}=VALUE,VALUE")
+            raise UserError(f"{key} is given no value; name the values: {key}=VALUE,VALUE")
     return [list(job) for job in itertools.product(*choices.values())]
 
 
@@ -152,7 +149,7 @@ def _values(jobs: Sequence[Sequence[str]]) -> dict[str, set[str]]:
 
 
 def job_name(number: int, overrides: Sequence[str], swept: Sequence[str]) -> str:
-    """Return the number of a job, with what tells it from the others of its grid."""
+    """Return the number of a job, with the overrides in which it differs from the others."""
     own = ", ".join(override.lstrip("+") for override in overrides if override.partition("=")[0] in swept)
     return f"job {number} ({own})" if own else f"job {number}"
 
@@ -192,7 +189,7 @@ def _of_jobs(numbers: list[int], jobs: Sequence[list[str]], swept: Sequence[str]
 def _composed(
     loader: ConfigLoader, master: DictConfig, number: int, overrides: list[str], is_single: bool
 ) -> Iterator[DictConfig]:
-    """Compose the configuration of a job, with what Hydra's launchers tell it of itself."""
+    """Compose the configuration of a job, including its number and folder as Hydra's launchers set them."""
     composed = loader.load_sweep_config(master, overrides)
     with open_dict(composed), read_write(composed.hydra):
         composed.hydra.job.num, composed.hydra.job.id = number, str(number)
@@ -208,7 +205,7 @@ def _composed(
 
 
 def run_dir_problems(config: DictConfig) -> list[str]:
-    """Return a problem where a --multirun, grid or search, is given the folder of a single run, which it ignores."""
+    """Return a problem if a --multirun sets the folder of a single run, which it does not use."""
     keys = [override.partition("=") for override in config.hydra.overrides.hydra]
     return [
         f"hydra.run.dir is set to {value}, but a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir={value}"
@@ -218,14 +215,13 @@ def run_dir_problems(config: DictConfig) -> list[str]:
 
 
 def lost_in(job: JobReturn) -> JobLost | None:
-    """Return why a job left no word; None of one that ended by itself, well or not."""
+    """Return why a job was lost; None if it returned or failed."""
     found = raised_in(job) if job.status == JobStatus.FAILED else None
     return found if isinstance(found, JobLost) else None
 
 
 def status_of(job: JobReturn) -> int:
-    """Return the exit status that a job stands for: the integer that it returned, 0 for anything else; 1 of one that
-    was lost."""
+    """Return the exit status of a job: the integer that it returned, 0 for anything else, 1 if it was lost."""
     if lost_in(job) is not None:
         return EXIT_LOST
     value = job.return_value
@@ -233,7 +229,7 @@ def status_of(job: JobReturn) -> int:
 
 
 def print_end(grid: Grid) -> None:
-    """Say after the last job of a grid where the runs are, and on standard error which jobs left none."""
+    """Print after the last job of a grid where the runs are, and on standard error which jobs left none."""
     if not grid.returned:
         return
     from nlu.config.words import path_text
@@ -243,7 +239,7 @@ def print_end(grid: Grid) -> None:
     statuses = {number: status_of(job) for number, job in numbered.items()}
     folders = [_folder_of(job) for job in jobs]
     top = folders[0] if grid.is_single else Path(os.path.commonpath([folder.parent for folder in folders]))
-    # A job that was refused may have found the run of an earlier command in its folder.
+    # The folder of a refused job may hold the run of an earlier command.
     left = [
         folder
         for job, folder in zip(jobs, folders, strict=True)
@@ -261,14 +257,13 @@ def print_end(grid: Grid) -> None:
         for numbers, what in ((failed, "refused or failed"), (stopped, "stopped, to be continued")):
             if numbers:
                 listed = ", ".join(map(str, numbers))
-                told = f"the job was {what}" if grid.is_single else (
-                    f"{len(numbers)} of {len(jobs)} jobs were {what}: {listed}")  # fmt: skip
-                print(f"nlu: {told}", file=sys.stderr)
+                subject = "the job was" if grid.is_single else f"{len(numbers)} of {len(jobs)} jobs were"
+                print(f"nlu: {subject} {what}{'' if grid.is_single else f': {listed}'}", file=sys.stderr)
         for number, error in lost.items():
             print(f"nlu: {'the job' if grid.is_single else f'job {number}'} left no result: {error}", file=sys.stderr)
         if lost:
             print("nlu: the same command with resume=auto and the same folder runs the rest", file=sys.stderr)
-        # Jobs in processes of their own spoke into files of their own.
+        # Jobs in other processes wrote their output into files.
         elsewhere = top / ".submitit"
         if failed and elsewhere.is_dir():
             print(f"nlu: their output is in {path_text(elsewhere)}", file=sys.stderr)

@@ -1,8 +1,7 @@
-"""What must hold of Hydra's own keys before Hydra builds or writes anything: nothing foreign, nothing lost.
+"""Checks of Hydra's own keys before Hydra builds or writes anything: no foreign code, no results in the wrong place.
 
-The configuration is composed for it before Hydra starts, which composes it again in a hundredth of a second, since
-what its files make together is remembered (nlu.config.hydra_private). A command that only shows something does without.
-Behind it stands Hydra's own whitelist, which `whitelist` fills.
+The configuration is composed for these checks, and then again by Hydra. Commands that only show something skip them.
+Hydra's whitelist, which `whitelist` fills, is the second line of defense.
 """
 
 import os
@@ -33,26 +32,26 @@ OWN = (
     "nlu", "hydra_plugins", "hydra.experimental", "optuna.samplers", "logging",
     "sys.stdout", "sys.stderr",
 )  # fmt: skip
-"""What Hydra's keys may name: ours, installed plugins, Hydra's own, the samplers of its choices, Python's logging."""
+"""What Hydra's keys may name besides installed plugins."""
 _SWEEPERS = ("hydra_plugins.grid_sweeper.", "hydra_plugins.hyperband_sweeper.", "hydra._internal.core_plugins.")
 _FACTORIES = (TARGET, "()", "class")
-"""keys of callbacks, launchers and sweepers, and of logging, that name what is to be called"""
+"""Keys of callbacks, launchers, sweepers and logging that name a callable."""
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a command before Hydra starts."""
+class Checked:
+    """What a checked command needs to know before Hydra starts."""
 
     trusted: list[str]
-    """the packages that its configuration trusts"""
-    handed_over: str | None
-    """the folder of the one run that a launcher is to take; None of any other command"""
+    """trusted packages of the configuration"""
+    launched_dir: str | None
+    """folder of the single run that a launcher takes; None for other commands"""
 
 
-def require_safe(config_name: str, search_path: Sequence[str], overrides: Sequence[str], is_multirun: bool) -> Known:
-    """Return what is known of a command. Raises UserError with all that is wrong with Hydra's keys.
+def require_safe(config_name: str, search_path: Sequence[str], overrides: Sequence[str], is_multirun: bool) -> Checked:
+    """Check Hydra's keys. Raises UserError with all problems, or what Hydra raises if it cannot compose.
 
-    `search_path` holds URIs of configuration directories. What does not compose raises what Hydra raises.
+    `search_path` holds URIs of configuration directories.
     """
     with initialize_config_search_path(list(search_path)):
         config = compose(config_name, first_values(overrides), with_hydra=True)
@@ -61,52 +60,57 @@ def require_safe(config_name: str, search_path: Sequence[str], overrides: Sequen
     trusted = [str(package) for package in OmegaConf.select(config, "trusted_packages", default=None) or ()]
     with current_config(config):
         group = "sweep" if is_multirun else "run"
-        is_handed_over = not is_multirun and _is_launched(config) and not _is_dry_run(config)
-        found = [*_foreign(config, trusted), *place_problems(config, group), *_moved(config), *_secrets(config)]
-        found += [*_single(parsed)] if is_handed_over else []
+        is_launched = not is_multirun and _is_launched(config) and not _is_dry_run(config)
+        found = [
+            *_foreign(config, trusted),
+            *place_problems(config, group),
+            *_changed_folder(config),
+            *_secrets(config),
+        ]
+        found += [*_several_values(parsed)] if is_launched else []
         resume, mirror = (OmegaConf.select(config, key, default=None) for key in ("resume", "mirror"))
-        if is_handed_over and (problem := unnamed_folder_problem(resume, mirror, config.hydra)):
-            # Its job may wait for hours before it could say so.
+        if is_launched and (problem := unnamed_folder_problem(resume, mirror, config.hydra)):
+            # Otherwise its job would report this only after its time in the queue.
             found.append(problem)
-        found += _scored(config) if is_multirun else _searches_nothing(config, parsed, is_handed_over)
+        found += _foreign_sweeper(config) if is_multirun else _search_without_multirun(config, parsed, is_launched)
         if found:
             raise UserError(*found)
-        return Known(trusted, str(config.hydra.run.dir) if is_handed_over else None)
+        return Checked(trusted, str(config.hydra.run.dir) if is_launched else None)
 
 
-def handed_over(overrides: Sequence[str], run_dir: str) -> list[str]:
-    """Return the overrides of a --multirun whose one job is the run that these overrides ask for.
+def as_multirun(overrides: Sequence[str], run_dir: str) -> list[str]:
+    """Return the overrides of a --multirun whose only job is the run of these overrides.
 
-    Hydra asks a launcher for nothing else. What is written of the submission goes into the run's own folder, unless
-    that is the working folder, as it is of nlu.preprocess.
+    Hydra calls launchers only for a --multirun. The records of the submission go into the run's folder, unless that is
+    the working folder, as for nlu.preprocess.
     """
     own = [] if os.path.abspath(run_dir) == os.getcwd() else ["hydra.sweep.dir=${hydra.run.dir}"]
     return [*overrides, *own, "hydra.sweep.subdir=."]
 
 
 def whitelist(trusted: Sequence[str]) -> list[str]:
-    """Return the patterns of what Hydra may build, for its `execution_whitelist`."""
+    """Return the patterns of classes that Hydra may build, for its `execution_whitelist`."""
     return [f"{package}.*" for package in (*OWN, *_installed(), *trusted)]
 
 
 def place_problems(config: DictConfig, group: str) -> Iterator[str]:
-    """Yield a problem where `hydra.run` or `hydra.sweep` is no folder of this machine. `group`: run or sweep."""
+    """Yield a problem if `hydra.run` or `hydra.sweep` is an address. `group`: run or sweep."""
     for key in ("dir", "subdir") if group == "sweep" else ("dir",):
-        # An interpolation that fails is Hydra's to report.
-        with _passed_over():
+        # Hydra reports an interpolation that fails.
+        with _ignored():
             if "://" in (place := str(config.hydra[group][key])):
                 kept = f", and mirror={place} to have it kept there" if is_object(place) else ""
                 yield (
-                    f"hydra.{group}.{key} is {place}, but a run writes into a folder of this machine; set "
+                    f"hydra.{group}.{key} is {place}, but a run writes into a local folder; set "
                     f"hydra.{group}.{key} to a local folder{kept}"
                 )
 
 
 def unnamed_folder_problem(resume: Any, mirror: Any, hydra: DictConfig) -> str | None:
-    """Return a problem where a run is to be continued in a folder that is a new one each time."""
+    """Return a problem if a run is to continue in a folder that is new each time."""
     group = "sweep" if hydra.mode == RunMode.MULTIRUN else "run"
     folder = OmegaConf.to_container(hydra[group], resolve=False)["dir"]  # type: ignore[index, call-overload]
-    # What a mirror holds is gone on with in any folder.
+    # A run in a mirror continues in any folder.
     if resume != "auto" or mirror is not None or "${now:" not in folder:
         return None
     return (
@@ -116,8 +120,8 @@ def unnamed_folder_problem(resume: Any, mirror: Any, hydra: DictConfig) -> str |
 
 
 def occupied_folder_problem(resume: Any, run_dir: Path) -> str | None:
-    """Return a problem where a run that is to begin would find another in its folder."""
-    # A run looks more closely when it begins (nlu.runs.folder), which takes importing torch.
+    """Return a problem if a new run would find another run in its folder."""
+    # The run itself checks more (nlu.runs.folder), but only after importing torch.
     if resume != "never" or not (run_dir / "config.yaml").is_file():
         return None
     return (
@@ -126,7 +130,7 @@ def occupied_folder_problem(resume: Any, run_dir: Path) -> str | None:
     )
 
 
-def _moved(config: DictConfig) -> Iterator[str]:
+def _changed_folder(config: DictConfig) -> Iterator[str]:
     if OmegaConf.select(config, "hydra.job.chdir", default=None):
         yield (
             "hydra.job.chdir is true, which would look for data.train and all other paths in the run's folder; "
@@ -135,9 +139,9 @@ def _moved(config: DictConfig) -> Iterator[str]:
 
 
 def _secrets(config: DictConfig) -> Iterator[str]:
-    """Yield a problem for each secret in what Hydra's keys say: jobs inherit the environment, nothing else hides it."""
+    """Yield a problem for each secret in Hydra's keys. Jobs inherit secrets from the environment instead."""
     plain: Any = OmegaConf.to_container(config.hydra, resolve=False, enum_to_str=True)
-    # These Hydra copies from the environment by itself.
+    # Hydra copies these from the environment.
     copied = plain["job"].get("env_copy") or []
     plain["job"]["env_set"] = {name: value for name, value in plain["job"]["env_set"].items() if name not in copied}
     keys = ("run", "sweep", "launcher", "sweeper", "callbacks", "hydra_logging", "job_logging")
@@ -157,12 +161,12 @@ def _foreign(config: DictConfig, trusted: Sequence[str]) -> Iterator[str]:
 
 
 def _named(prefix: str, node: Any) -> Iterator[tuple[str, str]]:
-    """Yield the full key and the value of each key that names what is to be called."""
+    """Yield the full key and the value of each key that names a callable."""
     keys = range(len(node)) if isinstance(node, ListConfig) else list(node)
     for key in keys:
         full_key = f"{prefix}[{key}]" if isinstance(node, ListConfig) else f"{prefix}.{key}"
-        # What is missing or cannot be resolved cannot be built either; the whitelist stands behind.
-        with _passed_over():
+        # A missing or unresolvable value cannot be built either, and there still is the whitelist.
+        with _ignored():
             value = node[key]
             if isinstance(value, DictConfig | ListConfig):
                 yield from _named(full_key, value)
@@ -175,19 +179,19 @@ def _is_launched(config: DictConfig) -> bool:
 
 
 def _is_dry_run(config: DictConfig) -> bool:
-    with _passed_over():
+    with _ignored():
         return config.get("dry_run") is True
     return False
 
 
-def _searches_nothing(config: DictConfig, overrides: Sequence[Override], is_handed_over: bool) -> Iterator[str]:
-    """Yield a problem where the command line asks for a search, but the command is one run.
+def _search_without_multirun(config: DictConfig, overrides: Sequence[Override], is_launched: bool) -> Iterator[str]:
+    """Yield a problem if the command line asks for a search without --multirun.
 
-    An experiment may choose a sweeper too: what prepares the data of its search is one run. One that a launcher takes
+    An experiment may choose a sweeper, since a single run prepares the data of a search. But a run for a launcher
     would become a search.
     """
     sweeper = config.hydra.runtime.choices.get("hydra/sweeper")
-    is_asked_for = is_handed_over or any(override.key_or_group == "hydra/sweeper" for override in overrides)
+    is_asked_for = is_launched or any(override.key_or_group == "hydra/sweeper" for override in overrides)
     if sweeper not in ("basic", None) and is_asked_for:
         yield (
             f"hydra/sweeper is {sweeper}, but without --multirun the command is one run and searches nothing; add "
@@ -195,26 +199,26 @@ def _searches_nothing(config: DictConfig, overrides: Sequence[Override], is_hand
         )
 
 
-def _single(overrides: Sequence[Override]) -> Iterator[str]:
-    """Yield what keeps a command from being one run that a launcher takes."""
+def _several_values(overrides: Sequence[Override]) -> Iterator[str]:
+    """Yield a problem for each override of several values: a launcher takes a single run."""
     for override in overrides:
         if override.is_sweep_override():
             yield sweep_problem(str(override.input_line), override.key_or_group)
 
 
-def _scored(config: DictConfig) -> Iterator[str]:
-    """Yield a problem where another sweeper would take what a job returns, its exit code, for its score."""
+def _foreign_sweeper(config: DictConfig) -> Iterator[str]:
+    """Yield a problem if another sweeper would take the exit code that a job returns for its score."""
     name = config.hydra.runtime.choices.get("hydra/sweeper")
-    with _passed_over():
+    with _ignored():
         if not str(config.hydra.sweeper.get(TARGET)).startswith(_SWEEPERS):
             yield (
-                f"hydra/sweeper is {name}, which would search blindly: a run tells its scores to our own sweepers "
-                "alone; choose hydra/sweeper=hyperband, which searches with Optuna and prunes"
+                f"hydra/sweeper is {name}, which would search blindly: a run reports its scores only to nlu's own "
+                "sweepers; choose hydra/sweeper=hyperband, which searches with Optuna and prunes"
             )
 
 
 def _installed() -> set[str]:
-    """Return the packages of the plugins that are installed, and the full names of those that come with Hydra."""
+    """Return the packages of installed plugins, and the full names of those that come with Hydra."""
     plugins = Plugins.instance().discover()
     packages = {plugin.__module__.partition(".")[0] for plugin in plugins} - {"hydra"}
     return packages | {f"{plugin.__module__}.{plugin.__name__}" for plugin in plugins}
@@ -222,7 +226,7 @@ def _installed() -> set[str]:
 
 @contextmanager
 def current_config(config: DictConfig) -> Iterator[None]:
-    """Let `${hydra:...}` mean this configuration."""
+    """Make `${hydra:...}` refer to this configuration."""
     current = HydraConfig.instance()
     outer = current.cfg
     current.set_config(config)
@@ -233,7 +237,7 @@ def current_config(config: DictConfig) -> Iterator[None]:
 
 
 @contextmanager
-def _passed_over() -> Iterator[None]:
+def _ignored() -> Iterator[None]:
     try:
         yield
     except OmegaConfBaseException:

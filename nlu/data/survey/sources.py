@@ -7,19 +7,19 @@ from typing import Any
 
 import yaml
 
-from nlu.config.checks.rules import files_like, is_pattern
 from nlu.config.choices import conf_dir
 from nlu.config.errors import DataError, UserError
-from nlu.config.layouts import FORMATS, TEXT_ROLES, chosen_layout
 from nlu.config.nearest import hint
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import Dialect
+from nlu.data.fields import FORMATS, TEXT_ROLES, chosen_layout
 from nlu.data.readers import Fields
 from nlu.data.reading import Reading
 from nlu.data.survey.columns import Guess, guess
 from nlu.data.survey.walk import Source
+from nlu.storage.lookup import files_like, is_pattern
 
 SAID = "as given"
 FILES = "nlu.data.dataset.Files"

@@ -56,6 +56,11 @@ See = Callable[[Tensor], None]
 class Bert(nn.Module):
     """BERT of any size, or ELECTRA's layout; packed, so that no padding is computed."""
 
+    divisors = {"heads": "hidden_size"}
+    """Keys, and the key that each must divide."""
+    default_positions = 512
+    """`max_positions` of `BERT_BASE`, as a literal that is read from source."""
+
     def __init__(
         self,
         vocab_size: int,

@@ -29,6 +29,10 @@ from nlu.models.heads.linear import fresh_linear
 class CrfHead(nn.Module):
     """Scores of tags, and of one tag after another; what the BIO scheme forbids is impossible."""
 
+    replaces_loss = "nlu.losses.cross_entropy.CrossEntropy"
+    """The default loss, which may stay in a configuration although the head computes its own."""
+    decodes = True
+    """It has a decoder, so `task.decode` has no effect."""
     _forbidden_CC: Tensor
     _forbidden_C: Tensor
 

@@ -22,6 +22,9 @@ from nlu.models.heads.linear import fresh_linear
 class SidesHead(nn.Module):
     """Compares the texts of a pair by their vectors u and v."""
 
+    options_by_loss = {"features": {"logits": "concat", "cosine": "cosine", "similarities": "cosine"}}
+    """The value of an option by what the loss reads."""
+
     def __init__(
         self, width: int, target: HeadTarget, encoder: Encoder | None = None, *,
         features: Literal["concat", "cosine"] = "concat",

@@ -12,8 +12,8 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 
-from nlu.config.checks.quoting import quoted
-from nlu.config.entry.app import conf_dir
+from nlu.config.checks.reading import quoted
+from nlu.config.choices import conf_dir
 from nlu.config.words import path_text
 from nlu.display.tables import metric_text
 from nlu.display.trials import Summary, TrialRow, written

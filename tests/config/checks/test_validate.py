@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from nlu.config.checks import validate
+from nlu.config.checks.composing import UNRESOLVED
 from nlu.config.checks.validate import known_keys, problems
-from nlu.config.defaults import with_defaults
-from nlu.config.schemas import SCHEMAS
-from nlu.config.unset import UNRESOLVED
+from nlu.config.choices import SCHEMAS, with_defaults
 
 SCHEMA = "shop.schema.Job"
 
@@ -41,15 +40,13 @@ def test_a_value_out_of_range_is_refused_with_key_value_rule_and_remedy():
 
 def test_an_unknown_key_is_refused_with_the_nearest_one():
     model = {"_target_": "shop.models.Model", "hiden_size": 8}
-    assert found(model=model) == ["model.hiden_size: there is no such key; nearest: model.hidden_size"]
-    assert found(trainer={"batchsize": 1})[0].startswith(
-        "trainer.batchsize: there is no such key; nearest: trainer.batch_size"
-    )
-    assert found(seeed=1) == ["seeed: there is no such key; nearest: seed"]
+    assert found(model=model) == ["model.hiden_size: unknown key; nearest: model.hidden_size"]
+    assert found(trainer={"batchsize": 1})[0].startswith("trainer.batchsize: unknown key; nearest: trainer.batch_size")
+    assert found(seeed=1) == ["seeed: unknown key; nearest: seed"]
 
 
 def test_a_name_that_other_programs_have_for_a_key_is_told_what_it_is_called_here_in_a_yaml_too():
-    assert found(learning_rate=1.0) == ["learning_rate: there is no such key; write optimizer.lr"]
+    assert found(learning_rate=1.0) == ["learning_rate: unknown key; write optimizer.lr"]
 
 
 def test_a_key_that_the_program_supplies_itself_is_refused():
@@ -140,7 +137,7 @@ def test_a_key_that_may_be_written_short_is_called_so_where_its_value_is_wrong_a
     schema = SCHEMAS["predict"]
     given = {"run": "outputs/mine", "output": "out.csv"}
     assert problems({**given, "input": {"pth": "x"}}, schema) == [
-        "input.pth: there is no such key; nearest: input.path",
+        "input.pth: unknown key; nearest: input.path",
         "input is not set; set it to a file, a URL or - for standard input",
     ]
     fields = {f"input.{name}" for name in ("path", "fields", "format", "header", "separator")}

@@ -189,7 +189,7 @@ def test_the_configuration_is_shown_without_running(run):
         (["--cfg"], "nlu: error: argument --cfg/-c: expected one argument"),
         (["--multirun", "--cfg", "job"], "only one of --run, --multirun"),
         ([*VALID, "--config-dir", "no-such-dir"], "'no-such-dir', which is not found"),
-        ([*VALID, "--config-name", "jbo"], "there is no configuration jbo; nearest: job"),
+        ([*VALID, "--config-name", "jbo"], "unknown configuration jbo; nearest: job"),
         ([*VALID, "hydra.run.dir=${nope}"], "hydra.run.dir: interpolation key 'nope' not found"),
         ([*VALID, "--cfg", "job", "--resolve", "seed=${nope}"], "seed is ${nope} but interpolation key 'nope'"),
     ],

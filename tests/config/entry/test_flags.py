@@ -50,7 +50,7 @@ def test_a_relative_path_of_configurations_is_one_of_the_working_folder(tmp_path
         (["--cfg", "jobs"], "invalid choice"),
         (["--config-dir", "nowhere"], "--config-dir is 'nowhere', which is not found"),
         (["@nowhere"], "nowhere cannot be read: No such file or directory"),
-        (["--rerun", "nowhere"], "--rerun is nowhere, but nowhere/overrides is no file; give the folder of a run"),
+        (["--rerun", "nowhere"], "--rerun is nowhere, but nowhere/overrides does not exist; give the folder of a run"),
     ],
 )
 def test_a_flag_that_makes_no_sense_is_refused(tmp_path: Path, monkeypatch, arguments: list[str], expected: str):

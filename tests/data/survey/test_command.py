@@ -133,7 +133,7 @@ def test_it_runs_as_a_module_with_status_0_and_2(here: Path) -> None:
     assert done.returncode == 0 and "text = review (as given)" in done.stdout
     done = warm.run(["-m", "nlu.data", "nowhere.csv"], cwd=here, env=environment)
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
-    assert done.stderr.startswith("nlu: error: FILE is 'nowhere.csv', which is no file here")
+    assert done.stderr.startswith("nlu: error: FILE is 'nowhere.csv', which does not exist here")
 
 
 BAD = {
@@ -164,7 +164,7 @@ BAD = {
         (["shop.csv", "--fields", "txt=review"], "'txt' is no role of a column; nearest: text"),
         (["--fields", "text=review", "shop.csv"], "must read ROLE=COLUMN, behind the files"),
         (["shop.csv", "--fields", "label=stars"], "needs a column of texts"),
-        (["nowhere.csv"], "no file here"),
+        (["nowhere.csv"], "does not exist here"),
         (["."], "which is a folder"),
         ([], "give files, or the name of a data set"),
         (["shop.csv", "--data", "afqmc"], "not both"),

@@ -300,7 +300,7 @@ def test_references_that_validation_lets_pass_can_be_opened(tmp_path, run, monke
     monkeypatch.setenv("HOME", str(tmp_path))
     config = {
         "task": {"_target_": "nlu.tasks.classify.Classify"}, "data": {"_target_": "other"}, "resume": "never",
-        "folds": {"count": None, "group_by": None}, "fold": None, "seeds": 1,
+        "folds": {"count": None, "group_by": None}, "fold": None, "seeds": 1, "trusted_packages": [],
         "trainer": {"major_metric": None, "eval_batch_size": None, "patience": None, "batch_size": 1, "devices": 1},
         "tokenizer": {}, "model": {}, "loss": {"_target_": "nlu.losses.cross_entropy.CrossEntropy"},
         "head": {"_target_": "nlu.models.heads.auto.Auto"},

@@ -19,7 +19,7 @@ def broken() -> int:
 def test_a_traceback_holds_no_password_of_an_address():
     script = (
         "from nlu.config.entry.command import run_command\n"
-        "from tests.config.entry.test_tracebacks import broken\n"
+        "from tests.config.test_console import broken\n"
         "run_command(lambda arguments: broken())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -47,8 +47,8 @@ def interrupted() -> int:
 def test_nor_that_of_a_thread_or_of_what_was_interrupted():
     script = (
         "import threading\n"
-        "from nlu.config.entry.tracebacks import hide_tracebacks\n"
-        "from tests.config.entry.test_tracebacks import broken, interrupted\n"
+        "from nlu.config.console import hide_tracebacks\n"
+        "from tests.config.test_console import broken, interrupted\n"
         "hide_tracebacks()\n"
         "thread = threading.Thread(target=broken, name='sender')\n"
         "thread.start(), thread.join()\n"

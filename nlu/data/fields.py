@@ -1,4 +1,4 @@
-"""What a row must hold for each kind of task; known before anything is read, so that it can be checked first."""
+"""The fields that the rows of a task must have, and the usual names of columns; known before any file is read."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,26 +12,24 @@ TEXT_ROLES: dict[str, tuple[tuple[str, ...], ...]] = {
     "sides": (("text_a", "text_b"),),
     "units": (("tokens",), ("text",)),
 }
-"""Which fields hold the text of a layout: all of any one alternative."""
+"""The fields with the text of a layout; each tuple is an alternative of which all fields are needed."""
 
 FORMATS = ("auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines")
-"""How a file of rows may be read; auto: by its suffix."""
+"""Formats of a file of rows; auto = by its suffix."""
 ROLES = ("text", "text_a", "text_b", "tokens", "label", "tags", "spans")
-
-
 USUAL_PAIRS = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("question", "sentence"),
     ("#1 String", "#2 String"),
 )  # fmt: skip
 USUAL_TEXTS = ("sentence",)
 USUAL_LABELS = ("gold_label", "is_duplicate", "score", "Quality")
-"""What columns are called in GLUE and in sets like those."""
+"""Names of columns in GLUE and similar data sets."""
 
 
 def usual_fields(names: Collection[str], roles: Iterable[str]) -> dict[str, str]:
-    """Return the column of each of these roles, as far as columns are called like a role or as in GLUE.
+    """Return the column of each role for which a column is named like the role or as in GLUE.
 
-    Where a column is called like a field of texts, those of GLUE are not looked for.
+    Names of GLUE are used only if no column is named like a field of texts.
     """
     found = {role: role for role in roles if role in names}
     if {"text", "text_a", "text_b", "tokens"} & found.keys():
@@ -49,30 +47,29 @@ def usual_fields(names: Collection[str], roles: Iterable[str]) -> dict[str, str]
 
 
 def layouts_of(task: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the layouts that a task's class constants name, the preferred one first; none where it names none."""
+    """Return the layouts in a task's class constants, the preferred one first."""
     return tuple(name for name in task.get("layouts", ()) if name in TEXT_ROLES)
 
 
 def target_roles(task: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields of which one holds what a task's examples are to give; none where it learns from texts alone.
+    """Return the fields of which one has the target of an example; () if a task needs only texts.
 
-    They are the class constant `roles` of the target that the task's class constants name. Raises UserError where
-    there is no such target.
+    They are the class constant `roles` of the task's target. Raises UserError if that target does not exist.
     """
     target = task.get("target")
     return tuple(read_constants(target).get("roles", ())) if isinstance(target, str) else ()
 
 
 def chosen_layout(layouts: Sequence[str], fields: Iterable[str]) -> str | None:
-    """Return the first of a task's layouts all of whose texts are among the fields, or None."""
+    """Return the first layout for which all texts are among the fields; None if there is none."""
     present = set(fields)
     return next((name for name in layouts if any(present.issuperset(roles) for roles in TEXT_ROLES[name])), None)
 
 
 def missing_roles(layouts: Sequence[str], targets: Sequence[str], fields: Iterable[str], file_format: str) -> list[str]:
-    """Return the fields that a task needs and that are not among those given; empty where all are there.
+    """Return the fields that a task needs and that are missing in `fields`; [] if none is missing.
 
-    `targets` are the fields one of which holds the target. Of several layouts it is told what the nearest lacks.
+    One of `targets` is needed. Among several layouts, the one that lacks the fewest fields counts.
     """
     present = {"text", "label"} if file_format == "lines" else set(fields)
     alternatives = [[role for role in roles if role not in present] for name in layouts for roles in TEXT_ROLES[name]]
@@ -81,7 +78,7 @@ def missing_roles(layouts: Sequence[str], targets: Sequence[str], fields: Iterab
 
 
 def known_roles(task: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the target's fields of a task, and what is wrong with the name of its target."""
+    """Return the fields of a task's target, and the problems of reading that target."""
     try:
         return target_roles(task), []
     except UserError as error:

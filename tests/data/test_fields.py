@@ -3,8 +3,8 @@
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.config.layouts import ROLES, chosen_layout, known_roles, layouts_of, missing_roles, target_roles, usual_fields
 from nlu.config.signature import read_constants
+from nlu.data.fields import ROLES, chosen_layout, known_roles, layouts_of, missing_roles, target_roles, usual_fields
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from nlu.config.checks.quoting import quoted
+from nlu.config.checks.reading import quoted
 from nlu.config.entry.flags import read_command_line
 
 

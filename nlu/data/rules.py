@@ -1,0 +1,98 @@
+"""The rules of `data=files`, which validation calls with the whole configuration before anything heavy is imported.
+
+Nothing is fetched or read, except that local paths are looked up.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nlu.config.checks.composing import MISSING
+from nlu.config.nearest import hint
+from nlu.config.targets import TARGET
+from nlu.data.fields import ROLES, known_roles, layouts_of, missing_roles
+from nlu.storage.lookup import path_problem
+
+
+def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each broken rule as key, value, rule and remedy; `task` are the class constants of the task."""
+    data, folds = config["data"], config["folds"]
+    if folds["group_by"] is not None and data["format"] in ("lines", "conll"):
+        yield (
+            f"folds.group_by is {folds['group_by']}, but with data.format={data['format']} rows have no column to "
+            "group by; set folds.group_by=null, or give the rows as a table or jsonl"
+        )
+    for key, path in _paths(data):
+        is_checked = "://" in path or path in (data["urls"] or {}) or "#sha256=" in path and _is_file(path)
+        if not is_checked and (problem := path_problem(key, path)):
+            yield problem
+    if data["fields"] != MISSING:
+        yield from _fields(data, config["task"][TARGET].rpartition(".")[2].lower(), task)
+    yield from _sets(data, folds["count"])
+
+
+def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in ("train", "dev", "test"):
+        source = data[name]
+        if isinstance(source, dict):
+            yield from ((f"data.{name}.{label}", path) for label, path in source.items())
+        elif source not in (None, MISSING):
+            yield from ((f"data.{name}", path) for path in ([source] if isinstance(source, str) else source))
+
+
+def _is_file(reference: str) -> bool:
+    return Path(reference.partition("#sha256=")[0]).expanduser().is_file()
+
+
+def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any]) -> Iterator[str]:
+    fields, layouts, (targets, wrong) = data["fields"] or {}, layouts_of(task), known_roles(task)
+    known = list(dict.fromkeys([*ROLES, *targets]))
+    for role in fields:
+        if role not in known:
+            yield f"data.fields.{role}: unknown field; {hint(role, known)}; map one of these"
+    roles_of: dict[str | int, list[str]] = {}
+    for role, column in fields.items():
+        roles_of.setdefault(column, []).append(role)
+        if isinstance(column, int) and column < 0:
+            yield f"data.fields.{role} is {column} but columns are counted from 0; set it to a number >= 0"
+    for column, roles in roles_of.items():
+        if len(roles) > 1:
+            yield (
+                f"data.fields gives {' and '.join(roles)} the same column, {column!r}; set each to a column of its own"
+            )
+    yield from (f"task={task_name} names a target that cannot be read: {problem}" for problem in wrong)
+    if not fields and data["format"] == "conll":
+        yield "data.fields is null, but CoNLL columns have no names; set data.fields to e.g. {tokens: 0, tags: 1}"
+    # Without data.fields, columns are found by the names of the fields once the files are read.
+    elif layouts and (fields or data["format"] == "lines"):
+        if lacking := missing_roles(layouts, targets, fields, data["format"]):
+            yield (
+                f"data.fields is {fields or 'null'}, but task={task_name} needs {', '.join(lacking)} as well; set "
+                "data.fields, or choose the task that fits these rows"
+            )
+
+
+def _sets(data: Mapping[str, Any], num_folds: int | None) -> Iterator[str]:
+    if data["exclude_dev_from_train"] and data["dev"] is None:
+        yield (
+            "data.exclude_dev_from_train is true, but data.dev is null; set data.dev to the files, among those of "
+            "data.train, that are to be scored instead of trained on"
+        )
+    if num_folds is None and data["dev"] is None and not 0 < data["dev_fraction"] < 1:
+        yield (
+            f"data.dev is null and data.dev_fraction is {data['dev_fraction']}, so there is nothing to score on or to "
+            "train on; set data.dev to a file, or data.dev_fraction between 0 and 1"
+        )
+    is_lines = data["format"] == "lines"
+    for name in ("train", "dev", "test"):
+        has_file_per_label = isinstance(data[name], dict)
+        if has_file_per_label and not is_lines and name != "dev":
+            yield (
+                f"data.{name} is {data[name]!r}, a file for each label, but data.format is {data['format']}; set "
+                f"data.format=lines where each line is a text, or data.{name} to a file or a list of files"
+            )
+        if is_lines and data[name] not in (None, MISSING) and not has_file_per_label:
+            yield (
+                f"data.{name} is {data[name]!r}, but with data.format=lines a file holds no labels; set it to "
+                "{label: file, ...}, one file for each label, or choose data=files where the rows say their labels"
+            )
