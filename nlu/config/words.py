@@ -3,12 +3,23 @@
 import errno
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 
 def counted(count: int, noun: str) -> str:
     """Return `1 trial`, `3 trials`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def shortened(text: str, most: int = 40) -> str:
+    """Return a text, or its beginning and "..." if it has more than `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Return names with commas between them, and "..." in place of those after the first `most`."""
+    return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
 _origins: dict[str, list[str]] = {}

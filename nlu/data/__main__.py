@@ -1,6 +1,6 @@
 """Report on files of texts before training: labels, lengths, duplicates, overlap, characters, as one page.
 
-python -m nlu.data shop.csv                                  which columns are text and label is guessed, and said
+python -m nlu.data shop.csv                                  guesses the columns of text and label, and says why
 python -m nlu.data train.csv dev.csv --fields text=review label=stars --model RUN
 python -m nlu.data negative=bad.txt positive=good.txt --format lines --out reviews.html
 python -m nlu.data --data reviews                            the files of a named data set
@@ -24,7 +24,7 @@ CALLED = {
     "data.header=false": "--no-header", "data.format=": "--format ", "data.format": "--format",
     "data.separator": "--separator",
 }  # fmt: skip
-"""keys of a configuration, as this command has them"""
+"""keys of a configuration, and the options of this command that replace them in messages"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         raise
     except OSError as error:
         raise DataError(
-            f"{error.filename or 'a file'}: {error.strerror or error}; mend that, or name another"
+            f"{error.filename or 'a file'}: {error.strerror or error}; correct this, or name another file"
         ) from error
 
 
@@ -65,9 +65,7 @@ def _parser() -> Parser:
         help="a path or URL, here or in $NLU_DATA; NAME=FILE names the set; with --format lines LABEL=FILE gives the "
         "label of its rows, and all such files are one set",
     )  # fmt: skip
-    parser.add_argument(
-        "--data", metavar="NAME", help="a choice of the group data, such as afqmc, or a YAML of your own"
-    )
+    parser.add_argument("--data", metavar="NAME", help="a choice of the group data, such as afqmc, or a YAML file")
     parser.add_argument(
         "--fields", nargs="+", type=_role, default=None, metavar="ROLE=COLUMN",
         help=f"columns by name, or by number from 0; roles: {', '.join(ROLES)}; default: guessed, with the reason",
@@ -107,14 +105,14 @@ def _parser() -> Parser:
 def _role(text: str) -> tuple[str, str | int]:
     role, equals, column = text.partition("=")
     if not equals or not column:
-        raise ArgumentTypeError(f"{text!r} must read ROLE=COLUMN, behind the files")
+        raise ArgumentTypeError(f"{text!r} must be ROLE=COLUMN, after the files")
     if role not in ROLES:
-        raise ArgumentTypeError(f"{role!r} is no role of a column; {hint(role, ROLES)}")
+        raise ArgumentTypeError(f"{role!r} is not a role of a column; {hint(role, ROLES)}")
     return role, int(column) if column.isdecimal() else column
 
 
 def _page(given: Any) -> str:
-    """Where the page goes. Raises UserError where something is there."""
+    """Return the path of the page. Raises UserError if it exists or has another suffix."""
     if given.out is None:
         import datetime
 
@@ -162,7 +160,7 @@ def _report(given: Any, out: str | None) -> int:
         from nlu.display.survey_page import write_survey_page
         from nlu.storage.outputs import output_file
 
-        # Before anything is printed, as whoever reads that may stop reading.
+        # Before anything is printed, because printing fails if the reader of a pipe exits.
         with output_file(out, "--out") as path:
             write_survey_page(path, given.data or ", ".join(survey.name for survey in surveys), record)
     if given.json:
@@ -183,14 +181,14 @@ def _without_rows(survey: Any) -> DataError:
     if survey.bad:
         return DataError(
             *survey.listed_bad[:5], summary=f"{where}: none of its {counted(survey.bad, 'row')} can be used",
-            remedy="name other columns by --fields, or mend these rows",
+            remedy="name other columns by --fields, or fix these rows",
         )  # fmt: skip
     return DataError(f"{where} holds no row; give a file with rows")
 
 
 def _tokenizer(given: Any) -> tuple[Any, int | None, str | None]:
-    """The tokenizer that is asked for, how many positions its model has, and how model.pretrained names that; None for
-    each that is not known."""
+    """Return the tokenizer that was given, the number of positions of its model, and the model's name for
+    model.pretrained; None for each that is unknown."""
     from nlu.data.tokenizing import WordPiece
     from nlu.storage.files import read_json
 

@@ -1,4 +1,4 @@
-"""What a person should know of the data before training: balance, lengths, duplicates, conflicts, overlap.
+"""Facts of the data that matter before training: balance, lengths, duplicates, conflicts, overlap.
 
 Axes: N examples of a set, C labels.
 """
@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 
 from nlu.config.words import counted
-from nlu.data.duplicates import among, repeated
+from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.mixture import MixedStore
 from nlu.data.opening import Store
 
 RARE, RARE_WITHOUT_NAME = 0.001, 0.05
-"""share of the training rows below which a label may be a slip of the pen; the second for marks such as -"""
+"""share of the training rows below which a label may be a typing error; the second for marks such as -"""
 FEWEST = 100
-"""rows below which every label may be rare"""
+"""with fewer rows, no label is called rare"""
 
 
 def describe(store: Store) -> dict[str, Any]:
-    """Return the facts of every set, as data.json holds them.
+    """Return the facts of every set, the content of data.json.
 
-    `duplicates` are examples whose text occurred before in the same set, `conflicts` texts with several labels
-    or tags, `in_train` examples whose text is also a training text. `bad_rows`, of which the
-    first are listed, and `cut_to_max_len` count rows of the set's files: a dev set split off train has none.
+    `duplicates` counts examples whose text occurred before in the same set, `conflicts` texts with several labels or
+    tags, and `in_train` examples whose text is also a training text. `bad_rows`, the first of which are listed, and
+    `cut_to_max_len` count rows of the set's files; a dev set that was split off train has none.
     """
     if isinstance(store, MixedStore):
         return _describe_mixture(store)
@@ -86,7 +86,7 @@ def _hashes(part: Examples) -> np.ndarray:
 
 
 def _conflicts(part: Examples, repeated_S: np.ndarray) -> int:
-    """Return how many texts have several targets, looking at those alone that occur more than once."""
+    """Return the number of texts with several targets; only targets of repeated texts are read."""
     hash_N = _hashes(part)
     twice_N = np.flatnonzero(among(hash_N, repeated_S))
     hash_N, target_N = hash_N[twice_N], part.target.identities(part.stored, part.rows_N[twice_N])
@@ -116,7 +116,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
         for key, noun, rest in (
             ("duplicates", "example", "seen before in the same set"),
             ("conflicts", "text", "with several labels"),
-            ("in_train", "example", "whose text is a training text too: scores on such flatter"),
+            ("in_train", "example", "whose text is a training text too: scores on these are optimistic"),
             ("cut_to_max_len", "row", "of its files longer than data.max_len, before dropping and splitting"),
             ("document_marks", "line", "-DOCSTART- left out"),
             ("bad_rows", "bad row", "left out (data.on_bad_row=skip), the first:"),
@@ -136,27 +136,27 @@ def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
         return
     total = max(1, sum(labels.values()))
     yield _balance_line(labels, total) + (f"; {part['without']:,} without a label" if "without" in part else "")
-    # A span of one unit has no inner tag, so that inner tags alone may well be missing.
+    # An I- tag may be missing, because a span of one unit has none.
     if absent := [label for label, count in labels.items() if not count and not label.startswith("I-")]:
-        effect = "so it cannot be learned" if name == "train" else "so scores of this set say nothing of it"
+        effect = "so it cannot be learned" if name == "train" else "so scores of this set say nothing about it"
         yield f"warning: no row has the label {_listed(absent)}, {effect}"
     rare = [f"{label} ({count:,})" for label, count in labels.items() if is_doubtful(label, count, total)]
     if name == "train" and rare and not any(label.startswith("B-") for label in labels):
         yield (
-            f"warning: few rows have the label {_listed(rare)}; is it one? data.labels names those that are, "
-            "data.on_bad_row=skip leaves the rows of others out"
+            f"warning: few rows have the label {_listed(rare)}; is it one? If not, set data.labels to the labels, and "
+            "data.on_bad_row=skip to leave the rows of others out"
         )
 
 
 def _are_zeros_and_ones(numbers: dict[str, float]) -> bool:
-    """Whether all of the numbers are 0 or 1, by their facts: within [0, 1] only these have the largest variance."""
+    """Return whether all numbers are 0 or 1: among numbers in [0, 1] with this mean, only these have this variance."""
     mean = numbers["mean"]
     is_within = numbers["min"] == 0 and numbers["max"] == 1
     return is_within and math.isclose(numbers["sd"] ** 2, mean * (1 - mean), rel_tol=1e-9)
 
 
 def is_doubtful(label: str, count: int, total: int) -> bool:
-    """Whether a label of the training set may be a slip of the pen."""
+    """Return whether a label of the training set may be a typing error."""
     has_name = any(character.isalnum() for character in label)
     return total >= FEWEST and 0 < count < max(2, (RARE if has_name else RARE_WITHOUT_NAME) * total)
 
@@ -172,5 +172,5 @@ def _balance_line(labels: dict[str, int], total: int) -> str:
 
 
 def length_histograms(store: Store) -> dict[str, list[int]]:
-    """Return, for every set, how many examples have 0, 1, 2, ... tokens."""
+    """Return the number of examples with 0, 1, 2, ... tokens for every set."""
     return {name: np.bincount(part.lengths_N).tolist() for name, part in store.sets.items()}

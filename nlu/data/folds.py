@@ -1,9 +1,9 @@
-"""Which fold holds out which training row: a function of the rows and the seed, for cross validation.
+"""The fold of each training row in cross validation: a function of the rows and the seed.
 
-Rows that stay together (equal texts; pairs with a text in common; rows of one group) form a cluster and share a fold.
-A split without folds uses the same clusters (`nlu.data.opening`). Clusters of several rows are dealt largest first,
-each to the fold that has least of its labels, as in stratified group k-fold; single rows then make each label equally
-frequent in all folds. Rows of several labels are dealt rarest label first.
+Rows that must not be separated (equal texts, pairs with a common text, rows of one group) form a cluster and share a
+fold. A split without folds uses the same clusters (`nlu.data.opening`). Clusters of several rows are assigned first,
+the largest first, each to the fold that has the fewest rows of its labels, as in stratified group k-fold. Single rows
+then make each label equally frequent in all folds. Rows with several labels are assigned by the rarest label first.
 
 Axes: N rows, K clusters, F folds, C labels, P pairs of cluster and label.
 """
@@ -19,12 +19,12 @@ from nlu.data.seeds import generator
 log = logging.getLogger(__name__)
 
 MOST_SHARE = 0.5
-"""of the rows that a cluster of pairs may hold"""
+"""the largest share of the rows in one cluster of pairs"""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """One fold of a training set: `number` of `count`, counted from 0, of the split that `seed` makes."""
+    """Fold `number` (from 0) of the `count` folds into which `seed` splits a training set."""
 
     number: int
     count: int
@@ -34,15 +34,15 @@ class Fold:
 def clusters_of(
     first_N: np.ndarray, second_N: np.ndarray | None = None, group_N: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the cluster of each row, numbered from 0: rows that are connected by a text or by a group.
+    """Return the cluster of each row, (N,), numbered from 0: rows that are connected by texts or groups.
 
-    `first_N` identifies the text of each row. Rows that are pairs have a second one: a text that is the first of one
-    pair and the second of another connects them as well.
+    `first_N` and `second_N` are hashes of the first and the second text. A text that is the first of one pair and the
+    second of another connects both.
     """
     texts, text_N = np.unique(first_N, return_inverse=True)
     nodes, linked = len(texts), []
     if second_N is not None:
-        # What occurs as a first text keeps its number there, so that clusters are numbered in the order of first texts.
+        # A text that occurs as a first text keeps its number, so that clusters are in the order of first texts.
         others = np.setdiff1d(second_N, texts)
         place_N = np.minimum(np.searchsorted(texts, second_N), len(texts) - 1)
         other_N = np.searchsorted(others, second_N) + len(texts)
@@ -69,9 +69,9 @@ def kept_together(
 ) -> np.ndarray:  # fmt: skip
     """Return the cluster of each row: `clusters_of`, unless second texts connect too many pairs.
 
-    A text that most pairs have, such as one of ten answers, would connect them all, and leave nothing to hold out. So
-    the pairs of a cluster with more than MOST_SHARE of the rows stay together by their first texts only, and all do
-    where the clusters do not fit the split. A warning then has the number of rows.
+    A frequent text, such as one of ten answers, could connect all pairs, so that none could be held out. Therefore a
+    cluster with more than MOST_SHARE of the rows is split by first texts, and all clusters are if they do not satisfy
+    `fits`. A warning then states the number of rows.
     """
     cluster_N = clusters_of(first_N, second_N, group_N)
     if second_N is None:
@@ -84,7 +84,7 @@ def kept_together(
         is_cut_N, found_N = np.ones(len(cluster_N), bool), by_first_N
     if len(np.unique(by_first_N[is_cut_N])) > len(np.unique(cluster_N[is_cut_N])):
         log.warning(
-            "data: %s of the %s pairs of data.train stay together by their first text only: shared texts connect %s of "
+            "data: %s of the %s pairs of data.train are grouped by their first text only: shared texts connect %s of "
             "them, too many to hold out together, so a second text may be both held out and trained on",
             f"{is_cut_N.sum():,}", f"{len(cluster_N):,}", f"{sizes_K.max():,}",
         )  # fmt: skip
@@ -96,10 +96,10 @@ def fold_numbers(
 ) -> np.ndarray:
     """Return the fold of each row, (N,), from 0 to count - 1; every fold has rows.
 
-    `labels` are those of each row, one row after another, `counts_N` how many each has; null is one. Where each has one
-    and every cluster is one row, the sizes of the folds differ by at most one, and so do the rows of each label. Larger
-    clusters of one label move these by at most their largest. Rows of several labels or none are spread by
-    iterative stratification. There must be `count` clusters or more.
+    `labels` has the labels of each row, one row after another, and `counts_N` their number (None: one each). If each
+    row has one label and is a cluster, the sizes of the folds differ by at most one, and so do the rows of each label.
+    Larger clusters of one label change this by at most the size of the largest. Rows with several labels or none are
+    spread by iterative stratification. There must be at least `count` clusters.
     """
     sizes_K = np.bincount(cluster_N)
     assert len(sizes_K) >= count, "the caller refuses more folds than clusters"
@@ -107,12 +107,11 @@ def fold_numbers(
     fold_K = np.full(len(sizes_K), -1)
     if counts_N is not None and (counts_N != 1).any():
         _spread_label_sets(fold_K, cluster_N, labels, counts_N, shuffled_K, count)
-        _fill_empty_folds(fold_K, sizes_K, count)
-        return fold_K[cluster_N]
-    label_N = np.unique(labels, return_inverse=True)[1]
-    rows_FC = np.zeros((count, label_N.max() + 1), np.int64)
-    _deal_clusters(fold_K, rows_FC, cluster_N, label_N, shuffled_K)
-    _level_rows(fold_K, rows_FC, cluster_N, label_N, shuffled_K)
+    else:
+        label_N = np.unique(labels, return_inverse=True)[1]
+        rows_FC = np.zeros((count, label_N.max() + 1), np.int64)
+        _deal_clusters(fold_K, rows_FC, cluster_N, label_N, shuffled_K)
+        _level_rows(fold_K, rows_FC, cluster_N, label_N, shuffled_K)
     _fill_empty_folds(fold_K, sizes_K, count)
     return fold_K[cluster_N]
 
@@ -120,18 +119,18 @@ def fold_numbers(
 def _deal_clusters(
     fold_K: np.ndarray, rows_FC: np.ndarray, cluster_N: np.ndarray, label_N: np.ndarray, shuffled_K: np.ndarray
 ) -> None:
-    """Put every cluster of several rows into a fold, and count its rows there."""
+    """Assign every cluster of several rows to a fold, and add its rows to `rows_FC`."""
     sizes_K, total_C = np.bincount(cluster_N), np.bincount(label_N)
     several = shuffled_K[sizes_K[shuffled_K] > 1]
     largest_first = several[np.argsort(-sizes_K[several], kind="stable")]
-    # The pairs of cluster and label that occur, P of them, and the rows of each: what a cluster has stands together.
+    # The P pairs of cluster and label that occur, and the rows of each; the pairs of a cluster are adjacent.
     pair_P, count_P = np.unique(cluster_N * len(total_C) + label_N, return_counts=True)
     begin_K = np.searchsorted(pair_P, np.arange(len(sizes_K) + 1) * len(total_C)).tolist()
     label_P = pair_P % len(total_C)
     # Adding v rows to c of n adds (2cv + v^2) / n^2 to the sum of squared shares; only c depends on the fold.
     weight_P = (count_P / total_C[label_P].astype(float) ** 2).tolist()
     labels, counts = label_P.tolist(), count_P.tolist()
-    # A million small steps: plain lists are ten times as fast as arrays of a few numbers.
+    # A million small steps, in which lists are ten times as fast as arrays of a few numbers.
     rows, totals = rows_FC.tolist(), [0] * len(rows_FC)
     for cluster in largest_first.tolist():
         own = range(begin_K[cluster], begin_K[cluster + 1])
@@ -150,14 +149,14 @@ def _deal_clusters(
 def _level_rows(
     fold_K: np.ndarray, rows_FC: np.ndarray, cluster_N: np.ndarray, label_N: np.ndarray, shuffled_K: np.ndarray
 ) -> None:
-    """Put every cluster of one row into a fold, so that each label is spread as evenly as can be."""
+    """Assign every cluster of one row to a fold, so that each label is spread as evenly as possible."""
     singles = shuffled_K[np.bincount(cluster_N)[shuffled_K] == 1]
     label_K = np.zeros(len(fold_K), np.int64)
     label_K[cluster_N] = label_N
     levelled_F = np.zeros(len(rows_FC), np.int64)
     for label in range(rows_FC.shape[1]):
         own = singles[label_K[singles] == label]
-        # The odd rows go where the fewest are: first by the labels that are spread already, then by all.
+        # Remaining rows go to the smallest folds: first by the rows of labels done so far, then by all rows.
         smallest_first_F = np.lexsort((rows_FC.sum(1), levelled_F))
         added_F = _levelling(rows_FC[:, label], len(own), smallest_first_F)
         fold_K[own] = np.repeat(np.arange(len(rows_FC)), added_F)
@@ -169,17 +168,17 @@ def _spread_label_sets(
     fold_K: np.ndarray, cluster_N: np.ndarray, labels: np.ndarray, counts_N: np.ndarray, shuffled_K: np.ndarray,
     folds: int,
 ) -> None:  # fmt: skip
-    """Put every cluster into a fold by iterative stratification (Sechidis, Tsoumakas and Vlahavas, "On the
+    """Assign every cluster to a fold by iterative stratification (Sechidis, Tsoumakas and Vlahavas, "On the
     Stratification of Multi-Label Data", ECML PKDD 2011, algorithm 1).
 
-    The label that fewest of the clusters left have is spread first: each of its clusters, the largest first, goes to
-    the fold that lacks most of it, of several to that which lacks most rows. What has no label comes last, by rows.
+    The label with the fewest remaining rows is spread first: each of its clusters, the largest first, goes to the fold
+    that lacks most rows of the label; ties go to the fold that lacks most rows. Clusters without labels come last.
     """
     sizes_K = np.bincount(cluster_N, minlength=len(fold_K))
     rank_K = np.empty(len(fold_K), np.int64)
     rank_K[shuffled_K[np.argsort(-sizes_K[shuffled_K], kind="stable")]] = np.arange(len(fold_K))
     total_C = np.bincount(labels)
-    # The pairs of cluster and label that occur, in the order in which clusters are dealt, and the rows of each.
+    # The pairs of cluster and label that occur, in the order in which clusters are assigned, and the rows of each.
     rank_P = rank_K[np.repeat(cluster_N, counts_N)]
     pair_P, rows_P = np.unique(rank_P * len(total_C) + labels, return_counts=True)
     cluster_of_rank = np.argsort(rank_K)
@@ -214,7 +213,7 @@ def _spread_label_sets(
 
 
 def _levelling(rows_F: np.ndarray, count: int, smallest_first_F: np.ndarray) -> np.ndarray:
-    """Return how many of `count` rows each fold gets, so that the fullest that get any differ by at most one."""
+    """Return how many of `count` rows each fold gets, so that folds that get rows end up equal within one."""
     ordered_F = np.sort(rows_F)
     level = next(
         level
@@ -228,7 +227,7 @@ def _levelling(rows_F: np.ndarray, count: int, smallest_first_F: np.ndarray) -> 
 
 
 def _fill_empty_folds(fold_K: np.ndarray, sizes_K: np.ndarray, count: int) -> None:
-    """Give each fold that large clusters left empty the smallest cluster of the fold that has most clusters."""
+    """Give each empty fold the smallest cluster of the fold that has the most clusters."""
     for empty in np.nonzero(np.bincount(fold_K, minlength=count) == 0)[0]:
         donor = np.bincount(fold_K, minlength=count).argmax()
         clusters = np.nonzero(fold_K == donor)[0]

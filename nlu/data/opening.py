@@ -11,12 +11,11 @@ import numpy as np
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import counted
-from nlu.data.building import LISTED_GROUPS
-from nlu.data.duplicates import among, repeated
+from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold, fold_numbers, kept_together
 from nlu.data.layouts import Layout, Pair
-from nlu.data.plan import Plan
+from nlu.data.plan import LISTED_GROUPS, Plan
 from nlu.data.reading import Texts
 from nlu.data.store import StoreDamaged, StoredSet, chunks_of
 from nlu.data.targets import Target

@@ -1,6 +1,7 @@
-"""Rows of a file beside all that stands there, so that they can be written out again with more columns.
+"""Rows of a file with everything that the file has of them, so that they can be written again with more columns.
 
-A row of a file of lines is kept as the text it was read from, with quotes and line ends; of other files as a record.
+A row of a text file is kept as the text that it was read from, with quotes and line ends; a row of another file as a
+record.
 """
 
 import csv
@@ -16,8 +17,7 @@ from typing import Any, TextIO
 
 from nlu.config.errors import DataError
 from nlu.config.words import counted
-from nlu.data.charset import not_utf_8
-from nlu.data.dialect import PLAIN, Dialect
+from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.readers import (
     BLANKS,
     DOCUMENT_MARK,
@@ -30,21 +30,22 @@ from nlu.data.readers import (
     has_header,
     is_json_list,
     json_items,
+    open_text,
     read_rows,
 )
 from nlu.data.workbook import sheet_rows
 
 BOM = "\ufeff"
 MOST_FIRST_LINE = 1 << 20
-"""bytes in which the end of the first line is looked for"""
+"""bytes that are searched for the end of the first line"""
 Original = str | dict[str, Any] | list[Any]
-"""the text of a row, its record, or the cells of a sheet; of CoNLL columns also the lines before its sentence that hold
-no token"""
+"""the text of a row, its record, or the cells of a sheet; in CoNLL columns, with the lines without
+token before its sentence"""
 
 
 @dataclass(frozen=True)
 class Originals:
-    """A file of rows to be kept."""
+    """A file whose rows are kept."""
 
     path: Path
     file_format: str
@@ -59,8 +60,8 @@ class Originals:
 
     @cached_property
     def columns(self) -> list[str]:
-        """The names of all columns; of a table without a header column_0, column_1, ..., of jsonl those of its first
-        record."""
+        """The names of all columns: column_0, column_1, ... in a table without a header, those of the first record in
+        jsonl."""
         if self.file_format == "lines":
             return ["text"]
         if self.file_format == "conll":
@@ -73,10 +74,10 @@ class Originals:
 
     @cached_property
     def head(self) -> str:
-        """The text before the first row: the header of a table with its line end and mark of byte order, or ""."""
+        """The text before the first row: the header of a table with line end and byte order mark, or ""."""
         if not self.has_header or not self.is_text:
             return BOM if self.is_text and self._has_mark() else ""
-        with self._lines() as lines, _utf_8(self.path):
+        with open_text(self.path, self.file_format, "utf-8") as lines, _utf_8(self.path):
             recent = _Recent()
             taken = recent.of(lines)
             for _ in csv.reader(taken, strict=True, delimiter=self._separator) if self.file_format == "csv" else taken:
@@ -103,43 +104,36 @@ class Originals:
             return not (self.file_format == "json" and is_json_list(self.path))
 
     def rows(self) -> Iterator[tuple[Row | BadRow, Original]]:
-        """Yield each row with what it was read from. Raises DataError as `read_rows` does."""
+        """Yield each row with its original. Raises DataError as `read_rows` does."""
         with _utf_8(self.path):
             yield from self._of_lines() if self.is_text else self._of_records()
 
     def record(self, original: Original, place: str) -> dict[str, Any]:
-        """Return a row by the names of its columns. Raises DataError, naming `place`, where it is no such row."""
-        if self.file_format == "xlsx":
-            return self._record_of(original, place)
-        if self.file_format in TABLES:
-            assert isinstance(original, str), "rows of a table are kept as texts"
-            text = original.strip("\r\n")
-            return self._record_of(
-                next(csv.reader([original], strict=True, delimiter=self._separator))
-                if self.file_format == "csv"
-                else text.split(self._separator),
-                place,
-            )
-        if self.file_format == "conll":
-            assert isinstance(original, str), "lines are kept as texts"
-            return {"tokens": [cells[self.token_column] for cells in token_lines(original) if cells is not None]}
-        if self.file_format == "lines":
-            assert isinstance(original, str), "lines are kept as texts"
-            return {"text": original.strip("\r\n")}
+        """Return a row by the names of its columns. Raises DataError with `place` if its columns have no such names."""
         found: Any = original
+        if isinstance(original, list):
+            return self._record_of(original, place)
         if isinstance(original, str):
+            if self.file_format == "csv":
+                return self._record_of(next(csv.reader([original], strict=True, delimiter=self._separator)), place)
+            if self.file_format == "tsv":
+                return self._record_of(original.strip("\r\n").split(self._separator), place)
+            if self.file_format == "conll":
+                return {"tokens": [cells[self.token_column] for cells in token_lines(original) if cells is not None]}
+            if self.file_format == "lines":
+                return {"text": original.strip("\r\n")}
             with suppress(ValueError, RecursionError):
                 found = json.loads(original)
         if not isinstance(found, dict):
             raise DataError(
-                f"{place} is no object with named fields, and cannot be written in another format; give output the "
-                "suffix .jsonl, or mend the row"
+                f"{place} is not an object with named fields, and cannot be written in another format; give output the "
+                "suffix .jsonl, or fix the row"
             )
         return found
 
     @property
     def token_column(self) -> int:
-        """The number of the column of tokens, of CoNLL columns."""
+        """The index of the column of tokens in a CoNLL file."""
         return int(self.fields["tokens"])
 
     @property
@@ -148,11 +142,11 @@ class Originals:
 
     @cached_property
     def _doubled(self) -> tuple[str, int] | None:
-        """A name that several columns have, and how many."""
+        """A name that several columns have, and their number."""
         return next(((name, count) for name, count in Counter(self.columns).items() if count > 1), None)
 
-    def _record_of(self, cells: Any, place: str) -> dict[str, Any]:
-        """Return cells by the names of their columns. Raises DataError where these do not fit each other."""
+    def _record_of(self, cells: list[Any], place: str) -> dict[str, Any]:
+        """Return cells by the names of their columns. Raises DataError unless each cell has a distinct name."""
         if self._doubled:
             raise DataError(
                 f"{self.path} has {self._doubled[1]} columns called {self._doubled[0]}, and cannot be written "
@@ -169,7 +163,7 @@ class Originals:
         taken = _Recent()
         for row in read_rows(self.path, self.file_format, self.fields, self.header, taken.of, self.dialect):
             if not isinstance(row, Mark):
-                # A sentence of CoNLL columns keeps its first lines, also where a later one is bad, and marks before it.
+                # A CoNLL sentence keeps the marks before it, and all its lines even if BadRow.number is a later one.
                 yield row, taken.since(0 if self.file_format == "conll" else row.number)
 
     def _of_records(self) -> Iterator[tuple[Row | BadRow, Original]]:
@@ -185,7 +179,7 @@ class Originals:
                 yield cells
             return
         if self.file_format == "json":
-            # What is no object is kept as the text of it, which no record is made of.
+            # Items other than objects are kept as texts, so that `record` refuses them.
             items = json_items(self.path)
             yield from (item if isinstance(item, dict) else json.dumps(item, ensure_ascii=False) for item in items)
             return
@@ -193,9 +187,6 @@ class Originals:
 
         for batch in pyarrow.parquet.ParquetFile(self.path).iter_batches(batch_size=8192):
             yield from batch.to_pylist()
-
-    def _lines(self) -> TextIO:
-        return open(self.path, encoding="utf-8", newline="" if self.file_format == "csv" else "\n")
 
     def _has_mark(self) -> bool:
         with open(self.path, "rb") as file:
@@ -205,7 +196,7 @@ class Originals:
 def token_lines(original: str) -> list[list[str] | None]:
     """Return the cells of each line of a sentence in CoNLL columns, as the reader splits them.
 
-    None stands for a line without a token: an empty one, or one that marks where a document begins.
+    None stands for a line without a token: an empty line, or one that begins a document.
     """
     lines = [line.strip(" \t\r\n") for line in original.removesuffix("\n").split("\n")]
     cells = [BLANKS.split(line) for line in lines]
@@ -221,7 +212,7 @@ def _utf_8(path: Path) -> Iterator[None]:
 
 
 class _Recent:
-    """The lines of a file that were read lately, with their numbers."""
+    """The lines of a file since the last row, with their numbers."""
 
     def __init__(self) -> None:
         self._lines: deque[tuple[int, str]] = deque()
@@ -233,7 +224,7 @@ class _Recent:
             yield line
 
     def since(self, number: int) -> str:
-        """Return the lines from this one on as one text, and keep none of them."""
+        """Return the lines from this number on as one text, and forget all lines."""
         text = "".join(line for own, line in self._lines if own >= number)
         self._lines.clear()
         return text

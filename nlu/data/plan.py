@@ -12,20 +12,21 @@ from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN
 from nlu.data.layouts import LAYOUTS, Layout, Pair
-from nlu.data.pieces import WORDS
 from nlu.data.reading import Reading, fields_of, layout_of
-from nlu.data.shared import SharedStores
+from nlu.data.sharing import SharedStores
 from nlu.data.store import FORMAT_VERSION
 from nlu.data.targets import Target
-from nlu.data.tokenizing import Tokenizer, WordPiece
+from nlu.data.tokenizing import WORDS, Tokenizer, WordPiece
 from nlu.storage.cache import cache_dir, file_digest
 
 KNOWN_CODE = ("nlu", "builtins", "typing", "abc")
+LISTED_GROUPS = 100
+"""names of groups that a store keeps for messages"""
 
 
 @dataclass
 class Plan:
-    """All that shapes a store, once its files are found."""
+    """Everything that shapes a store, once its files are found."""
 
     files: Files
     sets: dict[str, list[SourceFile]]
@@ -33,16 +34,19 @@ class Plan:
     layout: Layout
     target: Target
     tokenizer: Tokenizer | None
-    """null: built from the training texts"""
+    """None: built from the training texts"""
     tokenizing: WordPiece | None
-    """null: nothing is built, since there is a tokenizer"""
+    """how to build a tokenizer; None: there is one"""
     is_trained: bool = False
-    """whether the target is closed, as weights were trained for it"""
+    """whether the target is closed, because weights were trained for it"""
     shared: SharedStores | None = None
-    """where other machines look for it too"""
+    """where other machines look for the store too"""
 
     def fingerprint(self, sets: dict[str, list[SourceFile]]) -> str:
-        """Return what identifies the content of some of the sets."""
+        """Return 24 hex digits that identify the content of some of the sets.
+
+        A change of the names or the order of the entries here would make all stores be built again.
+        """
         files, reading, target = self.files, self.reading, self.target
         shaped_by = {
             "format_version": FORMAT_VERSION,
@@ -67,20 +71,20 @@ class Plan:
         return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()[:24]
 
     def folder(self) -> Path:
-        """Return where the store lies on this machine, or is to lie."""
+        """Return the folder of the store on this machine, whether it exists or not."""
         name = self.fingerprint(self.sets)
         if isinstance(self.layout, Pair):
-            # Stores of pairs that were built before both texts were stored lack a column.
+            # Stores of pairs that were built before both texts were hashed lack two columns.
             name = hashlib.sha256(f"{name} with both texts".encode()).hexdigest()[:24]
         return cache_dir() / "stores" / name
 
     def _settings(self) -> dict[str, object]:
-        assert self.tokenizing is not None, "without a tokenizer there is what builds one"
+        assert self.tokenizing is not None, "a plan has a tokenizer or a way to build one"
         return self.tokenizing.settings()
 
 
 def _code_outside_nlu(*classes: type) -> list[str]:
-    """Return the digests of the files of users' own classes; what nlu's read is told by FORMAT_VERSION."""
+    """Return the digests of the files that define a user's own classes; FORMAT_VERSION stands for nlu's own code."""
     modules = dict.fromkeys(base.__module__ for kind in classes for base in kind.__mro__)
     own = [sys.modules.get(name) for name in modules if name.partition(".")[0] not in KNOWN_CODE]
     files = [Path(file) for module in own if (file := getattr(module, "__file__", None))]
@@ -88,15 +92,16 @@ def _code_outside_nlu(*classes: type) -> list[str]:
 
 
 def plan_of(
-    files: Files, tokenizing: WordPiece, target: str, layouts: Sequence[str], pretrained: Path | None,
-    vocab: Path | None, group_by: str | int | None, trusted: Sequence[str], shared: str | None,
+    files: Files, tokenizing: WordPiece, target: str, layouts: Sequence[str], *, pretrained: Path | None,
+    vocab: Path | None, group_by: str | int | None = None, trusted: Sequence[str] = (), shared: str | None = None,
 ) -> Plan:  # fmt: skip
+    """Find the files, fields, layout and tokenizer of a store; the parameters are those of `prepare`."""
     sets = files.sets()
     empty: Target = build_target({TARGET: target}, files, trusted=trusted)
-    fields = fields_of(files, sets["train"], type(empty).roles)
-    layout = LAYOUTS[layout_of(fields, layouts, type(empty).roles, files, sets["train"])]
-    reading = Reading(fields, files.format, files.header, files.max_rows, group_by, files.dialect)
-    return Plan(
-        files, sets, reading, layout, empty, tokenizing.given(vocab, pretrained), tokenizing,
-        shared=SharedStores(shared) if shared else None,
-    )  # fmt: skip
+    roles = type(empty).roles
+    fields = fields_of(files, sets["train"], roles)
+    layout = LAYOUTS[layout_of(fields, layouts, roles, files, sets["train"])]
+    tokenizer = tokenizing.given(vocab, pretrained)
+    shared_stores = SharedStores(shared) if shared else None
+    reading = Reading.of(files, fields, group_by)
+    return Plan(files, sets, reading, layout, empty, tokenizer, tokenizing, shared=shared_stores)

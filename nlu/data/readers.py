@@ -1,21 +1,21 @@
 """Files of rows, streamed: csv, tsv, jsonl, json, parquet, Excel, CoNLL columns, plain lines.
 
-A reader yields `Row` for each usable row and `BadRow` for each one that is not; what to do about the bad ones is the
-caller's decision. Memory does not grow with the number of rows, except for one `.json` array, which is read whole, and
-for the texts of a workbook.
+A reader yields a `Row` for each usable row and a `BadRow` for each other one; the caller decides what to do about bad
+rows. Memory does not grow with the number of rows, except for a `.json` array, which is read as a whole, and the texts
+of a workbook.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self, TextIO
 
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
-from nlu.config.words import called, counted
+from nlu.config.words import called, counted, shortened
 from nlu.data.dialect import PLAIN, SEPARATED_BY, Dialect
 from nlu.data.workbook import text_rows
 
@@ -23,22 +23,21 @@ SUFFIX_FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet",
     ".conll": "conll", ".xlsx": "xlsx",
 }  # fmt: skip
-
 UNREADABLE = dict.fromkeys((".xls", ".ods", ".numbers"), "is a spreadsheet; export it as xlsx or csv")
 UNREADABLE |= dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "is compressed; unpack it")
-"""What to do about files of which no format can be read."""
+"""what to do about files that no reader can read, by suffix"""
 LIST_ROLES = ("tokens", "tags", "spans")
-"""Fields that the cell of a table cannot hold."""
+"""fields that the cell of a table cannot hold"""
 TABLES = ("csv", "tsv", "xlsx")
-"""formats whose rows are cells, and whose first row may name them"""
+"""formats whose rows are cells, and whose first row may be a header"""
 BLANKS = re.compile("[ \t]+")
-"""What separates CoNLL columns; the wide space of Chinese text is a token like any other."""
+"""separates CoNLL columns; an ideographic space is a token like any other"""
 
 
 @dataclass(slots=True)
 class Row:
-    """One row and the value of each field; `number` is its line in the file, or its place in a JSON list or parquet
-    file, counted from 1."""
+    """One row and the value of each field; `number` is its line in the file or, in a JSON list or parquet file, its
+    position, counted from 1."""
 
     number: int
     values: dict[str, Any]
@@ -46,36 +45,36 @@ class Row:
 
 @dataclass(slots=True)
 class BadRow:
-    """A row that cannot be used: where, which field, what it holds and the rule it breaks."""
+    """A row that cannot be used: its number, the field, the value and the rule that the value breaks."""
 
     number: int
     field: str
     value: str
     rule: str
     is_text: bool = True
-    """whether the value is a text; what else it may be is written as in JSON, so that 5 does not pass for "5\""""
+    """whether the value is a text; other values are written as JSON, so that 5 differs from "5\""""
 
     @classmethod
     def of(cls, number: int, field: str, value: Any, rule: str) -> Self:
-        """A row with a value of any kind."""
+        """Make a BadRow from a value of any type."""
         if isinstance(value, str):
             return cls(number, field, value, rule)
         return cls(number, field, json.dumps(value, ensure_ascii=False, default=str), rule, is_text=False)
 
     def describe(self, path: Path) -> str:
-        """Return `file:row: field ...`, the form of every data error."""
+        """Return `file:row: field NAME: VALUE RULE`, the form of every data error."""
         return f"{called(path)}:{self.number}: {self.told}"
 
     @property
     def told(self) -> str:
-        """The field, what it holds and the rule, without the place."""
-        shown = self.value if len(self.value) <= 80 else self.value[:77] + "..."
+        """The field, the value and the rule, without file and row."""
+        shown = shortened(self.value, 80)
         return f"field {self.field}: {repr(shown) if self.is_text else shown} {self.rule}"
 
 
 @dataclass(slots=True)
 class Mark:
-    """A line that marks where a document begins (-DOCSTART-), which is no row."""
+    """A line that begins a document (-DOCSTART-)."""
 
     number: int
 
@@ -91,8 +90,21 @@ def key_of(role: str) -> str:
     return "folds.group_by" if role == GROUP else f"data.fields.{role}"
 
 
-Watch = Callable[[TextIO], Any]
-"""what stands in for the lines of a file while they are read"""
+Watch = Callable[[TextIO], Iterable[str]]
+"""replaces the lines of a text file while they are read"""
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file to be read, and how."""
+
+    path: Path
+    kind: str
+    """its format, never auto"""
+    fields: Fields
+    header: bool
+    watch: Watch
+    dialect: Dialect
 
 
 def read_rows(
@@ -105,9 +117,9 @@ def read_rows(
 ) -> Iterator[Row | BadRow | Mark]:
     """Yield the rows of one file with the values of `fields`, a mapping from role to column name or number.
 
-    `file_format="auto"` goes by the suffix. `header=None` means that a table has a header exactly when a field other
-    than the group is given by name. `watch` is given the lines of a file of lines, and what it returns is read in their
-    place. Raises DataError where the file's header lacks a named column or the format is not known.
+    `file_format="auto"` uses the suffix. With `header=None` a table has a header exactly if a field other than the
+    group is given by name. `watch` receives the open text file and returns the lines that are read. Raises DataError if
+    the format is unknown or a column is missing.
     """
     chosen = format_of(path, file_format)
     if GROUP in fields and chosen in ("lines", "conll"):
@@ -118,14 +130,14 @@ def read_rows(
     if chosen in TABLES and (lists := [role for role in LIST_ROLES if role in fields]):
         read_as = f"{chosen} (by its suffix {path.suffix})" if file_format == "auto" else f"data.format={chosen}"
         raise DataError(
-            f"{path}: data.fields names {', '.join(lists)}, but the file is read as {read_as}, a table, of which no "
-            "cell holds a list; set data.format=conll where each line is a token and its tag, or give the rows as jsonl"
+            f"{path}: data.fields names {', '.join(lists)}, but the file is read as {read_as}, a table, whose cells "
+            "cannot hold lists; set data.format=conll if each line is a token and its tag, or give the rows as jsonl"
         )
-    return READERS[chosen](path, fields, has_header(fields, header), watch or iter, dialect)
+    return READERS[chosen](_File(path, chosen, fields, has_header(fields, header), watch or iter, dialect))
 
 
 def format_of(path: Path, file_format: str) -> str:
-    """Return the format in which a file is read. Raises DataError where its suffix tells none."""
+    """Return the format of a file, by its suffix if `file_format` is auto. Raises DataError for an unknown suffix."""
     chosen = SUFFIX_FORMATS.get(path.suffix.lower()) if file_format == "auto" else file_format
     if chosen is None and (reason := UNREADABLE.get(path.suffix.lower())):
         raise DataError(f"{path}: {reason}, and name the new file instead")
@@ -137,8 +149,8 @@ def format_of(path: Path, file_format: str) -> str:
 
 
 def has_header(fields: Fields, header: bool | None) -> bool:
-    """Whether the first row of a table names its columns: as set, else where a field other than the group is given by
-    name."""
+    """Return whether the first row of a table is a header: `header` or, if it is None, whether a field other than the
+    group is given by name."""
     if header is not None:
         return header
     return any(isinstance(column, str) for role, column in fields.items() if role != GROUP)
@@ -147,7 +159,7 @@ def has_header(fields: Fields, header: bool | None) -> bool:
 def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list[str]:
     """Return the names of a file's columns: a table's first row, a parquet file's schema, the keys of the first record.
 
-    Columns of a format without names (conll, lines) and of an empty file are none.
+    The list is empty for an empty file and for a format without names (conll, lines).
     """
     chosen = format_of(path, file_format)
     if chosen == "parquet":
@@ -155,39 +167,33 @@ def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list
     if chosen == "xlsx":
         return next((cells for _, cells in text_rows(path)), [])
     if chosen in SEPARATED_BY:
-        with open(path, encoding="utf-8-sig", newline="\n" if chosen == "tsv" else "") as lines:
+        with open_text(path, chosen) as lines:
             return next((cells for _, cells in dialect.cells(chosen, path, lines)), [])
     if chosen in ("jsonl", "json"):
         return next((list(record) for _, record in _records(path, chosen) if isinstance(record, dict)), [])
     return []
 
 
-def _read_text_table(
-    kind: str, path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect
-) -> Iterator[Row | BadRow]:
-    with open(path, encoding="utf-8-sig", newline="\n" if kind == "tsv" else "") as lines:
-        yield from _table(path, dialect.cells(kind, path, watch(lines)), fields, header, kind, dialect)
+def open_text(path: Path, kind: str, encoding: str = "utf-8-sig") -> TextIO:
+    """Open a text file so that lines end at a line feed only, except within the quotes of a csv file."""
+    return open(path, encoding=encoding, newline="" if kind == "csv" else "\n")
 
 
-def _read_xlsx(path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect) -> Iterator[Row | BadRow]:
-    yield from _table(path, text_rows(path), fields, header)
+def _read_table(file: _File) -> Iterator[Row | BadRow]:
+    if file.kind == "xlsx":
+        yield from _rows_of_cells(file, text_rows(file.path))
+        return
+    with open_text(file.path, file.kind) as lines:
+        yield from _rows_of_cells(file, file.dialect.cells(file.kind, file.path, file.watch(lines)))
 
 
-def _table(
-    path: Path,
-    numbered: Iterator[tuple[int, list[str]]],
-    fields: Fields,
-    header: bool,
-    kind: str = "xlsx",
-    dialect: Dialect = PLAIN,
-) -> Iterator[Row | BadRow]:
+def _rows_of_cells(file: _File, numbered: Iterator[tuple[int, list[str]]]) -> Iterator[Row | BadRow]:
     width = None
     columns: dict[str, int] = {}
     for number, cells in numbered:
         if width is None:
-            width = len(cells)
-            columns = _columns(path, fields, cells, header, kind, dialect)
-            if header:
+            width, columns = len(cells), _columns(file, cells)
+            if file.header:
                 continue
         if len(cells) != width:
             rule = f"makes {counted(len(cells), 'column')} where the first row of the file has {width}"
@@ -196,104 +202,104 @@ def _table(
         yield Row(number, {role: cells[index] for role, index in columns.items()})
 
 
-def _columns(path: Path, fields: Fields, first: list[str], header: bool, kind: str, dialect: Dialect) -> dict[str, int]:
+def _columns(file: _File, first: list[str]) -> dict[str, int]:
+    """Return the index of each field's column. Raises DataError for a column that the first row lacks."""
     columns = {}
-    other_separator = dialect.remedy(first, kind)
-    for role, column in fields.items():
+    other_separator = file.dialect.remedy(first, file.kind)
+    for role, column in file.fields.items():
+        key = key_of(role)
         if isinstance(column, int):
             if column >= len(first):
                 raise DataError(
-                    f"{path}:1: {key_of(role)} is column {column}, counted from 0, but the row has "
-                    f"{counted(len(first), 'column')}; "
-                    f"{other_separator or f'set {key_of(role)} to a number below {len(first)}'}"
+                    f"{file.path}:1: {key} is column {column}, counted from 0, but the row has "
+                    f"{counted(len(first), 'column')}; {other_separator or f'set {key} to a number below {len(first)}'}"
                 )
             columns[role] = column
-        elif not header:
+        elif not file.header:
             raise DataError(
-                f"{path}:1: {key_of(role)} is {column!r}, but the file is read without a header; "
-                f"set {key_of(role)} to a column number counted from 0, or data.header=true"
+                f"{file.path}:1: {key} is {column!r}, but the file is read without a header; "
+                f"set {key} to a column number counted from 0, or data.header=true"
             )
         elif column not in first:
-            shown = [cell if len(cell) <= 40 else f"{cell[:37]}..." for cell in first]
+            shown = list(map(shortened, first))
             close = f"nearest: {', '.join(near)}; " if (near := nearest(column, shown)) else ""
             remedy = other_separator or (
-                f"{close}set {key_of(role)} to one of these or, where this "
-                "row is no header, set data.header=false and columns by number, counted from 0"
+                f"{close}set {key} to one of these or, if this row is a row of data, set data.header=false and columns "
+                "by number, counted from 0"
             )
-            raise DataError(f"{path}:1: {key_of(role)} is {column!r}, but the header has {shown}; {remedy}")
+            raise DataError(f"{file.path}:1: {key} is {column!r}, but the header has {shown}; {remedy}")
         elif first.count(column) > 1:
             places = ", ".join(str(place) for place, cell in enumerate(first) if cell == column)
             raise DataError(
-                f"{path}:1: {key_of(role)} is {column!r}, but the header has it {first.count(column)} times, as "
-                f"columns {places}, counted from 0; set {key_of(role)} to one of these numbers and data.header=true"
+                f"{file.path}:1: {key} is {column!r}, but the header has it {first.count(column)} times, as "
+                f"columns {places}, counted from 0; set {key} to one of these numbers and data.header=true"
             )
         else:
             columns[role] = first.index(column)
     return columns
 
 
-def _read_json(
-    kind: str, path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect
-) -> Iterator[Row | BadRow]:
-    for number, record in _records(path, kind, watch):
-        yield record if isinstance(record, BadRow) else _record(number, record, fields)
+def _read_json(file: _File) -> Iterator[Row | BadRow]:
+    for number, record in _records(file.path, file.kind, file.watch):
+        yield record if isinstance(record, BadRow) else _record(number, record, file.fields)
 
 
 def _records(path: Path, kind: str, watch: Watch = iter) -> Iterator[tuple[int, Any]]:
-    """Yield what each line of a file holds, or each item of the list that a `.json` file may be; or a BadRow."""
+    """Yield the content of each line or, if a `.json` file is one list, each item of it; a BadRow if it is not JSON."""
     if kind == "json" and is_json_list(path):
         yield from enumerate(json_items(path), 1)
         return
-    with open(path, encoding="utf-8-sig", newline="\n") as lines:
-        for number, line in _lines(watch(lines)):
+    with open_text(path, kind) as lines:
+        for number, line in enumerate(watch(lines), 1):
             if not line.strip():
                 continue
             try:
                 yield number, json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield number, BadRow(number, "(row)", line.strip(), f"is not a JSON object: {_said(error)}")
+                yield number, BadRow(number, "(row)", line.strip(), f"is not a JSON object: {_reason(error)}")
 
 
 def is_json_list(path: Path) -> bool:
-    """Whether a file holds one list, and not an object a line."""
-    with open(path, encoding="utf-8-sig") as file:
+    """Return whether a file holds one list, and not an object per line."""
+    with open_text(path, "json") as file:
         return file.read(4096).lstrip().startswith("[")
 
 
 def json_items(path: Path) -> Any:
-    """Return the list that a .json file is. Raises DataError where it is none."""
+    """Return the list that a .json file holds. Raises DataError for invalid JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
-        raise DataError(f"{path}:{line}: not a JSON list: {_said(error)}; mend the file") from None
+        raise DataError(f"{path}:{line}: not a JSON list: {_reason(error)}; fix the file") from None
 
 
-def _said(error: Exception) -> str:
-    """What is wrong with a text that is no JSON, or nests deeper or holds longer numbers than can be read."""
+def _reason(error: Exception) -> str:
+    """Return why a text cannot be parsed: its syntax, or nesting or numbers that are too long."""
     return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
 
 
-def _read_parquet(path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect) -> Iterator[Row | BadRow]:
-    file = _parquet(path)
-    names = file.schema_arrow.names
+def _read_parquet(file: _File) -> Iterator[Row | BadRow]:
+    table, fields = _parquet(file.path), file.fields
+    names = table.schema_arrow.names
     if absent := [column for column in fields.values() if column not in names and column not in range(len(names))]:
         keys = ", ".join(key_of(role) for role, column in fields.items() if column in absent)
         raise DataError(
-            f"{path}: no column {absent}; the file has {names}; {hint(str(absent[0]), names)}; set {keys} to these or "
-            "their numbers"
+            f"{file.path}: no column {absent}; the file has {names}; {hint(str(absent[0]), names)}; set {keys} to "
+            "these or their numbers"
         )
-    wanted = {role: names[column] if isinstance(column, int) else column for role, column in fields.items()}
+    wanted: Fields = {role: names[column] if isinstance(column, int) else column for role, column in fields.items()}
     number = 0
-    for batch in file.iter_batches(batch_size=8192, columns=list(dict.fromkeys(wanted.values()))):
+    for batch in table.iter_batches(batch_size=8192, columns=list(dict.fromkeys(wanted.values()))):
         for record in batch.to_pylist():
             number += 1
             yield _record(number, record, wanted)
 
 
 def _parquet(path: Path) -> Any:
+    """Open a parquet file as a `pyarrow.parquet.ParquetFile`."""
     import pyarrow
     import pyarrow.parquet
 
@@ -309,36 +315,35 @@ def _record(number: int, record: Any, fields: Fields) -> Row | BadRow:
     values = {}
     for role, name in fields.items():
         if name not in record and role not in ("label", "spans"):
-            nearest = f" of folds.group_by; {hint(str(name), map(str, record))}" if role == GROUP else ""
-            rule = f"lacks this field{nearest}"
-            return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), rule)
+            close = f" of folds.group_by; {hint(str(name), map(str, record))}" if role == GROUP else ""
+            return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), f"lacks this field{close}")
         values[role] = record.get(str(name))
     return Row(number, values)
 
 
-def _read_lines(path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect) -> Iterator[Row | BadRow]:
-    with open(path, encoding="utf-8-sig", newline="\n") as lines:
-        for number, line in _lines(watch(lines)):
+def _read_lines(file: _File) -> Iterator[Row | BadRow]:
+    with open_text(file.path, file.kind) as lines:
+        for number, line in enumerate(file.watch(lines), 1):
             if line.strip():
                 yield Row(number, {"text": line.rstrip("\r\n")})
 
 
-def _read_conll(
-    path: Path, fields: Fields, header: bool, watch: Watch, dialect: Dialect
-) -> Iterator[Row | BadRow | Mark]:
-    """Sentences of `token ... tag` lines, ended by an empty line; `fields` gives the two columns by number."""
+def _read_conll(file: _File) -> Iterator[Row | BadRow | Mark]:
+    """Yield sentences of `token ... tag` lines, ended by an empty line; `fields` has the two columns by number."""
+    fields = file.fields
     wanted = [column for role in ("tokens", "tags") if isinstance(column := fields.get(role), int)]
     if "tokens" not in fields or len(wanted) != 1 + ("tags" in fields):
         raise DataError(
-            f"{path}: data.fields is {fields}, but the fields of CoNLL columns are tokens and tags, numbered from 0; "
-            "set e.g. {tokens: 0, tags: 1}, or data.format"
+            f"{file.path}: data.fields is {fields}, but the fields of CoNLL columns are tokens and tags, numbered from "
+            "0; set e.g. {tokens: 0, tags: 1}, or data.format"
         )
     tokens: list[str] = []
     tags: list[str] = []
     first = 1
     bad: BadRow | None = None
-    with open(path, encoding="utf-8-sig", newline="\n") as lines:
-        for number, line in _lines(watch(lines), end_with=""):
+    with open_text(file.path, file.kind) as lines:
+        # An empty line after the last one ends the last sentence.
+        for number, line in enumerate(chain(file.watch(lines), [""]), 1):
             line = line.strip(" \t\r\n")
             cells = BLANKS.split(line)
             is_mark = cells[0] == DOCUMENT_MARK
@@ -349,24 +354,14 @@ def _read_conll(
                     yield Mark(number)
                 tokens, tags, first, bad = [], [], number + 1, None
             elif max(wanted) >= len(cells):
-                bad = bad or BadRow(
-                    number, "(row)", line, f"has {counted(len(cells), 'column')}, not {max(wanted) + 1}"
-                )
+                rule = f"has {counted(len(cells), 'column')}, not {max(wanted) + 1}"
+                bad = bad or BadRow(number, "(row)", line, rule)
             else:
                 tokens.append(cells[wanted[0]])
                 tags.append(cells[wanted[-1]])
 
 
-def _lines(lines: Any, end_with: str | None = None) -> Iterator[tuple[int, str]]:
-    number = 0
-    for number, line in enumerate(lines, 1):
-        yield number, line
-    if end_with is not None:
-        yield number + 1, end_with
-
-
-READERS: dict[str, Callable[[Path, Fields, bool, Watch, Dialect], Iterator[Any]]] = {
-    "tsv": partial(_read_text_table, "tsv"), "csv": partial(_read_text_table, "csv"),
-    "jsonl": partial(_read_json, "jsonl"), "json": partial(_read_json, "json"),
-    "parquet": _read_parquet, "lines": _read_lines, "conll": _read_conll, "xlsx": _read_xlsx,
+READERS: dict[str, Callable[[_File], Iterator[Row | BadRow | Mark]]] = {
+    "tsv": _read_table, "csv": _read_table, "jsonl": _read_json, "json": _read_json, "parquet": _read_parquet,
+    "lines": _read_lines, "conll": _read_conll, "xlsx": _read_table,
 }  # fmt: skip

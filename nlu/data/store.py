@@ -1,10 +1,11 @@
 """Tokenized rows on disk: Arrow IPC shards, memory-mapped, so that memory does not grow with the number of rows.
 
-A set (train, dev, ...) is a folder of shards of SHARD_ROWS rows each, the last one smaller. Axes: N rows of a set, B
-rows asked for.
+A set (train, dev, ...) is a folder of shards with SHARD_ROWS rows each; the last one may be smaller.
+
+Axes: N rows of a set, B requested rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -12,27 +13,27 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from nlu.config.errors import DataError, UserError
-from nlu.data.encoding import EncodedRows
-from nlu.data.ragged import ranges
+from nlu.data.arrays import ranges, starts_of
 
 SHARD_ROWS = 65_536
 FORMAT_VERSION = 3
 CHUNK_ROWS = 8_192
-"""rows that are looked at together where a whole set is gone through"""
+"""rows that are read at a time in a pass over a whole set"""
 
 
 class Misfit(ValueError):
-    """A target that the type of its column cannot hold; `row` is its place among those that were given."""
+    """A target that the type of its column cannot hold; `row` is its index in the chunk."""
 
     def __init__(self, row: int, value: Any, kind: pa.DataType):
         super().__init__(f"{value!r} does not fit a column of type {kind}")
         self.row, self.value, self.kind = row, value, kind
 
     def described(self, place: str, target: object) -> DataError:
-        """Return the error for the row at `place`, whose target this object read."""
+        """Return the error for the row at `place`, whose target was read by `target`."""
         return DataError(
             f"{place}: {type(target).__name__} reads {self.value!r} as the target, but its column() is of type "
             f"{self.kind}, which cannot hold that; let column() return a type that does, such as pa.float32(), or "
@@ -41,52 +42,69 @@ class Misfit(ValueError):
 
 
 class StoreDamaged(DataError):
-    """A set of the store that does not have the rows that were written; build the store again."""
+    """A set of the store lacks rows that were written; build the store again."""
+
+
+@dataclass
+class EncodedRows:
+    """The tokens of one chunk of N rows; flat arrays hold the rows one after another."""
+
+    tokens: np.ndarray
+    """flat int32"""
+    lengths_N: np.ndarray
+    boundary_N: np.ndarray
+    """number of tokens before the second text; the length of the row if it has only one"""
+    cut_N: np.ndarray
+    """bool: whether tokens were cut off"""
+    words: np.ndarray | None = None
+    """flat int32: the index in its row of the first token of each unit that fits"""
+    word_counts_N: np.ndarray | None = None
+    places: np.ndarray | None = None
+    """flat int32: the first and the last character of each unit of a text, including units that do not fit; None if all
+    rows are lists of units"""
+    place_counts_N: np.ndarray | None = None
+    """two for each unit"""
+
+    def ends_of_units(self) -> list[list[list[int]] | None]:
+        """Return the first and the last character of each unit by row, or None if all rows are lists of units."""
+        if self.places is None or self.place_counts_N is None:
+            return [None] * len(self.lengths_N)
+        rows = np.split(self.places.reshape(-1, 2), np.cumsum(self.place_counts_N // 2)[:-1])
+        return [ends_U.tolist() for ends_U in rows]
 
 
 @dataclass
 class Origin:
-    """What is stored of some rows beside their tokens."""
+    """Where rows come from, and hashes (int64) that are equal for equal texts or groups."""
 
     text_hash_N: np.ndarray
-    """int64, the same for equal texts"""
     group_N: np.ndarray
-    """int64, the same for rows of one group"""
+    """0 without groups"""
     file_N: np.ndarray
-    """number of the row's file among the set's"""
+    """index of the row's file in its set"""
     number_N: np.ndarray
-    """line or place of the row in its file"""
+    """line or position of the row in its file"""
     first_N: np.ndarray | None = None
-    """int64, the same for equal texts, be they the first or the second of their pairs; null where a row is one text"""
+    """hash of the first text of a pair; None if a row is one text"""
     second_N: np.ndarray | None = None
-    """the same of the second texts"""
+    """hash of the second text; a text has the same hash on either side"""
 
 
-def schema(target: pa.DataType | None, *, with_sides: bool = False, with_places: bool = False) -> pa.Schema:
-    """Return the columns of a set whose targets are of this type, None where its rows have none; `with_sides` where
-    they are pairs of texts, `with_places` where they are texts of which each word is tagged."""
-    columns = {"tokens": pa.list_(pa.int32()), "boundary": pa.int32(), "words": pa.list_(pa.int32())}
-    columns |= {} if target is None else {"target": target}
-    columns |= {"text_hash": pa.int64(), "group": pa.int64(), "file": pa.int32(), "number": pa.int64()}
-    columns |= {"first": pa.int64(), "second": pa.int64()} if with_sides else {}
-    return pa.schema(columns | ({"places": pa.list_(pa.int32())} if with_places else {}))
-
-
-def _numbers(values_N: Any, dtype: Any) -> pa.Array:
-    """Return numbers as a column; `pa.array` would import pandas where that is installed, a quarter of a second."""
+def _numbers(values_N: npt.ArrayLike, dtype: npt.DTypeLike) -> pa.Array:
+    """Return numbers as a column; `pa.array` would import pandas if it is installed, which takes 0.25 s."""
     values_N = np.ascontiguousarray(values_N, dtype)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values_N.dtype), len(values_N), [None, pa.py_buffer(values_N)])
 
 
-def _lists(flat: Any, counts_N: Any, dtype: Any = np.int32) -> pa.Array:
-    """Return lists of numbers as a column: their values one after another, and how many each has."""
+def _lists(flat: np.ndarray, counts_N: Sequence[int] | np.ndarray, dtype: npt.DTypeLike = np.int32) -> pa.Array:
+    """Return a column of lists from their values, one list after another, and the length of each."""
     offsets = np.zeros(len(counts_N) + 1, dtype=np.int32)
     np.cumsum(counts_N, out=offsets[1:])
     return pa.ListArray.from_arrays(_numbers(offsets, np.int32), _numbers(flat, dtype))
 
 
 def _targets(targets: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return targets as a column of their type. Raises Misfit for the first that it cannot hold."""
+    """Return targets as a column of type `kind`. Raises Misfit for the first target that does not fit."""
     if not pa.types.is_list(kind):
         return _numbers(_held(targets, kind, np.arange(len(targets))), kind.to_pandas_dtype())
     counts_N = [len(values) for values in targets]
@@ -96,9 +114,9 @@ def _targets(targets: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _held(values: list[Any], kind: pa.DataType, row_of: np.ndarray) -> np.ndarray:
-    """Return values in a column's type. A float may be rounded to fewer digits; anything else must stay what it is.
+    """Return values in a column's type. Raises Misfit for the first value that the type cannot hold.
 
-    Raises Misfit for the first value that does not.
+    A float may be rounded to fewer digits; every other value must stay equal.
     """
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise UserError(f"targets are stored as {kind}, but must be numbers or lists of them; change column()")
@@ -113,7 +131,7 @@ def _held(values: list[Any], kind: pa.DataType, row_of: np.ndarray) -> np.ndarra
     if given.dtype.kind == held.dtype.kind == "f":
         is_lost_N = np.isinf(held) & np.isfinite(given)
     else:
-        # In both types: 2^53 + 1 is equal to what float64 makes of it, and not to what it is again as a whole number.
+        # Compared in both types: 2^53 + 1 equals its float64, which is 2^53 when it is converted back to an integer.
         with np.errstate(over="ignore", invalid="ignore"):
             is_lost_N = (held != given) | (held.astype(given.dtype) != given)
     if is_lost_N.any():
@@ -123,7 +141,7 @@ def _held(values: list[Any], kind: pa.DataType, row_of: np.ndarray) -> np.ndarra
 
 
 def _values(column: pa.Array) -> np.ndarray:
-    """Return a column of numbers without copying; `to_numpy` would import pandas where that is installed."""
+    """Return a column of numbers without copying; `to_numpy` would import pandas if it is installed."""
     dtype = np.dtype(column.type.to_pandas_dtype())
     return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]
 
@@ -131,37 +149,38 @@ def _values(column: pa.Array) -> np.ndarray:
 def record_batch(
     encoded: EncodedRows, targets: list[Any], target: pa.DataType | None, origin: Origin
 ) -> pa.RecordBatch:
-    """Return rows and the target of each, in the same order, as a shard holds them."""
-    count = len(encoded.lengths_N)
-    words = encoded.words if encoded.words is not None else np.zeros(0, np.int32)
-    word_counts_N = encoded.word_counts_N if encoded.word_counts_N is not None else np.zeros(count, np.int64)
-    columns = [
-        _lists(encoded.tokens, encoded.lengths_N),
-        _numbers(encoded.boundary_N, np.int32),
-        _lists(words, word_counts_N),
-    ]
-    columns += [] if target is None else [_targets(targets, target)]
-    columns += [
-        _numbers(origin.text_hash_N, np.int64),
-        _numbers(origin.group_N, np.int64),
-        _numbers(origin.file_N, np.int32),
-        _numbers(origin.number_N, np.int64),
-    ]
-    columns += [_numbers(side_N, np.int64) for side_N in (origin.first_N, origin.second_N) if side_N is not None]
-    columns += [] if encoded.places is None else [_lists(encoded.places, encoded.place_counts_N)]
-    return pa.record_batch(
-        columns,
-        schema=schema(target, with_sides=origin.first_N is not None, with_places=encoded.places is not None),
-    )
+    """Return rows and their targets, in the same order, as the columns of a shard.
+
+    The columns are `tokens`, `boundary`, `words`, `target` (unless its type is None), `text_hash`, `group`, `file` and
+    `number`; of pairs `first` and `second`; of texts whose words are tagged `places`.
+    """
+    words, word_counts_N = encoded.words, encoded.word_counts_N
+    if words is None or word_counts_N is None:
+        words, word_counts_N = np.zeros(0, np.int32), np.zeros(len(encoded.lengths_N), np.int64)
+    columns = {
+        "tokens": _lists(encoded.tokens, encoded.lengths_N),
+        "boundary": _numbers(encoded.boundary_N, np.int32),
+        "words": _lists(words, word_counts_N),
+    }
+    columns |= {} if target is None else {"target": _targets(targets, target)}
+    columns["text_hash"] = _numbers(origin.text_hash_N, np.int64)
+    columns["group"] = _numbers(origin.group_N, np.int64)
+    columns["file"] = _numbers(origin.file_N, np.int32)
+    columns["number"] = _numbers(origin.number_N, np.int64)
+    if origin.first_N is not None and origin.second_N is not None:
+        columns |= {"first": _numbers(origin.first_N, np.int64), "second": _numbers(origin.second_N, np.int64)}
+    if encoded.places is not None and encoded.place_counts_N is not None:
+        columns["places"] = _lists(encoded.places, encoded.place_counts_N)
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
 @dataclass
 class SetWriter:
-    """Writes one set, chunk by chunk; each shard appears under its name only when it is whole."""
+    """Writes one set, chunk by chunk; a shard gets its name only when it is complete."""
 
     folder: Path
     target: pa.DataType | None
-    """type of the targets; None where there are none"""
+    """type of the targets; None: no target is stored"""
     rows: int = 0
     _pending: list[pa.RecordBatch] = field(default_factory=list)
     _pending_rows: int = 0
@@ -171,7 +190,7 @@ class SetWriter:
         self.folder.mkdir(parents=True)
 
     def add(self, encoded: EncodedRows, targets: list[Any], origin: Origin) -> None:
-        """Append a chunk of rows and the target of each, in the same order."""
+        """Append a chunk of rows and their targets, in the same order. Raises Misfit for a target of another type."""
         batch = record_batch(encoded, targets, self.target, origin)
         while batch.num_rows:
             room = SHARD_ROWS - self._pending_rows
@@ -183,7 +202,7 @@ class SetWriter:
         self.rows += len(encoded.lengths_N)
 
     def close(self) -> None:
-        """Write what is left as the last, smaller shard."""
+        """Write the remaining rows as the last, smaller shard."""
         if self._pending_rows:
             self._flush()
 
@@ -199,12 +218,12 @@ class SetWriter:
 
 
 class StoredSet:
-    """Rows in shards: of a store, memory-mapped, or in memory. The per-row columns are plain arrays; mapped tokens stay
-    on disk until they are gathered."""
+    """The rows of a set in shards, memory-mapped or in memory. Columns with one value per row are plain arrays; mapped
+    tokens stay on disk until they are gathered."""
 
     def __init__(self, batches: list[pa.RecordBatch], remap: list[int] | None = None):
-        """`batches`: the shards, all but the last of SHARD_ROWS rows. `remap`: the final number for each that the
-        targets were written with, null where they are final."""
+        """`batches`: the shards, of SHARD_ROWS rows each except the last. `remap`: the final number for each number
+        that targets were written with; None: these are final."""
         self._final: dict[str, np.ndarray] = {}
         if remap is not None:
             self.renumber("target", np.asarray(remap, np.int32))
@@ -214,9 +233,9 @@ class StoredSet:
 
     @classmethod
     def open(cls, folder: Path, rows: int | None = None, remap: list[int] | None = None) -> Self:
-        """Map the shards of a folder; `rows`: how many were written, null where that is not known.
+        """Map the shards of a folder; `rows`: the number of rows that were written; None: unknown.
 
-        Raises StoreDamaged where a shard is missing, cut short or no shard at all.
+        Raises StoreDamaged if a shard is missing, truncated or not an Arrow file.
         """
         batches = [_mapped(path) for path in sorted(folder.glob("*.arrow"))]
         found = sum(map(len, batches))
@@ -224,27 +243,27 @@ class StoredSet:
             raise StoreDamaged(
                 f"{folder} holds {found:,} rows in {len(batches)} shards, not the {rows:,} that were written"
                 if rows is not None
-                else f"{folder}: a shard that is not the last one has fewer than {SHARD_ROWS:,} rows"
+                else f"{folder}: a shard before the last one has fewer than {SHARD_ROWS:,} rows"
             )
         return cls(batches, remap)
 
     def renumber(self, column: str, final: np.ndarray) -> None:
-        """From now on return the values of a column as the final number for each that it was written with."""
+        """Return `final[value]` for each value of a column from now on."""
         self._final[column] = final
 
     @cached_property
     def group_N(self) -> np.ndarray:
-        """Hash of the value by which rows stay together in folds."""
+        """Hash of each row's group; rows of a group share a fold."""
         return self._column("group")
 
     @cached_property
     def first_N(self) -> np.ndarray:
-        """Hash of each row's text, of a pair that of the first one."""
+        """Hash of each row's text or, in pairs, of its first text."""
         return self._column("first") if self.has("first") else self.text_hash_N
 
     @cached_property
     def second_N(self) -> np.ndarray | None:
-        """Hash of the second text of each pair; null where a row is one text."""
+        """Hash of the second text of each pair; None if a row is one text."""
         return self._column("second") if self.has("second") else None
 
     def has(self, column: str) -> bool:
@@ -253,13 +272,8 @@ class StoredSet:
 
     @cached_property
     def number_N(self) -> np.ndarray:
-        """Line or place of each row in its file."""
+        """Line or position of each row in its file."""
         return self._column("number")
-
-    @cached_property
-    def file_N(self) -> np.ndarray:
-        """Number of each row's file among the set's."""
-        return self._column("file")
 
     def __len__(self) -> int:
         return len(self.lengths_N)
@@ -269,22 +283,22 @@ class StoredSet:
         return self.lists("tokens", rows_B)[0]
 
     def boundaries(self, rows_B: np.ndarray) -> np.ndarray:
-        """Return how many tokens of each row stand before its second text; (B,)."""
+        """Return the number of tokens before the second text of each row; (B,)."""
         return self.scalars("boundary", rows_B)
 
     def words(self, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the place, within its row, of the first token of each unit that fits; flat, and counts (B,)."""
+        """Return the index in its row of the first token of each unit that fits; flat, and counts (B,)."""
         return self.lists("words", rows_B)
 
     def scalars(self, column: str, rows_B: np.ndarray) -> np.ndarray:
-        """Return the rows' values in a column that has one for each; (B,), of the column's type."""
+        """Return the values of a column with one value per row; (B,), of the column's type."""
         out = np.empty(len(rows_B), self._dtype(column))
         for shard, places in self._by_shard(rows_B):
             out[places] = _values(self._batches[shard].column(column))[rows_B[places] - shard * SHARD_ROWS]
         return self._renumbered(column, out)
 
     def lists(self, column: str, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows' values in a column of lists, one row after another, and how many each has; flat, (B,)."""
+        """Return the values of a column of lists, one row after another, and the number of each row; flat, (B,)."""
         counts_B = np.empty(len(rows_B), np.int64)
         pieces: dict[int, np.ndarray] = {}
         groups = self._by_shard(rows_B)
@@ -295,20 +309,20 @@ class StoredSet:
             flat = pieces[groups[0][0]]
         else:
             flat = np.empty(int(counts_B.sum()), self._dtype(column))
-            begin_B = np.cumsum(counts_B) - counts_B
+            begin_B = starts_of(counts_B)
             for shard, places in groups:
                 flat[ranges(begin_B[places], counts_B[places])] = pieces[shard]
         return self._renumbered(column, flat), counts_B
 
     def counts(self, column: str, rows_B: np.ndarray) -> np.ndarray:
-        """Return how many values each row has in a column of lists; (B,), int64."""
+        """Return the number of values of each row in a column of lists; (B,), int64."""
         counts_B = np.empty(len(rows_B), np.int64)
         for shard, places in self._by_shard(rows_B):
             counts_B[places] = self._extents(column, shard, rows_B[places])[1]
         return counts_B
 
     def _extents(self, column: str, shard: int, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The start and the number of the values that the rows of one shard have in a column of lists."""
+        """Return the start and the number of the values in a column of lists, for rows of one shard."""
         offsets = _values(self._batches[shard].column(column).offsets)
         local_B = rows_B - shard * SHARD_ROWS
         starts_B = offsets[local_B].astype(np.int64)
@@ -322,7 +336,7 @@ class StoredSet:
         final = self._final.get(column)
         return values if final is None or not len(values) else final[values]
 
-    def _per_row(self, read: Any) -> np.ndarray:
+    def _per_row(self, read: Callable[[pa.RecordBatch], np.ndarray]) -> np.ndarray:
         parts = [read(batch) for batch in self._batches]
         return np.concatenate(parts) if parts else np.zeros(0, np.int32)
 
@@ -345,6 +359,6 @@ def _mapped(path: Path) -> pa.RecordBatch:
 
 
 def chunks_of(rows_N: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the rows some thousands at a time, so that what is gathered of them does not grow with their number."""
+    """Yield the rows in chunks, so that the memory of gathered values does not grow with their number."""
     for start in range(0, len(rows_N), CHUNK_ROWS):
         yield rows_N[start : start + CHUNK_ROWS]

@@ -1,10 +1,17 @@
-"""Text to token numbers, in batches; special tokens and cutting are ours, so that one rule holds everywhere.
+"""Text to token numbers, in batches. Special tokens and truncation are left to `nlu.data.layouts`.
 
-Axes: N rows, flat arrays hold the rows one after another.
+BERT's tokenizer puts spaces around every ideograph and splits at white space and punctuation before it uses the
+vocabulary, and its normalizer (lowercasing, stripping accents) treats each letter without regard to its neighbors. So
+the tokens of a text are those of its pieces, one after another, if it is cut beside an ideograph, a mark or a blank.
+Most pieces of a text have occurred before, and looking a piece up costs a small part of tokenizing it. PIECES lists
+only marks and blanks that are sure to separate; all other characters stay in one piece, which the tokenizer splits.
+
+Axes: N texts or rows; flat arrays hold them one after another; W pieces of all texts, P distinct pieces.
 """
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,12 +25,96 @@ from tokenizers.models import WordPiece as WordPieceModel
 
 from nlu.config.errors import DataError
 from nlu.config.types import PositiveInt
-from nlu.data.pieces import MOST_REMEMBERED, PIECES, PieceTokenizer, can_cut
-from nlu.data.ragged import flatten
+from nlu.data.arrays import flatten, ranges, starts_of
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SPACE_BYTE = "\u0120"
-"""how vocabularies of bytes write a space"""
+"""a space in a byte-level vocabulary"""
+IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+MARKS = (
+    r"!-/:-@\[-`{-~"
+    "\u2010-\u2027\u3001-\u3003\u3008-\u3011\u3014-\u301b\uff01-\uff03\uff05-\uff0a\uff0c-\uff0f\uff1a\uff1b\uff1f\uff20"
+)
+BLANKS = r" \t\n\r\u3000"
+PIECES = re.compile(f"[{IDEOGRAPHS}{MARKS}]|[^{IDEOGRAPHS}{MARKS}{BLANKS}]+")
+WORDS = re.compile(rf"[{IDEOGRAPHS}{MARKS}]|[^{IDEOGRAPHS}{MARKS}\s]+")
+"""the units of a text in which spans are tagged; any white space separates them"""
+MOST_REMEMBERED = 300_000
+MOST_LETTERS = 2_000_000
+"""limits of the cached pieces and of their characters; beyond either one the cache is emptied, so that memory grows
+neither with the number of rows nor with their length"""
+
+
+class PieceTokenizer:
+    """Caches the tokens of pieces of text; returns exactly the tokens that the tokenizer returns for whole texts."""
+
+    def __init__(self, backend: Backend):
+        """`backend` must satisfy `can_cut`."""
+        self._backend = backend
+        added = [re.escape(token.content) for token in backend.get_added_tokens_decoder().values()]
+        self._added = re.compile("|".join(added)) if added else None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._number_of: dict[str, int] = {}
+        self._letters = 0
+        self._tokens = np.zeros(0, np.int32)
+        self._counts_P = np.zeros(0, np.int64)
+        self._starts_P = np.zeros(0, np.int64)
+
+    def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens of all texts, flat int32, and the count of each text, int64."""
+        # An added token, such as [MASK], is found before texts are split.
+        if self._added is not None and any(map(self._added.search, texts)):
+            return _encoded(self._backend, texts)
+        pieces_of = [PIECES.findall(text) for text in texts]
+        pieces_N = np.fromiter(map(len, pieces_of), np.int64, len(texts))
+        pieces_W = list(chain.from_iterable(pieces_of))
+        self._learn(pieces_W)
+        number_W = np.fromiter(map(self._number_of.__getitem__, pieces_W), np.int64, len(pieces_W))
+        counts_W = self._counts_P[number_W]
+        ends_W = np.concatenate([[0], np.cumsum(counts_W)])
+        ends_N = ends_W[np.concatenate([[0], np.cumsum(pieces_N)])]
+        found = self._tokens[ranges(self._starts_P[number_W], counts_W)], np.diff(ends_N)
+        if self._letters > MOST_LETTERS:
+            # The texts of a single call may exceed the limit.
+            self._forget()
+        return found
+
+    def _learn(self, pieces_W: list[str]) -> None:
+        new = set(pieces_W).difference(self._number_of)
+        if not new:
+            return
+        if len(self._number_of) + len(new) > MOST_REMEMBERED or self._letters + sum(map(len, new)) > MOST_LETTERS:
+            self._forget()
+            new = set(pieces_W)
+        self._letters += sum(map(len, new))
+        # Sorted, because the order of a set differs between processes.
+        named = sorted(new)
+        tokens, counts = _encoded(self._backend, named)
+        self._number_of.update(zip(named, range(len(self._number_of), len(self._number_of) + len(named)), strict=True))
+        self._tokens = np.concatenate([self._tokens, tokens])
+        self._counts_P = np.concatenate([self._counts_P, counts])
+        self._starts_P = starts_of(self._counts_P)
+
+
+def _encoded(backend: Backend, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    encoded = backend.encode_batch_fast(texts, add_special_tokens=False)
+    return flatten([item.ids for item in encoded])
+
+
+def can_cut(backend: Backend) -> bool:
+    """Return whether the tokenizer is BERT's: split at ideographs and marks, then WordPiece, only special tokens
+    added."""
+    normalizer = backend.normalizer
+    return (
+        isinstance(normalizer, normalizers.BertNormalizer)
+        and normalizer.clean_text
+        and normalizer.handle_chinese_chars
+        and isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+        and isinstance(backend.model, WordPieceModel)
+        and not any(token.normalized for token in backend.get_added_tokens_decoder().values())
+    )
 
 
 @dataclass(frozen=True)
@@ -40,13 +131,13 @@ class Template:
 
 
 class Tokenizer:
-    """A tokenizer with its special tokens; `digest` identifies everything that shapes its output."""
+    """A tokenizer with its special tokens. `digest` identifies everything that affects its output."""
 
     def __init__(
         self, backend: Backend, single: Template, pair: Template, unknown_id: int, *, spells_everything: bool = False
     ):
-        """`unknown_id` stands for what is not in the vocabulary, and for a unit of which nothing is left. A tokenizer
-        that spells everything needs it for the latter only."""
+        """`unknown_id` replaces words outside the vocabulary, and units of which the tokenizer leaves nothing. A
+        tokenizer that `spells_everything`, such as a byte-level one, uses it only for the latter."""
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
@@ -61,9 +152,9 @@ class Tokenizer:
         self.needs_spaces = self._tells_words_by_spaces()
 
     def _tells_words_by_spaces(self) -> bool:
-        """Whether a word by itself gets other tokens than behind a space, as with byte-level vocabularies.
+        """Return whether a word has different tokens after a space, as in byte-level vocabularies.
 
-        Found by trying, since pre-tokenizers, normalizers and their options all have a say in it.
+        Tested on an example, because it depends on the pre-tokenizer, the normalizer and their options.
         """
         together, apart, spaced = (
             [token for text in texts for token in self.ids([text])[0].tolist()]
@@ -77,23 +168,23 @@ class Tokenizer:
         return dict(self.backend.get_vocab(with_added_tokens=True))
 
     def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens of all texts without special ones: flat int32 and the count of each text."""
-        if self._pieces is not None:
-            return self._pieces.ids(texts)
-        encoded = self.backend.encode_batch_fast(texts, add_special_tokens=False)
-        return flatten([item.ids for item in encoded])
+        """Return the tokens of all texts without special tokens, flat int32, and the count of each text, int64."""
+        return _encoded(self.backend, texts) if self._pieces is None else self._pieces.ids(texts)
 
     def is_unknown(self, tokens: np.ndarray) -> np.ndarray:
-        """Return of each token whether it stands for something that is not in the vocabulary."""
+        """Return whether each token replaces a word outside the vocabulary; bool, the shape of `tokens`."""
         return np.zeros(tokens.shape, bool) if self._spells_everything else tokens == self.unknown_id
 
     def save(self, folder: Path) -> None:
-        """Write tokenizer.json, from which `load_tokenizer` makes the same tokenizer again."""
+        """Write tokenizer.json, which `load_tokenizer` reads."""
         (folder / "tokenizer.json").write_text(self.backend.to_str(), encoding="utf-8")
 
 
 def wordpiece(vocab: list[str], lowercase: bool, source: str) -> Tokenizer:
-    """Return BERT's tokenizer over a vocabulary in id order; `source` names it in errors."""
+    """Return BERT's tokenizer with a vocabulary in the order of ids; `source` names it in errors.
+
+    Raises DataError if a token occurs twice, or [UNK], [CLS] or [SEP] is missing.
+    """
     numbers = {token: number for number, token in enumerate(vocab)}
     if len(numbers) != len(vocab):
         twice = [token for token, count in Counter(vocab).items() if count > 1]
@@ -103,12 +194,17 @@ def wordpiece(vocab: list[str], lowercase: bool, source: str) -> Tokenizer:
     backend = Backend(WordPieceModel(numbers, unk_token="[UNK]", max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return Tokenizer(backend, *_bert_templates(numbers), numbers["[UNK]"])
+
+
+def _bert_templates(numbers: dict[str, int]) -> tuple[Template, Template]:
+    """Return the templates [CLS] a [SEP] and [CLS] a [SEP] b [SEP]."""
     begin, end = (numbers["[CLS]"],), (numbers["[SEP]"],)
-    return Tokenizer(backend, Template(begin, (), end), Template(begin, end, end), numbers["[UNK]"])
+    return Template(begin, (), end), Template(begin, end, end)
 
 
 def read_vocab(path: Path) -> list[str]:
-    """Return the tokens of a vocab.txt; lines end at a newline only, since tokens may be other line separators."""
+    """Return the tokens of a vocab.txt. Only a line feed ends a line, because tokens may be other line separators."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -117,7 +213,10 @@ def read_vocab(path: Path) -> list[str]:
 
 
 def load_tokenizer(folder: Path, lowercase: bool | None) -> Tokenizer | None:
-    """Return the tokenizer of a folder of weights (tokenizer.json or vocab.txt), or None where it has neither."""
+    """Return the tokenizer of a folder of weights (tokenizer.json or vocab.txt), or None if it has neither.
+
+    `lowercase`: None follows the folder's settings, else true.
+    """
     if (path := folder / "tokenizer.json").is_file():
         return _from_file(path, lowercase)
     if not (path := folder / "vocab.txt").is_file():
@@ -133,7 +232,7 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
     backend = Backend.from_file(str(path))
     if lowercase is not None:
         if not isinstance(backend.normalizer, normalizers.BertNormalizer):
-            raise DataError(f"{path}: fixes the case itself; set tokenizer.lowercase=null")
+            raise DataError(f"{path}: its normalizer determines the case; set tokenizer.lowercase=null")
         backend.normalizer.lowercase = lowercase
     vocab = backend.get_vocab(with_added_tokens=True)
     unknown = next((vocab[token] for token in ("[UNK]", "<unk>") if token in vocab), None)
@@ -147,8 +246,7 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
     if backend.post_processor is None:
         if absent := [token for token in ("[CLS]", "[SEP]") if token not in vocab]:
             raise DataError(f"{path}: has neither a post-processor nor {', '.join(absent)}; give a BERT vocab.txt")
-        begin, end = (vocab["[CLS]"],), (vocab["[SEP]"],)
-        return Tokenizer(backend, Template(begin, (), end), Template(begin, end, end), unknown)
+        return Tokenizer(backend, *_bert_templates(vocab), unknown)
     backend.no_truncation()
     backend.no_padding()
     single, pair = _probe(backend, "a"), _probe(backend, "a", "b")
@@ -156,14 +254,14 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
 
 
 def _is_byte_level(backend: Backend) -> bool:
-    """Whether every byte is a token and texts are split into bytes, so that any text can be spelled."""
+    """Return whether every byte is a token and texts are split into bytes, so that any text can be spelled."""
     if not set(pre_tokenizers.ByteLevel.alphabet()) <= backend.get_vocab().keys():
         return False
     return '"ByteLevel"' in json.dumps([json.loads(backend.to_str())[part] for part in ("normalizer", "pre_tokenizer")])
 
 
 def _probe(backend: Backend, *texts: str) -> Template:
-    """Read off which special tokens a post-processor puts where, by encoding one-letter texts."""
+    """Return the special tokens that a post-processor adds, found by encoding texts of one letter."""
     encoding = backend.encode(texts[0], texts[1] if len(texts) == 2 else None)
     groups: list[list[int]] = [[], [], []]
     seen = 0
@@ -173,13 +271,13 @@ def _probe(backend: Backend, *texts: str) -> Template:
         else:
             groups[seen].append(token)
     if seen != len(texts):
-        raise DataError("tokenizer.json gives no token for the letter a; give a tokenizer that can spell any text")
+        raise DataError("tokenizer.json drops the letter a; give a tokenizer that can spell any text")
     before, middle, after = (tuple(group) for group in groups)
     return Template(before, middle, after) if len(texts) == 2 else Template(before, (), middle)
 
 
 class WordPiece:
-    """BERT's WordPiece tokenizer, or the one that the pretrained weights bring."""
+    """BERT's WordPiece tokenizer, or the tokenizer of the pretrained weights."""
 
     def __init__(
         self,
@@ -189,9 +287,9 @@ class WordPiece:
         min_count: PositiveInt = 2,
         max_size: PositiveInt = 30_000,
     ):
-        """`vocab` is a vocab.txt (path or URL); null takes the pretrained model's, or builds one from the rows that are
-        trained on: their words that occur `min_count` times, the most frequent first, at most `max_size` with the
-        special tokens. The other words count as [UNK], so that its vector is trained too. `lowercase` null follows the
+        """`vocab`: a vocab.txt (path or URL); null: that of the pretrained model, or one built from the training rows
+        with the words that occur at least `min_count` times, the most frequent first, at most `max_size` including the
+        special tokens. Other words become [UNK], so that its vector is trained too. `lowercase`: null follows the
         pretrained tokenizer, else true."""
         self.vocab = vocab
         self.lowercase = lowercase
@@ -199,12 +297,12 @@ class WordPiece:
         self.max_size = max_size
 
     def settings(self) -> dict[str, object]:
-        """What shapes a vocabulary built from text, for the fingerprint of the store."""
+        """Return the settings of a vocabulary built from text, for the fingerprint of the store."""
         settings = {"lowercase": self.lowercase, "min_count": self.min_count, "max_size": self.max_size}
         return {**settings, "counted": "rows that are trained on"}
 
     def given(self, path: Path | None, pretrained: Path | None) -> Tokenizer | None:
-        """Return the tokenizer of the vocab file or of the pretrained folder; None means: build it from text."""
+        """Return the tokenizer of the vocab file or of the pretrained folder; None: it must be built from text."""
         if path is not None:
             if path.suffix == ".json":
                 return _from_file(path, self.lowercase)
@@ -213,16 +311,16 @@ class WordPiece:
             return None
         if (tokenizer := load_tokenizer(pretrained, self.lowercase)) is None:
             raise DataError(
-                f"{pretrained} has neither tokenizer.json nor vocab.txt, so nothing says which word each row of its "
-                "weights is; set tokenizer.vocab to the vocabulary they were trained with"
+                f"{pretrained} has neither tokenizer.json nor vocab.txt, so the word of each row of its weights is "
+                "unknown; set tokenizer.vocab to the vocabulary that they were trained with"
             )
         return tokenizer
 
     def build(self, texts: Iterable[list[str]]) -> Tokenizer:
-        """Return a tokenizer of all words that occur `min_count` times in batches of texts.
+        """Return a tokenizer of all words that occur at least `min_count` times in the texts.
 
-        The texts are those of all training rows, before any is held out; `restrict` then makes the vocabulary of the
-        rows that are trained on. A word that is too rare among all rows is too rare among some of them.
+        The texts are those of all rows of the training set, before any is held out. `restrict` then makes the
+        vocabulary of the rows that remain; a word that is too rare in all rows is too rare in some of them.
         """
         lowercase = self._lowercase
         normalizer = normalizers.BertNormalizer(lowercase=lowercase)
@@ -245,10 +343,10 @@ class WordPiece:
         return wordpiece(SPECIALS + kept, lowercase, "built vocabulary")
 
     def restrict(self, built: Tokenizer, counts_V: np.ndarray) -> tuple[Tokenizer, np.ndarray]:
-        """Return the tokenizer of some rows, and its number for each token of the one that `build` made; (V,), int32.
+        """Return the tokenizer of some of the rows, and its number for each token of `built`; (V,), int32.
 
-        `counts_V` is how often each token occurs in those rows. Nothing else of the other rows is left in the result.
-        A word is one token in both, so that renumbered rows are what the new tokenizer makes of their texts.
+        `counts_V` has the number of occurrences of each token in these rows. The result does not depend on other rows.
+        A word is one token in both tokenizers, so renumbered rows are equal to rows that the new one encodes.
         """
         number_of = built.backend.get_vocab()
         words = sorted(number_of.keys() - set(SPECIALS), key=lambda word: (-counts_V[number_of[word]], word))

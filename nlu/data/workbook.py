@@ -1,6 +1,6 @@
-"""Rows of Excel workbooks (.xlsx), read and written by openpyxl, which the extra `excel` brings.
+"""Rows of the first sheet of an Excel workbook (.xlsx), read and written by openpyxl (extra `excel`).
 
-The first sheet counts. Cells keep their types: texts, numbers, dates, true and false.
+Cells keep their types: texts, numbers, dates, booleans.
 """
 
 import io
@@ -22,40 +22,39 @@ from nlu.storage.files import json_text
 
 MOST_ROWS = 1_048_576
 MOST_CHARACTERS = 32_767
-"""of a sheet and of a cell, by Excel itself"""
+"""Excel's limits of a sheet and of a cell"""
 MOST_NUMBER = 10**15
 MOST_DIGITS = 15
 MOMENTS: dict[str, Callable[[Any], Any]] = {
     "datetime": datetime.fromisoformat, "date": date.fromisoformat, "time": time.fromisoformat,
     "timedelta": lambda microseconds: timedelta(microseconds=microseconds),
 }  # fmt: skip
-"""what `dumped` writes by name, and how it is read"""
+"""types that `dumped` writes by name, and how `loaded` reads them"""
 ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-"""what no cell may hold"""
+"""characters that a cell cannot hold"""
 FIXED_DATE = (1980, 1, 1, 0, 0, 0)
 STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 """times in docProps/core.xml"""
 
 
 def require_openpyxl(path: Path) -> None:
-    """Raise UserError where the package is missing that a workbook needs."""
+    """Raise UserError if openpyxl is not installed."""
     if find_spec("openpyxl") is None:
         raise UserError(f"{path} needs openpyxl; install it with pip install 'nlu[excel]', or use csv")
 
 
 def sheet_rows(path: Path) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the number and the cells of each row of the first sheet that is not empty, none shorter than the first.
+    """Yield the number and the cells of each row of the first sheet that is not empty.
 
-    Empty cells at the end of a row count as absent.
-
-    Formulas are given by the values that they had when the file was saved. Raises DataError where it is no workbook,
-    and UserError where openpyxl is missing.
+    Empty cells at the end of a row are dropped, then rows are filled up to the length of the first one. A formula
+    yields the value that it had when the file was saved. Raises DataError for a file of another format, and UserError
+    if openpyxl is not installed.
     """
     require_openpyxl(path)
     import openpyxl
 
     try:
-        # Of a path the library looks at the suffix, which standard input has not.
+        # Given a path, the library requires the suffix .xlsx, which standard input lacks.
         with open(path, "rb") as file:
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
             sheet: Any = book.worksheets[0]
@@ -78,25 +77,25 @@ def _rows(sheet: Any) -> Iterator[tuple[int, list[Any]]]:
 
 
 def text_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the same as the texts that would stand in a csv."""
+    """Yield the rows of `sheet_rows` as texts."""
     for number, cells in sheet_rows(path):
         yield number, list(map(cell_text, cells))
 
 
 def cell_text(value: Any) -> str:
-    """Return a cell as the text that stands in its place in a csv."""
+    """Return a cell as it is written in a csv file."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
-        # Excel knows no whole numbers.
+        # Excel stores integers as floats.
         return str(int(value))
     return value.isoformat() if isinstance(value, datetime | date | time) else str(value)
 
 
 def rule_of_cell(value: Any) -> str | None:
-    """Return the rule that a value breaks as a cell of a workbook, or None."""
+    """Return the rule that a value breaks in a cell of a workbook, or None."""
     if isinstance(value, bytes):
         return "is binary, which a cell of Excel cannot hold"
     if isinstance(value, datetime | time) and value.tzinfo is not None:
@@ -116,12 +115,12 @@ def rule_of_cell(value: Any) -> str | None:
 
 
 def dumped(cells: Sequence[Any]) -> str:
-    """Return cells that break no rule as one line, from which `loaded` gets them back with their types."""
+    """Return valid cells as one line, from which `loaded` restores them with their types."""
     return json.dumps([_typed(cell) for cell in cells], ensure_ascii=False)
 
 
 def loaded(line: str) -> list[Any]:
-    """Return the cells of such a line."""
+    """Return the cells of a line that `dumped` wrote."""
     return [
         next(MOMENTS[kind](content) for kind, content in cell.items()) if isinstance(cell, dict) else cell
         for cell in json.loads(line)
@@ -136,7 +135,7 @@ def _typed(cell: Any) -> Any:
 
 
 def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
-    """Write a workbook of one sheet; equal rows give equal bytes. A text that begins with = is no formula."""
+    """Write a workbook of one sheet; equal rows give equal bytes. A text that begins with = stays a text."""
     from openpyxl import Workbook
     from openpyxl.cell import WriteOnlyCell
 
@@ -152,7 +151,7 @@ def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
         sheet.append(cells)
     made = io.BytesIO()
     book.save(made)
-    # The library puts the time into it.
+    # The library writes the current time into the file.
     with zipfile.ZipFile(made) as stamped, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as plain:
         for name in stamped.namelist():
             content = stamped.read(name)
@@ -162,14 +161,14 @@ def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _as_cell(value: Any) -> Any:
-    """Return a value as one of the types that openpyxl writes, as far as there is one."""
+    """Return a value as one of the types that openpyxl can write, or unchanged if none fits."""
     if isinstance(value, list | dict):
         return json_text(value)
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, numbers.Real) and not isinstance(value, int | float):
         return float(value)
-    # pandas has types of its own, whose names and nanoseconds no cell has.
+    # Subclasses, such as those of pandas, have other names and nanoseconds, which a cell cannot hold.
     if isinstance(value, datetime) and type(value) is not datetime:
         return datetime.combine(value.date(), value.time(), value.tzinfo)
     if isinstance(value, timedelta) and type(value) is not timedelta:

@@ -19,9 +19,9 @@ from torch import Tensor
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint
 from nlu.data.collate import Batch, collate
-from nlu.data.encoding import EncodedRows
 from nlu.data.examples import Examples
 from nlu.data.layouts import Values
+from nlu.data.store import EncodedRows
 from nlu.inference.predictor import Predictor, in_memory
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import Kind, LabelSetKind, NumberKind, SimilarityKind, SpanKind

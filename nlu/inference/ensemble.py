@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from nlu.config.errors import UserError
-from nlu.data.encoding import EncodedRows
+from nlu.data.store import EncodedRows
 from nlu.inference.predictor import LOGITS, Predictor
 from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce

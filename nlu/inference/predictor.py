@@ -10,12 +10,11 @@ from torch import Tensor
 
 from nlu.config.targets import build
 from nlu.data.collate import Batch, collate
-from nlu.data.encoding import EncodedRows
 from nlu.data.examples import Examples
 from nlu.data.fields import TEXT_ROLES
 from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
-from nlu.data.store import Origin, StoredSet, record_batch
+from nlu.data.store import EncodedRows, Origin, StoredSet, record_batch
 from nlu.data.targets import NoTarget
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import mean_of_sequences

@@ -13,9 +13,8 @@ from nlu.config.inference import STANDARD, Input
 from nlu.config.nearest import hint
 from nlu.config.words import counted, show_as
 from nlu.data.building import LISTED_BAD_ROWS
-from nlu.data.charset import not_utf_8
 from nlu.data.dataset import Files
-from nlu.data.dialect import Dialect
+from nlu.data.dialect import Dialect, not_utf_8
 from nlu.data.fields import usual_fields
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals

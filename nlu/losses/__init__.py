@@ -1,1 +1,1 @@
-"""Losses return a sum, never a mean, so that accumulation and uneven ranks weigh every row alike."""
+"""Losses return sums, not means, so that every row has the same weight with accumulation and uneven ranks."""

@@ -1,4 +1,4 @@
-"""Binary cross-entropy of every label by itself, for rows that have any number of labels.
+"""Binary cross-entropy of each label, for rows with any number of labels.
 
     mean over labels of -w y log s(x) - (1 - y) log (1 - s(x)), s the sigmoid
 
@@ -22,20 +22,20 @@ class BceMultilabel(RowLoss):
     kinds = ("label_set",)
 
     def __init__(self, *, positive_weights: dict[str, NonNegativeFloat] | Literal["inverse_frequency"] | None = None):
-        """`positive_weights` multiply the loss of a label where a row has it: by name (others 1), or inverse_frequency
-        = rows without the label / rows with it; null = off."""
+        """`positive_weights` multiply the loss of a label in rows that have it: by name (others 1), or
+        inverse_frequency = rows without the label / rows with it; null = off."""
         self._weights = ClassWeights("positive_weights", positive_weights)
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the labels. Raises UserError where a weight is of none of them.
+        """Take the labels. Raises UserError for the weight of an unknown label.
 
-        Without `examples`, each example is taken to have one label.
+        Without `examples`, one label for each example is assumed.
         """
         total = examples if examples is not None else sum((counts or {}).values())
         self._weights.bind(names, counts, lambda with_it: [max(0, total - count) / count for count in with_it])
 
     def per_row(self, logits_NC: Tensor, labels_NC: Tensor) -> Tensor:
-        """Return the value of each row, of labels that are 0 or 1; (N,)."""
+        """Return the loss of each row, (N,); `labels_NC` is 0 or 1."""
         return F.binary_cross_entropy_with_logits(
             logits_NC, labels_NC.to(logits_NC.dtype), reduction="none", pos_weight=self._weights.on(logits_NC.device)
         ).mean(1)

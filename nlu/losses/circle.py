@@ -1,4 +1,4 @@
-"""Circle loss: pushes the scores of positive and negative rows apart, those that are far off the most.
+"""Circle loss: separates the scores of positive and negative rows, with the largest gradient for the worst scores.
 
 With scores s in [0, 1], margin m and scale g, over the positive rows p and the negative rows n of a micro-batch:
 
@@ -7,7 +7,7 @@ With scores s in [0, 1], margin m and scale g, over the positive rows p and the 
     softplus(L_n + L_p); with ce_weight w: (this + w * mean cross-entropy) / (1 + w)
 
 Sun et al. 2020 (https://arxiv.org/abs/2002.10857), section 3, except that the paper does not divide by the
-scale. As there, a_p and a_n are held constant for the gradient. A class that does not occur gives 0 for its L.
+scale. As in the paper, a_p and a_n are constants for the gradient. The L of a class that does not occur is 0.
 
 Axes: N rows.
 """
@@ -23,20 +23,20 @@ from nlu.config.types import Fraction, NonNegativeFloat, PositiveFloat
 
 
 class Circle:
-    """Circle loss of two classes, of which the second is positive; the value of a micro-batch times its rows."""
+    """Circle loss of two classes, the second of which is positive; the loss of a micro-batch times its rows."""
 
     by_row = False
     kinds = ("classes",)
     reads = "logits"
 
     def __init__(self, *, scale: PositiveFloat = 32.0, margin: Fraction = 0.25, ce_weight: NonNegativeFloat = 0.0):
-        """`scale`: how much the worst rows outweigh the others. `margin`: positive scores are to reach 1 - margin,
-        negative ones to stay below margin. `ce_weight`: share of cross-entropy beside it; 0 = off, and must be where
-        the score is a cosine."""
+        """`scale`: how much the worst rows outweigh the others. `margin`: the aim is a positive score above 1 - margin
+        and a negative score below margin. `ce_weight`: weight of an additional cross-entropy; 0 = off, which is
+        required if the score is a cosine."""
         self.scale, self.margin, self.ce_weight = scale, margin, ce_weight
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the classes. Raises UserError where there are not two."""
+        """Take the classes. Raises UserError unless there are two."""
         if len(names) != 2:
             raise UserError(
                 f"loss=circle needs two classes, but the data has {len(names)} ({', '.join(names[:5])}); "
@@ -66,9 +66,9 @@ class Circle:
         return (loss + self.ce_weight * entropy) / (1 + self.ce_weight)
 
     def _log_sum(self, values_N: Tensor, chosen_N: Tensor) -> Tensor:
-        """Return the log of summed exponents of the chosen rows over the scale, 0 where there are none.
+        """Return logsumexp of the chosen rows divided by the scale, or 0 for no rows.
 
-        Computed without asking the device whether there are any.
+        Whether a row is chosen stays on the device, which saves a synchronization.
         """
         any_chosen = chosen_N.any()
         kept_N = torch.where(chosen_N | ~any_chosen, values_N, -torch.inf)

@@ -1,7 +1,7 @@
-"""Contrastive loss of pairs: equal ones are drawn together, others apart up to a margin.
+"""Contrastive loss of pairs: pulls matching texts together and pushes others apart, up to a margin.
 
     y D^2 / 2 + (1 - y) max(0, margin - D)^2 / 2
-    (Hadsell et al. 2006, https://doi.org/10.1109/CVPR.2006.100, equation 4), y = 1 for a pair that belongs together
+    (Hadsell et al. 2006, https://doi.org/10.1109/CVPR.2006.100, equation 4), y = 1 for a matching pair
 
 Axes: N rows.
 """
@@ -18,18 +18,18 @@ from nlu.losses.loss import RowLoss
 
 
 class Contrastive(RowLoss):
-    """Half the squared distance by which a pair is off."""
+    """Half the squared distance of a matching pair, or half the square by which another pair misses the margin."""
 
     kinds = ("classes",)
     reads = "cosine"
 
     def __init__(self, *, distance: Literal["cosine", "euclidean"] = "cosine", margin: PositiveFloat = 0.5):
         """`distance`: cosine = 1 - cos(u, v), from 0 to 2; euclidean = that of u / |u| and v / |v|, from 0 to 2.
-        `margin`: pairs that do not belong together are pushed apart up to this distance."""
+        `margin`: other pairs are pushed apart up to this distance."""
         self.distance, self.margin = distance, margin
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the classes, of which the second belongs together. Raises UserError where there are not two."""
+        """Take the classes; the second is that of matching pairs. Raises UserError unless there are two."""
         if len(names) != 2:
             raise UserError(
                 f"loss=contrastive needs two classes, but the data has {len(names)} ({', '.join(names[:5])}); "
@@ -37,7 +37,7 @@ class Contrastive(RowLoss):
             )
 
     def per_row(self, logits_N1: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the value of each row, of cosines; (N,). Raises UserError for logits of several classes."""
+        """Return the loss of each row, (N,), from cosines. Raises UserError for logits of several classes."""
         if logits_N1.shape[1] != 1:
             raise UserError(
                 "loss=contrastive reads the cosine of two texts, but the head gives logits; set head=sides and "
@@ -48,7 +48,7 @@ class Contrastive(RowLoss):
             square_N, distance_N = apart_N.square(), apart_N
         else:
             square_N = 2 * apart_N
-            # The root has no finite slope at 0, where two texts are equal.
+            # The gradient of the root is infinite at 0, the distance of equal texts.
             distance_N = square_N.clamp_min(torch.finfo(square_N.dtype).eps).sqrt()
         missing_N = (self.margin - distance_N).clamp_min(0)
         return torch.where(labels_N == 1, square_N, missing_N.square()) / 2

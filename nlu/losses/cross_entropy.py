@@ -28,18 +28,18 @@ class CrossEntropy(RowLoss):
         label_smoothing: Probability = 0.0,
         class_weights: dict[str, NonNegativeFloat] | Literal["inverse_frequency"] | None = None,
     ):
-        """`label_smoothing` gives this share of the target to all classes alike; 0 = off. `class_weights` multiply the
-        loss of a row by its class: by name (others 1), or inverse_frequency = rows / (classes * rows of the class);
-        null = off. What is weighed is divided by the number of rows all the same, so weights scale the gradient."""
+        """`label_smoothing`: share of the target that is spread evenly over all classes; 0 = off. `class_weights`
+        multiply the loss of a row by its class: by name (others 1), or inverse_frequency = rows / (classes * rows of
+        the class); null = off. The weighted sum is divided by the number of rows, so weights scale the gradient."""
         self.label_smoothing = label_smoothing
         self._weights = ClassWeights("class_weights", class_weights)
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the classes. Raises UserError where a weight is of none of them."""
+        """Take the classes. Raises UserError for the weight of an unknown class."""
         self._weights.bind(names, counts, balanced)
 
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the value of each row; (N,)."""
+        """Return the loss of each row; (N,)."""
         loss_N = self._unweighted(logits_NC, labels_N, "none")
         weights_C = self._weights.on(logits_NC.device)
         return loss_N if weights_C is None else loss_N * weights_C.index_select(0, labels_N)
@@ -51,5 +51,5 @@ class CrossEntropy(RowLoss):
         return self.per_row(logits_NC, labels_N).sum()
 
     def _unweighted(self, logits_NC: Tensor, labels_N: Tensor, reduction: str) -> Tensor:
-        # Its own weights would weigh each part of a smoothed target by that part's class, not the row by its own.
+        # F.cross_entropy's weights would weight each part of a smoothed target by its class, instead of the whole row.
         return F.cross_entropy(logits_NC, labels_N, reduction=reduction, label_smoothing=self.label_smoothing)

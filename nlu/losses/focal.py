@@ -1,7 +1,7 @@
-"""Focal loss: cross-entropy that turns away from rows which are already right.
+"""Focal loss: cross-entropy that reduces the weight of rows that are already classified well.
 
     -w[y] (1 - p)^gamma log p, p = softmax(logits)[y]
-    (Lin et al. 2017, https://arxiv.org/abs/1708.02002, equation 5, with a softmax for its sigmoid)
+    (Lin et al. 2017, https://arxiv.org/abs/1708.02002, equation 5, with a softmax instead of the sigmoid)
 
 Axes: N rows, C classes.
 """
@@ -29,20 +29,20 @@ class Focal(RowLoss):
         gamma: NonNegativeFloat = 2.0,
         class_weights: dict[str, NonNegativeFloat] | Literal["inverse_frequency"] | None = None,
     ):
-        """`gamma`: how much less rows count the surer they are right; 0 = cross-entropy. `class_weights` multiply the
-        loss of a row by its class, the paper's alpha: by name (others 1), or inverse_frequency = rows / (classes *
-        rows of the class); null = off."""
+        """`gamma`: how strongly the weight of confident, correct rows is reduced; 0 = cross-entropy. `class_weights`
+        multiply the loss of a row by its class, the paper's alpha: by name (others 1), or inverse_frequency = rows /
+        (classes * rows of the class); null = off."""
         self.gamma = gamma
         self._weights = ClassWeights("class_weights", class_weights)
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the classes. Raises UserError where a weight is of none of them."""
+        """Take the classes. Raises UserError for the weight of an unknown class."""
         self._weights.bind(names, counts, balanced)
 
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the value of each row; (N,)."""
+        """Return the loss of each row; (N,)."""
         log_p_N = -F.cross_entropy(logits_NC, labels_N, reduction="none")
-        # Below 1 the power has no finite slope at 0.
+        # For gamma < 1 the gradient of the power is infinite at 0.
         wrong_N = (-torch.expm1(log_p_N)).clamp_min(torch.finfo(log_p_N.dtype).tiny)
         loss_N = -log_p_N * wrong_N**self.gamma
         weights_C = self._weights.on(logits_NC.device)

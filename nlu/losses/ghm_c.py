@@ -1,12 +1,12 @@
-"""GHM-C: rows whose gradient has a common size count less, the many easy ones as well as outliers.
+"""GHM-C: reduces the weight of rows with a frequent gradient norm, both of many easy rows and of outliers.
 
     g = |sigmoid(logit) - target| of each row and class (one against the rest); with bins of equal width over [0, 1],
     weight = (number of values) / (number in the value's bin * number of bins that hold any)
     (Li et al. 2019, https://arxiv.org/abs/1811.05181, section 3)
 
-The paper evens the numbers in bins out over micro-batches. Here they are those of the micro-batch alone: a moving
-average would have to be agreed between processes, held by every checkpoint, and taken back where a micro-batch that did
-not fit into memory is run again in halves; and rows * classes values fill the bins.
+The paper averages the counts of bins over micro-batches. Here each micro-batch has its own counts: a moving average
+would have to be synchronized between processes, saved in every checkpoint, and reverted if a micro-batch does not fit
+into memory and is repeated in halves; and rows * classes values are enough to fill the bins.
 
 Axes: N rows, C classes.
 """
@@ -20,7 +20,7 @@ from nlu.losses.loss import RowLoss
 
 
 class GhmC:
-    """Gradient-harmonised cross-entropy, one class against the rest, in nats."""
+    """Gradient-harmonized one-vs-rest cross-entropy, in nats."""
 
     by_row = False
     kinds = ("classes", "tags")
@@ -28,7 +28,7 @@ class GhmC:
     bind = RowLoss.bind
 
     def __init__(self, *, bins: PositiveInt = 10):
-        """`bins`: of equal width, over the gradient's range from 0 to 1."""
+        """`bins`: number of bins of equal width between 0 and 1, the range of the gradient norm."""
         self.bins = bins
 
     def __call__(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""InfoNCE: each first text is to find its own second text among all those of the micro-batch.
+"""InfoNCE: each first text has to find its second text among all second texts of the micro-batch.
 
     -log (exp(cos(u_i, v_i) / t) / sum_j exp(cos(u_i, v_j) / t))
     (van den Oord et al. 2018, https://arxiv.org/abs/1807.03748, equation 4; Gao et al. 2021,
@@ -24,14 +24,14 @@ class InfoNce:
     bind = RowLoss.bind
 
     def __init__(self, *, temperature: PositiveFloat = 0.05):
-        """`temperature` divides cosines; the lower, the more the nearest negatives count."""
+        """`temperature` divides cosines; a lower one gives more weight to the nearest negatives."""
         self.temperature = temperature
 
     def __call__(self, similarities_NN: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the sum over rows of which label is 1 or more, float32.
+        """Return the sum over rows with a label above 0, float32.
 
-        The second text of a row with label 0, which does not belong to its first, is a negative for all others, and the
-        row itself adds nothing. A similarity of minus infinity leaves a second text out of a row's negatives.
+        A row with label 0 does not match: its second text is only a negative of other rows. A similarity of minus
+        infinity excludes a second text from a row's negatives.
         """
         own_N = torch.arange(len(labels_N), device=labels_N.device)
         loss_N = F.cross_entropy(similarities_NN / self.temperature, own_N, reduction="none")

@@ -1,4 +1,4 @@
-"""What a loss is. Axes: N rows (examples or units), C outputs."""
+"""The contract of losses. Axes: N rows (examples or units), C outputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -8,24 +8,24 @@ from torch import Tensor
 
 
 class Loss(Protocol):
-    """A sum over rows, in nats unless the loss says otherwise. Its constructor takes its options by keyword.
+    """A sum over rows, in nats unless the loss says otherwise. The constructor takes the options by keyword.
 
-    The literals below are read from the source, so that a loss which does not fit a task is refused before torch is
-    imported. Whoever adds losses up divides by a number of rows, which is never weighted.
+    The class constants are read from the source, so that a loss that does not fit a task is refused before torch is
+    imported. Sums are divided by the number of rows, without weights.
     """
 
     by_row: bool
-    """whether the sum is that of `per_row`; false where a row's share depends on the others of its micro-batch"""
+    """whether the sum is that of `per_row`; false if the loss of a row depends on other rows of the micro-batch"""
     kinds: tuple[str, ...]
-    """the kinds of target that it reads"""
+    """the kinds of target that the loss accepts"""
     reads: str
     """logits (N, C), cosine (N, 1) of two texts, or similarities (N, N) of all first with all second texts, minus
-    infinity where the second text of another row is no wrong answer, such as one equal to the right answer"""
+    infinity if the second text of another row must not count as wrong, for example because it equals the right one"""
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the names of the outputs in their order, and how often each occurs among so many training examples.
+        """Take the names of the outputs in order, and the occurrences of each among `examples` training examples.
 
-        Called once, before anything else. Raises UserError where an option does not fit these names.
+        Called once, before anything else. Raises UserError if an option does not fit these names.
         """
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -33,16 +33,16 @@ class Loss(Protocol):
 
 
 def each_probability(logits: Tensor) -> Tensor:
-    """Return the sigmoid of each logit, float32, which does not hang on the others.
+    """Return the sigmoid of each logit, float32, independent of the other logits.
 
-    The library's own does, in the last bit: it computes those that fill no vector of the CPU by another formula.
+    `torch.sigmoid` depends on them in the last bit: it uses another formula for elements that do not fill a CPU vector.
     """
     return F.logsigmoid(logits.double()).exp().float()
 
 
 def bernoulli_divergence(first_NC: Tensor, second_NC: Tensor) -> Tensor:
-    """Return half of KL(p || q) + KL(q || p) of each output's own yes or no: mean over outputs, sum over rows; nats."""
-    # For two Bernoulli distributions that is (p - q) (logit p - logit q).
+    """Return (KL(p || q) + KL(q || p)) / 2 of independent Bernoulli outputs: mean over outputs, sum over rows; nats."""
+    # KL(p || q) + KL(q || p) of two Bernoulli distributions is (p - q) (logit p - logit q).
     return 0.5 * ((first_NC.sigmoid() - second_NC.sigmoid()) * (first_NC - second_NC)).mean(1).sum()
 
 
@@ -53,10 +53,10 @@ class RowLoss:
     reads = "logits"
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
-        """Take the names of the outputs; a loss without options by name needs none."""
+        """Ignore the names of the outputs, because no option depends on them."""
 
     def per_row(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the value of each row; (N,), float32."""
+        """Return the loss of each row; (N,), float32."""
         raise NotImplementedError
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:

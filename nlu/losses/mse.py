@@ -1,6 +1,6 @@
 """Squared error of a number, or Huber's loss, which grows linearly for outliers.
 
-    (x - y)^2; with delta d: (x - y)^2 / 2 where |x - y| <= d, else d (|x - y| - d / 2)
+    (x - y)^2; with delta d: (x - y)^2 / 2 if |x - y| <= d, else d (|x - y| - d / 2)
     (Huber 1964, https://doi.org/10.1214/aoms/1177703732)
 
 Axes: N rows.
@@ -14,17 +14,17 @@ from nlu.losses.loss import RowLoss
 
 
 class Mse(RowLoss):
-    """Squared error of the scaled target."""
+    """Squared error of the standardized target."""
 
     kinds = ("number",)
 
     def __init__(self, *, huber_delta: PositiveFloat | None = None):
-        """`huber_delta`: the error, in standard deviations of the target, from which on the loss grows linearly;
+        """`huber_delta`: the error, in standard deviations of the target, above which the loss grows linearly;
         null = squared."""
         self.huber_delta = huber_delta
 
     def per_row(self, logits_N1: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the value of each row; (N,)."""
+        """Return the loss of each row; (N,)."""
         found_N, labels_N = logits_N1[:, 0], labels_N.to(logits_N1.dtype)
         if self.huber_delta is None:
             return F.mse_loss(found_N, labels_N, reduction="none")

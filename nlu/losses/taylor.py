@@ -1,4 +1,4 @@
-"""Taylor cross-entropy: the first terms of cross-entropy's series, which wrong labels pull at less.
+"""Taylor cross-entropy: the first terms of the series of cross-entropy, on which wrong labels have less effect.
 
     sum_{i=1..n} (1 - p)^i / i, p = softmax(logits)[y]
     (Feng et al. 2020, https://www.ijcai.org/proceedings/2020/305); n = 1 is half the mean absolute error,
@@ -21,11 +21,11 @@ class Taylor(RowLoss):
     kinds = ("classes", "tags")
 
     def __init__(self, *, taylor_n: PositiveInt = 2):
-        """`taylor_n`: terms of the series; few bear wrong labels better, many learn faster."""
+        """`taylor_n`: number of terms; few are more robust to wrong labels, many learn faster."""
         self.taylor_n = taylor_n
 
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        """Return the value of each row; (N,)."""
+        """Return the loss of each row; (N,)."""
         wrong_N = -torch.expm1(-F.cross_entropy(logits_NC, labels_N, reduction="none"))
         loss_N = torch.full_like(wrong_N, 1 / self.taylor_n)
         for term in range(self.taylor_n - 1, 0, -1):

@@ -1,4 +1,4 @@
-"""Weights by class, written out or computed from how often each class occurs. Axes: C classes."""
+"""Weights of classes, given by name or computed from their frequency. Axes: C classes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -13,31 +13,31 @@ Given = Mapping[str, float] | Literal["inverse_frequency"] | None
 
 
 class ClassWeights:
-    """Weights under a key of the loss; None where there are none."""
+    """The weights under a key of the loss; None = off."""
 
     def __init__(self, key: str, given: Given):
         self._key, self._given = key, given
         if isinstance(given, Mapping):
-            # Names that are numbers come as such from a command line and from YAML.
+            # A command line and YAML yield a name such as 1 as a number.
             self._given = {str(name): weight for name, weight in given.items()}
         self._weights_C: Tensor | None = None
 
     def bind(
         self, names: Sequence[str], counts: Mapping[str, int] | None, inverse: Callable[[Sequence[int]], list[float]]
     ) -> None:
-        """Compute the weights of these classes; `inverse` turns numbers of occurrences into weights.
+        """Compute the weights of the classes; `inverse` converts numbers of occurrences to weights.
 
-        Raises UserError listing every name that is no class, or where occurrences are wanted and unknown.
+        Raises UserError with every unknown name, or if occurrences are needed and unknown.
         """
         if self._given is None:
             return
         if isinstance(self._given, str):
             if counts is None:
                 raise UserError(
-                    f"loss.{self._key} is {self._given}, but nothing is known of how often each class occurs; write a "
+                    f"loss.{self._key} is {self._given}, but the frequency of each class is unknown; write a "
                     f"weight for each class, or set loss.{self._key}=null"
                 )
-            # A class that does not occur is weighed as one that occurs once.
+            # A class that does not occur has the weight of one that occurs once.
             self._weights_C = torch.tensor(inverse([max(1, counts.get(name, 0)) for name in names]))
             return
         unknown = [name for name in self._given if name not in names]
@@ -56,5 +56,5 @@ class ClassWeights:
 
 
 def balanced(counts: Sequence[int]) -> list[float]:
-    """Return total / (number of classes * occurrences), with which every class weighs alike in all."""
+    """Return total / (number of classes * occurrences), which gives every class the same total weight."""
     return [sum(counts) / (len(counts) * count) for count in counts]

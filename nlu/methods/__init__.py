@@ -1,1 +1,1 @@
-"""Methods perform the forward and backward passes of a micro-batch: plain training, R-Drop, FGM, FreeLB."""
+"""Methods run the forward and backward passes of a micro-batch: plain training, R-Drop, FGM, FreeLB."""

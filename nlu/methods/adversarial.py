@@ -1,4 +1,8 @@
-"""What adversarial methods share: whose loss they climb, gradients of word vectors, and norms over sequences.
+"""Common parts of adversarial methods: the loss that they increase, and norms of word vectors over sequences.
+
+Adversarial methods call `model.backbone.embed` outside of the model's forward pass. A strategy that
+shards parameters (`nlu.training.parallel`) must therefore gather the table of word vectors for this call too: FSDP2
+gathers parameters only in forward hooks, unless `embed` is registered with `register_fsdp_forward_method`.
 
 Axes: S sequences, T tokens of all of them, E width of a word vector.
 """
@@ -15,17 +19,17 @@ from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
 TINY = 1e-12
-"""keeps a sequence whose gradient vanishes in place"""
+"""avoids a division by zero for a sequence without gradient"""
 
 
 class Climbing:
-    """A method that climbs the loss of another one, `of`: of plain training where it is null."""
+    """A method that perturbs word vectors to increase the loss of another method `of` (null: plain training)."""
 
     def __init__(self, of: Plain | None):
         if of is not None and not isinstance(of, Plain):
             raise UserError(
-                f"method.of is {type(of).__name__}, which takes its gradient in a way of its own, so that no other "
-                "method can climb its loss; name a method that derives from nlu.methods.plain.Plain, such as "
+                f"method.of is {type(of).__name__}, which computes its own gradient, so that its loss cannot be "
+                "perturbed; name a method that derives from nlu.methods.plain.Plain, such as "
                 "{_target_: nlu.methods.rdrop.RDrop}"
             )
         self.of = of or Plain()
@@ -41,7 +45,7 @@ class Climbing:
 
 
 class SequenceNorms:
-    """Norms over all word vectors of each sequence of a batch, which is packed, so that no padding takes part."""
+    """Norms over all word vectors of each sequence of a batch, which is packed and so without padding."""
 
     def __init__(self, batch: Batch, device: torch.device):
         self.lengths = np.array(batch.lengths)
@@ -49,19 +53,19 @@ class SequenceNorms:
         self._sequence_T = to_device(torch.from_numpy(np.repeat(np.arange(self.count), self.lengths)), device)
 
     def l2(self, values_TE: Tensor) -> Tensor:
-        """Return the Euclidean norm of each sequence's vectors, for each token; (T, 1)."""
-        # In float64: the order in which an accelerator adds them up then does not show in float32.
+        """Return the Euclidean norm of the vectors of each token's sequence; (T, 1)."""
+        # In float64, so that the order in which an accelerator adds does not change the float32 result.
         squares_T = values_TE.double().square().sum(1)
         norm_S = squares_T.new_zeros(self.count).index_add(0, self._sequence_T, squares_T).sqrt()
         return norm_S.to(values_TE.dtype).index_select(0, self._sequence_T)[:, None]
 
     def largest(self, values_TE: Tensor) -> Tensor:
-        """Return the largest magnitude among each sequence's vectors, for each token; (T, 1)."""
+        """Return the largest magnitude in the vectors of each token's sequence; (T, 1)."""
         largest_T = values_TE.abs().amax(1)
         largest_S = largest_T.new_zeros(self.count).scatter_reduce(0, self._sequence_T, largest_T, "amax")
         return largest_S.index_select(0, self._sequence_T)[:, None]
 
     def token_counts(self, values_TE: Tensor) -> Tensor:
-        """Return how many tokens the sequence of each token has; (T, 1)."""
+        """Return the length of each token's sequence; (T, 1), float32."""
         counts_T = torch.from_numpy(np.repeat(self.lengths, self.lengths).astype(np.float32))
         return to_device(counts_T, values_TE.device)[:, None]

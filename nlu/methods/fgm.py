@@ -1,6 +1,7 @@
-"""FGM: the loss once more with the word vectors moved a step against the prediction.
+"""FGM: a second pass with word vectors that are moved one step along the gradient of the loss.
 
 Miyato et al. 2017 (https://arxiv.org/abs/1605.07725), equation 5, with the gradient's norm over a sequence.
+`nlu.methods.adversarial` says what a strategy that shards parameters must do.
 """
 
 import torch
@@ -17,14 +18,14 @@ ADVERSARIAL = "adversarial_"
 
 
 class Fgm(Climbing):
-    """The loss plus `weight` times the loss at word vectors moved by epsilon along its gradient."""
+    """The loss plus `weight` times the loss at word vectors that are moved by epsilon along its gradient."""
 
     def __init__(self, *, epsilon: PositiveFloat = 0.1, weight: PositiveFloat = 1.0, of: MethodNode | None = None):
-        """`epsilon`: Euclidean length of the move of a sequence. `weight` of the adversarial loss, 1 in the paper.
-        `of`: the method whose loss it is; null = plain.
+        """`epsilon`: Euclidean norm of the perturbation of a sequence. `weight` of the adversarial loss, 1 in the
+        paper. `of`: the method whose loss is used; null = plain.
 
-        The paper normalises word vectors first; pretrained ones stay as they are here, so epsilon is in their unit.
-        A word vector of BERT has a length of about 1.4, one of SimBERT-tiny of 1.1. Both passes have the same dropout
+        The paper normalizes word vectors first. Here pretrained vectors are not changed, so epsilon is in their unit:
+        a word vector of BERT has a norm of about 1.4, one of SimBERT-tiny of 1.1. Both passes have the same dropout
         masks.
         """
         super().__init__(of)
@@ -49,7 +50,7 @@ class Fgm(Climbing):
             terms = self.of.terms(task, model, batch, autocast, embedded_TE + moved_TE)
         weighted(terms, scale).backward()
         found = detached(terms)
-        assert moved_TE.grad is not None, "every encoder starts from its word vectors"
+        assert moved_TE.grad is not None, "every encoder uses its word vectors"
         norm_T1 = SequenceNorms(batch, device).l2(moved_TE.grad).clamp(min=TINY)
         with autocast():
             embedded_TE = model.backbone.embed(batch)

@@ -1,6 +1,7 @@
-"""FreeLB: K passes in which the word vectors are moved against the prediction, each pass for the weights as well.
+"""FreeLB: K passes whose word vectors move along the gradient of the loss; each also adds to the weights' gradient.
 
 Zhu et al. 2020 (https://arxiv.org/abs/1909.11764), algorithm 1.
+`nlu.methods.adversarial` says what a strategy that shards parameters must do.
 """
 
 from typing import Literal
@@ -18,7 +19,7 @@ from nlu.tasks.task import Task
 
 
 class FreeLb(Climbing):
-    """The mean gradient over K passes, at word vectors that climb the loss inside a ball around their own."""
+    """The mean gradient over K passes, with a perturbation of word vectors that increases the loss inside a ball."""
 
     def __init__(
         self,
@@ -30,11 +31,11 @@ class FreeLb(Climbing):
         norm: Literal["l2", "linf"] = "l2",
         of: MethodNode | None = None,
     ):
-        """`steps`: the paper's K, passes in all. `lr`: alpha, the length of a move, over a sequence's vectors in the
-        norm. `init_magnitude`: with l2 the start is uniform in +-init_magnitude / sqrt(tokens * width), so that its
-        norm does not depend on the length; with linf uniform in +-init_magnitude; 0 = start at the vectors themselves.
-        `max_norm`: epsilon, radius of the ball; 0 = no bound. The dropout masks are the same in all passes (section
-        3.3 of the paper). `of`: the method whose loss is climbed; null = plain.
+        """`steps`: number of passes, the paper's K. `lr`: norm of a move of a sequence's vectors, the paper's alpha.
+        `init_magnitude`: with l2 the perturbation starts uniform in +-init_magnitude / sqrt(tokens * width), so that
+        its norm does not depend on the length; with linf uniform in +-init_magnitude; 0 = it starts at 0. `max_norm`:
+        radius of the ball, the paper's epsilon; 0 = no bound. The dropout masks are the same in all passes (section
+        3.3 of the paper). `of`: the method whose loss is used; null = plain.
         """
         super().__init__(of)
         self.steps, self.lr, self.init_magnitude, self.max_norm, self.norm = steps, lr, init_magnitude, max_norm, norm
@@ -59,12 +60,12 @@ class FreeLb(Climbing):
             for name, value in detached(terms, 1 / self.steps).items():
                 sums[name] = sums[name] + value if name in sums else value
             if number + 1 < self.steps:
-                assert delta_TE.grad is not None, "every encoder starts from its word vectors"
+                assert delta_TE.grad is not None, "every encoder uses its word vectors"
                 delta_TE = self._moved(delta_TE.detach(), delta_TE.grad, norms)
         return sums
 
     def _start(self, embedded_TE: Tensor, norms: SequenceNorms) -> Tensor:
-        """Return where the climb begins; (T, E). Drawn on the host, so that every device starts at the same place."""
+        """Return the initial perturbation, (T, E). It is drawn on the host, so that it is the same on every device."""
         if not self.init_magnitude:
             return torch.zeros_like(embedded_TE)
         shape = embedded_TE.shape
@@ -78,7 +79,7 @@ class FreeLb(Climbing):
         return uniform_TE * self.init_magnitude / (norms.token_counts(uniform_TE) * shape[1]).sqrt()
 
     def _moved(self, delta_TE: Tensor, gradient_TE: Tensor, norms: SequenceNorms) -> Tensor:
-        """Climb by `lr` along the gradient of each sequence, then go back to the ball."""
+        """Return the perturbation moved by `lr` along the gradient of each sequence, then projected to the ball."""
         if self.norm == "linf":
             moved_TE = delta_TE + self.lr * gradient_TE / norms.largest(gradient_TE).clamp(min=TINY)
             return moved_TE.clamp(-self.max_norm, self.max_norm) if self.max_norm else moved_TE

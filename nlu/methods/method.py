@@ -1,4 +1,4 @@
-"""What a method is, and what all of them need."""
+"""The contract of methods, and functions that they share."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -19,54 +19,54 @@ Autocast = Callable[[], AbstractContextManager[None]]
 
 
 Scale = Mapping[str, float | Tensor]
-"""what each term is multiplied by; a number on the device where the precision scales the loss"""
+"""the factor of each term; a tensor on the device if the precision scales the loss"""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a method may build its own parts from, beside the model."""
+    """What a method can use besides the model to build its own parts."""
 
     task: Task
     store: Store
     """the sets of the run, its labels and its tokenizer"""
     seed: int
     device: torch.device
-    """where the model will be; a teacher must go there by itself"""
+    """the device of the model; `prepare` must move a teacher there"""
 
 
 class Method(Protocol):
-    """Owns forward and backward of a micro-batch."""
+    """Runs the forward and the backward pass of a micro-batch."""
 
     def prepare(self, model: TaskModel, context: Context) -> nn.Module | None:
-        """Build what the method needs of its own. Called once, before the first step.
+        """Build the method's own parts. Called once, before the first step.
 
-        The model then has the weights that the run starts from, also when the run continues: the saved state is loaded
-        afterwards. torch's generator is seeded with the run's seed, so that all ranks build the same.
+        The model has the weights that the run starts from, also in a continued run, which loads its state afterwards.
+        torch's generator is seeded with the run's seed, so that all ranks build the same parts.
 
-        The module that is returned is trained with the model: the optimizer updates its parameters, `last` holds its
-        parameters and buffers, and a continued run loads them. It is no part of the model: best checkpoints, exports
-        and predictions do not contain it. It is moved to the device in place. Whatever else the method keeps as
-        attributes, such as a frozen teacher, is neither trained nor saved, and must be built again by this call.
+        The returned module is trained with the model: the optimizer updates its parameters, `last` holds its
+        parameters and buffers, and a continued run loads them. It is not part of the model: best checkpoints, exports
+        and predictions do not contain it. It is moved to the device in place. All other attributes of the method, such
+        as a frozen teacher, are neither trained nor saved, and must be built again by this call.
         """
 
     def weights(self, task: Task) -> dict[str, float]:
-        """Return the names of all terms, in their order, and what multiplies the mean of each in the loss.
+        """Return the weight of each term's mean in the loss, by name and in order.
 
-        The terms of the task have the task's weights, times what the method says. The same on every rank and at every
-        step.
+        The terms of the task have the task's weights, which the method may scale. The result must be the same on every
+        rank and at every step.
         """
 
     def counts(self, task: Task, batch: Batch) -> dict[str, int]:
-        """Return how many rows each term sums over, known before the forward pass; the batch is on the host."""
+        """Return the number of rows of each term's sum. Called before the forward pass; the batch is on the host."""
 
     def backward(
         self, task: Task, model: TaskModel, batch: Batch, scale: Scale, autocast: Autocast
     ) -> dict[str, Tensor]:
-        """Add the gradient of `sum of scale[term] * term` to the parameters' and return the sums of the terms.
+        """Add the gradient of `sum of scale[term] * term` to the parameters' gradients; return the sum of each term.
 
-        `scale` is the weight of a term over its count in the whole step, so nothing is divided afterwards. A scale of 0
-        must add zeros: a rank without rows runs a pass in that way, to keep up with the others.
-        The call may be repeated for the same rows, so it must change nothing but gradients.
+        `scale` is the weight of a term divided by its count in the whole step, so nothing is divided afterwards. A
+        scale of 0 must add zeros: a rank without rows runs such a pass to stay in step with the other ranks. The call
+        may be repeated for the same rows, so it must change nothing except gradients.
         """
 
 
@@ -80,7 +80,7 @@ def forward_terms(
 
 
 def weighted(terms: Mapping[str, Tensor], scale: Scale) -> Tensor:
-    """Return the sum of the terms by their scale."""
+    """Return the sum of the terms, each times its scale."""
     return torch.stack([value * scale[name] for name, value in terms.items()]).sum()
 
 
@@ -91,7 +91,7 @@ def detached(terms: Mapping[str, Tensor], factor: float = 1.0) -> dict[str, Tens
 
 @contextmanager
 def same_noise(device: torch.device) -> Iterator[None]:
-    """Leave all random numbers as they were before the block, so that what follows draws the masks that it drew."""
+    """Restore all random states after the block, so that the following pass draws the same masks."""
     streams = noise.active()
     position = streams.position() if streams is not None else None
     cpu, cuda = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None

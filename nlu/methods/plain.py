@@ -9,10 +9,10 @@ from nlu.tasks.task import Task
 
 
 class Plain:
-    """The gradient of the task's own loss.
+    """The gradient of the task's loss.
 
-    A method that changes the loss, and not how its gradient is taken, overrides `weights`, `counts` and `terms`. Then
-    adversarial methods can climb its loss as well (`method.of`).
+    A method that changes the loss but not the computation of its gradient overrides `weights`, `counts` and `terms`.
+    Adversarial methods can then perturb its loss too (`method.of`).
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Plain:
     def terms(
         self, task: Task, model: TaskModel, batch: Batch, autocast: Autocast, x_TD: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Return the sum of each term with its graph; `x_TD` stands in for the vectors that words are looked up as."""
+        """Return the sum of each term, with its graph; `x_TD` replaces the word vectors of the batch."""
         return forward_terms(task, model, batch, autocast, x_TD)
 
     def backward(

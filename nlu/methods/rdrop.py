@@ -1,4 +1,4 @@
-"""R-Drop: two passes with different dropout, whose predictions are drawn together.
+"""R-Drop: two passes with different dropout masks, and a penalty for the divergence of their predictions.
 
 Liang et al. 2021 (https://arxiv.org/abs/2106.14448), equations 2-4.
 """
@@ -17,13 +17,13 @@ CONSISTENCY = "consistency"
 
 
 class RDrop(Plain):
-    """The mean loss of two passes, plus how much their predictions differ."""
+    """The mean loss of two passes, plus the weighted divergence of their predictions."""
 
     def __init__(self, *, alpha: NonNegativeFloat = 1.0):
-        """`alpha`: the paper's weight of the divergence, 1 to 5 there for text; 0 = two passes without it.
+        """`alpha`: the paper's weight of the divergence, 1 to 5 for text in the paper; 0 = two passes without it.
 
-        The loss is half of the paper's equation 4, so that a step is as large as one of plain training: the mean of
-        the two losses plus alpha / 2 times half the sum of both KL divergences.
+        The loss is half of the paper's equation 4, so that a step is as large as in plain training: the mean of the
+        two losses plus alpha / 2 times half the sum of both KL divergences.
         """
         self.alpha = alpha
 

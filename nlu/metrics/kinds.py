@@ -101,7 +101,7 @@ class Kind:
         return {name: found[name] for name in self.columns}
 
     def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
-        """Return the mean of what several runs predict for one row; `names` are the labels. Needs `has_mean`."""
+        """Return the mean of the predictions of several runs for one row; `names` are the labels. Needs `has_mean`."""
         raise NotImplementedError
 
 

@@ -15,7 +15,7 @@ Wanted = Literal["pooled", "units"]
 
 
 class HeadTarget(Protocol):
-    """What a head must know of the target that it is built for."""
+    """The properties of a target that its head depends on."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -23,25 +23,25 @@ class HeadTarget(Protocol):
 
     @property
     def kind(self) -> str:
-        """classes, tags, label_set, number, none, or a word of the user's own target."""
+        """classes, tags, label_set, number, none, or the kind of a user's target."""
 
     @property
     def num_outputs(self) -> int:
-        """C"""
+        """The number of outputs C."""
 
 
 class Head(Protocol):
     """An nn.Module. Its constructor takes the width of the encoder's vectors, the target and the encoder by position,
-    its options by keyword. No row may influence another's logits. It is given float32 vectors and computes in fp32,
-    outside autocast.
+    and the options by keyword. No row may influence the logits of another one. The head receives float32 vectors and
+    computes in fp32, outside autocast.
 
     A head that predicts words shares the weight of `encoder.words` through `nlu.models.layers.linear.Tied`. It must not
     register a module of the encoder as its own: the weights would be saved twice, and averaged once.
     """
 
     wants: Wanted | tuple[Wanted, ...]
-    """The vectors of `Encoded` that it reads: of sequences, of units, or of both. Units are the tokens that the target
-    selected in `Batch.units_U`, such as masked words; only these pass through the head."""
+    """The vectors of `Encoded` that the head uses: of sequences, of units, or of both. Units are the tokens that the
+    target selected in `Batch.units_U`, such as masked words; only these pass through the head."""
 
     def __call__(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Return logits (N, C), float32: a row for each example, or for each unit."""
@@ -49,19 +49,19 @@ class Head(Protocol):
 
 @runtime_checkable
 class HasLearningRates(Protocol):
-    """A head that trains some parameters at rates of their own instead of the optimizer's."""
+    """A head that sets the learning rates of some of its parameters."""
 
     learning_rates: Mapping[str, float]
-    """peak rates, by name of a parameter in the head"""
+    """peak rates by name of a parameter in the head"""
 
 
 def wanted_by(target: HeadTarget) -> Wanted:
-    """Return which vectors a target is read from: tags belong to units, everything else to a sequence."""
+    """Return the vectors that predict a target: those of units for tags, else those of sequences."""
     return "units" if target.kind == "tags" else "pooled"
 
 
 def vectors_of(encoded: Encoded, batch: Batch, wants: Wanted) -> Tensor:
-    """Return the vectors that are labelled; (N, D). Each example must be one sequence."""
+    """Return the vectors of the rows; (N, D). Each example must be one sequence."""
     if wants == "units":
         assert encoded.units_UD is not None
         return encoded.units_UD

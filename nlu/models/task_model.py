@@ -1,4 +1,4 @@
-"""An encoder with the head that a task puts on it.
+"""An encoder with the head of a task.
 
 Axes: T tokens, S sequences, U units, N rows to be labelled (examples or units), C outputs, D width.
 """
@@ -30,7 +30,7 @@ class TaskModel(nn.Module):
         self.backbone = backbone
         self.head = head
         self.layout = layout
-        # A batch does not show whether it holds pairs, so the layout is set once.
+        # Set once, because a batch does not show whether it has pairs.
         backbone.layout = layout
         self.dropout = Dropout(backbone.head_dropout)
         self.wants = (head.wants,) if isinstance(head.wants, str) else head.wants
@@ -39,14 +39,14 @@ class TaskModel(nn.Module):
 
     @contextmanager
     def watching(self, inside: Inside) -> Iterator[list[Encoded]]:
-        """Have the encoder also return what is inside of it, for every forward pass in the block.
+        """Make the encoder also return `inside` in every forward pass of the block.
 
-        Yields the list of what each pass returned, to which passes add. For a method, which has the task do the passes.
-        Raises UserError for an encoder without layers of attention.
+        Yields a list, to which each pass appends its result. For methods, whose passes are run by the task. Raises
+        UserError for an encoder without attention layers.
         """
         if "inside" not in inspect.signature(self.backbone.encode).parameters:
             raise UserError(
-                f"model is {type(self.backbone).__name__}, which has no layers of attention, but the method reads "
+                f"model is {type(self.backbone).__name__}, which has no attention layers, but the method needs "
                 "hidden states or attention; choose a model that has them, such as bert or hf, or another method"
             )
         before = self._inside, self._seen
@@ -57,7 +57,7 @@ class TaskModel(nn.Module):
             self._inside, self._seen = before
 
     def encode(self, batch: Batch, x_TD: Tensor | None = None) -> Encoded:
-        """Return the float32 vectors that the head reads, after dropout; `x_TD` replaces the words' own vectors."""
+        """Return the float32 vectors that the head uses, after dropout; `x_TD` replaces the word vectors."""
         x_TD = self.backbone.embed(batch) if x_TD is None else x_TD
         more: dict[str, Any] = {} if self._inside is None else {"inside": self._inside}
         found = self.backbone.encode(x_TD, batch, tokens="units" in self.wants, pooled="pooled" in self.wants, **more)
@@ -67,7 +67,7 @@ class TaskModel(nn.Module):
         if found.pooled_SD is not None:
             read.pooled_SD = self.dropout(found.pooled_SD.float())
         if found.tokens_TD is not None:
-            assert batch.units_U is not None, "a batch whose target selects units"
+            assert batch.units_U is not None, "the target selects units"
             # Dropout after the selection draws no random numbers for tokens that the head does not read.
             selected_UD = found.tokens_TD.index_select(0, batch.units_U).float()
             streams = noise.active()
@@ -77,8 +77,8 @@ class TaskModel(nn.Module):
     def forward(self, batch: Batch, x_TD: Tensor | None = None) -> Tensor:
         """Return logits (N, C), float32: a row for each example, or for each unit of a batch that has units.
 
-        The head computes in fp32 under autocast too: in bf16 a logit has 8 bits, so that many examples would tie, and
-        its product is so small that nothing is saved.
+        The head computes in fp32 also under autocast: a bf16 logit has 8 bits, so that many examples would tie, and the
+        head is too small to save time.
         """
         encoded = self.encode(batch, x_TD)
         with torch.autocast(batch.tokens_T.device.type, enabled=False):

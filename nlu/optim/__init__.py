@@ -1,1 +1,1 @@
-"""Optimizers over named parameter groups, and learning-rate schedules that are functions of the step."""
+"""Optimizers of named parameter groups, and learning-rate schedules that are functions of the step."""

@@ -1,4 +1,4 @@
-"""AdamW with BERT's parameter groups: rates by depth, no decay on norms and biases, frozen patterns."""
+"""AdamW with BERT's parameter groups: learning rates by depth, no decay of norms and biases, frozen parameters."""
 
 import fnmatch
 import inspect
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 
 TAKES_DIVISOR = "grad_scale" in inspect.signature(adam).parameters
-"""whether torch's kernel divides gradients while it updates, as its gradient scaler has it do"""
+"""whether torch's kernel can divide gradients during the update, as its gradient scaler requires"""
 
 
 class FusedAdamW(torch.optim.AdamW):
-    """torch's AdamW, fused kernel, without its provisions for being compiled.
+    """torch's AdamW with the fused kernel and without support for torch.compile.
 
-    Those import the compiler when the first optimizer is made, which costs each start of a run over a second.
+    That support imports the compiler with the first optimizer, which delays each start of a run by over a second.
     """
 
     grad_scale: Tensor
@@ -35,10 +35,10 @@ class FusedAdamW(torch.optim.AdamW):
 
 
 def update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None) -> None:
-    """Divide the gradients and let the optimizer step, save where `failed`, a number on its device, is not 0.
+    """Divide the gradients and run the optimizer's step, unless `failed`, a number on the device, is not 0.
 
-    The fused kernel divides while it updates, which saves a pass over all gradients, and looks at `failed` without the
-    host's waiting for it.
+    The fused kernel divides during the update, which saves a pass over all gradients, and reads `failed` without a
+    synchronization with the host.
     """
     if TAKES_DIVISOR and isinstance(optimizer, FusedAdamW):
         optimizer.grad_scale, optimizer.found_inf = divisor, failed
@@ -63,8 +63,8 @@ class AdamW:
         top_lr_ratio: PositiveFloat = 1.0,
         freeze: list[str] = [],  # noqa: B006 - read as a schema, never changed
     ):
-        """`lr`: the peak rate. `layer_lr_decay` d < 1 gives the layer n steps below the top lr * d^n, embeddings the
-        least; 1 = off. `top_lr_ratio` multiplies the rate of pooler and head. `freeze`: shell patterns of
+        """`lr`: the peak rate. `layer_lr_decay` d < 1 gives the n-th layer below the top lr * d^n, and embeddings the
+        smallest rate; 1 = off. `top_lr_ratio` multiplies the rate of pooler and head. `freeze`: shell patterns of
         parameter names that are not trained, e.g. ["backbone.embeddings.*"]; [] = none."""
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise UserError(f"optimizer.betas is {list(betas)}, but must be two numbers in [0, 1); e.g. [0.9,0.999]")
@@ -72,9 +72,9 @@ class AdamW:
         self.layer_lr_decay, self.top_lr_ratio, self.freeze = layer_lr_decay, top_lr_ratio, list(freeze)
 
     def build(self, model: TaskModel, own: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Freeze what is to be frozen and return the optimizer. What a method trains has the rate of the head.
+        """Freeze parameters and return the optimizer. Parameters of the method have the rate of the head.
 
-        Raises UserError where a pattern matches no parameter or nothing is left to train.
+        Raises UserError if a pattern matches no parameter, or all parameters are frozen.
         """
         named = list(named_parameters(model, own))
         self._freeze(named)
@@ -126,17 +126,17 @@ class AdamW:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """Whether a module normalises, of whatever library: LayerNorm, RMSNorm, ModernBertRMSNorm, ..."""
+    """Return whether a module is a normalization of any library: LayerNorm, RMSNorm, ModernBertRMSNorm, ..."""
     return "norm" in type(module).__name__.lower()
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> float:
-    """Set every group's rate to its base times the factor.
+    """Set every group's rate to its base rate times the factor.
 
-    Returns the highest, but for rates that a head brought, which optimizer.lr does not change.
+    Returns the highest rate, without those that a head sets independently of optimizer.lr.
     """
     for group in optimizer.param_groups:
-        # A group has its peak rate until the first step sets another.
+        # Before the first step, "lr" is the peak rate.
         group["lr"] = group.setdefault("base_lr", group["lr"]) * factor
     groups = [group for group in optimizer.param_groups if not group.get("has_own_lr")] or optimizer.param_groups
     return max(group["lr"] for group in groups)

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the factor on the base rate as a function of (step, total), with nothing to save."""
+"""Learning-rate schedules: the factor of the base rate as a function of (step, total), without state."""
 
 import math
 from typing import Literal, Protocol
@@ -12,17 +12,17 @@ class Schedule(Protocol):
     """A learning rate that depends only on the step."""
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
-        """Return the factor on the base rate for the update that ends step `step`, counted from 1."""
+        """Return the factor of the base rate for the update at the end of step `step`, counted from 1."""
 
 
 def warmup_steps(warmup: str | float, total: int, clock: Clock) -> int:
-    """Return how many steps a warm-up written as a ratio or a duration takes; 0 = none."""
+    """Return the number of steps of a warm-up, which is a ratio or a duration; 0 = none."""
     parsed = parse_warmup(warmup)
     return clock.steps(parsed) if isinstance(parsed, Duration) else round(parsed * total)
 
 
 class OneCycle:
-    """Up from lr / div_factor to lr, then down again to lr / div_factor at the last step."""
+    """From lr / div_factor up to lr, then down to lr / div_factor at the last step."""
 
     def __init__(
         self,
@@ -32,11 +32,11 @@ class OneCycle:
         power: PositiveFloat = 1.0,
         div_factor: PositiveFloat = 600.0,
     ):
-        """`warmup`: ratio of the run or duration; 0 = start at the peak. `power` shapes polynomial annealing only."""
+        """`warmup`: ratio of the run, or duration; 0 = start at the peak. `power`: exponent of polynomial annealing."""
         self.warmup, self.anneal, self.power, self.div_factor = warmup, anneal, power, div_factor
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
-        """Return the factor for the update that ends step `step`, counted from 1."""
+        """Return the factor of the update at the end of step `step`, counted from 1."""
         low, warm = 1 / self.div_factor, warmup_steps(self.warmup, total, clock)
         if step < warm:
             return self._between(low, 1.0, step / warm)
@@ -50,20 +50,20 @@ class OneCycle:
 
 
 class Constant:
-    """The base rate throughout, after a linear warm-up from lr / div_factor."""
+    """The base rate, after a linear warm-up from lr / div_factor."""
 
     def __init__(self, *, warmup: Warmup = 0.0, div_factor: PositiveFloat = 25.0):
-        """`warmup`: ratio of the run or duration; 0 = none."""
+        """`warmup`: ratio of the run, or duration; 0 = none."""
         self.warmup, self.div_factor = warmup, div_factor
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
-        """Return the factor for the update that ends step `step`, counted from 1."""
+        """Return the factor of the update at the end of step `step`, counted from 1."""
         warm = warmup_steps(self.warmup, total, clock)
         return 1.0 if step >= warm else 1 / self.div_factor + (1 - 1 / self.div_factor) * step / warm
 
 
 class Exponential(Constant):
-    """After the warm-up, the rate falls by `decay_rate` every `decay_every`."""
+    """After the warm-up, the rate is multiplied by `decay_rate` every `decay_every`."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Exponential(Constant):
         self.decay_rate, self.decay_every = decay_rate, parse_duration(decay_every)
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
-        """Return the factor for the update that ends step `step`, counted from 1."""
+        """Return the factor of the update at the end of step `step`, counted from 1."""
         warm = warmup_steps(self.warmup, total, clock)
         if step < warm:
             return super().factor(step, total, clock)

@@ -1,1 +1,1 @@
-"""What a task adds to the one loop: the layout of its rows and the scores of its outputs."""
+"""Tasks: the layout of rows, the terms of the loss, predictions and scores. The training loop is the same for all."""

@@ -1,4 +1,4 @@
-"""Classify a text, or match two: one label for each example. Axes: N examples, C classes."""
+"""Classify texts or pairs of texts: one label for each example. Axes: N examples, C classes."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -12,15 +12,16 @@ from nlu.data.examples import Examples
 from nlu.data.targets import Target
 from nlu.losses.loss import Loss
 from nlu.metrics.classes import ClassScorer, log_probabilities
+from nlu.metrics.scores import Scorer
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
 TINY = 1e-12
-"""a probability of 0 counts as this in the loss"""
+"""the least probability in the loss"""
 
 
 class Classify(RowsOfLogits):
-    """Give a text one of several classes."""
+    """Predict one of several classes for a text."""
 
     layouts: tuple[str, ...] = ("single",)
     target = "nlu.data.targets.Classes"
@@ -47,32 +48,32 @@ class Classify(RowsOfLogits):
             return self.loss.divergence(first["logits"], second["logits"])
         return super().divergence(batch, first, second)
 
-    def scorer(self, decided: Mapping[str, float]) -> ClassScorer:
+    def scorer(self, decided: Mapping[str, float]) -> Scorer:
         return ClassScorer(self.known.names)
 
 
 @runtime_checkable
 class Deciding(Protocol):
-    """A loss whose logits mean something else than a softmax over classes."""
+    """A loss that does not interpret logits by a softmax over classes."""
 
     def probabilities(self, logits_NC: Tensor) -> Tensor:
         """Return the probability of each class, (N, C); they need not add up to 1."""
 
     def decide(self, logits_NC: Tensor) -> Tensor:
-        """Return the class that is predicted; (N,)."""
+        """Return the predicted class; (N,), int64."""
 
     def divergence(self, first_NC: Tensor, second_NC: Tensor) -> Tensor:
-        """Return how much two predictions differ, summed over rows; symmetric."""
+        """Return a symmetric divergence of two predictions, summed over rows."""
 
 
-def class_predictions(loss: Any, names: list[str], logits_NC: np.ndarray) -> list[dict[str, Any]]:
-    """Return for each row the class that is predicted, its probability and those of all classes."""
+def class_predictions(loss: Loss, names: list[str], logits_NC: np.ndarray) -> list[dict[str, Any]]:
+    """Return for each row the predicted class, its probability and those of all classes."""
     best_N, probs_NC, _ = _decided(loss, logits_NC)
     return _named(names, best_N, probs_NC)
 
 
-def class_records(loss: Any, names: list[str], label_N: np.ndarray, logits_NC: np.ndarray) -> list[dict[str, Any]]:
-    """Return a record for each row: its label, what `class_predictions` says and the negative log likelihood."""
+def class_records(loss: Loss, names: list[str], label_N: np.ndarray, logits_NC: np.ndarray) -> list[dict[str, Any]]:
+    """Return a record for each row: its label, the result of `class_predictions` and the negative log likelihood."""
     best_N, probs_NC, log_probs_NC = _decided(loss, logits_NC)
     loss_N = -log_probs_NC[np.arange(len(label_N)), label_N]
     records = [
@@ -87,11 +88,10 @@ def class_records(loss: Any, names: list[str], label_N: np.ndarray, logits_NC: n
     return records
 
 
-def _decided(loss: Any, logits_NC: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the class predicted for each row, (N,), all probabilities and their logarithms, (N, C).
+def _decided(loss: Loss, logits_NC: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the predicted class of each row, (N,), all probabilities and their logarithms, (N, C).
 
-    A loss may say by itself which probabilities logits stand for and what they decide; without that, softmax and its
-    largest.
+    They are those of the loss if it is `Deciding`, else a softmax and its argmax.
     """
     if isinstance(loss, Deciding):
         logits = torch.from_numpy(logits_NC)
@@ -109,6 +109,6 @@ def _named(names: list[str], best_N: np.ndarray, probs_NC: np.ndarray) -> list[d
 
 
 class Match(Classify):
-    """Say how two texts relate."""
+    """Predict the relation of two texts."""
 
     layouts = ("pair",)

@@ -1,4 +1,4 @@
-"""Give a text, or a pair of texts, any number of labels. Axes: B examples, C labels."""
+"""Predict any number of labels for a text or a pair of texts. Axes: B examples, C labels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
 
 class Multilabel(RowsOfLogits):
-    """Give a text all labels that apply, each decided by itself."""
+    """Predict all labels that apply to a text, each independently."""
 
     layouts = ("single", "pair")
     target = "nlu.data.targets.LabelSet"
@@ -35,9 +35,9 @@ class Multilabel(RowsOfLogits):
     lower_is_better = ("loss",)
 
     def __init__(self, loss: Loss, target: Target, *, threshold: Fraction | None = None):
-        """`threshold`: the probability from which on a label is predicted; null = the one whose micro F1 is highest on
-        the first evaluation set, anew at each evaluation; it stands among the metrics, and other sets, the test set
-        too, are scored with it."""
+        """`threshold`: labels with at least this probability are predicted; null = the threshold with the highest micro
+        F1 on the first evaluation set, chosen again at each evaluation. It is reported as a metric, and other sets,
+        such as the test set, are scored with it."""
         super().__init__(loss, target)
         self.threshold = threshold
 
@@ -64,7 +64,7 @@ class Multilabel(RowsOfLogits):
         return LabelSetScorer(self.known.names, decided.get("threshold", self.threshold))
 
     def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Add what is predicted at the set's threshold."""
+        """Add the prediction at the set's threshold."""
         at_least = np.float32(metrics["threshold"])
         predicted = [name for name, p in record["probabilities"].items() if np.float32(p) >= at_least]
         known = {"label": record["label"]} if "label" in record else {}

@@ -1,4 +1,4 @@
-"""Give a text, or a pair of texts, a number. Axes: B examples."""
+"""Predict a number for a text or a pair of texts. Axes: B examples."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
 
 class Regress(RowsOfLogits):
-    """Predict a number; the model learns it scaled to mean 0 and deviation 1, scores are in its own unit."""
+    """Predict a number. It is standardized for training; predictions and scores are in the original unit."""
 
     layouts = ("single", "pair")
     target = "nlu.data.targets.Number"
@@ -42,7 +42,7 @@ class Regress(RowsOfLogits):
         return {"labels": self.loss(outputs["logits"], batch.targets["numbers"])}
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
-        """Half the squared difference: the divergence of two normal distributions of deviation 1."""
+        """Return half the squared difference, the divergence of two normal distributions with standard deviation 1."""
         return 0.5 * (first["logits"] - second["logits"]).square().sum()
 
     def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
@@ -61,5 +61,5 @@ class Regress(RowsOfLogits):
 
 
 def _scaled(outputs: Outputs) -> np.ndarray:
-    """Return the predicted numbers on the scale of the training rows; (B,), float64."""
+    """Return the standardized predictions; (B,), float64."""
     return to_host(outputs["logits"][:, 0]).astype(np.float64)

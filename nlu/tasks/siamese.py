@@ -1,7 +1,8 @@
-"""Compare two texts that are encoded apart, so that one of them can be encoded long before the other is known.
+"""Compare two texts that are encoded separately, so that vectors can be computed before the other text is known.
 
-Reimers and Gurevych 2019 (https://arxiv.org/abs/1908.10084). Axes: B examples, S sequences, two of them an example,
-D width.
+Reimers and Gurevych 2019 (https://arxiv.org/abs/1908.10084).
+
+Axes: B examples, S sequences (two for each example), D width.
 """
 
 import hashlib
@@ -19,8 +20,9 @@ from nlu.data.collate import Batch, to_device
 from nlu.data.examples import Examples
 from nlu.data.targets import Target
 from nlu.losses.loss import Loss
-from nlu.metrics.classes import ClassScorer, SimilarityScorer
+from nlu.metrics.classes import SimilarityScorer
 from nlu.metrics.ranking import RankingScorer
+from nlu.metrics.scores import Scorer
 from nlu.models.heads.pairs import unit_vectors
 from nlu.models.task_model import TaskModel
 from nlu.tasks.classify import Classify
@@ -42,20 +44,20 @@ class Siamese(Classify):
     )  # fmt: skip
 
     def __init__(self, loss: Loss, target: Target, *, threshold: Probability | None = None):
-        """`threshold`, with losses over cosines alone: the cosine from which on two texts belong together; null = the
-        one whose accuracy is highest on the first evaluation set, anew at each evaluation; it stands among the metrics,
-        and other sets, the test set too, are scored with it."""
+        """`threshold`, only for losses over cosines: pairs with at least this cosine match; null = the threshold with
+        the highest accuracy on the first evaluation set, chosen again at each evaluation. It is reported as a metric,
+        and other sets, such as the test set, are scored with it."""
         super().__init__(loss, target)
         self.threshold = threshold
         self.over_cosines = loss.reads != "logits"
         if self.over_cosines:
             self.kind = "nlu.metrics.kinds.ClassBySimilarityKind"
-        # Cosines are no probabilities, so they have no likelihood; logits are decided without a threshold.
+        # A cosine has a threshold but not a likelihood; logits have a likelihood but not a threshold.
         absent = "loss" if self.over_cosines else "threshold"
         self.metrics = tuple(name for name in type(self).metrics if name != absent)
         if self.over_cosines and len(target.names) != 2:
             raise UserError(
-                f"the loss compares texts that belong together with those that do not, but the data has "
+                f"the loss separates matching from other pairs, but the data has "
                 f"{len(target.names)} labels ({', '.join(target.names[:5])}, ...); set loss=cross_entropy"
             )
 
@@ -64,7 +66,7 @@ class Siamese(Classify):
         return {"_target_": self.heads[0], "features": features}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Rows; with InfoNCE those pairs that belong together, of which each is told from the others of its batch."""
+        """Return the number of rows or, for similarities (InfoNCE), of matching pairs."""
         labels_B = batch.targets["labels"]
         return {"labels": int((labels_B > 0).sum()) if self.loss.reads == "similarities" else self.rows(batch)}
 
@@ -82,7 +84,7 @@ class Siamese(Classify):
         return super().terms(model, batch, outputs)
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
-        """Of cosines half the squared difference, over all pairs; of logits as for any classifier."""
+        """Return half the squared difference of cosines, or the divergence of a classifier's logits."""
         if self.over_cosines:
             return 0.5 * (first["logits"] - second["logits"]).square().sum()
         return super().divergence(batch, first, second)
@@ -99,13 +101,13 @@ class Siamese(Classify):
         labels = batch.targets["labels"].tolist()
         return [{"label": names[label], **one} for label, one in zip(labels, predicted, strict=True)]
 
-    def scorer(self, decided: Mapping[str, float]) -> ClassScorer | SimilarityScorer:  # type: ignore[override]
+    def scorer(self, decided: Mapping[str, float]) -> Scorer:
         if self.over_cosines:
             return SimilarityScorer(self.known.names, decided.get("threshold", self.threshold))
         return super().scorer(decided)
 
     def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Add what is predicted at the set's threshold."""
+        """Add the prediction at the set's threshold."""
         if "similarity" not in record:
             return record
         return {**record, "prediction": self.known.names[int(record["similarity"] >= metrics["threshold"])]}
@@ -141,7 +143,7 @@ class Retrieve(Siamese):
             for row, (query, candidate, relevant, one) in enumerate(pairs)
         ]  # fmt: skip
 
-    def scorer(self, decided: Mapping[str, float]) -> RankingScorer:  # type: ignore[override]
+    def scorer(self, decided: Mapping[str, float]) -> Scorer:
         return RankingScorer(self.known.names)
 
     def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -149,31 +151,32 @@ class Retrieve(Siamese):
 
 
 def _not_wrong(batch: Batch) -> Tensor:
-    """Return which second texts (columns) of other rows are no wrong answers to a first text (rows); (B, B).
+    """Return which second texts (columns) of other rows are not negatives of a first text (rows); (B, B).
 
-    Those are texts equal to the first text itself, and texts that belong to it by this row or by any other.
+    These are texts equal to the first text, and texts that match it in this row or any other.
     """
     first_B, second_B = _hashes_of_sequences(batch)[batch.sequences_KB]
     answers_BB = (first_B[:, None] == first_B) & (batch.targets["labels"] > 0)
     same_answer_BB = second_B[:, None] == second_B
-    # A text is right where it is equal to one of the answers: a product of relations.
+    # A text is right if it equals one of the answers, which is a product of the two relations.
     is_right_BB = answers_BB.float() @ same_answer_BB.float() > 0
     return (is_right_BB | (first_B[:, None] == second_B)).fill_diagonal_(False)
 
 
 def _hashes_of_sequences(batch: Batch) -> Tensor:
-    """Return a 64-bit hash of the tokens of each sequence, on the batch's device without waiting for it; (S,)."""
+    """Return a 64-bit hash of the tokens of each sequence, computed on the batch's device without a synchronization;
+    (S,)."""
     numbers = torch.from_numpy(np.repeat(np.arange(batch.num_sequences), batch.lengths))
     mixed_T = batch.tokens_T * HASH_FACTORS[0] + batch.positions_T * HASH_FACTORS[1]
     for factor in HASH_FACTORS:
         mixed_T = (mixed_T ^ (mixed_T >> 29)) * factor
-    # Whole numbers add up to the same in any order, also past the largest one.
+    # The sum of integers does not depend on the order, also if it overflows.
     sequence_T = to_device(numbers, mixed_T.device)
     return mixed_T.new_zeros(batch.num_sequences).index_add(0, sequence_T, mixed_T)
 
 
 def _names_of_sequences(batch: Batch) -> list[str]:
-    """Return a name for each sequence that equal texts share; (S,)."""
+    """Return a name for each sequence, the same for equal texts; (S,)."""
     tokens_T = batch.tokens_T.numpy()
     starts = batch.starts_S.tolist()
     return [

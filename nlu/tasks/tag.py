@@ -1,4 +1,4 @@
-"""Find spans: a tag for each unit (word or character). Axes: B examples, U units, C tags."""
+"""Find spans by a tag for each unit (word or character). Axes: B examples, U units, C tags."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -6,9 +6,9 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from nlu.data.arrays import starts_of
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
-from nlu.data.ragged import starts_of
 from nlu.data.targets import Tags
 from nlu.losses.loss import Loss
 from nlu.metrics.classes import log_probabilities
@@ -19,7 +19,7 @@ from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
 
 class Tag(RowsOfLogits):
-    """Find typed spans in a text; scored by exact spans, micro-averaged over types."""
+    """Find typed spans in a text. Scores count exact spans, micro-averaged over types."""
 
     layouts = ("units",)
     target = "nlu.data.targets.Tags"
@@ -34,13 +34,13 @@ class Tag(RowsOfLogits):
     known: Tags
 
     def __init__(self, loss: Loss, target: Tags, *, decode: Literal["legal", "greedy"] = "legal"):
-        """`decode`: the best legal BIO sequence, or the best tag of each unit by itself; head=crf decodes by itself."""
+        """`decode`: legal = the best valid BIO sequence, greedy = the best tag of each unit; head=crf ignores it."""
         super().__init__(loss, target)
         self.decode = decode
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """Return the loss over units; with head=crf the negative log likelihood of whole tag sequences, which takes
-        the place of the loss. Its count is units all the same."""
+        """Return the loss over units. With head=crf it is the negative log likelihood of whole tag sequences instead;
+        its count is still the number of units."""
         if not isinstance(model.head, CrfHead):
             return super().terms(model, batch, outputs)
         assert batch.unit_counts_B is not None
@@ -48,16 +48,14 @@ class Tag(RowsOfLogits):
         return {"labels": nll_B.sum()}
 
     def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
-        """Return the spans found in each example, of a text by its characters; units that max_len cut off count as
-        tagged O."""
+        """Return the spans of each example, in characters if it is a text; units that max_len cut off are tagged O."""
         found = zip(_pieces(batch), self._decode(model, batch, outputs), strict=True)
         return [{"spans": _placed(self._spans(tags_U), batch, piece)} for piece, tags_U in found]
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
-        """Return the spans found in each example and the right ones.
+        """Return the predicted and the gold spans of each example.
 
-        A span among the units that max_len cut off is missed, not forgotten. The loss is the sum over the units that
-        fitted.
+        A gold span among the units that max_len cut off counts as missed. The loss is the sum over the units that fit.
         """
         rows_B = part.rows_N[batch.examples_B]
         gold_of = _rows_of(*self.known.unit_tags(part.stored, rows_B))
@@ -82,7 +80,7 @@ class Tag(RowsOfLogits):
         return spans_of([names[tag] for tag in tags_U])
 
     def _decode(self, model: TaskModel, batch: Batch, outputs: Outputs) -> list[np.ndarray]:
-        """Return the tags of the units of each example that fitted, (U,) of that example."""
+        """Return the tags of the units of each example that fit in max_len."""
         pieces = _pieces(batch)
         if isinstance(model.head, CrfHead):
             best_U = to_host(model.head.decode(outputs["logits"], batch.unit_counts_B))
@@ -118,12 +116,12 @@ def _rows_of(flat: np.ndarray, counts_B: np.ndarray) -> list[np.ndarray]:
 
 
 def _placed(spans: list[Span], batch: Batch, piece: slice) -> list[Span]:
-    """Return spans of an example's units, of a text as spans of its characters; `piece`: the units of the example."""
+    """Return spans of units, in characters if the example is a text; `piece`: the units of the example."""
     return in_characters(spans, None if batch.unit_ends_U is None else batch.unit_ends_U[piece].tolist())
 
 
 def _pieces(batch: Batch) -> list[slice]:
-    """Return where the units of each example lie among all of them."""
+    """Return the slice of each example's units in U."""
     counts_B = batch.unit_counts_B
     assert counts_B is not None, "a batch of tagged units"
     return [slice(start, start + count) for start, count in zip(starts_of(counts_B), counts_B, strict=True)]

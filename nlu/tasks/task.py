@@ -1,6 +1,8 @@
-"""What a task is: where its examples' targets come from, which terms its loss has, and how it is scored.
+"""The contract of tasks: the target of examples, the terms of the loss, predictions and scores.
 
-The one loop knows nothing else of it. Axes: B examples, S sequences, U units, N rows of logits (examples or units),
+The training loop uses a task only through this contract.
+
+Axes: B examples, S sequences, U units, N rows of logits (examples or units),
 C labels, T tokens, D width.
 """
 
@@ -21,25 +23,24 @@ from nlu.metrics.scores import Scorer
 from nlu.models.task_model import TaskModel
 
 Outputs = dict[str, Tensor]
-"""what a forward pass gives, by name; `logits` is always among them"""
+"""the results of a forward pass by name, always including `logits`"""
 
 
 class Task(Protocol):
-    """Class constants are literals, read from source before anything heavy is imported."""
+    """Class constants must be literals, because they are read from the source before anything heavy is imported."""
 
     layouts: ClassVar[tuple[str, ...]]
-    """how the texts of a row may become sequences; the first whose fields are there is taken"""
+    """names of layouts, the preferred one first; the first whose fields the data has is used"""
     target: ClassVar[str]
     """dotted name of its nlu.data.targets.Target"""
     heads: ClassVar[tuple[str, ...]]
     """dotted names of the heads that fit"""
     reads: ClassVar[tuple[str, ...]]
-    """what a loss that fits may read: logits, cosine, similarities; it must know the target's kind as well"""
+    """inputs of losses that fit: logits, cosine, similarities; a loss must also accept the target's kind"""
     scores: ClassVar[str]
     """dotted name of its nlu.metrics.scores.Scorer"""
     kind: str
-    """dotted name of the nlu.metrics.kinds.Kind of its records; the constructor may replace it where it depends on the
-    loss"""
+    """dotted name of the nlu.metrics.kinds.Kind of its records; the constructor may set one that depends on the loss"""
     metrics: ClassVar[tuple[str, ...]]
     binary_metrics: ClassVar[tuple[str, ...]]
     """only with two classes"""
@@ -47,47 +48,48 @@ class Task(Protocol):
     lower_is_better: ClassVar[tuple[str, ...]]
 
     def own_head(self) -> Node:
-        """Return the choice that head=auto stands for."""
+        """Return the node of the head that head=auto selects."""
 
     @property
     def term_weights(self) -> Mapping[str, float]:
-        """The terms of the loss, in their order, and what multiplies the mean of each in it."""
+        """The weight of each term's mean in the loss, by name and in order."""
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Return how many rows each term of the loss sums over; the batch is on the host."""
+        """Return the number of rows of each term's sum; the batch is on the host."""
 
     def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
-        """Run the model; `x_TD` stands in for the vectors that it would look up."""
+        """Run the model; `x_TD` replaces the word vectors."""
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """Return the sum of each term over this batch, float32 scalars; never a mean."""
+        """Return the sum (not the mean) of each term over the batch, as float32 scalars."""
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
-        """Return how much two predictions for the same rows differ, summed over rows, symmetric; for R-Drop."""
+        """Return a symmetric divergence of two predictions for the same rows, summed over rows; for R-Drop."""
 
     def rows(self, batch: Batch) -> int:
-        """Return how many rows `divergence` sums over; the batch is on the host."""
+        """Return the number of rows that `divergence` sums over; the batch is on the host."""
 
     def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
-        """Return what is predicted for each example of the batch, in its order, without a look at its targets.
+        """Return the prediction for each example of the batch, in order, without using its targets.
 
-        `batch` is on the host, `outputs` where the model is. What hangs on a threshold is added by `finished`.
+        `batch` is on the host, `outputs` on the model's device. `finished` adds what depends on a threshold.
         """
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
-        """Return a record for each example of the batch, in its order: the prediction beside what is right, and its
-        loss. Arrays in it are only for the scorer; `batch` and `outputs` lie as for `predictions`.
+        """Return a record for each example of the batch, in order: label, prediction and loss.
+
+        Arrays in a record are only for the scorer. `batch` and `outputs` are on the same devices as for `predictions`.
         """
 
     def scorer(self, decided: Mapping[str, float]) -> Scorer:
-        """Return a scorer for one set; `decided` are the metrics of the run's first set, {} while that is scored."""
+        """Return a scorer for one set. `decided` has the metrics of the run's first set, and is empty for that set."""
 
     def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return a record, or only a prediction, as predictions/ holds it, once the metrics of its set are known."""
+        """Return a record or a prediction as it is written to predictions/, given the metrics of its set."""
 
 
 class RowsOfLogits:
-    """What tasks share whose loss is one term over rows of logits."""
+    """The base of tasks whose loss is one term over rows of logits."""
 
     heads: ClassVar[tuple[str, ...]]
     own_loss: ClassVar[str] = "nlu.losses.cross_entropy.CrossEntropy"
@@ -123,10 +125,10 @@ class RowsOfLogits:
 def symmetric_kl(first_NC: Tensor, second_NC: Tensor) -> Tensor:
     """Return half of KL(p || q) + KL(q || p) of two softmax distributions, summed over rows; nats."""
     p_NC, q_NC = F.log_softmax(first_NC, -1), F.log_softmax(second_NC, -1)
-    # KL(p || q) + KL(q || p) = sum (p - q) (log p - log q): one expression, symmetric to the bit.
+    # KL(p || q) + KL(q || p) = sum (p - q) (log p - log q), which is symmetric to the last bit.
     return 0.5 * ((p_NC.exp() - q_NC.exp()) * (p_NC - q_NC)).sum()
 
 
 def to_host(values: Tensor) -> np.ndarray:
-    """Return a tensor of any device as an array."""
+    """Return a tensor of any device as an array; floats become float32."""
     return values.detach().float().cpu().numpy() if values.is_floating_point() else values.cpu().numpy()

@@ -26,7 +26,7 @@ def test_a_header_is_no_row_where_fields_are_given_by_number(write, open_files, 
     train = write("train.tsv", content)
     label = content.split("\n")[0].split("\t")[1]
     refused(
-        open_files, f"{train}:1: field label (column 1): {label!r} stands in no other row",
+        open_files, f"{train}:1: field label (column 1): {label!r} occurs in no other row",
         "set data.header=true to leave it out, or data.header=false", train=train, dev=train,
     )  # fmt: skip
     assert len(open_files(train=train, dev=train, header=False).labels) == 3
@@ -39,7 +39,7 @@ def test_a_header_of_a_workbook_is_no_row_either(tmp_path, open_files):
         book.active.append(row)
     train = tmp_path / "train.xlsx"
     book.save(train)
-    refused(open_files, f"{train}:1: field label (column 1): 'stars' stands in no other row", train=train, dev=train)
+    refused(open_files, f"{train}:1: field label (column 1): 'stars' occurs in no other row", train=train, dev=train)
     assert open_files(train=train, dev=train, header=True).labels == ["1", "5"]
     refused(open_files, "data.fields is null", "data.header=false", train=train, dev=train, fields=None, header=False)
 
@@ -109,7 +109,7 @@ def test_all_bad_rows_are_counted_and_the_first_listed(write, open_files):
 def test_a_rare_label_is_told(write, open_files):
     train = write("train.tsv", "a\tyes\nb\tno\n" * 1000 + "c\t-\n" * 9)
     told = "\n".join(lines(describe(open_files(train=train, dev=train))))
-    assert "data: train: warning: few rows have the label - (9); is it one? data.labels" in told
+    assert "data: train: warning: few rows have the label - (9); is it one? If not, set data.labels" in told
     fine = write("fine.tsv", "a\tyes\nb\tno\n" * 1000)
     assert "is it one" not in "\n".join(lines(describe(open_files(train=fine, dev=fine))))
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.data.encoding import check_text, check_tokens, cut_pair, encode_pair, encode_single, encode_units
+from nlu.data.layouts import check_text, check_tokens, cut_pair, encode_pair, encode_single, encode_units
 from nlu.data.tokenizing import SPECIALS, Template, Tokenizer, wordpiece
 
 WORDPIECE = wordpiece([*SPECIALS, "a", "b", "##a", "##b", "界", "."], True, "here")

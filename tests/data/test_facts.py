@@ -37,9 +37,9 @@ def test_balance_lengths_duplicates_conflicts_and_overlap_are_counted(facts_of):
         "data: train: 2 texts with several labels",
         "data: dev: 3 examples; tokens: median 3, 95 % 3, most 3",
         "data: dev: 1: 2 (66.7%), 0: 1 (33.3%), 2: 0 (0.0%)",
-        "data: dev: warning: no row has the label 2, so scores of this set say nothing of it",
+        "data: dev: warning: no row has the label 2, so scores of this set say nothing about it",
         "data: dev: 1 example seen before in the same set",
-        "data: dev: 2 examples whose text is a training text too: scores on such flatter",
+        "data: dev: 2 examples whose text is a training text too: scores on these are optimistic",
     ]
 
 
@@ -47,7 +47,7 @@ def test_balance_lengths_duplicates_conflicts_and_overlap_are_counted(facts_of):
 def test_a_label_without_a_row_is_told_of_each_set(facts_of, labels, train, dev):
     told = "\n".join(lines(facts_of("a\t0\nb\t1\n" + "c\t2\n" * (labels is None), "a\t0\nb\t1\n", labels=labels)))
     assert ("train: warning: no row has the label 2, so it cannot be learned" in told) == train
-    assert ("dev: warning: no row has the label 2, so scores of this set say nothing of it" in told) == dev
+    assert ("dev: warning: no row has the label 2, so scores of this set say nothing about it" in told) == dev
 
 
 def test_inner_tags_alone_may_be_missing(facts_of):

@@ -98,7 +98,7 @@ def test_a_text_that_connects_most_pairs_keeps_none_of_them_together_and_that_is
     first_N = np.array([0, 0, 1, 2, 3, 4, 5, 6, 7, 8])
     second_N = np.array([90, 90, 90, 90, 90, 90, 91, 91, 92, 92])
     assert kept_together(first_N, second_N, None).tolist() == [2, 2, 3, 4, 5, 6, 0, 0, 1, 1]
-    told = "6 of the 10 pairs of data.train stay together by their first text only: shared texts connect 6"
+    told = "6 of the 10 pairs of data.train are grouped by their first text only: shared texts connect 6"
     assert told in caplog.text
     caplog.clear()
     assert kept_together(first_N[2:], second_N[2:], None).tolist() == [0, 0, 0, 0, 1, 1, 2, 2]

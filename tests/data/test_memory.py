@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from nlu.data.dataset import Files
-from nlu.data.encoding import EncodedRows
 from nlu.data.examples import Examples
 from nlu.data.facts import describe
 from nlu.data.layouts import LAYOUTS
 from nlu.data.opening import Store
-from nlu.data.store import Origin, SetWriter, StoredSet
+from nlu.data.store import EncodedRows, Origin, SetWriter, StoredSet
 from nlu.data.targets import Tags
 from nlu.data.tokenizing import SPECIALS, wordpiece
 

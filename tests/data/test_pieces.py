@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
-from nlu.data import pieces
-from nlu.data.pieces import PIECES, PieceTokenizer, can_cut
-from nlu.data.tokenizing import SPECIALS, wordpiece
+from nlu.data import tokenizing
+from nlu.data.tokenizing import PIECES, SPECIALS, PieceTokenizer, can_cut, wordpiece
 
 LETTERS = [*"abcdeéàßİ1279", *"中国蚂蚁花呗", *"!,.[]-_~、。《》？…", "한", "ㅎ", "क", "ω"]
 VOCAB = [*SPECIALS, *LETTERS, *(f"##{letter}" for letter in LETTERS), "ab", "##cd"]
@@ -106,7 +105,7 @@ def test_tokenizers_that_cut_otherwise_are_left_alone() -> None:
 
 
 def test_memory_is_bounded_and_forgetting_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "MOST_REMEMBERED", 5)
+    monkeypatch.setattr(tokenizing, "MOST_REMEMBERED", 5)
     backend = wordpiece(VOCAB, True, "vocab").backend
     tokenizer = PieceTokenizer(backend)
     for texts in (["ab cd", "中"], ["a b c d e"], ["中国 ab"], ["1 2 7 9 a b c"], ["ab"]):

@@ -72,7 +72,7 @@ def test_a_column_that_the_header_lacks_is_refused_with_the_header(write):
 
 def test_a_header_that_holds_a_row_of_data_is_refused_with_what_reads_a_file_without_one(write):
     path = write("a.csv", f"{'it works ' * 9},5\nbad,1\n")
-    with pytest.raises(DataError, match=r"works i\.\.\.', '5'\]; set .* no header, set data\.header=false"):
+    with pytest.raises(DataError, match=r"works i\.\.\.', '5'\]; set .* a row of data, set data\.header=false"):
         read(path)
 
 

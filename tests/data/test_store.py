@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.data import store
-from nlu.data.encoding import EncodedRows
-from nlu.data.ragged import ranges, starts_of
-from nlu.data.store import Misfit, Origin, SetWriter, StoreDamaged, StoredSet, chunks_of
+from nlu.data.arrays import ranges, starts_of
+from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoreDamaged, StoredSet, chunks_of
 
 NUMBER_ROWS = 40
 
@@ -73,8 +72,9 @@ def test_the_columns_come_back_in_file_order(folder, rows):
     stored = StoredSet.open(folder, NUMBER_ROWS)
     assert len(stored) == NUMBER_ROWS
     assert stored.lengths_N.tolist() == [len(row["tokens"]) for row in rows]
-    for column, name in (("text_hash_N", "hash"), ("number_N", "number"), ("file_N", "file")):
-        assert getattr(stored, column).tolist() == [row[name] for row in rows]
+    files_N = stored.scalars("file", np.arange(NUMBER_ROWS))
+    for column_N, name in ((stored.text_hash_N, "hash"), (stored.number_N, "number"), (files_N, "file")):
+        assert column_N.tolist() == [row[name] for row in rows]
 
 
 @given(picked=st.lists(st.integers(0, NUMBER_ROWS - 1), max_size=12))

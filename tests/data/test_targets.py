@@ -16,8 +16,8 @@ from nlu.data.dataset import Files
 from nlu.data.facts import describe
 from nlu.data.folds import Fold
 from nlu.data.targets import Classes, LabelSet, NoTarget, Number, Tags
-from nlu.data.targets.names import require_names
-from nlu.data.targets.schemes import SCHEMES, scheme_of, tags_of_spans, to_bio
+from nlu.data.targets.classes import require_names
+from nlu.data.targets.tags import SCHEMES, scheme_of, tags_of_spans, to_bio
 
 LABEL_BREAKS = [None, {}, ["a"], "", "  ", float("nan")]
 
@@ -102,7 +102,7 @@ def test_what_is_no_label_is_refused(value):
 def test_a_label_or_tag_that_no_file_can_hold_is_refused_and_adds_no_name(half):
     assert "holds " in Classes(files()).read({"label": half})[1][1]
     sets, tags = LabelSet(files()), Tags(files())
-    assert sets.read({"label": ["new", half]})[1] == ("label", f"holds {half!r}, which is no label")
+    assert sets.read({"label": ["new", half]})[1] == ("label", f"holds {half!r}, which is not a label")
     assert "has a type that holds " in read_tags(tags, ["B-new", f"B-{half}"])[1][1]
     sets.read({"label": ["old"]})
     read_tags(tags, ["B-old"])
@@ -213,7 +213,7 @@ def test_what_is_no_set_of_known_labels_is_refused(value):
 
 def test_a_row_of_labels_that_is_refused_adds_none():
     target = LabelSet(files())
-    assert target.read({"label": ["new", None]})[1] == ("label", "holds None, which is no label")
+    assert target.read({"label": ["new", None]})[1] == ("label", "holds None, which is not a label")
     target.read({"label": ["old"]})
     target.close()
     assert target.names == ["old"]
@@ -275,7 +275,7 @@ def test_what_is_a_tag_of_no_scheme_is_refused_by_name_with_what_is_known(tag):
 def test_letters_that_no_one_scheme_has_are_refused_at_the_row_that_mixes_them():
     target = Tags(files())
     assert read_tags(target, ["B-X", "M-X", "E-X"])[1] is None
-    assert "E, I, M in all rows so far, which no one scheme has" in read_tags(target, ["B-X", "I-X"])[1][1].replace(
+    assert "E, I, M in all rows so far, which no single scheme has" in read_tags(target, ["B-X", "I-X"])[1][1].replace(
         "B, E", "E"
     )
     assert read_tags(target, ["S-X"])[1] is None

@@ -145,7 +145,7 @@ def test_the_weights_that_a_configuration_starts_from_are_scored(tmp_path: Path,
             ["data.test=NEW"],
             [
                 "field label: 'new' is not in the label map ['bad', 'good'] that the run was trained for; "
-                "mend these rows, or set data.on_bad_row=skip to leave such rows out and count them\n"
+                "fix these rows, or set data.on_bad_row=skip to leave such rows out and count them\n"
             ],
         ),
         (["data.test=IN", "group_by=queries"], ["queries"]),

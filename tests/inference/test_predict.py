@@ -189,7 +189,7 @@ def test_conll_lines_come_back_with_marks_wide_spaces_and_bad_ones(tmp_path: Pat
         ("a.jsonl", '{"text": "a"}\n{"text": "b", "extra": 1}\n', "o.csv", "has a field extra"),
         ("a.jsonl", '{"text": "a"}\n{"text": "b", "prediction": 1}\n', "o.jsonl", "has a field prediction already"),
         ("a.json", '[{"text": "a"}, {"text": "b", "prediction": 1}]', "o.jsonl", "has a field prediction already"),
-        ("a.json", '[{"text": "a"}, "b"]', "o.jsonl", "is no object"),
+        ("a.json", '[{"text": "a"}, "b"]', "o.jsonl", "is not an object"),
         ("a.csv", "id,text,id\n1,a,2\n", "o.jsonl", "columns called id"),
         ("a.csv", "id,text\n1\t,a\n", "o.tsv", "which a tsv cannot"),
         ("a.csv", "id,text\n1,a\n2\n", "o.jsonl", "has 1 column where"),

@@ -10,13 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from nlu.data.arrays import flatten
 from nlu.data.collate import Batch, collate
 from nlu.data.dataset import Files
-from nlu.data.encoding import EncodedRows
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS
-from nlu.data.ragged import flatten
-from nlu.data.store import Origin, SetWriter, StoredSet
+from nlu.data.store import EncodedRows, Origin, SetWriter, StoredSet
 from nlu.data.targets import Classes, Tags
 
 VOCAB_SIZE = 50

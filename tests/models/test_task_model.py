@@ -125,7 +125,7 @@ def test_what_is_inside_the_encoder_is_seen_for_each_pass_of_a_block(corpus, spr
 
 def test_an_encoder_without_attention_is_refused_where_a_method_would_look_inside():
     model = task_model(TextCnn(50, None, pretrained=None), "single", 3)
-    with pytest.raises(UserError, match="model is TextCnn, which has no layers of attention"), model.watching(Inside()):
+    with pytest.raises(UserError, match="model is TextCnn, which has no attention layers"), model.watching(Inside()):
         pass
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from nlu import preprocess
 from nlu.data import reading
-from nlu.data.shared import SharedStores
+from nlu.data.sharing import SharedStores
 from nlu.storage.objects import ObjectStore
 from tests.training.in_process import MODEL, program
 

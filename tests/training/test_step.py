@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from nlu.config.errors import UserError
 from nlu.data.collate import collate
 from nlu.data.dataset import Files
-from nlu.data.encoding import EncodedRows
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS
-from nlu.data.store import Origin, SetWriter, StoredSet
+from nlu.data.store import EncodedRows, Origin, SetWriter, StoredSet
 from nlu.data.targets import Classes
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.methods.plain import Plain

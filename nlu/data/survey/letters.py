@@ -1,4 +1,4 @@
-"""Classes of characters, scripts and languages of texts: what a vocabulary and a pretrained model must know."""
+"""Classes of characters, scripts and languages of texts, which a vocabulary and a pretrained model must cover."""
 
 import re
 import unicodedata
@@ -12,7 +12,7 @@ CLASSES = {
     "p": "punctuation", "f": "full-width punctuation", "s": "symbols and emoji", "b": "blanks",
     "i": "invisible and control characters", "r": "damaged or private characters",
 }  # fmt: skip
-"""by the letter that stands for each in a coded text"""
+"""names by the letter that stands for each class in a coded text"""
 SCRIPTS = {"h": "Chinese", "k": "Japanese", "g": "Korean", "l": "Latin", "c": "Cyrillic", "a": "Arabic", "o": "other"}
 BY_NAME = (
     ("CJK ", "h"), ("HIRAGANA", "k"), ("KATAKANA", "k"), ("HANGUL", "g"), ("LATIN", "l"), ("CYRILLIC", "c"),
@@ -30,14 +30,14 @@ COMMON_WORDS = {
 """the most frequent words of languages in Latin letters, lower case"""
 WORDS = re.compile(r"[^\W\d_]+")
 FEWEST_COMMON = 0.03
-"""share of all words below which the common ones of a language do not tell it"""
+"""the least share of a language's common words among all words that identifies the language"""
 KANA_SHARE = 0.05
-"""of kana among kana and Chinese characters, from which a text of both is Japanese"""
+"""a text with a larger share of kana among kana and Chinese characters is Japanese"""
 SAMPLED_TEXTS = 5000
 
 
 class _Coding(dict[int, str]):
-    """A table for str.translate that looks a character up when it is first met."""
+    """A table for str.translate that classifies a character on its first occurrence."""
 
     def __missing__(self, point: int) -> str:
         self[point] = found = _class_of(chr(point))
@@ -66,12 +66,12 @@ def _class_of(character: str) -> str:
 
 @dataclass
 class Letters:
-    """What was counted of some texts; adds up over any number of them."""
+    """Counts over any number of texts."""
 
     classes: Counter[str] = field(default_factory=Counter)
-    """characters, by the letter of their class"""
+    """characters by the letter of their class"""
     scripts: Counter[str] = field(default_factory=Counter)
-    """texts, by the script of most of their letters; "none" of those without letters"""
+    """texts by the script of most of their letters; "none" for texts without letters"""
     _coding: _Coding = field(default_factory=_Coding)
     _sample: list[str] = field(default_factory=list)
 
@@ -79,7 +79,7 @@ class Letters:
         """Count rows of one text or more."""
         for texts in rows:
             coded = "".join(texts).translate(self._coding)
-            # In the order of the text, so that of equal counts the same one is the largest in every process.
+            # Not a set, whose order differs between processes, and so would the winner of a tie.
             counts = {code: coded.count(code) for code in dict.fromkeys(coded)}
             self.classes.update(counts)
             letters = {code: count for code, count in counts.items() if code in SCRIPTS}
@@ -91,12 +91,12 @@ class Letters:
                 self._sample.append(" ".join(texts))
 
     def shares(self) -> dict[str, float]:
-        """Return the share of each class of characters that occurs, most frequent first."""
+        """Return the share of each class among all characters, the most frequent first."""
         total = max(1, sum(self.classes.values()))
         return {CLASSES[code]: count / total for code, count in self.classes.most_common() if count}
 
     def language(self) -> str:
-        """Return the language of most texts, as far as scripts and common words tell."""
+        """Return the language of most texts, or their script if common words do not identify the language."""
         if not self.scripts:
             return "none"
         (script, _), *_ = self.scripts.most_common(1)
@@ -109,7 +109,7 @@ class Letters:
 
 
 def _written_in(texts: Iterable[str]) -> str:
-    """Tell simplified from traditional characters by those that only one of the two standards for them has."""
+    """Return which Chinese characters the texts use, by those that only one of GB 2312 (simplified) and Big5 has."""
     counts: Counter[str] = Counter()
     for character, count in Counter("".join(texts)).items():
         simplified, traditional = (_is_in(character, name) for name in ("gb2312", "big5"))

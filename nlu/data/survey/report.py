@@ -1,32 +1,32 @@
-"""All that is found of some sets, and what follows from it: what to look at, and a command to begin with.
+"""The report on some sets: what to check before training, and a command to begin with.
 
-Axes: N rows of a set, L lengths from 0 on.
+Axes: N rows of a set.
 """
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from nlu.config.words import counted
+from nlu.config.words import counted, listed
 from nlu.data.facts import is_doubtful
 from nlu.data.readers import SUFFIX_FORMATS, has_header
-from nlu.data.survey.shared import Between, Shown, Within, between, find_shown, within
+from nlu.data.survey.shared import Between, Within, between, find_shown, within
 from nlu.data.survey.walk import NO_LABEL, Advance, Survey
 from nlu.data.tokenizing import Tokenizer
 
 PERCENTILES = 50, 95, 100
 FITTING_PERCENT = 99
-"""of rows that a suggested max_len leaves whole"""
+"""percentage of rows that fit in the suggested max_len"""
 LENGTH_STEP = 8
 SHORTEST = 16
 TRIED_LENGTHS = 16, 32, 64, 96, 128, 192, 256, 384, 512
 MUCH_CUT, MUCH_UNKNOWN, MUCH_REPEATED = 0.05, 0.01, 0.05
 IMBALANCE = 20
-"""times as many rows as the rarest label from which accuracy tells little"""
+"""ratio of the most frequent to the rarest label from which accuracy says little"""
 TASKS = {"labels": "multilabel", "numbers": "regress", "spans": "tag"}
 POSITIONS = 512
 MOST_BINS = 64
@@ -34,22 +34,22 @@ MOST_BINS = 64
 
 @dataclass
 class Report:
-    """What was found of some files."""
+    """The surveys of some sets, and comparisons of them."""
 
     surveys: list[Survey]
     tokenizer: str | None
-    """what it was asked for; null: there is none, so words were counted"""
+    """the tokenizer as given; None: words are counted"""
     specials: int
-    """special tokens of a row, which words lack"""
+    """special tokens of a row, which counts of words lack"""
     positions: int
-    """of the model, at most"""
+    """the most tokens that the model accepts"""
     asked_max_len: int | None
     withins: dict[str, Within] = field(default_factory=dict)
     betweens: list[Between] = field(default_factory=list)
 
     @property
     def train(self) -> Survey:
-        """The set that is taken for training: one that is called so, else the first."""
+        """The training set: one with "train" in its name, else the first set."""
         return next((one for one in self.surveys if "train" in one.name.lower()), self.surveys[0])
 
     @property
@@ -58,7 +58,7 @@ class Report:
 
     @property
     def max_len(self) -> int:
-        """What was asked for or, of the lengths of the training rows, what leaves nearly all of them whole."""
+        """The max_len that was given, or the suggested one."""
         return self.asked_max_len or self.suggested_max_len
 
     @property
@@ -67,17 +67,17 @@ class Report:
         return min(self.positions, max(SHORTEST, -(-wanted // LENGTH_STEP) * LENGTH_STEP))
 
     def lengths(self, survey: Survey) -> np.ndarray:
-        """Return what a model would read of each row before cutting, (N,); of words with the special tokens."""
+        """Return the length of each row before truncation, including special tokens; (N,)."""
         return survey.tokens_N + (self.specials if self.tokenizer is None else 0)
 
     def cut(self, survey: Survey, max_len: int) -> tuple[float, float]:
-        """Return the share of rows that are longer than a max_len, and the share of tokens that it cuts off."""
+        """Return the share of rows that a max_len cuts, and the share of tokens that it cuts off."""
         lengths_N = self.lengths(survey)
         lost_N = np.maximum(lengths_N - max_len, 0)
         return float((lost_N > 0).mean()), float(lost_N.sum() / max(1, lengths_N.sum()))
 
     def cuts(self, survey: Survey) -> list[tuple[int, float, float]]:
-        """Return max_len with both shares, for the usual ones and the one that matters."""
+        """Return (max_len, share of rows, share of tokens) for usual values of max_len and that of the report."""
         longest = int(self.lengths(survey).max())
         tried = sorted({*TRIED_LENGTHS, self.max_len})
         last = next((one for one in tried if one >= longest), tried[-1])
@@ -89,7 +89,7 @@ def report_on(
     surveys: Sequence[Survey], tokenizer: Tokenizer | None, named: str | None, *, positions: int | None,
     max_len: int | None, examples: int, advance: Advance,
 ) -> Report:  # fmt: skip
-    """Compare the sets with one another, and read the texts that are to be shown."""
+    """Compare the sets with one another, and read the texts that are shown."""
     is_pair = surveys[0].source.layout.name == "pair"
     specials = (tokenizer.pair if is_pair else tokenizer.single).size if tokenizer else 2 + is_pair
     report = Report(list(surveys), named, specials, positions or POSITIONS, max_len)
@@ -100,7 +100,7 @@ def report_on(
 
 
 def remarks(report: Report) -> list[str]:
-    """Return what is to be looked at before training, gravest first."""
+    """Return what to check before training, the gravest first."""
     found = [*_of_shared(report)]
     for survey in report.surveys:
         found += [*_of_rows(report, survey), *_of_labels(survey), *_of_texts(report, survey)]
@@ -115,8 +115,7 @@ def _of_shared(report: Report) -> Iterator[str]:
         others = f", {counted(pair.conflicts, 'text')} of them with other labels" if pair.conflicts else ""
         yield (
             f"{counted(pair.rows[1], 'row')} of {pair.second} {'has' if pair.rows[1] == 1 else 'have'} a text that "
-            f"{pair.first} has too{others}: scores on rows that were trained on flatter; take them out of one "
-            "of the two"
+            f"{pair.first} has too{others}: scores on training rows are optimistic; take them out of one of the two"
         )
     for name, one in report.withins.items():
         if one.conflicts:
@@ -126,11 +125,11 @@ def _of_shared(report: Report) -> Iterator[str]:
 def _of_rows(report: Report, survey: Survey) -> Iterator[str]:
     one = report.withins[survey.name]
     if survey.bad:
-        yield f"{survey.name}: {counted(survey.bad, 'row')} cannot be used; mend them, or set data.on_bad_row=skip"
+        yield f"{survey.name}: {counted(survey.bad, 'row')} cannot be used; fix them, or set data.on_bad_row=skip"
     if one.duplicates > MUCH_REPEATED * len(survey):
         yield (
-            f"{survey.name}: {counted(one.duplicates, 'row')} ({one.duplicates / len(survey):.0%}) with a text that is "
-            "there before; data.drop_duplicates=true keeps the first of those that are equal in text and label"
+            f"{survey.name}: {counted(one.duplicates, 'row')} ({one.duplicates / len(survey):.0%}) with a text that "
+            "occurred before; data.drop_duplicates=true keeps the first of the rows with equal text and label"
         )
 
 
@@ -145,12 +144,12 @@ def _of_labels(survey: Survey) -> Iterator[str]:
         yield f"{survey.name}: every row has the label {next(iter(counts))}, so there is nothing to learn"
     rare = [f"{label} ({count:,})" for label, count in counts.items() if is_doubtful(label, count, len(survey))]
     if rare:
-        yield f"{survey.name}: few rows have the label {', '.join(rare[:8])}{', ...' * (len(rare) > 8)}; is it one?"
+        yield f"{survey.name}: few rows have the label {listed(rare, 8)}; is it one?"
     most, least = max(counts.values()), min(counts.values())
     if most > IMBALANCE * least:
         yield (
             f"{survey.name}: the most frequent label has {most / least:,.0f} times as many rows as the rarest, so look "
-            "at f1_macro beside accuracy; loss.class_weights=inverse_frequency weighs them alike"
+            "at f1_macro too; loss.class_weights=inverse_frequency gives all labels the same weight"
         )
 
 
@@ -167,10 +166,10 @@ def _of_texts(report: Report, survey: Survey) -> Iterator[str]:
             )
     damaged = survey.letters.classes["r"]
     if damaged:
-        yield f"{survey.name}: {damaged:,} damaged or private characters, as a wrong encoding leaves them"
+        yield f"{survey.name}: {damaged:,} damaged or private characters, which suggest a wrong encoding"
     hidden = survey.letters.classes["i"]
     if hidden:
-        yield f"{survey.name}: {counted(hidden, 'invisible or control character')}; tokenizers drop such"
+        yield f"{survey.name}: {counted(hidden, 'invisible or control character')}; tokenizers drop them"
 
 
 def _of_labels_between(report: Report) -> Iterator[str]:
@@ -180,23 +179,23 @@ def _of_labels_between(report: Report) -> Iterator[str]:
             continue
         new = [label for label in survey.labels if label not in train.labels and label != NO_LABEL]
         if new:
-            yield f"{survey.name}: has labels that {train.name} lacks, which are never learned: {', '.join(new[:8])}"
+            yield f"{survey.name}: has labels that {train.name} lacks, which are never learned: {listed(new, 8)}"
         absent = [label for label in train.labels if label not in survey.labels and label != NO_LABEL]
         if absent:
-            yield f"{survey.name}: no row has the label {', '.join(absent[:8])}, so scores on it say nothing of that"
+            yield f"{survey.name}: no row has the label {listed(absent, 8)}, so its scores say nothing about it"
 
 
 def command(report: Report, model: str | None, choice: str | None) -> str:
-    """Return a command that trains on these files: sets, fields, max_len and what the rows ask for.
+    """Return a command that trains on these files, with the options that the rows need.
 
-    `model`: what model.pretrained is to be; `choice`: the files' name as a choice of the group data.
+    `model`: value of model.pretrained; `choice`: name of the files as a choice of the group data.
     """
     train = report.train
     words = ["task=" + _task(report)] if _task(report) != "classify" else []
     if model:
         words.append(f"model.pretrained={model}")
     elif not train.letters.language().startswith("Chinese"):
-        # The default model is one for Chinese.
+        # The default model is for Chinese.
         words.append("model=textcnn")
     words += [f"data={choice}"] if choice else _set_words(report)
     words.append(f"data.max_len={report.max_len}")
@@ -208,7 +207,7 @@ def command(report: Report, model: str | None, choice: str | None) -> str:
 
 
 def _set_words(report: Report) -> list[str]:
-    """The overrides that name files, columns and how they are read."""
+    """Return the overrides that name files and columns, and say how files are read."""
     train, reading = report.train, report.train.source.reading
     words = ["data=files", f"data.train={_files(train)}"]
     rest = [survey for survey in report.surveys if survey is not train and survey.has_labels]
@@ -247,14 +246,14 @@ def _column(column: str | int) -> str:
 
 
 def percentiles(values_N: np.ndarray) -> list[int]:
-    """Return median, 95 % and most of whole numbers."""
+    """Return the median, the 95th percentile and the maximum of integers."""
     return [int(one) for one in np.percentile(values_N, PERCENTILES)]
 
 
 def histogram(values_N: np.ndarray) -> dict[str, Any]:
-    """Return how many values lie in each of some bins of one width, from 0 on; the last one holds all that follow.
+    """Return a histogram with bins of equal width from 0; the last bin also counts all larger values.
 
-    The bins end where all but five in a thousand values do, so that one long row does not squeeze the others.
+    The bins end at the 99.5th percentile, so that a single long row does not squeeze the others.
     """
     end = max(1, int(np.percentile(values_N, 99.5, method="higher")))
     width = -(-(end + 1) // MOST_BINS)
@@ -263,7 +262,7 @@ def histogram(values_N: np.ndarray) -> dict[str, Any]:
 
 
 def as_record(report: Report, model: str | None, choice: str | None = None) -> dict[str, Any]:
-    """Return everything as JSON holds it."""
+    """Return the report as JSON."""
     return {
         "tokenizer": report.tokenizer,
         "unit": report.unit,
@@ -275,7 +274,7 @@ def as_record(report: Report, model: str | None, choice: str | None = None) -> d
             {
                 "first": pair.first, "second": pair.second, "rows_of_first": pair.rows[0],
                 "rows_of_second": pair.rows[1], "texts_with_other_labels": pair.conflicts,
-                "examples": [_shown_record(shown) for shown in pair.shown],
+                "examples": [asdict(shown) for shown in pair.shown],
             }
             for pair in report.betweens
         ],
@@ -289,7 +288,7 @@ def _set_record(report: Report, survey: Survey) -> dict[str, Any]:
     return {
         "files": [file.name for file in survey.source.files],
         "fields": dict(survey.source.reading.fields),
-        "fields_because": survey.source.told,
+        "fields_because": survey.source.how,
         "rows": len(survey),
         "bad_rows": survey.bad,
         "listed_bad_rows": survey.listed_bad,
@@ -307,21 +306,16 @@ def _set_record(report: Report, survey: Survey) -> dict[str, Any]:
         "duplicates": one.duplicates,
         "duplicates_with_same_label": one.with_same_label,
         "conflicts": one.conflicts,
-        "shown_duplicates": [_shown_record(shown) for shown in one.shown_duplicates],
-        "shown_conflicts": [_shown_record(shown) for shown in one.shown_conflicts],
+        "shown_duplicates": [asdict(shown) for shown in one.shown_duplicates],
+        "shown_conflicts": [asdict(shown) for shown in one.shown_conflicts],
         "language": survey.letters.language(),
         "scripts": dict(survey.letters.scripts.most_common()),
         "character_classes": survey.letters.shares(),
     }  # fmt: skip
 
 
-def _shown_record(shown: Shown) -> dict[str, Any]:
-    places = [{"set": one.set_name, "row": one.place, "label": one.label} for one in shown.places]
-    return {"text": shown.text, "rows": shown.count, "places": places}
-
-
 def numbers_of(survey: Survey) -> dict[str, float] | None:
-    """Return least, quartiles and greatest of labels that are numbers."""
+    """Return the minimum, the quartiles and the maximum of labels that are numbers, else None."""
     if survey.kind != "numbers":
         return None
     there_N = survey.numbers_N[np.isfinite(survey.numbers_N)]

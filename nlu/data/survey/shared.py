@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nlu.data.duplicates import among, repeated
+from nlu.data.arrays import among, repeated
 from nlu.data.readers import Row
 from nlu.data.survey.walk import Advance, Source, Survey, shown_label, spoken_texts, usable
 
 MOST_PLACES, MOST_ROWS = 6, 1000
-"""rows of a text in a set that are told, and that are looked at for other labels than those have"""
+"""rows of a text that are shown for each set, and rows that are searched for further labels"""
 
 
 @dataclass
 class Occurrence:
-    """A row in which a text stands."""
+    """A row that has a text."""
 
-    set_name: str
-    place: str
+    set: str
+    row: str
     """FILE:ROW"""
     label: str
 
@@ -32,10 +32,10 @@ class Shown:
     """A text that occurs more than once."""
 
     text: str
-    count: int
-    """rows in all"""
+    rows: int
+    """in all sets"""
     places: list[Occurrence] = field(default_factory=list)
-    """the first of them"""
+    """the first rows, and one for each further label"""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Within:
     duplicates: int
     """rows whose text occurred before in the set"""
     with_same_label: int
-    """of these, rows whose text occurred before with the same label"""
+    """rows whose text occurred before with the same label"""
     conflicts: int
     """texts with several labels"""
     shown_duplicates: list[Shown] = field(default_factory=list)
@@ -60,32 +60,38 @@ class Between:
     first: str
     second: str
     rows: tuple[int, int]
-    """of the first that are in the second, and the other way round"""
+    """rows of the first set whose text is in the second, and vice versa"""
     conflicts: int
-    """shared texts that have not the same labels in both"""
+    """shared texts whose labels differ between the sets"""
     shown: list[Shown] = field(default_factory=list)
     """those with other labels first"""
 
 
 def within(survey: Survey) -> Within:
-    """Count what is repeated in a set."""
-    pair_N2 = np.stack([survey.hash_N, survey.target_N], axis=1)
-    distinct, distinct_pairs = len(np.unique(survey.hash_N)), np.unique(pair_N2, axis=0)
-    conflicts = len(distinct_pairs) - distinct
-    clashing = len(repeated(np.sort(distinct_pairs[:, 0]))) if conflicts else 0
-    return Within(len(survey) - distinct, len(survey) - len(distinct_pairs), clashing)
+    """Count the repeated texts of a set."""
+    distinct, pairs_P2 = len(np.unique(survey.hash_N)), _distinct_pairs(survey)
+    return Within(len(survey) - distinct, len(survey) - len(pairs_P2), len(repeated(np.sort(pairs_P2[:, 0]))))
+
+
+def _distinct_pairs(survey: Survey) -> np.ndarray:
+    """Return the distinct pairs of text and label, as hashes; (P, 2)."""
+    return np.unique(np.stack([survey.hash_N, survey.target_N], axis=1), axis=0)
 
 
 def between(first: Survey, second: Survey) -> Between:
-    """Count what two sets share."""
-    sides = [np.sort(one.hash_N) for one in (first, second)]
-    in_second_N, in_first_N = among(first.hash_N, sides[1]), among(second.hash_N, sides[0])
+    """Count the texts that two sets share."""
+    in_second_N, in_first_N = _in_other(first, second)
     clashing = _clashing(first, second, in_second_N, in_first_N)
     return Between(first.name, second.name, (int(in_second_N.sum()), int(in_first_N.sum())), len(clashing))
 
 
+def _in_other(first: Survey, second: Survey) -> tuple[np.ndarray, np.ndarray]:
+    """Return which rows of each set have a text of the other one."""
+    return among(first.hash_N, np.sort(second.hash_N)), among(second.hash_N, np.sort(first.hash_N))
+
+
 def _clashing(first: Survey, second: Survey, in_second_N: np.ndarray, in_first_N: np.ndarray) -> np.ndarray:
-    """Return the hashes of shared texts whose labels are not the same in both, of sets that both have labels."""
+    """Return the hashes of shared texts whose labels differ; empty unless both sets have labels."""
     if not (first.has_labels and second.has_labels):
         return np.zeros(0, np.int64)
     sides = [
@@ -98,7 +104,7 @@ def _clashing(first: Survey, second: Survey, in_second_N: np.ndarray, in_first_N
 def find_shown(
     surveys: Sequence[Survey], withins: Mapping[str, Within], betweens: Iterable[Between], count: int, advance: Advance
 ) -> None:
-    """Read the files once more for the texts that are shown, at most `count` of each kind, and fill them in."""
+    """Read the files again for the texts that are shown, at most `count` of each kind, and fill them in."""
     by_name = {survey.name: survey for survey in surveys}
     wanted: dict[int, Shown] = {}
     lists: list[tuple[list[Shown], list[int]]] = []
@@ -125,13 +131,11 @@ def _most_frequent(survey: Survey, count: int) -> list[int]:
 
 
 def _conflicting(survey: Survey, count: int) -> list[int]:
-    pairs = np.unique(np.stack([survey.hash_N, survey.target_N], axis=1), axis=0)
-    return _in_file_order(survey, repeated(np.sort(pairs[:, 0])), count)
+    return _in_file_order(survey, repeated(np.sort(_distinct_pairs(survey)[:, 0])), count)
 
 
 def _shared(first: Survey, second: Survey, count: int) -> list[int]:
-    in_second_N = among(first.hash_N, np.sort(second.hash_N))
-    in_first_N = among(second.hash_N, np.sort(first.hash_N))
+    in_second_N, in_first_N = _in_other(first, second)
     clashing = _in_file_order(first, _clashing(first, second, in_second_N, in_first_N), count)
     others = _in_file_order(first, np.unique(first.hash_N[in_second_N]), 2 * count)
     return list(dict.fromkeys([*clashing, *others]))[:count]
@@ -145,11 +149,11 @@ def _in_file_order(survey: Survey, sorted_S: np.ndarray, count: int) -> list[int
 def _read_again(
     survey: Survey, asked: np.ndarray, wanted: dict[int, Shown], totals: Counter[int], advance: Advance
 ) -> None:
-    """Fill in the texts of the rows asked for, as far as the set holds any."""
+    """Fill in the texts and places of the requested hashes that occur in a set."""
     rows_K = np.flatnonzero(among(survey.hash_N, asked))
     if not len(rows_K):
         return
-    told: Counter[int] = Counter()
+    seen: Counter[int] = Counter()
     remaining = iter(rows_K.tolist())
     next_row: int | None = next(remaining)
     first = 0
@@ -157,10 +161,10 @@ def _read_again(
         rows = list(usable(survey.source, chunk))
         while next_row is not None and next_row < first + len(rows):
             text = int(survey.hash_N[next_row])
-            told[text] += 1
-            if told[text] <= MOST_ROWS:
+            seen[text] += 1
+            if seen[text] <= MOST_ROWS:
                 shown = wanted.setdefault(text, Shown("", totals[text]))
-                _note(survey.source, *rows[next_row - first], shown, is_told=told[text] <= MOST_PLACES)
+                _note(survey.source, *rows[next_row - first], shown, always=seen[text] <= MOST_PLACES)
             next_row = next(remaining, None)
         first += len(rows)
         advance(len(chunk))
@@ -168,10 +172,9 @@ def _read_again(
             return
 
 
-def _note(source: Source, file: int, row: Row, shown: Shown, *, is_told: bool) -> None:
-    """Add a place; where many are told already, only one with a label that the set has not been told of."""
-    if not is_told and (source.name, shown_label(row.values)) in {(one.set_name, one.label) for one in shown.places}:
-        return
-    shown.text = " / ".join(spoken_texts(source.layout, row.values))
-    place = f"{source.files[file].path.name}:{row.number}"
-    shown.places.append(Occurrence(source.name, place, shown_label(row.values)))
+def _note(source: Source, file: int, row: Row, shown: Shown, *, always: bool) -> None:
+    """Add a row to the places of a text if `always`, or if no place of the set has its label yet."""
+    label = shown_label(row.values)
+    if always or not any((one.set, one.label) == (source.name, label) for one in shown.places):
+        shown.text = " / ".join(spoken_texts(source.layout, row.values))
+        shown.places.append(Occurrence(source.name, f"{source.files[file].path.name}:{row.number}", label))

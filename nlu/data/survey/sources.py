@@ -1,7 +1,9 @@
-"""Which files make which set of a survey, and how each is read: as said, or as its columns look."""
+"""The files of each set of a survey, and how they are read: as given, or guessed from names and values of columns."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +14,78 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
+from nlu.config.words import listed
 from nlu.data.dataset import Files, SourceFile
-from nlu.data.dialect import Dialect
+from nlu.data.dialect import PLAIN, SEPARATED_BY, SEPARATORS, Dialect, not_utf_8
 from nlu.data.fields import FORMATS, TEXT_ROLES, chosen_layout
-from nlu.data.readers import Fields
-from nlu.data.reading import Reading
-from nlu.data.survey.columns import Guess, guess
+from nlu.data.readers import Fields, Row, column_names, format_of, read_rows
+from nlu.data.reading import HEADER_WORDS, Reading
 from nlu.data.survey.walk import Source
+from nlu.data.targets.classes import NUMBER
 from nlu.storage.lookup import files_like, is_pattern
 
 SAID = "as given"
 FILES = "nlu.data.dataset.Files"
+SAMPLED_ROWS = 1000
+TEXTS = (
+    "text sentence content review comment body question query title utterance document doc news message input passage "
+    "文本 内容 评论 句子 标题 问题 正文 评价"
+).split()
+PAIRS = (
+    ("text_a", "text_b"), ("sentence1", "sentence2"), ("sentence_a", "sentence_b"), ("text1", "text2"),
+    ("question1", "question2"), ("q1", "q2"), ("first", "second"), ("premise", "hypothesis"), ("query", "title"),
+    ("query", "passage"), ("query", "document"), ("query", "doc"), ("question", "answer"), ("question", "passage"),
+    ("question", "sentence"), ("question", "context"), ("句子1", "句子2"), ("问题1", "问题2"), ("问题", "答案"),
+)  # fmt: skip
+LABELS = (
+    *HEADER_WORDS, "gold", "gold_label", "intent", "topic", "topics", "same", "is_duplicate", "similarity", "y", "情感",
+    "评分", "意图",
+)  # fmt: skip
+TOKENS, TAGS = ("tokens", "words"), ("tags", "ner_tags", "ner", "pos_tags", "labels")
+TAG = re.compile("O|[BIESMLU][-_].+")
+MOST_CLASSES = 200
+LIKE_LENGTHS = 2.5
+"""the largest ratio of the mean lengths of two columns that are a pair"""
+MOST_HEADER = 40
+"""characters of a column's name"""
+LEAST_LINES = 3
+"""lines from which a separator is guessed"""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """How a file is read."""
+
+    fields: Fields
+    header: bool | None
+    file_format: str
+    reasons: dict[str, str] = field(default_factory=dict)
+    """why each role has its column; empty if the columns were given"""
+
+    def sentence(self) -> str:
+        """Return the column of each role, and why."""
+        parts = [
+            f"{role} = {f'column {column}' if isinstance(column, int) else column}"
+            + (f" ({self.reasons[role]})" if role in self.reasons else "")
+            for role, column in self.fields.items()
+        ]
+        return ", ".join(parts) or "each line is a text"
 
 
 def of_files(
     written: Sequence[str], fields: Fields | None, file_format: str, header: bool | None, max_rows: int | None,
     separator: str | None = None,
 ) -> list[Source]:  # fmt: skip
-    """Return a set for each file, or one of all where each file is the rows of a label.
+    """Return a set for each file, or one set if each file has the rows of one label.
 
-    Raises DataError for a file that is not there, is empty or lacks a column, UserError for names that occur twice.
+    Raises DataError for a file that is missing, empty or lacks a column, and UserError for two sets of the same name.
     """
     named = [found for text in written for found in _named(text)]
     by_label = file_format == "lines" and all(name for name, _ in named)
     if by_label:
         reading = Reading({}, "lines", None, max_rows, None)
         files = [replace(file, label=name) for name, file in named]
-        return [Source("texts", files, reading, "each line is a text, its file says the label")]
+        return [Source("texts", files, reading, "each line is a text, its file has the label")]
     sources, dialect = [], Dialect(separator)
     for name, (_, file) in zip(_names(named), named, strict=True):
         how = _how(file.path, fields, file_format, header, dialect)
@@ -48,7 +95,7 @@ def of_files(
 
 
 def _named(text: str) -> list[tuple[str | None, SourceFile]]:
-    """The name that an argument gives, if any, and the file or, of a pattern, the files that it means."""
+    """Return the name in an argument, if any, and each file that it names or matches."""
     name, equals, reference = text.partition("=")
     if not equals or "/" in name or "://" in name or Path(text).expanduser().is_file():
         name, reference = "", text
@@ -58,7 +105,7 @@ def _named(text: str) -> list[tuple[str | None, SourceFile]]:
 
 
 def _names(named: Sequence[tuple[str | None, SourceFile]]) -> list[str]:
-    """A name for each set: as given, else the file's, with as much of its folder as tells it from others."""
+    """Return a name for each set: as given, else the file's name, with its folder if names would be equal."""
     names = [name or file.path.stem for name, file in named]
     if len(set(names)) < len(names):
         names = [name or f"{file.path.parent.name}/{file.path.name}" for name, file in named]
@@ -81,27 +128,26 @@ def _how(path: Path, fields: Fields | None, file_format: str, header: bool | Non
 
 
 def of_choice(name: str, max_rows: int | None) -> list[Source]:
-    """Return the sets of a choice of the group data, or of a YAML with such keys, fetched where need be.
+    """Return the sets of a choice of the group data, or of a YAML file with the same keys; fetch missing files.
 
-    Raises UserError where there is no such choice, DataError for files that are nowhere to be found.
+    Raises UserError for an unknown choice, and DataError for files that cannot be found.
     """
     folder = conf_dir() / "data"
     path = next((one for one in (folder / f"{name}.yaml", Path(name)) if one.is_file()), None)
     if path is None:
-        raise UserError(
-            f"--data is {name}, which is no data set; {hint(name, sorted(p.stem for p in folder.glob('*.yaml')))}"
-        )
+        known = sorted(choice.stem for choice in folder.glob("*.yaml"))
+        raise UserError(f"--data is {name}, which is not a data set; {hint(name, known)}")
     files = _files_of(path)
     sources = []
     for set_name, found in files.sets().items():
-        fields, header, told = files.fields, files.header, f"as {path.name} says"
-        if not fields and files.format != "lines":
-            how = guess(found[0].path, files.format, header, files.dialect)
-            fields, header, told = how.fields, how.header, how.sentence()
+        if files.fields or files.format == "lines":
+            how = Guess(files.fields, files.header, files.format)
+            sentence = f"{how.sentence()}, as {path.name} says"
         else:
-            told = f"{Guess(fields, header, files.format).sentence()}, {told}"
-        reading = Reading(fields, files.format, header, max_rows or files.max_rows, None, files.dialect)
-        sources.append(Source(set_name, found, reading, told))
+            how = guess(found[0].path, files.format, files.header, files.dialect)
+            sentence = how.sentence()
+        reading = Reading(how.fields, files.format, how.header, max_rows or files.max_rows, None, files.dialect)
+        sources.append(Source(set_name, found, reading, sentence))
     return sources
 
 
@@ -109,7 +155,7 @@ def _files_of(path: Path) -> Files:
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--data is {path}, which is no YAML ({str(error).splitlines()[0]}); mend it") from None
+        raise UserError(f"--data is {path}, which is not YAML ({str(error).splitlines()[0]}); fix it") from None
     known = read_signature(FILES).parameters
     if not isinstance(content, dict) or content.get(TARGET, FILES) != FILES:
         raise UserError(f"--data is {path}, which does not describe files; name the files themselves")
@@ -117,5 +163,215 @@ def _files_of(path: Path) -> Files:
     if (file_format := values.get("format", "auto")) not in FORMATS:
         raise UserError(f"{path}: format is {file_format!r}; {hint(str(file_format), FORMATS)}")
     if values.get("train") in (None, "???"):
-        raise UserError(f"--data is {path}, which names no files of its own; name the files themselves")
+        raise UserError(f"--data is {path}, which names no files; name the files themselves")
     return Files(**values)
+
+
+@dataclass
+class _Column:
+    """The values of one column in some rows."""
+
+    name: str | int
+    values: list[Any]
+
+    @property
+    def texts(self) -> list[str]:
+        return [value for value in self.values if isinstance(value, str)]
+
+    @property
+    def mean_length(self) -> float:
+        return sum(map(len, self.texts)) / max(1, len(self.texts))
+
+    @property
+    def distinct(self) -> int:
+        return len({str(value) for value in self.values})
+
+    def holds(self, kind: type) -> bool:
+        return bool(self.values) and sum(isinstance(value, kind) for value in self.values) > len(self.values) / 2
+
+    def holds_texts(self) -> bool:
+        """Return whether most values are lists, and all items texts."""
+        return self.holds(list) and all(isinstance(item, str) for item in self._items())
+
+    def holds_tags(self) -> bool:
+        """Return whether the values are lists of tags, not all of them O."""
+        return self.holds_texts() and all(map(TAG.fullmatch, self._items())) and set(self._items()) != {"O"}
+
+    def _items(self) -> Iterator[Any]:
+        return (item for value in self.values if isinstance(value, list) for item in value)
+
+    def is_prose(self) -> bool:
+        """Return whether the values may be texts: most are distinct and not numbers."""
+        numbers = sum(NUMBER.fullmatch(text.strip()) is not None for text in self.texts)
+        return self.holds(str) and numbers < len(self.values) / 2 and self.distinct > 0.3 * len(self.values)
+
+    def may_be_label(self) -> bool:
+        few = self.distinct <= MOST_CLASSES and (self.distinct <= 0.5 * len(self.values) or len(self.values) < 8)
+        return few and self.distinct > 1 and not self.holds(dict)
+
+
+def guess(path: Path, file_format: str, header: bool | None, dialect: Dialect = PLAIN) -> Guess:
+    """Return how a file is probably read; `header=None`: guessed too.
+
+    Raises DataError if the file is empty, cannot be read or lacks a column of texts.
+    """
+    try:
+        chosen = _format(path, file_format)
+        if chosen == "lines":
+            return Guess({}, None, chosen)
+        if chosen == "conll":
+            return _of_conll(path)
+        columns, header = _columns(path, chosen, header, dialect)
+    except UnicodeDecodeError as error:
+        raise not_utf_8(path, error) from None
+    if not columns or not columns[0].values:
+        raise DataError(f"{path} holds no row; give a file with rows")
+    fields, reasons = _roles(columns)
+    if not {"text", "text_a", "tokens"} & fields.keys():
+        shown = listed([str(column.name) for column in columns])
+        raise DataError(
+            f"{path}: no column seems to hold texts; it has {shown}; name one by --fields text=COLUMN label=COLUMN"
+        )
+    return Guess(fields, header, chosen, reasons)
+
+
+def _format(path: Path, file_format: str) -> str:
+    """Return the format by the suffix; a .txt file is CoNLL if lines are a token and a tag, lines if it lacks tabs."""
+    chosen = format_of(path, file_format)
+    if file_format != "auto" or path.suffix.lower() != ".txt":
+        return chosen
+    with open(path, encoding="utf-8-sig") as lines:
+        sample = [line.strip() for line in islice(lines, SAMPLED_ROWS)]
+    filled = [line for line in sample if line]
+    tagged = [line for line in filled if len(line.split()) > 1 and any(map(TAG.fullmatch, line.split()[1:]))]
+    if len(filled) < len(sample) and len(tagged) > 0.9 * len(filled):
+        return "conll"
+    return chosen if any("\t" in line for line in filled) else "lines"
+
+
+def _of_conll(path: Path) -> Guess:
+    with open(path, encoding="utf-8-sig") as lines:
+        cells = [line.split() for line in islice(lines, SAMPLED_ROWS) if len(line.split()) > 1]
+    width = max(map(len, cells), default=0)
+    share = [sum(len(row) > place and bool(TAG.fullmatch(row[place])) for row in cells) for place in range(width)]
+    if width < 2:
+        raise DataError(f"{path} holds no line of a token and its tag; give a file with rows, or another --format")
+    place = max(range(1, width), key=lambda one: share[one])
+    reasons = {"tokens": "the first of a line", "tags": "it looks like tags"}
+    return Guess({"tokens": 0, "tags": place}, None, "conll", reasons)
+
+
+def _columns(path: Path, chosen: str, header: bool | None, dialect: Dialect) -> tuple[list[_Column], bool | None]:
+    names = column_names(path, chosen, dialect)
+    if chosen not in ("csv", "tsv"):
+        rows = list(islice(_values(path, chosen, {name: name for name in names}, None, dialect), SAMPLED_ROWS))
+        return [_Column(name, [row.get(name) for row in rows]) for name in names], None
+    if len(names) == 1 and dialect.separator is None:
+        _require_own_separator(path, chosen)
+    elif remedy := dialect.remedy(names, chosen):
+        raise DataError(f"{path}:1: {remedy}")
+    numbers: Fields = {str(place): place for place in range(len(names))}
+    rows = list(islice(_values(path, chosen, numbers, False, dialect), SAMPLED_ROWS + 1))
+    by_place = [[row[key] for row in rows] for key in numbers]
+    if header is None:
+        header = bool(rows) and _is_header(by_place)
+    if not header:
+        return [_Column(place, values) for place, values in enumerate(by_place)], False
+    return [
+        _Column(name if names.count(name) == 1 else place, values[1:])
+        for place, (name, values) in enumerate(zip(names, by_place, strict=True))
+    ], True
+
+
+def _require_own_separator(path: Path, chosen: str) -> None:
+    """Raise DataError if a table of one column seems to have another separator than its format."""
+    with open(path, encoding="utf-8-sig") as lines:
+        sample = [line for line in islice(lines, SAMPLED_ROWS) if line.strip()]
+    # A comma is usual in texts.
+    for separator in (one for one in SEPARATORS if one not in (",", SEPARATED_BY[chosen])):
+        cells = [line.strip("\n").split(separator) for line in sample]
+        widths = {len(row) for row in cells}
+        is_table = len(sample) >= LEAST_LINES and len(widths) == 1 and 1 not in widths
+        if is_table and all(cell.strip() and '"' not in cell for row in cells for cell in row):
+            flag = "--format tsv" if separator == "\t" else f"--separator '{separator}'"
+            raise DataError(
+                f"{path}: a {chosen} file of one column, whose lines all hold {separator!r}; if this separates the "
+                f"cells, give {flag}; if it is one column, give --fields text=0"
+            )
+
+
+def _values(path: Path, chosen: str, fields: Fields, header: bool | None, dialect: Dialect) -> Iterator[dict[str, Any]]:
+    return (row.values for row in read_rows(path, chosen, fields, header, dialect=dialect) if isinstance(row, Row))
+
+
+def _is_header(columns: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row is a header: it has a usual name, or no number above a column of numbers."""
+    first = [column[0].strip() for column in columns]
+    known = {*TEXTS, *LABELS, *(name for pair in PAIRS for name in pair)}
+    if any(not cell or len(cell) > MOST_HEADER for cell in first) or len(set(first)) < len(first):
+        return False
+    if any(cell.lower() in known for cell in first):
+        return True
+    below = [[cell.strip() for cell in column[1:]] for column in columns]
+    return any(
+        cells and not NUMBER.fullmatch(name) and all(map(NUMBER.fullmatch, cells))
+        for name, cells in zip(first, below, strict=True)
+    )
+
+
+def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
+    """Return the column of each role and why it was chosen: first the text or texts, then the target."""
+    fields: Fields = {}
+    reasons: dict[str, str] = {}
+
+    def take(role: str, column: _Column | None, reason: str) -> None:
+        if column is not None:
+            fields[role], reasons[role] = column.name, reason
+
+    def called(names: Sequence[str], fits: Callable[[_Column], bool]) -> _Column | None:
+        free = [column for column in columns if column.name not in fields.values() and fits(column)]
+        return next((column for name in names for column in free if str(column.name).lower() == name), None)
+
+    by_name = {str(column.name).lower(): column for column in columns if column.holds(str)}
+    pair = next(((by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name), None)
+    tags = called((*TAGS, *LABELS), _Column.holds_tags) or next(filter(_Column.holds_tags, columns), None)
+    if tags is not None:
+        take("tags", tags, "lists of tags")
+    take("tokens", called((*TOKENS, *TEXTS), _Column.holds_texts), "by its name")
+    if tags is not None and "tokens" not in fields:
+        take("tokens", next((column for column in columns if column.holds_texts() and column is not tags), None),
+             "lists of texts")  # fmt: skip
+    if "tokens" in fields:
+        if tags is None:
+            take("tags", called(TAGS, lambda column: column.holds(list)), "by its name")
+        return fields, reasons
+    fields.clear()
+    reasons.clear()
+    if pair is not None:
+        take("text_a", pair[0], "by its name")
+        take("text_b", pair[1], "by its name")
+    else:
+        take("text", called(TEXTS, lambda column: column.holds(str)), "by its name")
+    if not fields:
+        _take_prose(columns, take)
+    spans = called(("spans", "entities", *LABELS), lambda column: column.holds(dict))
+    if spans is not None:
+        take("spans", spans, "its values name types and places")
+        return fields, reasons
+    label = called(LABELS, lambda column: not column.holds(dict))
+    take("label", label, "by its name")
+    if label is None:
+        free = [column for column in columns if column.name not in fields.values() and column.may_be_label()]
+        fewest = min(free, key=lambda column: column.distinct, default=None)
+        take("label", fewest, f"{fewest.distinct} different values" if fewest else "")
+    return fields, reasons
+
+
+def _take_prose(columns: list[_Column], take: Callable[[str, _Column | None, str], None]) -> None:
+    prose = sorted((column for column in columns if column.is_prose()), key=lambda column: -column.mean_length)
+    if len(prose) > 1 and prose[0].mean_length <= LIKE_LENGTHS * prose[1].mean_length:
+        first, second = sorted(prose[:2], key=columns.index)
+        take("text_a", first, "texts of like length")
+        take("text_b", second, "texts of like length")
+    elif prose:
+        take("text", prose[0], "the longest texts")

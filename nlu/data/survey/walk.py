@@ -1,6 +1,6 @@
-"""The walk over the rows of a set: counted once, in one pass, with a few numbers kept of each row.
+"""One pass over the rows of a set: counts, and a few numbers of each row.
 
-Axes: N usable rows of a set, L lengths from 0 on.
+Axes: N usable rows of a set.
 """
 
 import re
@@ -15,24 +15,23 @@ import numpy as np
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import SourceFile
 from nlu.data.layouts import LAYOUTS, Layout
-from nlu.data.pieces import IDEOGRAPHS, PIECES
-from nlu.data.readers import BadRow, Mark, Row, format_of
+from nlu.data.readers import Mark, Row, format_of
 from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hash
 from nlu.data.survey.letters import Letters
-from nlu.data.targets.names import NUMBER
-from nlu.data.targets.schemes import split_tag, to_bio
-from nlu.data.tokenizing import Tokenizer
+from nlu.data.targets.classes import NUMBER
+from nlu.data.targets.tags import split_tag, to_bio
+from nlu.data.tokenizing import IDEOGRAPHS, PIECES, Tokenizer
 
 BLOCK_BYTES = 1 << 20
 UNCUT = 1 << 30
-"""a length that no row reaches"""
+"""a max_len that no row reaches"""
 MOST_LABELS = 100_000
-"""different ones that are counted; numbers may be as many as rows"""
+"""distinct labels that are counted; labels that are numbers may be as many as rows"""
 MOST_CLASSES = 50
-"""different whole numbers up to which they are classes and no amounts"""
-MOST_TOLD_UNKNOWN = 2000
-"""rows of a set of which the pieces that the tokenizer does not know are looked up"""
+"""more distinct integers than these are numbers, not classes"""
+MOST_UNKNOWN_ROWS = 2000
+"""rows of a set in which unknown pieces are looked up"""
 NO_LABEL = "(none)"
 TAG = re.compile(r"(?:(?P<place>[BSUIMEL])[-_])?(?P<type>.+)")
 BEGINNINGS = ("B", "S", "U")
@@ -46,11 +45,11 @@ class Source:
     name: str
     files: Sequence[SourceFile]
     reading: Reading
-    told: str
-    """which column is what, and why"""
+    how: str
+    """the column of each field, and why"""
 
     def rows(self) -> int | None:
-        """Return about how many rows the files hold, for a bar; None where that is not known before reading."""
+        """Return the approximate number of rows for a progress bar; None if only reading the files can tell."""
         counts = [_lines(file.path, self.reading.file_format) for file in self.files]
         total = None if None in counts else sum(count or 0 for count in counts)
         limit = self.reading.max_rows
@@ -66,24 +65,24 @@ class Source:
 
 @dataclass
 class Unknown:
-    """What a tokenizer does not know."""
+    """Unknown tokens."""
 
     tokens: int = 0
     rows: int = 0
     """with at least one such token"""
     pieces: Counter[str] = field(default_factory=Counter)
-    """of the first rows: the texts that such tokens stand for"""
+    """the texts of unknown tokens in the first of these rows"""
 
 
 @dataclass
 class Survey:
-    """What was counted of a set."""
+    """The counts of a set."""
 
     source: Source
     bad: int = 0
     listed_bad: list[str] = field(default_factory=list)
     labels: Counter[str] = field(default_factory=Counter)
-    """rows of each label; of tags and spans how many there are of each type"""
+    """rows of each label, or spans of each type"""
     has_labels: bool = False
     is_numeric: bool = True
     """whether every label so far is a number"""
@@ -91,16 +90,16 @@ class Survey:
     """whether a row may have several labels"""
     letters: Letters = field(default_factory=Letters)
     unknown: Unknown | None = None
-    """null: there is no tokenizer"""
+    """None without tokenizer"""
     hash_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """the same for equal texts"""
+    """equal for equal texts"""
     target_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """the same for equal labels"""
+    """equal for equal labels"""
     characters_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     tokens_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
-    """with the special ones; without a tokenizer words, of which each Chinese character and mark is one"""
+    """tokens with the special ones; without a tokenizer words, with each Chinese character and mark as one"""
     numbers_N: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    """labels as numbers, nan where there is none"""
+    """labels as numbers, NaN for other labels"""
 
     @property
     def name(self) -> str:
@@ -111,7 +110,7 @@ class Survey:
 
     @property
     def kind(self) -> str:
-        """What the rows are to give: classes, several labels, tags, spans, numbers or nothing."""
+        """The kind of target: classes, labels (several), spans, numbers or nothing."""
         fields = self.source.reading.fields
         if "tags" in fields or "spans" in fields:
             return "spans"
@@ -125,7 +124,7 @@ class Survey:
 
 
 def _lines(path: Path, file_format: str) -> int | None:
-    """The number of lines of a file that has a row on each."""
+    """Return the number of lines of a file with one row per line, else None."""
     if format_of(path, file_format) not in ("csv", "tsv", "jsonl", "lines"):
         return None
     with open(path, "rb") as file:
@@ -133,7 +132,7 @@ def _lines(path: Path, file_format: str) -> int | None:
 
 
 def walk(source: Source, tokenizer: Tokenizer | None, advance: Advance) -> Survey:
-    """Read the rows of a set and count. Raises DataError as reading them does."""
+    """Read and count the rows of a set. Raises DataError as `Reading.rows` does."""
     survey = Survey(source, unknown=None if tokenizer is None else Unknown())
     parts: dict[str, list[np.ndarray]] = {name: [] for name in ("hash", "target", "characters", "tokens", "numbers")}
     for chunk in source.reading.chunks(source.files):
@@ -149,24 +148,17 @@ def walk(source: Source, tokenizer: Tokenizer | None, advance: Advance) -> Surve
 
 
 def usable(source: Source, chunk: Chunk, survey: Survey | None = None) -> Iterator[tuple[int, Row]]:
-    """Yield the rows whose texts can be used, each with the number of its file; of the others `survey` keeps count."""
+    """Yield the rows with usable texts, each with the index of its file; count the others in `survey`."""
     for number, row in chunk:
         if isinstance(row, Mark):
             continue
-        bad = row if isinstance(row, BadRow) else _problem(source, row)
-        if bad is None and isinstance(row, Row):
-            yield number, row
-        elif survey is not None and bad is not None:
+        checked = source.reading.checked(row, source.layout)
+        if isinstance(checked, Row):
+            yield number, checked
+        elif survey is not None:
             survey.bad += 1
             if len(survey.listed_bad) < LISTED_BAD_ROWS:
-                survey.listed_bad.append(bad.describe(source.files[number].path))
-
-
-def _problem(source: Source, row: Row) -> BadRow | None:
-    if (found := source.layout.problem(row.values)) is None:
-        return None
-    role, rule = found
-    return BadRow.of(row.number, source.reading.column(role), row.values.get(role), rule)
+                survey.listed_bad.append(checked.describe(source.files[number].path))
 
 
 def _count(survey: Survey, rows: list[dict[str, Any]], tokenizer: Tokenizer | None) -> dict[str, np.ndarray]:
@@ -191,14 +183,12 @@ def _count(survey: Survey, rows: list[dict[str, Any]], tokenizer: Tokenizer | No
 
 
 def spoken_texts(layout: Layout, values: dict[str, Any]) -> list[str]:
-    """Return the texts of a row as a person reads them: tokens joined, by spaces unless they are Chinese characters."""
-    if "tokens" in values:
-        return [_joined(values["tokens"])]
-    return layout.texts(values) if layout.name != "units" else [values["text"]]
+    """Return the texts of a row for display; tokens are joined, by spaces unless some are Chinese characters."""
+    return [_joined(values["tokens"])] if "tokens" in values else layout.texts(values)
 
 
 def label_of(values: dict[str, Any]) -> str:
-    """Return what a row is to give as one text that is the same for equal labels; `(none)` where it says nothing."""
+    """Return the target of a row as one text that is equal for equal labels; `(none)` for a row without label."""
     for role in ("tags", "spans", "label"):
         if role in values:
             value = values[role]
@@ -209,7 +199,7 @@ def label_of(values: dict[str, Any]) -> str:
 
 
 def shown_label(values: dict[str, Any]) -> str:
-    """Return what a row is to give, for people to read: of tags and spans each type with its words."""
+    """Return the target of a row for display; for tags and spans the type and the words of each span."""
     tags, spans = values.get("tags"), values.get("spans")
     if isinstance(tags, list):
         found = _words_of_tags(values, tags)
@@ -221,7 +211,7 @@ def shown_label(values: dict[str, Any]) -> str:
 
 
 def _words_of_tags(values: dict[str, Any], tags: list[Any]) -> list[str]:
-    """Return the type and the words of each span, as far as the tags are of a known scheme; else the tags."""
+    """Return the type and the words of each span, or the tags if their scheme is unknown."""
     parts = [part for tag in tags if (part := split_tag(tag)) is not None]
     units = values.get("tokens", values.get("text"))
     if units is None or not len(parts) == len(tags) == len(units):
@@ -252,7 +242,7 @@ def _count_labels(survey: Survey, labels: list[str], rows: list[dict[str, Any]])
 
 
 def _named(label: str, values: dict[str, Any]) -> list[str]:
-    """The labels of a row; of tags those that begin a span, of spans each."""
+    """Return the labels of a row, or the type of each of its spans."""
     if isinstance(tags := values.get("tags"), list):
         return _begun(list(map(str, tags)))
     if isinstance(spans := values.get("spans"), dict):
@@ -263,7 +253,7 @@ def _named(label: str, values: dict[str, Any]) -> list[str]:
 
 
 def _begun(tags: list[str]) -> list[str]:
-    """The type of each span that begins in a row of tags of any scheme, or each tag where they have none."""
+    """Return the type of each span in tags of any scheme, or each tag if tags lack prefixes."""
     found, before = [], ""
     for tag in tags:
         match = TAG.fullmatch(tag)
@@ -275,13 +265,13 @@ def _begun(tags: list[str]) -> list[str]:
 
 
 def _tokens(survey: Survey, rows: list[dict[str, Any]], texts: list[list[str]], tokenizer: Tokenizer) -> np.ndarray:
-    """Return the number of tokens of each row, (N,), and count those that the tokenizer does not know."""
+    """Return the number of tokens of each row, (N,), and count unknown tokens."""
     encoded = survey.source.layout.encode(tokenizer, rows, UNCUT)
     assert survey.unknown is not None, "there is a tokenizer"
     is_unknown_T = tokenizer.is_unknown(encoded.tokens)
     row_T = np.repeat(np.arange(len(rows)), encoded.lengths_N)
     unknown_N = np.bincount(row_T[is_unknown_T], minlength=len(rows))
-    for row in np.flatnonzero(unknown_N)[: max(0, MOST_TOLD_UNKNOWN - survey.unknown.rows)].tolist():
+    for row in np.flatnonzero(unknown_N)[: max(0, MOST_UNKNOWN_ROWS - survey.unknown.rows)].tolist():
         for text in texts[row]:
             found = tokenizer.backend.encode(text, add_special_tokens=False)
             pieces = (text[slice(*place)] for id_, place in zip(found.ids, found.offsets, strict=True)

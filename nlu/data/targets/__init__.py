@@ -1,4 +1,4 @@
-"""What a model learns to give for an example: a class, tags, a number, several labels, nothing."""
+"""What a model learns to predict for an example: a class, tags, a number, several labels, nothing."""
 
 from nlu.data.targets.base import SCORING, Gathered, Target
 from nlu.data.targets.classes import Classes, LabelSet, NoTarget, Relevance

@@ -1,6 +1,5 @@
 """The contract of targets. Axes: N rows of a set, B rows of a batch, C names."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -9,114 +8,111 @@ import pyarrow as pa
 from torch import Tensor
 
 from nlu.data.dataset import Files
-from nlu.data.layouts import Packed
+from nlu.data.layouts import Packed, Problem, Values
 from nlu.data.store import StoredSet
 from nlu.data.tokenizing import Tokenizer
 
-Values = Mapping[str, Any]
-Problem = tuple[str, str]
-"""the field of a row whose target cannot be used, and the rule that its value breaks"""
 Key = tuple[int, int]
 """(seed, epoch)"""
 SCORING: Key = (0, -1)
-"""the key of every batch that is scored or predicted, so that a set is the same in every evaluation of every run"""
+"""the key of every batch that is scored or predicted; so a set has the same masks in every evaluation of every run"""
 
 
 @dataclass
 class Gathered:
-    """The rows of a batch while it is put together, in the order in which the batch holds them."""
+    """The rows of a batch during collation, in the order of the batch."""
 
     stored: StoredSet
     rows_B: np.ndarray
-    """number of each row in `stored`"""
+    """index of each row in `stored`"""
     examples_B: np.ndarray
-    """number of each example in its set; with `key` it decides all random numbers of an example"""
+    """index of each example in its set; with `key` it determines all random numbers of an example"""
     key: Key
     """(seed, epoch) of a training batch, else SCORING"""
     packed: Packed
-    """the sequences of the batch; a target may change tokens and name units, and the batch takes what it finds here"""
+    """the sequences of the batch; a target may change tokens and units in place"""
 
 
 class Target(Protocol):
-    """What the model learns to give for an example: read from a row, stored in one column, gathered into a batch.
+    """What the model learns to predict for an example: read from a row, stored in one column, collated into a batch.
 
-    A task names its target by the dotted name of the class. A target of your own derives from this class and defines
-    `kind`, `roles`, `read`, `column` and `collate`.
+    A task names its target by the dotted name of the class. To define another target, derive from this class and
+    implement `kind`, `roles`, `read`, `column` and `collate`.
     """
 
     kind: str
     """one word for the kind of target; a class constant"""
     roles: tuple[str, ...] = ()
-    """the fields of which one holds the target; a class constant that is read without importing"""
+    """fields, one of which holds the target; a class constant, which is read without importing the module"""
     remap: list[int] | None = None
-    """the final number for each that `read` returned before `close`; null where those were final"""
+    """the final number for each number that `read` returned before `close`; None: these are final"""
 
     def __init__(self, files: Files):
-        """Start a target before any row was read; `files` is the `data` group of the configuration."""
+        """Create a target before any row is read; `files` is the `data` group of the configuration."""
 
     def read(self, values: Values) -> tuple[Any, Problem | None]:
-        """Return (value to store, None) for a row, or (None, problem). The texts of the row were checked before."""
+        """Return (value to store, None) for a row with valid texts, or (None, problem)."""
         raise NotImplementedError
 
     def column(self) -> pa.DataType | None:
         """Return the Arrow type of the stored values: numbers, or lists of numbers such as `pa.list_(pa.float32())`.
 
-        None where nothing is stored. Values come back from `stored.scalars` or `stored.lists` in this type; a value
-        that the type cannot hold is an error that names its row.
+        None: nothing is stored. `stored.scalars` and `stored.lists` return values in this type. A value that the type
+        cannot hold is an error that names its row.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Fix the order of names after the training set was read. Raises DataError where it cannot be learned from."""
+        """Fix the order of names after the training set was read. Raises DataError if it has too few labels."""
 
     def meta(self) -> dict[str, Any]:
-        """Return what `from_meta` needs, as JSON."""
+        """Return the arguments of `from_meta`, as JSON."""
         return {}
 
     @classmethod
     def from_meta(cls, meta: dict[str, Any]) -> Self:
-        """Return the closed target whose `meta` this is."""
+        """Return the closed target that returned `meta`."""
         target = cls.__new__(cls)
         vars(target).update(meta)
         return target
 
     def read_as(self, files: Files) -> None:
-        """Read further rows the way these files are written; `from_meta` does not know that."""
+        """Read further rows as `files` says. Called after `from_meta`, whose argument does not describe files."""
 
     @property
     def names(self) -> list[str]:
-        """The meaning of each number that is stored, in order; empty where the numbers are themselves the target."""
+        """The name of each number that is stored, in order; empty for numbers without names."""
         return []
 
     @property
     def num_outputs(self) -> int:
-        """How many numbers the model returns for each row of logits."""
+        """The number of logits for each example or unit."""
         return len(self.names)
 
     def fit(self, stored: StoredSet, rows_N: np.ndarray, tokenizer: Tokenizer) -> None:
-        """Learn from the rows that are trained on, after splitting; `rows_N` are their numbers in the training set.
+        """Compute statistics of the training rows after splitting; `rows_N` are their indices in the training set.
 
-        `tokenizer` gave their tokens. What `collate` needs of either must be in `meta`.
+        `tokenizer` made their tokens. All that `collate` needs of them must be in `meta`.
         """
 
     def collate(self, rows: Gathered) -> dict[str, Tensor]:
         """Return the targets of a batch by name.
 
-        A target may replace tokens, in place in `rows.packed.tokens_T`, and choose the tokens that are labelled, in
-        `rows.packed.units_U` with `unit_counts_B`. What is random must be a function of `rows.key`, the example's
-        number in `rows.examples_B` and a place in the example (`nlu.data.seeds.uniforms`): then it does not depend on
-        batch size, accumulation, ranks or restarts, and scoring sees the same in every evaluation.
+        A target may replace tokens in place, in `rows.packed.tokens_T`, and choose the tokens that are labelled, in
+        `rows.packed.units_U` with `unit_counts_B`. Random numbers must be a function of `rows.key`, the example's index
+        in `rows.examples_B` and a position in the example (`nlu.data.seeds.uniforms`). Then they do not depend on batch
+        size, accumulation, ranks or restarts, and are the same in every evaluation.
         """
         raise NotImplementedError
 
     def identities(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
-        """Return a number for each row that is the same for equal targets; (B,), int64."""
+        """Return a number for each row that is equal for equal targets; (B,), int64."""
         return np.zeros(len(rows_B), np.int64)
 
     def strata(self, stored: StoredSet, rows_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what folds spread evenly: the strata of all rows, one row after another, and how many each row has.
+        """Return the strata that folds spread evenly, one row after another, and the number of strata of each row (N,).
 
-        The second array is (N,). A target that cannot say puts every row into stratum 0.
+        By default every row is in stratum 0.
         """
         return np.zeros(len(rows_N), np.int64), np.ones(len(rows_N), np.int64)
 
@@ -125,10 +121,7 @@ class Target(Protocol):
         return {}
 
     def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
-        """Return the entries of data.json that describe the targets of a set.
-
-        The memory that this takes must not grow with the number of rows.
-        """
+        """Return the entries of data.json that describe the targets of a set, in memory that does not grow with it."""
         return {}
 
 

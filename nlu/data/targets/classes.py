@@ -1,5 +1,10 @@
-"""Targets of a whole example: one class, several labels, none. Axes: N rows of a set, B rows of a batch, C names."""
+"""Targets of a whole example: one class, several labels, none; and the names of labels in the order of their numbers.
 
+Axes: N rows of a set, B rows of a batch, C names.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -7,17 +12,154 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from nlu.config.errors import DataError
+from nlu.config.words import shortened
+from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files
-from nlu.data.encoding import unusable
-from nlu.data.ragged import starts_of
+from nlu.data.layouts import unusable
 from nlu.data.seeds import bytes_hash
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values, named_counts
-from nlu.data.targets.names import Names, no_label
+
+WHOLE = re.compile(r"[+-]?\d+")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+MOST_FRACTIONS = 20
+"""distinct labels with decimal points that may still be classes, such as 0.5, 1.0, ... 5.0"""
+FEWEST_ROWS = 20
+"""with fewer rows, any number of labels is accepted"""
+LENGTH_OF_TEXT = 10
+"""mean number of characters from which labels that are mostly distinct look like texts"""
+ABSENT = "is not a label"
+
+
+class Names:
+    """Labels and their numbers. The names are open while the training set is read.
+
+    Training sets are refused if they have a single label, or labels that look like numbers or texts.
+    """
+
+    def __init__(self, given: Sequence[str] | None, max_rows: int | None, *, is_trained: bool = False):
+        """`given`: the labels; None: those of the training set, of which `max_rows` may keep only the first rows.
+
+        `is_trained`: weights were trained for these labels, so that other ones are refused.
+        """
+        self.is_open = given is None
+        self._is_trained = is_trained
+        self._cut_to = max_rows if given is None else None
+        self._numbers = numbered(given or [])
+        self._rows = [0] * len(self._numbers)
+        self._check_at = 10_000
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._numbers)
+
+    def number(self, value: Any) -> tuple[int | None, str | None]:
+        """Return (number, None), or (None, the rule that the value breaks). Unknown labels are added while open."""
+        if no_label(value):
+            return None, ABSENT
+        name = str(value).strip()
+        number = self._numbers.get(name)
+        if number is None:
+            if not name:
+                return None, "is an empty label"
+            if rule := unusable(name):
+                return None, rule
+            if not self.is_open:
+                return None, f"is not in the label map {outside(self._numbers, self._cut_to, self._is_trained)}"
+            number = self._numbers[name] = len(self._numbers)
+            self._rows.append(0)
+        self._rows[number] += 1
+        if len(self._rows) == self._check_at:
+            self._check_at *= 10
+            self._require_labels()
+        return number, None
+
+    def close(self, fewest: int) -> list[int]:
+        """Fix the order (integers by value, else by name) after the training set was read.
+
+        Returns the final number for each number that was assigned. Raises DataError for fewer than `fewest` labels, and
+        for labels that look like numbers or texts.
+        """
+        before = names = list(self._numbers)
+        self._require_labels()
+        if self.is_open:
+            numeric = all(WHOLE.fullmatch(name) for name in before)
+            names = sorted(before, key=lambda name: (int(name), name) if numeric else (0, name))
+        # With fewer rows than data.max_rows, no file was cut.
+        was_cut = self._cut_to is not None and sum(self._rows) >= self._cut_to
+        require_names(names, fewest, self._cut_to if was_cut else None)
+        self.is_open, self._numbers = False, numbered(names)
+        return [self._numbers[name] for name in before]
+
+    def _require_labels(self) -> None:
+        """Raise DataError if the labels look like numbers or like texts."""
+        if not self.is_open:
+            return
+        found, rows = list(self._numbers), sum(self._rows)
+        fractions = [name for name in found if NUMBER.fullmatch(name) and not WHOLE.fullmatch(name)]
+        if len(fractions) > MOST_FRACTIONS:
+            raise DataError(
+                f"the training set has {len(found):,} different labels in {rows:,} rows, of which {len(fractions):,} "
+                f"are numbers such as {', '.join(fractions[:3])}; learn numbers with task=regress, or set data.labels "
+                "to the list of them if each is a class"
+            )
+        is_unique = rows >= FEWEST_ROWS and len(found) > rows / 2
+        if is_unique and sum(map(len, found)) >= LENGTH_OF_TEXT * len(found):
+            raise DataError(
+                f"the training set has {len(found):,} different labels in {rows:,} rows, such as "
+                f"{shortened(found[0])!r}, so the field label seems to hold texts; swap the columns in data.fields, or "
+                "set data.labels if these are classes"
+            )
+
+
+def no_label(value: Any) -> bool:
+    """Return whether the type of a value is not that of a label: None, an object, a list, or NaN."""
+    return value is None or isinstance(value, (dict, list)) or value != value
+
+
+def require_names(names: Sequence[str], fewest: int, cut_to: int | None) -> None:
+    """Raise DataError if the training set has fewer than `fewest` labels.
+
+    `cut_to`: the rows of each file that data.max_rows kept; None if the labels do not depend on it.
+    """
+    if len(names) >= fewest:
+        return
+    remedy = "check data.fields and data.train"
+    if cut_to is not None:
+        remedy = (
+            f"data.max_rows={cut_to} keeps only the first rows of each file, which seems to be sorted by label: set "
+            "data.max_rows higher, or shuffle the rows of the file"
+        )
+    raise DataError(f"the training set has the labels {list(names)}, but at least {fewest} are needed; {remedy}")
+
+
+def numbered(names: Iterable[str]) -> dict[str, int]:
+    """Return the number of each name. Raises DataError for a name that occurs twice."""
+    listed = list(names)
+    numbers = {name: number for number, name in enumerate(listed)}
+    if len(numbers) < len(listed):
+        twice = [name for place, name in enumerate(listed) if numbers[name] != place]
+        raise DataError(f"data.labels names {', '.join(dict.fromkeys(twice))} more than once; name each label once")
+    return numbers
+
+
+def outside(names: Iterable[str], cut_to: int | None, is_trained: bool) -> str:
+    """Return a label map, shortened, and what to do about a label that it lacks."""
+    first = list(names)
+    shown = first if len(first) <= 12 else [*first[:12], "..."]
+    if is_trained:
+        return f"{shown} that the run was trained for"
+    if cut_to is None:
+        return f"{shown}; if it is one, set data.labels to all labels"
+    return (
+        f"{shown}, the labels of those training rows that data.max_rows={cut_to} keeps; set data.max_rows "
+        "higher, or data.labels to all labels"
+    )
 
 
 class Classes(Target):
-    """One of several classes."""
+    """One of several classes. Stored as its number; `names` has the class of each number."""
 
     kind = "classes"
     roles: tuple[str, ...] = ("label",)
@@ -70,7 +212,7 @@ class Classes(Target):
 
 
 class Relevance(Classes):
-    """Whether the second text of a row answers the first; it does where the row does not say."""
+    """Whether the second text of a row answers the first; a row without a label is relevant."""
 
     kind = "classes"
     roles = ()
@@ -86,13 +228,13 @@ class Relevance(Classes):
         if written is None:
             return 1, None
         number = self.WRITTEN.get(str(written).strip().lower())
-        return number, None if number is not None else ("label", f"is none of {', '.join(self.WRITTEN)}")
+        return number, None if number is not None else ("label", f"is not one of {', '.join(self.WRITTEN)}")
 
     def close(self) -> None:
         """The names are fixed from the start."""
 
     def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
-        """Leave out irrelevant pairs if a set has none, since it need not have any."""
+        """Leave out the count of irrelevant pairs if it is 0, because a set need not have any."""
         counts = super().facts(stored, rows_N)["labels"]
         return {"labels": {name: count for name, count in counts.items() if count or name == "relevant"}}
 
@@ -111,15 +253,15 @@ class LabelSet(Classes):
         self._separator = files.label_separator
 
     def read(self, values: Values) -> tuple[Any, Problem | None]:
-        """A list of labels, or a text of them with `data.label_separator` between; an empty one means none."""
+        """Read a list of labels, or a text with `data.label_separator` between labels; an empty one means none."""
         written = values.get("label")
         if isinstance(written, str):
             written = [part for part in written.split(self._separator) if part.strip()]
         if not isinstance(written, list):
             return None, ("label", "is neither a list of labels nor a text of them")
-        # All are looked at before the first is added, so that a row that is refused adds no label.
+        # All values are checked before the first is added, so that a bad row adds no label.
         if wrong := [value for value in written if no_label(value) or not str(value).strip() or unusable(str(value))]:
-            return None, ("label", f"holds {wrong[0]!r}, which is no label")
+            return None, ("label", f"holds {wrong[0]!r}, which is not a label")
         numbers = set()
         for value in written:
             number, rule = self._names.number(value)
@@ -132,7 +274,7 @@ class LabelSet(Classes):
         return pa.list_(pa.int32())
 
     def sets(self, stored: StoredSet, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of the labels of each row, ascending, one row after another, and how many; (B,)."""
+        """Return the numbers of each row's labels in ascending order, one row after another, and their counts (B,)."""
         flat, counts_B = stored.lists("target", rows_B)
         row_of = np.repeat(np.arange(len(rows_B)), counts_B)
         return flat[np.lexsort((flat, row_of))].astype(np.int64), counts_B
@@ -151,7 +293,7 @@ class LabelSet(Classes):
         return self.sets(stored, rows_N)
 
     def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
-        """`labels` counts the rows of each label, `without` those that have none."""
+        """Return `labels`, the number of rows with each label, and `without`, the number of rows without labels."""
         counts_C, without = np.zeros(len(self.names), np.int64), 0
         for rows_B in chunks_of(rows_N):
             flat, counts_B = stored.lists("target", rows_B)
@@ -161,7 +303,7 @@ class LabelSet(Classes):
 
 
 class NoTarget(Target):
-    """Rows that hold only texts, to be predicted or embedded."""
+    """No target: rows have only texts, to be predicted or embedded."""
 
     kind = "none"
     roles = ()
@@ -176,8 +318,10 @@ class NoTarget(Target):
         return {}
 
 
-def hashes_of_lists(gather: Any, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
-    """Return a number for each row that is the same for equal lists; (B,), int64."""
+def hashes_of_lists(
+    gather: Callable[[StoredSet, np.ndarray], tuple[np.ndarray, np.ndarray]], stored: StoredSet, rows_B: np.ndarray
+) -> np.ndarray:
+    """Return the hash of each list that `gather` returns, equal for equal lists; (B,), int64."""
     hashes = [np.zeros(0, np.int64)]
     for some in chunks_of(rows_B):
         flat, counts_B = gather(stored, some)

@@ -1,7 +1,7 @@
 """A number as target. Axes: N rows of a set, B rows of a batch."""
 
 import math
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ MOST_STRATA = 10
 
 
 class Number(Target):
-    """A number, learned on the scale of the training rows: minus their mean, divided by their standard deviation."""
+    """A number, standardized for training: minus the mean of the training rows, divided by their standard deviation."""
 
     kind = "number"
     roles = ("label",)
@@ -31,11 +31,11 @@ class Number(Target):
         try:
             number = float("" if written is None or isinstance(written, bool) else written)
         except OverflowError:
-            # A whole number of more than 308 digits, which JSON may hold.
+            # JSON may have an integer of more than 308 digits.
             return None, ("label", "is not a finite number")
         except (TypeError, ValueError):
             return None, ("label", "is not a number")
-        # Python also reads 1_000, which is not how tables write numbers.
+        # Python reads 1_000 as a number; in a table it is more likely a name.
         if "_" in str(written):
             return None, ("label", "is not a number")
         return (number, None) if math.isfinite(number) else (None, ("label", "is not a finite number"))
@@ -46,24 +46,18 @@ class Number(Target):
     def meta(self) -> dict[str, Any]:
         return {"mean": self.mean, "sd": self.sd}
 
-    @classmethod
-    def from_meta(cls, meta: dict[str, Any]) -> Self:
-        target = cls.__new__(cls)
-        target.mean, target.sd = meta["mean"], meta["sd"]
-        return target
-
     @property
     def num_outputs(self) -> int:
         return 1
 
     def fit(self, stored: StoredSet, rows_N: np.ndarray, tokenizer: Tokenizer) -> None:
-        """Take mean and standard deviation (of the rows, divided by their number) as the scale.
+        """Set the scale to the mean and the population standard deviation of the training rows.
 
-        Raises DataError where all rows have the same number.
+        Raises DataError if all rows have the same number.
         """
         values_N = self.values(stored, rows_N)
         self.mean, self.sd = float(values_N.mean()), float(values_N.std())
-        # Equal numbers may differ from their mean by a rounding.
+        # Not sd == 0: the mean of equal numbers may be off by a rounding error.
         if values_N.min() == values_N.max():
             raise DataError(
                 f"all {len(rows_N):,} training rows have the number {values_N[0]:g}, so there is nothing to learn; "
@@ -75,30 +69,30 @@ class Number(Target):
         return stored.scalars("target", rows_B)
 
     def scaled(self, values_B: np.ndarray) -> np.ndarray:
-        """Return numbers on the scale of the training rows."""
+        """Return standardized numbers."""
         return (values_B - self.mean) / self.sd
 
     def unscaled(self, values_B: np.ndarray) -> np.ndarray:
-        """Return numbers as they are written from those on the scale of the training rows."""
+        """Return the original numbers of standardized ones."""
         return values_B * self.sd + self.mean
 
     def collate(self, rows: Gathered) -> dict[str, Tensor]:
-        """Return `numbers`, (B,), float32, on the scale of the training rows."""
+        """Return `numbers`, (B,), float32, standardized."""
         values_B = self.values(rows.stored, rows.rows_B)
         return {"numbers": torch.from_numpy(self.scaled(values_B).astype(np.float32))}
 
     def identities(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
-        # Adding 0 makes -0 and 0 the same bits.
+        # Adding 0 turns -0.0 into 0.0, whose bits differ.
         return (self.values(stored, rows_B) + 0.0).view(np.int64)
 
     def strata(self, stored: StoredSet, rows_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tenths of the rows by size, equal numbers together."""
+        """Return deciles as strata; equal numbers are in the same stratum."""
         values_N = self.values(stored, rows_N)
         bounds = np.quantile(values_N, np.arange(1, MOST_STRATA) / MOST_STRATA)
         return np.searchsorted(bounds, values_N), np.ones(len(rows_N), np.int64)
 
     def about(self) -> dict[str, Any]:
-        """Mean and standard deviation of the rows that are trained on."""
+        """Return the mean and the standard deviation of the training rows."""
         return self.meta()
 
     def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:

@@ -1,6 +1,13 @@
-"""A tag for each unit of an example. Axes: N rows of a set, B rows of a batch, U units, C tags."""
+"""A tag for each unit of an example, written in any known scheme and stored as BIO.
 
-from collections.abc import Iterable
+A scheme marks where a span begins and ends by the letter before its type: B begins, I and M continue, E and L end, S
+and U are a span of one unit. One rule reads them all; schemes differ only in the letters that occur together. See
+Ratinov and Roth, "Design Challenges and Misconceptions in Named Entity Recognition" (CoNLL 2009), 3.1.
+
+Axes: N rows of a set, B rows of a batch, U units, C tags.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -9,22 +16,27 @@ import torch
 from torch import Tensor
 
 from nlu.config.words import counted
+from nlu.data.arrays import ranges, starts_of
 from nlu.data.dataset import Files
-from nlu.data.encoding import unusable
-from nlu.data.layouts import tagged_of
-from nlu.data.ragged import ranges, starts_of
+from nlu.data.layouts import tagged_of, unusable
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values, named_counts
-from nlu.data.targets.classes import hashes_of_lists
-from nlu.data.targets.names import numbered, outside, require_names
-from nlu.data.targets.schemes import KNOWN, scheme_of, split_tag, tags_of_spans, to_bio
+from nlu.data.targets.classes import hashes_of_lists, numbered, outside, require_names
+
+SPANS = '{"person": {"Ann Lee": [[0, 6]]}} with first and last character'
+SCHEMES = {"IO": "I", "BIO": "BI", "BIO with S": "BIS", "BIOES": "BIES", "BMES": "BMES", "BILOU": "BILU"}
+"""the letters of each scheme, the fewest first; O is outside of all spans"""
+KNOWN = "known are O and, before -type, the letters of " + ", ".join(
+    f"{name} ({' '.join(letters)})" for name, letters in SCHEMES.items()
+)
+BEGINS, CONTINUES, ENDS, SINGLE = "B", "IM", "EL", "SU"
+LETTERS = frozenset(BEGINS + CONTINUES + ENDS + SINGLE)
 
 
 class Tags(Target):
     """BIO tags: O, then B- and I- of each span type in the order of their names.
 
-    Rows may be tagged in any scheme of `schemes.SCHEMES`; what is stored are the same spans in BIO that a tagger with
-    hard rules accepts, in which every span begins with B-.
+    Rows may be tagged in any of SCHEMES. The same spans are stored in strict BIO, in which every span begins with B-.
     """
 
     kind = "tags"
@@ -57,7 +69,7 @@ class Tags(Target):
         return (None, (role, rule)) if rule is not None else (numbers, None)
 
     def numbers(self, tags: list[Any]) -> tuple[list[int] | None, str | None]:
-        """Return (numbers, None), or (None, the rule that a tag breaks). A row that is refused adds no type."""
+        """Return (numbers, None), or (None, the rule that a tag breaks). A bad row adds no type."""
         known: dict[str, tuple[str, str]] = {}
         parts = []
         for tag in tags:
@@ -72,7 +84,7 @@ class Tags(Target):
         if not letters <= self._letters:
             if scheme_of(letters | self._letters) is None:
                 mixed = ", ".join(sorted(letters | self._letters))
-                return None, f"has tags that begin with {mixed} in all rows so far, which no one scheme has; {KNOWN}"
+                return None, f"has tags that begin with {mixed} in all rows so far, which no single scheme has; {KNOWN}"
             self._letters |= letters
         bio, strays = to_bio(parts)
         self._strays += strays
@@ -85,10 +97,7 @@ class Tags(Target):
         if rule := unusable(part[1]):
             return None, f"has a type that {rule}"
         if part[0] != "O" and part[1] not in self._types and not self._is_open:
-            return (
-                None,
-                f"has a type not in the label map {outside(self._types, self._cut_to, is_trained=self._is_trained)}",
-            )
+            return None, f"has a type not in the label map {outside(self._types, self._cut_to, self._is_trained)}"
         return part, None
 
     def _number(self, letter: str, name: str) -> int:
@@ -107,8 +116,8 @@ class Tags(Target):
         require_names(self.names, 2, self._cut_to)
 
     def about(self) -> dict[str, Any]:
-        """`scheme` is the scheme of the rows; `begun_without_B` counts spans that began with the letter of a middle or
-        an end, where BIO now has a B-."""
+        """Return `scheme`, the scheme of the rows, and `begun_without_B`, the number of spans that began with a letter
+        for the middle or the end and now begin with B-."""
         scheme = "spans" if self._from_spans else scheme_of(self._letters)
         return {"scheme": scheme, "begun_without_B": self._strays}
 
@@ -132,16 +141,16 @@ class Tags(Target):
         return tag_names(self._types)
 
     def tags(self, stored: StoredSet, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tags of the rows as they were written, flat, and their counts (B,).
+        """Return the stored tags of the rows, flat, and their counts (B,).
 
-        A list of units has one for each unit, also for those that max_len cut off; a text has one for each character.
+        A list of units has a tag for each unit, including those that max_len cut off; a text for each character.
         """
         return stored.lists("target", rows_B)
 
     def unit_tags(self, stored: StoredSet, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tag of every unit of the rows, also of those that max_len cut off; flat, and counts (B,).
+        """Return the tag of every unit, including those that max_len cut off; flat, and counts (B,).
 
-        A word of a text is of the first span that has a character of it.
+        A word of a text belongs to the first span that contains one of its characters.
         """
         tags, counts_B = self.tags(stored, rows_B)
         if not stored.has("places"):
@@ -152,7 +161,7 @@ class Tags(Target):
         return _tags_of_words(tags, ends_U), end_counts_B // 2
 
     def collate(self, rows: Gathered) -> dict[str, Tensor]:
-        """Return `labels`, (U,), int64: the tags of the units that fit."""
+        """Return `labels`, (U,), int64: the tags of the units that fit in max_len."""
         tags, counts_B = self.unit_tags(rows.stored, rows.rows_B)
         fitting_B = rows.stored.counts("words", rows.rows_B)
         return {"labels": torch.from_numpy(tags[ranges(starts_of(counts_B), fitting_B)].astype(np.int64))}
@@ -161,7 +170,7 @@ class Tags(Target):
         return hashes_of_lists(self.tags, stored, rows_B)
 
     def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
-        """`labels` counts units."""
+        """Return `labels`, the number of units with each tag."""
         counts_C = np.zeros(len(self.names), np.int64)
         for rows_B in chunks_of(rows_N):
             counts_C += np.bincount(self.tags(stored, rows_B)[0], minlength=len(counts_C))
@@ -169,21 +178,90 @@ class Tags(Target):
 
 
 def _tags_of_words(tags: np.ndarray, ends_U: np.ndarray) -> np.ndarray:
-    """Return a BIO tag for each word from those of characters; `ends_U`, (U, 2), are its first and last character."""
+    """Return the BIO tag of each word from the tags of characters; `ends_U`, (U, 2): its first and last character."""
     count = len(tags)
     place = np.arange(count)
-    # Of each character: the next one within a span, itself included, and where the span that it is in begins.
+    # For each character: the first one from here on that is in a span, and the beginning of its span.
     next_tagged = np.minimum.accumulate(np.append(np.where(tags > 0, place, count), count)[::-1])[::-1]
     begun_at = np.maximum.accumulate(np.where(tags % 2 == 1, place, -1)) if count else place
     tagged_U = next_tagged[ends_U[:, 0]]
     is_tagged_U = tagged_U <= ends_U[:, 1]
     tagged_U = np.where(is_tagged_U, tagged_U, 0)
     begun_U = np.where(is_tagged_U, begun_at[tagged_U], -1)
-    goes_on_U = np.append(False, begun_U[1:] == begun_U[:-1])[: len(begun_U)]
+    continues_U = np.append(False, begun_U[1:] == begun_U[:-1])[: len(begun_U)]
     begins_U = (tags[tagged_U] - 1) // 2 * 2 + 1
-    return np.where(is_tagged_U, begins_U + goes_on_U, 0).astype(tags.dtype)
+    return np.where(is_tagged_U, begins_U + continues_U, 0).astype(tags.dtype)
 
 
 def tag_names(types: Iterable[str]) -> list[str]:
     """Return the tags of span types in the order of their numbers."""
     return ["O", *(f"{prefix}-{name}" for name in types for prefix in "BI")]
+
+
+def scheme_of(letters: Iterable[str]) -> str | None:
+    """Return the first scheme that has all of these letters, or None; BIO for no letters."""
+    wanted = set(letters)
+    return next((name for name, own in SCHEMES.items() if wanted <= set(own)), None) if wanted else "BIO"
+
+
+def split_tag(tag: Any) -> tuple[str, str] | None:
+    """Return the letter and the type of a tag, ("O", "") for O, or None for a tag of no known scheme."""
+    letter, hyphen, name = str(tag).partition("-")
+    if letter == "O" and not hyphen:
+        return "O", ""
+    return (letter, name) if letter in LETTERS and name else None
+
+
+def to_bio(parts: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], int]:
+    """Return the letters and types of the same spans in BIO, and the number of spans that began with I, M, E or L.
+
+    A unit with I, M, E or L continues the span before it if both have the same type and that span has not ended; every
+    other unit begins a span. So an I- without a span before it begins one.
+    """
+    bio, strays, open_type = [], 0, None
+    for letter, name in parts:
+        if letter == "O":
+            open_type = None
+            bio.append((letter, name))
+            continue
+        is_inner = letter in CONTINUES or letter in ENDS
+        continues = is_inner and name == open_type
+        strays += is_inner and not continues
+        bio.append(("I" if continues else "B", name))
+        open_type = None if letter in ENDS or letter in SINGLE else name
+    return bio, strays
+
+
+def tags_of_spans(text: str, spans: Any) -> tuple[list[str] | None, str | None]:
+    """Convert `{type: {surface: [[first, last], ...]}}`, with inclusive character indices, to BIO tags of characters.
+
+    Returns (tags, None), or (None, the broken rule) for a span outside the text, a surface that differs from the text,
+    or spans that overlap, which BIO cannot represent.
+    """
+    if not isinstance(spans, dict):
+        return None, f"is not an object of span types, such as {SPANS}"
+    tags = ["O"] * len(text)
+    for name, surfaces in spans.items():
+        if not isinstance(surfaces, dict) or not all(map(_is_places, surfaces.values())):
+            return None, f"has {name} written otherwise than {SPANS}"
+        for surface, (first, last) in ((surface, place) for surface, places in surfaces.items() for place in places):
+            where = f"has {name} {surface!r} at [{first}, {last}]"
+            if not 0 <= first <= last < len(text) or text[first : last + 1] != surface:
+                return None, f"{where}, {_otherwise(text, surface, first, last)}"
+            if any(tag != "O" for tag in tags[first : last + 1]):
+                return None, f"{where} over another span; BIO cannot hold both"
+            tags[first : last + 1] = [f"B-{name}"] + [f"I-{name}"] * (last - first)
+    return tags, None
+
+
+def _otherwise(text: str, surface: str, first: int, last: int) -> str:
+    if 0 <= first < last <= len(text) and text[first:last] == surface:
+        return f"whose end looks exclusive: ends are included here, so that this is [{first}, {last - 1}]"
+    return "where the text reads otherwise"
+
+
+def _is_places(value: Any) -> bool:
+    """Return whether a value is a list of pairs of integers."""
+    return isinstance(value, list) and all(
+        isinstance(place, list) and len(place) == 2 and all(type(end) is int for end in place) for place in value
+    )

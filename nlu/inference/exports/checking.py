@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from nlu.config.errors import UserError
-from nlu.data.encoding import encode_pair, encode_single
+from nlu.data.layouts import encode_pair, encode_single
 from nlu.inference.exports.deciding import Decision, Row, is_same, of_run
 from nlu.inference.exports.formats import Compute, Format
 from nlu.inference.exports.padded import Inputs, padded_inputs

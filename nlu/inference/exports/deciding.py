@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nlu.data.encoding import units_of
+from nlu.data.layouts import units_of
 from nlu.inference.exports.padded import Inputs
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import SimilarityKind

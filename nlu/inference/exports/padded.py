@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.data.encoding import EncodedRows
-from nlu.data.ragged import starts_of
+from nlu.data.arrays import starts_of
+from nlu.data.store import EncodedRows
 from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert

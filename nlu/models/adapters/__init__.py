@@ -1,1 +1,1 @@
-"""Adapters: small modules that are trained in the place of a pretrained encoder's own weights."""
+"""Adapters: small modules that are trained instead of the weights of a pretrained encoder."""

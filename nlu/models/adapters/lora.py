@@ -1,4 +1,4 @@
-"""LoRA: a frozen encoder whose linear layers each get a product of two small matrices added.
+"""LoRA: adds a product of two small matrices to linear layers of a frozen encoder.
 
 Hu et al. 2021 (https://arxiv.org/abs/2106.09685), section 4.1: W x + (alpha / r) B A x, where A has r rows and B starts
 at 0. Only A, B and the head are trained.
@@ -23,7 +23,7 @@ from nlu.models.task_model import TaskModel
 log = logging.getLogger(__name__)
 
 QUERIES_AND_VALUES = ("qkv", "query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "query_proj", "value_proj", "Wqkv")
-"""what native encoders and those of transformers call the layers that the paper adapts; some are one with keys"""
+"""the names of the layers that the paper adapts, in nlu and in transformers; some layers also compute keys"""
 
 
 class Lora:
@@ -33,24 +33,23 @@ class Lora:
         self, *, rank: PositiveInt = 8, alpha: PositiveFloat = 16.0, dropout: Probability = 0.0,
         targets: list[str] | None = None,
     ):  # fmt: skip
-        """`rank` and `alpha`: r and alpha of the paper. `dropout` on the adapter's input, while training. `targets`:
-        shell patterns of names of linear layers; null = those that give queries and values."""
+        """`rank` and `alpha`: r and alpha of the paper. `dropout` of the adapter's input during training. `targets`:
+        shell patterns of names of linear layers; null = those that compute queries and values."""
         self.rank, self.scale, self.dropout, self.targets = rank, alpha / rank, dropout, targets
 
     def apply(self, model: TaskModel) -> None:
-        """Freeze the encoder and put adapters around its layers. Raises UserError where a pattern matches none."""
+        """Freeze the encoder and wrap layers in adapters. Raises UserError for a pattern that matches no layer."""
         linears = {
             name: module
             for name, module in model.named_modules()
             if name.startswith("backbone.") and isinstance(module, nn.Linear)
         }
-        for parameter in model.backbone.parameters():  # type: ignore[attr-defined]
-            parameter.requires_grad_(False)
+        model.get_submodule("backbone").requires_grad_(False)
         chosen = self._chosen(list(linears))
         for name in chosen:
             parent, _, last = name.rpartition(".")
             adapted = LoraLinear(linears[name], self.rank, self.scale, self.dropout)
-            # The parent may be a ModuleDict, which has no attributes of these names.
+            # Not setattr: the parent may be a ModuleDict.
             model.get_submodule(parent)._modules[last] = adapted
         log.info("adapter: %d of %d linear layers of the encoder, e.g. %s", len(chosen), len(linears), chosen[0])
 
@@ -67,7 +66,7 @@ class Lora:
         return found
 
     def _chosen(self, names: list[str]) -> list[str]:
-        """Return the layers that are adapted, in their order."""
+        """Return the names of the adapted layers, in order."""
         if self.targets is None:
             chosen = {name for name in names if name.rpartition(".")[2] in QUERIES_AND_VALUES}
         else:
@@ -81,7 +80,7 @@ class Lora:
                 chosen.update(matching)
         if not names:
             raise UserError(
-                "adapter is lora, but the encoder has no linear layers; leave out adapter=, or choose another model"
+                "adapter is lora, but the encoder lacks linear layers; leave out adapter=, or choose another model"
             )
         if not chosen:
             raise UserError(
@@ -92,13 +91,13 @@ class Lora:
 
 
 def _is_own(name: str, tensors: dict[str, Tensor]) -> bool:
-    """Whether a tensor is one of an adapter's two matrices."""
+    """Return whether a tensor is one of an adapter's two matrices."""
     layer = name.removesuffix(".down.weight").removesuffix(".up.weight")
     return layer != name and f"{layer}.base.weight" in tensors
 
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer and what is trained beside it."""
+    """A frozen linear layer plus a trained product of two matrices."""
 
     def __init__(self, base: nn.Linear, rank: int, scale: float, dropout: float):
         super().__init__()
@@ -110,8 +109,8 @@ class LoraLinear(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
-        """Return (..., O), or of a native layer only the output features that `outputs` names."""
-        # Padded rows of transformers' layers draw their masks with the others of the encoder (`padded_dropout`).
+        """Return (..., O), or, for a layer of nlu, only the output features `outputs`."""
+        # `padded_dropout` replaces F.dropout for the padded rows of transformers' layers.
         kept = self.dropout(input) if input.dim() == 2 else F.dropout(input, self.dropout.probability, self.training)
         rows = self.down(kept.reshape(-1, input.shape[-1]))
         if outputs is None:
@@ -122,7 +121,7 @@ class LoraLinear(nn.Module):
 
 
 class WithoutBias(Linear):
-    """As Linear, with a bias that stays 0."""
+    """`Linear` with a bias that stays 0."""
 
     def __init__(self, in_features: int, out_features: int):
         super().__init__(in_features, out_features)

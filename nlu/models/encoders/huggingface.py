@@ -1,4 +1,4 @@
-"""Any encoder of the transformers library (extra `hf`), padded inside, packed outside.
+"""Encoders of the transformers library (extra `hf`), which are padded inside.
 
 Axes: T tokens of all sequences, S sequences, L the longest, D width.
 """
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.types import Probability, Weights
+from nlu.data.arrays import ranges
 from nlu.data.collate import Batch, to_device
-from nlu.data.ragged import ranges
 from nlu.data.tokenizing import load_tokenizer
 from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.formats.pretrained import Pretrained
@@ -27,14 +27,17 @@ PROJECTIONS = (
     ("query", "query_proj", "q_proj", "q_lin", "q", "Wqkv"), ("key", "key_proj", "k_proj", "k_lin", "k", "Wqkv"),
     ("value", "value_proj", "v_proj", "v_lin", "v", "Wqkv"),
 )  # fmt: skip
-"""what transformers calls the modules that give queries, keys and values, or all three side by side"""
+"""names in transformers of the modules that compute queries, keys and values, or all three side by side"""
 MODEL_TYPE = "nlu-huggingface"
-"""What config.json of a checkpoint says, so that transformers does not take it for one of its own; in `inner` stands
-what it says of the architecture."""
+"""model_type of a checkpoint, so that transformers does not load it; `inner` has the configuration of the
+architecture"""
 
 
 class HuggingFace(nn.Module):
-    """A transformers AutoModel. Its configuration always comes from `pretrained`; `random_weights` keeps only that."""
+    """A transformers AutoModel with the configuration of `pretrained`; `random_weights` does not load its weights."""
+
+    inner: Any
+    """the model, whose class and methods depend on the architecture"""
 
     def __init__(
         self,
@@ -46,16 +49,17 @@ class HuggingFace(nn.Module):
         head_dropout: Probability = 0.1,
         pooling: Literal["first", "mean"] = "first",
     ):
-        """`pretrained`: a folder in Hugging Face layout, hf://name, or a former run; it brings the architecture.
+        """`pretrained`: a folder in Hugging Face layout, hf://name, or a former run, with the architecture.
 
-        `pooling` makes the one vector of a text: its first token (of XLNet its last, where that is trained to stand for
-        the text), or the mean of its tokens. `head_dropout` applies to what the head reads.
+        `pooling` computes the vector of a text: its first token (in XLNet the last, which is trained to represent the
+        text), or the mean of its tokens. `head_dropout` is applied to the input of the head.
         """
         super().__init__()
-        assert source is not None, "pretrained names it"
+        assert source is not None, "pretrained is required"
         config = _architecture(source)
         if getattr(config, "attention_type", None) == "block_sparse":
-            # BigBird takes whole attention from the first short batch on, for good; from the start it depends on none.
+            # BigBird switches to full attention at the first short batch and keeps it; so it must use it from the
+            # start.
             config.attention_type = "original_full"
         if random_weights:
             _fit_vocabulary(config, vocab_size)
@@ -80,38 +84,39 @@ class HuggingFace(nn.Module):
         return self._settings
 
     def width_of(self, layout: str) -> int:
-        """Return the width of what `encode` gives; the same for every layout.
+        """Return the width of the vectors, which is the same for every layout.
 
-        Raises UserError where a text would be read off a token that sees nothing of it.
+        Raises UserError for pooling=first if the first token does not see the text.
         """
         if layout != "units" and self.pooling == "first" and self.is_causal and not self.token_of_text_is_last:
             raise UserError(
                 f"model.pooling is first, but in {self._settings['inner']['model_type']} each token sees only those "
-                "before it, so that the first one gives every text the same vector; set model.pooling=mean"
+                "before it, so that the first one has the same vector in every text; set model.pooling=mean"
             )
         return self.width
 
     def embed(self, batch: Batch) -> Tensor:
         """Return the word vector of each token; (T, D)."""
-        return self.inner.get_input_embeddings()(batch.tokens_T)  # type: ignore[operator]
+        return self.words(batch.tokens_T)
 
     @property
     def words(self) -> nn.Embedding:
         """The table of word vectors."""
-        return self.inner.get_input_embeddings()  # type: ignore[operator, no-any-return]
+        words: nn.Embedding = self.inner.get_input_embeddings()
+        return words
 
     def encode(
         self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False, inside: Inside | None = None
     ) -> Encoded:
-        """Return the vectors of tokens, of sequences (the first token's, or the mean of all) or of both.
+        """Return the requested vectors of tokens and of sequences.
 
-        Hidden states and attention weights are those that transformers returns; it applies dropout to the weights while
-        it trains. Raises UserError for what the architecture does not show of its layers.
+        Hidden states and attention weights are those that transformers returns; during training it applies dropout to
+        the weights. Raises UserError for parts of layers that the architecture does not return.
         """
         if not tokens and not pooled and inside is None:
             return Encoded()
         lengths_S, longest = np.array(batch.lengths, dtype=np.int64), max(batch.lengths)
-        # Places are computed on the host, so that nothing here waits for the device.
+        # Computed on the host, so that nothing here waits for the device.
         place_T = to_device(torch.from_numpy(ranges(np.arange(len(lengths_S)) * longest, lengths_S)), x_TD.device)
         real_SL = to_device(torch.from_numpy(np.arange(longest) < lengths_S[:, None]), x_TD.device)
         inputs = self._inputs(x_TD, batch, real_SL, place_T)
@@ -136,7 +141,7 @@ class HuggingFace(nn.Module):
         return hidden_SLD.flatten(0, 1).index_select(0, to_device(last_S, hidden_SLD.device))
 
     def depth_of(self, name: str) -> int:
-        """Return the layer of a parameter; what normalises the last layer's output counts as part of it."""
+        """Return the layer of a parameter; a norm after the last layer is part of it."""
         numbers = [int(part) for part in name.split(".") if part.isdigit()]
         if name in self._above_layers:
             return self.depth - 1
@@ -148,15 +153,17 @@ class HuggingFace(nn.Module):
         return max(numbered) + 1
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Turn a checkpoint's names, with or without the prefix of its base model, into this module's."""
+        """Convert a checkpoint's names, with or without the prefix of its base model, to those of this module."""
         prefix = f"{self.inner.base_model_prefix}."
-        ours = {name if name.startswith("inner.") else "inner." + name.removeprefix(prefix): value
-                for name, value in tensors.items()}  # fmt: skip
-        return {name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): value
-                for name, value in ours.items()}  # fmt: skip
+        ours = {}
+        for name, value in tensors.items():
+            name = name if name.startswith("inner.") else "inner." + name.removeprefix(prefix)
+            name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+            ours[name] = value
+        return ours
 
     def _inputs(self, x_TD: Tensor, batch: Batch, real_SL: Tensor, place_T: Tensor) -> dict[str, Tensor]:
-        """Return what transformers calls the inputs, padded to the longest sequence."""
+        """Return the arguments of the transformers model, padded to the longest sequence."""
         count, longest = real_SL.shape
         x_SLD = x_TD.new_zeros(count * longest, x_TD.shape[1]).index_copy(0, place_T, x_TD).view(count, longest, -1)
         inputs = {"inputs_embeds": x_SLD, "attention_mask": real_SL.long()}
@@ -168,14 +175,14 @@ class HuggingFace(nn.Module):
     def _look_inside(
         self, inside: Inside, inputs: dict[str, Tensor], found: Encoded, place_T: Tensor, lengths: list[int]
     ) -> Tensor:
-        """Run the model, put what is asked for into `found`, and return the last layer's vectors; (S, L, D)."""
-        inner: Any = self.inner
+        """Run the model, set the requested parts of `found`, and return the last layer's vectors; (S, L, D)."""
+        inner = self.inner
         shape_SL = inputs["attention_mask"].shape
         implementation = inner.config._attn_implementation
         with _projections(inner if inside.projections else None) as projected:
             try:
                 if inside.attention:
-                    # The others never hold all weights at once.
+                    # Other implementations do not compute all weights at once.
                     inner.set_attn_implementation("eager")
                 output = inner(**inputs, output_hidden_states=inside.hidden, output_attentions=bool(inside.attention))
             finally:
@@ -201,7 +208,8 @@ class HuggingFace(nn.Module):
                 weights_HLL[:, :length, :length].float()
                 for weights_HLL, length in zip(weights_SHLL, lengths, strict=True)
             ]
-        return output.last_hidden_state  # type: ignore[no-any-return]
+        last_SLD: Tensor = output.last_hidden_state
+        return last_SLD
 
     def _not_shown(self, what: str) -> UserError:
         kind = self._settings["inner"]["model_type"]
@@ -213,10 +221,9 @@ class HuggingFace(nn.Module):
 
 @contextmanager
 def _projections(inner: nn.Module | None) -> Iterator[list[list[Tensor]]]:
-    """Yield the lists of queries, keys and values that the layers compute in the block, in order of the layers.
+    """Yield the lists of queries, keys and values that the layers compute in the block, in the order of layers.
 
-    Modules are found by the names that transformers gives them. Where layers share a module, as in ALBERT, each of its
-    calls is one layer.
+    Modules are found by their names in transformers. If layers share a module, as in ALBERT, each call is a layer.
     """
     seen: list[list[Tensor]] = [[], [], []]
     hooks = []
@@ -240,23 +247,24 @@ def _projections(inner: nn.Module | None) -> Iterator[list[list[Tensor]]]:
 
 
 def _mean(hidden_SLD: Tensor, real_SL: Tensor) -> Tensor:
-    """Return the mean of each sequence's tokens in fp32, since sums over many need more than bf16's 8 bits; (S, D)."""
+    """Return the mean of each sequence's tokens; (S, D). In fp32, because bf16's 8 bits are too few for long sums."""
     real_SL1 = real_SL[:, :, None].float()
     return (hidden_SLD.float() * real_SL1).sum(1) / real_SL1.sum(1)
 
 
 def _names_above_layers(names: list[str]) -> set[str]:
-    """Return the parameters that stand after all numbered layers, such as a final norm.
+    """Return the parameters after all numbered layers, such as a final norm.
 
-    Where embeddings stand there too (DeBERTa's relative ones), what is beside them belongs to them.
+    Embeddings after the layers (DeBERTa's relative positions) and the parameters beside them are not among these.
     """
     numbered = [place for place, name in enumerate(names) if any(part.isdigit() for part in name.split("."))]
     after = names[numbered[-1] + 1 :] if numbered else []
     of_embeddings = {name.rpartition(".")[0].rpartition(".")[0] for name in after if "embed" in name}
     return {
-        name for name in after
+        name
+        for name in after
         if "embed" not in name and name.rpartition(".")[0].rpartition(".")[0] not in of_embeddings
-    }  # fmt: skip
+    }
 
 
 def _architecture(source: Pretrained) -> Any:
@@ -279,7 +287,7 @@ def _architecture(source: Pretrained) -> Any:
 
 
 def _random_model(config: Any, source: Pretrained) -> nn.Module:
-    """Return the encoder with fresh weights, in fp32 and with the attention that transformers chooses for it."""
+    """Return the encoder with random weights, in fp32 and with the attention that transformers chooses for it."""
     from transformers import AutoModel
 
     try:
@@ -295,24 +303,24 @@ def _random_model(config: Any, source: Pretrained) -> nn.Module:
     return inner
 
 
-def _is_causal(inner: nn.Module, source: Pretrained) -> bool:
-    """Return whether a token sees only those before it, found by trying: configurations say it in many ways, if at all.
+def _is_causal(inner: Any, source: Pretrained) -> bool:
+    """Return whether tokens see only those before them, by a test, because not all configurations say it.
 
-    Raises CheckpointError where the model cannot encode a text.
+    Raises CheckpointError if the model cannot encode a text.
     """
-    width = inner.get_input_embeddings().weight.shape[1]  # type: ignore[operator]
+    width = inner.get_input_embeddings().weight.shape[1]
     trains = inner.training
-    # Neither the random numbers of the run nor its dropout have a part in this.
+    # The test must not change the run's random numbers, and must not depend on dropout.
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         first_D, second_D, other_D = torch.randn(3, width)
-        x_SLD = torch.stack([torch.stack(pair) for pair in ((first_D, second_D), (first_D, other_D),
-                                                            (other_D, second_D))])  # fmt: skip
+        pairs = (first_D, second_D), (first_D, other_D), (other_D, second_D)
+        x_SLD = torch.stack([torch.stack(pair) for pair in pairs])
         try:
             found = inner.eval()(inputs_embeds=x_SLD, attention_mask=torch.ones(x_SLD.shape[:2], dtype=torch.long))
             hidden_SLD = found.last_hidden_state
         except Exception as error:
-            raise _not_usable(source, f"it cannot encode a text by itself ({error})") from error
+            raise _not_usable(source, f"it cannot encode a single text ({error})") from error
         finally:
             inner.train(trains)
     scale = 1e-6 * float(hidden_SLD.abs().max())
@@ -330,16 +338,16 @@ def _not_usable(source: Pretrained, error: Exception | str) -> CheckpointError:
 
 
 def _fit_vocabulary(config: Any, vocab_size: int) -> None:
-    """Give an architecture that is trained from scratch the tokenizer's vocabulary in place of its own."""
+    """Set the vocabulary size of an architecture that is trained from scratch to that of the tokenizer."""
     if config.vocab_size != vocab_size:
         config.vocab_size = vocab_size
         config.pad_token_id = 0
 
 
 def _require_vocabulary(config: Any, vocab_size: int, source: Pretrained) -> None:
-    """Raise CheckpointError where the tokenizer is not the one of the weights.
+    """Raise CheckpointError if the tokenizer is not that of the weights.
 
-    Their table of embeddings may have more rows than their tokenizer has tokens.
+    The embedding may have more rows than the tokenizer has tokens.
     """
     if vocab_size == config.vocab_size:
         return
@@ -352,9 +360,9 @@ def _require_vocabulary(config: Any, vocab_size: int, source: Pretrained) -> Non
         )
 
 
-def _max_positions(inner: nn.Module) -> int | None:
-    """Return the longest sequence that the encoder can number; RoBERTa's kin lose the rows up to the padding's."""
-    limit: int | None = getattr(inner.config, "max_position_embeddings", None)  # type: ignore[union-attr]
+def _max_positions(inner: Any) -> int | None:
+    """Return the length of the longest sequence; models like RoBERTa do not use positions up to the padding's index."""
+    limit: int | None = getattr(inner.config, "max_position_embeddings", None)
     for name, table in inner.named_modules():
         if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None:
             return table.num_embeddings - table.padding_idx - 1

@@ -1,10 +1,10 @@
 """A convolutional encoder for single texts and pairs: small, fast, trained from scratch.
 
-Kim 2014 (https://arxiv.org/abs/1408.5882), section 2, with several layers of same-length convolutions in place of one;
-a pair is encoded text by text and joined as [a, b, |a - b|, a * b] (Mou et al. 2016, https://arxiv.org/abs/1512.08422,
+Kim 2014 (https://arxiv.org/abs/1408.5882), section 2, with several layers of same-length convolutions instead of one;
+the texts of a pair are encoded separately and joined as [a, b, |a - b|, a * b] (Mou et al. 2016, https://arxiv.org/abs/1512.08422,
 section 3.3, plus the absolute difference).
 
-Axes: T tokens of all sequences, S sequences, X texts (two where a sequence is a pair), L the longest, D width.
+Axes: T tokens of all sequences, S sequences, X texts (two if a sequence is a pair), L the longest, D width.
 """
 
 from typing import Any
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.types import OddPositiveInt, PositiveInt, Probability
+from nlu.data.arrays import ranges
 from nlu.data.collate import Batch, to_device
-from nlu.data.ragged import ranges
 from nlu.models.encoder import Encoded
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout
@@ -25,7 +25,7 @@ from nlu.models.layers.embedding import Embedding
 
 
 class TextCnn(nn.Module):
-    """Convolutions over word embeddings, max-pooled; a pair goes through the same weights twice."""
+    """Convolutions over word embeddings with max-pooling; both texts of a pair use the same weights."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class TextCnn(nn.Module):
         dropout: Probability = 0.2,
         head_dropout: Probability = 0.2,
     ):
-        """`pretrained`: a former run with this model; null = random. `kernel_sizes` are odd; each layer runs one
-        convolution of every size and adds them up."""
+        """`pretrained`: a former run with this model; null = random. `kernel_sizes` are odd; each layer adds up one
+        convolution of each size."""
         super().__init__()
         if not kernel_sizes:
             raise UserError("model.kernel_sizes is empty, but there must be at least one; e.g. [3,5]")
@@ -65,11 +65,11 @@ class TextCnn(nn.Module):
         nn.init.normal_(self.word_embeddings.weight, std=0.1)
 
     def settings(self) -> dict[str, Any]:
-        """What config.json of a checkpoint holds."""
+        """Return the content of a checkpoint's config.json."""
         return self._settings
 
     def width_of(self, layout: str) -> int:
-        """Return the width of a sequence's vector, or with layout units of a token's."""
+        """Return the width of the vector of a sequence or, for the layout units, of a token."""
         return self.hidden_size * (4 if layout == "pair" else 1)
 
     @property
@@ -82,7 +82,7 @@ class TextCnn(nn.Module):
         return self.word_embeddings(batch.tokens_T)
 
     def encode(self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False) -> Encoded:
-        """Return vectors of tokens, (T, D), and of sequences, (S, D), or (S, 4D) where each is a pair."""
+        """Return vectors of tokens, (T, D), and of sequences, (S, D), or (S, 4D) for pairs."""
         if not tokens and not pooled:
             return Encoded()
         place_T, count, longest = self._places(batch)
@@ -106,7 +106,7 @@ class TextCnn(nn.Module):
 
     def _pool(self, hidden_XLD: Tensor, real_XL: Tensor) -> Tensor:
         best_XD = hidden_XLD.masked_fill(~real_XL[:, :, None], float("-inf")).amax(dim=1)
-        # A text of which no token is left has nothing to pool.
+        # A text without tokens has a vector of zeros.
         best_XD = best_XD.masked_fill(~real_XL.any(dim=1)[:, None], 0.0)
         if self.layout != "pair":
             return best_XD
@@ -114,7 +114,7 @@ class TextCnn(nn.Module):
         return torch.cat([first_SD, second_SD, (first_SD - second_SD).abs(), first_SD * second_SD], dim=1)
 
     def _places(self, batch: Batch) -> tuple[Tensor, int, int]:
-        """Return each token's place in X * L, the number of texts X and the length L that they are padded to."""
+        """Return each token's index in X * L, the number of texts X and their padded length L."""
         device, lengths_S = batch.tokens_T.device, np.array(batch.lengths, dtype=np.int64)
         count, longest = len(lengths_S), max(batch.lengths)
         if self.layout != "pair":
@@ -123,12 +123,12 @@ class TextCnn(nn.Module):
         firsts_S = batch.segments_T.new_zeros(count).index_add(0, sequence_T, 1 - batch.segments_T)
         column_T = batch.positions_T - batch.segments_T * firsts_S[sequence_T]
         if device.type == "cpu":
-            # An accelerator is not waited for: there the longest pair bounds its texts.
+            # On an accelerator, the longest pair bounds the lengths of texts, so that the host need not wait for them.
             longest = int(column_T.max()) + 1
         return (sequence_T * 2 + batch.segments_T) * longest + column_T, 2 * count, longest
 
     def _convolve(self, x_TD: Tensor, place_T: Tensor, count: int, longest: int) -> tuple[Tensor, Tensor]:
-        """Return hidden (X, L, D), and which places are tokens, (X, L)."""
+        """Return hidden vectors, (X, L, D), and whether each position is a token, (X, L)."""
         embedded_TD = self.dropout(x_TD)
         width = embedded_TD.shape[1]
         hidden = embedded_TD.new_zeros(count * longest, width).index_copy(0, place_T, embedded_TD)
@@ -137,12 +137,12 @@ class TextCnn(nn.Module):
         hidden_XDL = hidden.view(count, longest, width).transpose(1, 2)
         for convolutions in self.layers:
             summed: Tensor = sum(conv(hidden_XDL) for conv in convolutions)  # type: ignore[attr-defined, assignment]
-            # Padding must stay zero, or a longer neighbour would reach into the next layer's window.
+            # Padding must stay zero; otherwise the result would depend on the padded length.
             hidden_XDL = F.gelu(summed) * self._kept(summed, place_T, real_XL)
         return hidden_XDL.transpose(1, 2), real_XL
 
     def _kept(self, input_XDL: Tensor, place_T: Tensor, real_XL: Tensor) -> Tensor:
-        """Return what padding and dropout multiply with. Masks are drawn for tokens, not for places of padding."""
+        """Return the factors of padding and dropout. Masks are drawn only for tokens."""
         if not self.training or not self.dropout.probability:
             return real_XL[:, None, :]
         count, width, longest = input_XDL.shape
@@ -152,13 +152,13 @@ class TextCnn(nn.Module):
 
 
 def require_same_sizes(settings: dict[str, Any], source: Pretrained | None) -> None:
-    """Raise UserError with every size that differs from the run whose weights are loaded."""
+    """Raise UserError with every size that differs from those of the loaded run."""
     config = source.config if source else {}
     if config.get("model_type") != settings["model_type"]:
         return
     problems = [
         f"model.{key} is {value}, but the pretrained weights have {config[key]}; set model.{key}={config[key]}, "
-        "or model.pretrained=null for random initialisation"
+        "or model.pretrained=null for random initialization"
         for key, value in settings.items()
         if key in config and config[key] != value
     ]

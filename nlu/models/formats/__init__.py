@@ -1,1 +1,1 @@
-"""Checkpoint formats that weights are read from, all under one naming."""
+"""Formats of checkpoints, all converted to the same names."""

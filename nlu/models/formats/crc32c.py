@@ -1,7 +1,9 @@
 """CRC-32C (Castagnoli), the checksum of LevelDB and TensorFlow, fast enough for the weights of a large encoder.
 
-A checksum is linear: pieces are worked through side by side, a byte of each at a time, and joined in pairs, each
-shifted by the zeros that stand for what follows it. Axes: P pieces, a power of two; L bytes of a piece.
+The checksum is linear, so pieces are processed in parallel, one byte of each at a time, and then joined in pairs: the
+first one is shifted by as many zero bytes as the second one has bytes.
+
+Axes: P pieces, a power of two; L bytes of a piece.
 """
 
 import numpy as np
@@ -23,7 +25,8 @@ _TABLE = _table()
 
 
 def masked_crc32c(data: bytes | np.ndarray) -> int:
-    """Return the checksum as it is stored beside its data: rotated and moved, so that it is none of itself."""
+    """Return the checksum as it is stored in files: rotated and shifted by a constant, because a checksum of data that
+    contains checksums is weak."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + MASK_DELTA) & ONES
 
@@ -36,7 +39,7 @@ def crc32c(data: bytes | np.ndarray) -> int:
     while count * PIECE_BYTES < len(flat):
         count *= 2
     length = -(-len(flat) // count)
-    # Zeros in front change nothing while the register is zero.
+    # Leading zeros do not change a register that is zero.
     bytes_PL = np.zeros((count, length), np.uint8)
     bytes_PL.reshape(-1)[count * length - len(flat) :] = flat
     register_P = np.zeros(count, np.uint32)
@@ -46,13 +49,13 @@ def crc32c(data: bytes | np.ndarray) -> int:
     while len(register_P) > 1:
         register_P = _shifted(register_P[0::2], zeros) ^ register_P[1::2]
         zeros = _shifted(zeros, zeros)
-    # The register begins with ones, which as many zeros as there are bytes have moved through.
+    # The register starts with ones; here they are shifted by as many zero bytes as the data has bytes.
     begun = _shifted(np.array([ONES], np.uint32), _zeros(len(flat)))
     return int(register_P[0] ^ begun[0]) ^ ONES
 
 
 def _shifted(register_P: np.ndarray, zeros: np.ndarray) -> np.ndarray:
-    """Return registers after some bytes of zero; `zeros` holds what becomes of each of the 32 bits."""
+    """Return registers shifted by zero bytes; `zeros` has the result for each of the 32 bits."""
     found = np.zeros_like(register_P)
     for bit in range(32):
         found ^= np.where(register_P >> np.uint32(bit) & 1, zeros[bit], np.uint32(0)).astype(np.uint32)
@@ -60,7 +63,7 @@ def _shifted(register_P: np.ndarray, zeros: np.ndarray) -> np.ndarray:
 
 
 def _zeros(length: int) -> np.ndarray:
-    """Return what becomes of each bit of a register after so many bytes of zero."""
+    """Return the result for each bit of a register after `length` zero bytes."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     one = _TABLE[bits & 0xFF] ^ bits >> 8
     found = bits

@@ -1,6 +1,6 @@
-"""Parameter names of TensorFlow encoders (BERT, ELECTRA) in the form that Hugging Face checkpoints use.
+"""Conversion between the parameter names of TensorFlow encoders (BERT, ELECTRA) and those of Hugging Face.
 
-One naming, Hugging Face's, is what the rest of the package knows; foreign checkpoints are renamed on reading.
+The rest of the package uses only the names of Hugging Face; TensorFlow checkpoints are renamed when they are read.
 """
 
 import re
@@ -16,11 +16,11 @@ LEAVES = {"gamma": "weight", "beta": "bias", "kernel": "weight"}
 
 
 def encoder_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors under Hugging Face's names, for example `encoder.layer.0.attention.self.query.weight`.
+    """Return the tensors under Hugging Face's names, for example `encoder.layer.0.attention.self.query.weight`.
 
     Kernels (in, out) become weights (out, in); the projection of narrow embeddings is `embeddings_project`;
-    float64 becomes float32; an optimizer's state is left out. Heads keep their names, with dots. Raises
-    CheckpointError if two tensors would get one name.
+    float64 becomes float32; an optimizer's state is dropped. Heads keep their names, with dots. Raises
+    CheckpointError if two tensors would get the same name.
     """
     renamed: dict[str, np.ndarray] = {}
     sources: dict[str, str] = {}
@@ -38,9 +38,10 @@ def encoder_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def tensorflow_names(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """The reverse: an encoder's tensors under TensorFlow's names, such as
-    `bert/encoder/layer_0/attention/self/query/kernel`, weights of layers turned to kernels. `prefix` is bert or
-    electra."""
+    """Return an encoder's tensors under TensorFlow's names, such as `bert/encoder/layer_0/attention/self/query/kernel`.
+
+    This is the inverse of `encoder_names`; weights of layers become kernels. `prefix` is bert or electra.
+    """
     found = {}
     for source, values in tensors.items():
         path = re.sub(r"(^|\.)layer\.(\d+)(?=\.)", r"\1layer_\2", source).replace(".", "/")

@@ -1,7 +1,7 @@
-"""Weights to start from, whatever their format: Hugging Face folders, TF1 checkpoints, former runs.
+"""Weights to start from, in several formats: Hugging Face folders, TF1 checkpoints, former runs.
 
-A reference is resolved to a folder (fetched where need be), its configuration read, and its tensors fitted to a model
-with a full account of what matched.
+A reference is resolved to a folder (and fetched if necessary), its configuration is read, and its tensors are loaded
+into a model, with a log of what matched.
 """
 
 import json
@@ -36,12 +36,12 @@ NAMES = (
 )  # fmt: skip
 TENSORFLOW_PART = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 MIN_FITTING = 0.5
-"""An encoder of which less than this share of tensors fits would start as good as random."""
+"""the least share of an encoder's tensors that must fit; with fewer, it would be almost random"""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Weights that lie on this machine, with their configuration."""
+    """Weights on this machine, with their configuration."""
 
     reference: str
     weights: Path
@@ -52,20 +52,20 @@ class Pretrained:
 
     @property
     def folder(self) -> Path:
-        """Where configuration and tokenizer lie beside the weights."""
+        """The folder of the weights, their configuration and their tokenizer."""
         return self.weights.parent
 
     @property
     def is_run(self) -> bool:
-        """Whether the weights were written by a run of ours, whose names fit without translation."""
+        """Whether the weights were written by a run of nlu, whose names need no conversion."""
         return (self.folder / "labels.json").is_file()
 
     def labels(self) -> dict[str, Any] | None:
-        """Return the layout, labels and target that a former run's head was trained for; None of other weights."""
+        """Return the layout, labels and target of a former run's head; None for other weights."""
         return json.loads((self.folder / "labels.json").read_text(encoding="utf-8")) if self.is_run else None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Read all tensors by name. Raises CheckpointError where a file is damaged or of an unknown kind."""
+        """Read all tensors by name. Raises CheckpointError for a damaged or unknown file."""
         try:
             return _read(self.weights)
         except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
@@ -100,7 +100,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 def _read_bin(path: Path) -> dict[str, Tensor]:
     content = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise ValueError("it holds something else than tensors by name")
+        raise ValueError("it does not hold tensors by name")
     return content
 
 
@@ -109,9 +109,9 @@ def _merge(parts: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained:
-    """Resolve `model.pretrained`, or what another key names.
+    """Resolve a reference, which `key` of the configuration names.
 
-    Raises CheckpointError that says what a reference may be where it is none.
+    Raises CheckpointError, with the valid forms of references, for a place without weights.
     """
     location = run_part(reference)
     prefix = Path(location).expanduser()
@@ -122,13 +122,13 @@ def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained
     if weights is None:
         raise CheckpointError(
             f"{key} is {reference!r}, but {path} holds no weights ({', '.join(NAMES)} or a TF1 checkpoint); "
-            f"give {KINDS}, or null for random initialisation"
+            f"give {KINDS}, or null for random initialization"
         )
     return Pretrained(reference, weights, _config(weights.parent), key)
 
 
 def _weights_at(path: Path) -> Path | None:
-    """Return the weights that a path names, or the best-known ones in its folder; None where there are none."""
+    """Return the weights that a path names, or those in its folder in the most usual format, or None."""
     if path.is_dir():
         found = [path / name for name in NAMES if (path / name).is_file()]
         return found[0] if found else find_checkpoint(path)
@@ -140,7 +140,7 @@ def _weights_at(path: Path) -> Path | None:
 
 
 def run_part(reference: str) -> str:
-    """Turn RUN/best and RUN/last into the folders of that run's checkpoints; leave any other reference as it is."""
+    """Return the checkpoint folder for RUN/best and RUN/last; return other references unchanged."""
     for part, name in (("best", "best-1"), ("last", "last")):
         run = reference.rstrip("/").removesuffix(f"/{part}")
         if run == reference.rstrip("/"):
@@ -161,9 +161,7 @@ def _config(folder: Path) -> dict[str, Any]:
             try:
                 config = json.loads((folder / name).read_text(encoding="utf-8"))
             except json.JSONDecodeError as error:
-                raise CheckpointError(
-                    f"{folder / name}:{error.lineno}: not JSON ({error.msg}); mend the file"
-                ) from None
+                raise CheckpointError(f"{folder / name}:{error.lineno}: not JSON ({error.msg}); fix the file") from None
             return config
     return {}
 
@@ -171,11 +169,11 @@ def _config(folder: Path) -> dict[str, Any]:
 def load_into(
     model: TaskModel, source: Pretrained, labels: list[str] | None = None, trusted: Sequence[str] = ()
 ) -> None:
-    """Copy every tensor that fits into `model.backbone` (or the whole model, from a former run), and log the rest.
+    """Copy every tensor that fits into `model.backbone` (or the whole model, from a former run), and log the others.
 
-    With `labels`, a former run's head is taken only where it was trained for these, in this order, and for the model's
-    layout. A former run's adapter, which may be of a `trusted` package, is merged into its weights. Raises
-    CheckpointError where the vocabulary differs or too little of the encoder fits.
+    With `labels`, a former run's head is loaded only if it was trained for these labels, in this order, and for the
+    model's layout. A former run's adapter, which may be of a `trusted` package, is merged into its weights. Raises
+    CheckpointError if the vocabulary differs or too few tensors of the encoder fit.
     """
     own = model.state_dict()
     if source.is_run:
@@ -184,7 +182,7 @@ def load_into(
             theirs = build(node, trusted=trusted).merged(theirs)
         if labels is not None and not _is_trained_for(source, model.layout, labels):
             theirs = {name: value for name, value in theirs.items() if name.startswith("backbone.")}
-            log.info("pretrained %s: trained for other labels, so its head stays behind", source.reference)
+            log.info("pretrained %s: trained for other labels, so its head is not loaded", source.reference)
     else:
         named = model.backbone.checkpoint_names(source.tensors())
         theirs = {f"backbone.{name}": value for name, value in named.items()}
@@ -232,7 +230,7 @@ def _report(source: Pretrained, own: dict[str, Tensor], theirs: dict[str, Tensor
     loaded = len(own) - len(missing) - len(mismatched)
     log.info("pretrained %s: %d of %d tensors of the model loaded", source.reference, loaded, len(own))
     if missing:
-        # A head is learned anyway; a part that the encoder lacks starts at random, which the user should see.
+        # A head is trained anyway, but a user should know that a part of the encoder starts at random.
         level = logging.WARNING if any(name.startswith("backbone.") for name in missing) else logging.INFO
         log.log(level, "  missing: %s", ", ".join(name.removeprefix("backbone.") for name in missing))
     if unused:
@@ -245,7 +243,7 @@ def _report(source: Pretrained, own: dict[str, Tensor], theirs: dict[str, Tensor
 
 @cache
 def _say_once(reference: str, message: str) -> None:
-    """Log what every fold of a run would say of the same weights."""
+    """Log a message once, and not for every fold of a run."""
     log.info("%s", message)
 
 

@@ -26,12 +26,12 @@ DTYPES = {
     1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 8: "<c8", 9: "<i8", 10: "?",
     BFLOAT16: "<u2", 17: "<u2", 18: "<c16", 19: "<f2", 22: "<u4", 23: "<u8",
 }  # fmt: skip
-"""TensorFlow's DataType numbers -> numpy; bfloat16 is read as its bits and widened."""
+"""NumPy types by TensorFlow's DataType numbers; bfloat16 is read as bits and widened"""
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Where one tensor lies: bytes [offset, offset + size) of a data file."""
+    """The place of a tensor: bytes [offset, offset + size) of a data file."""
 
     name: str
     dtype: int
@@ -46,10 +46,10 @@ class MalformedError(Exception):
 
 
 def read_checkpoint(prefix: Path) -> dict[str, np.ndarray]:
-    """All numeric tensors of the checkpoint `prefix`.index by TensorFlow's names, each an array of its own.
+    """Return all numeric tensors of the checkpoint `prefix`.index by TensorFlow's names, as separate arrays.
 
-    Types are kept, but bfloat16 comes as float32; string tensors (object graphs) are left out. Raises
-    CheckpointError, naming the file, for a missing, truncated or foreign file and for what is not supported:
+    Types are kept, except that bfloat16 becomes float32; string tensors (object graphs) are dropped. Raises
+    CheckpointError, with the file, if it is missing, truncated or not a checkpoint, and for unsupported content:
     compressed blocks, partitioned variables, big-endian data.
     """
     index = Path(f"{prefix}.index")
@@ -68,9 +68,10 @@ def read_checkpoint(prefix: Path) -> dict[str, np.ndarray]:
 
 
 def find_checkpoint(folder: Path) -> Path | None:
-    """The prefix of the checkpoint in the folder that has its index and all data files, or None.
+    """Return the prefix of the checkpoint in a folder that has its index and all data files, or None.
 
-    Of several: the one that the folder's `checkpoint` file names, else the one with the highest step in its name.
+    If there are several, it is the one in the folder's `checkpoint` file, else the one with the highest step in its
+    name.
     """
     prefixes = [path.with_suffix("") for path in folder.glob("*.index")]
     complete = [prefix for prefix in prefixes if _has_all_shards(prefix)]
@@ -129,7 +130,7 @@ def _read_tensor(entry: TensorEntry, shard: Path, file_size: int) -> np.ndarray:
 
 
 def _parse_index(data: bytes) -> tuple[list[TensorEntry], int]:
-    """The tensors of an index file and the number of its data files."""
+    """Return the tensors of an index file and the number of its data files."""
     if len(data) < FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != MAGIC:
         raise MalformedError("it does not end with the mark of an index; it is truncated or another kind of file")
     footer = data[-FOOTER_BYTES:]
@@ -150,14 +151,14 @@ def _parse_index(data: bytes) -> tuple[list[TensorEntry], int]:
 
 
 def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
-    """A block handle, (offset, size), and the position behind it."""
+    """Return a block handle, (offset, size), and the position after it."""
     offset, position = _varint(data, position)
     size, position = _varint(data, position)
     return (offset, size), position
 
 
 def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """The (key, value) pairs of one block; a key is stored as what it does not share with the one before."""
+    """Yield the (key, value) pairs of a block; a key is stored without the prefix that it shares with the last one."""
     end = offset + size
     if size < 4 or end + TRAILER_BYTES > len(data):
         raise MalformedError(f"a block at bytes {offset} to {end} is outside of the file's {len(data)} bytes")
@@ -189,7 +190,7 @@ def _parse_header(value: bytes) -> int:
 
 
 def _parse_entry(name: str, value: bytes) -> TensorEntry | None:
-    """The entry of a tensor, or None for one of strings."""
+    """Return the entry of a tensor, or None for a tensor of strings."""
     fields = dict(_fields(value))
     if 7 in fields:
         raise MalformedError(f"{name} is a partitioned variable, which is not supported; save it unpartitioned")
@@ -210,7 +211,7 @@ def _parse_shape(value: bytes) -> tuple[int, ...]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """The (field number, value) pairs of a protocol buffer message: int for numbers, bytes for the rest."""
+    """Yield the (field number, value) pairs of a protocol buffer message: int for numbers, bytes for the rest."""
     position = 0
     value: int | bytes
     while position < len(message):
@@ -229,7 +230,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A number in base 128, lowest digit first, and the position behind it."""
+    """Return a number in base 128, lowest digit first, and the position after it."""
     value = shift = 0
     while True:
         byte = data[position]

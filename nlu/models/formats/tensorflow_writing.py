@@ -1,7 +1,7 @@
-"""Writing TensorFlow checkpoints (V2 format) without TensorFlow: the reverse of `nlu.models.formats.tensorflow`.
+"""Writing TensorFlow checkpoints (V2 format) without TensorFlow: the inverse of `nlu.models.formats.tensorflow`.
 
-One data file holds the tensors side by side, in the order of their names; the index is a table of LevelDB with an entry
-for each tensor, under whose checksum TensorFlow reads it.
+One data file has the tensors in the order of their names. The index is a LevelDB table with an entry for each tensor,
+which includes the checksum that TensorFlow verifies.
 """
 
 import struct
@@ -25,7 +25,7 @@ def write_checkpoint(prefix: Path, tensors: Mapping[str, np.ndarray]) -> None:
     offset = 0
     with open(f"{prefix}.data-00000-of-00001", "wb") as file:
         for name, values in sorted(tensors.items(), key=lambda item: item[0].encode()):
-            # asarray, since ascontiguousarray gives a scalar an axis.
+            # Not ascontiguousarray, which gives a scalar an axis.
             values = np.asarray(values, order="C")
             file.write(values.tobytes())
             items.append((name.encode(), _entry(values, offset)))
@@ -42,7 +42,7 @@ def _entry(values: np.ndarray, offset: int) -> bytes:
 
 
 def _table(items: list[Item]) -> bytes:
-    """Return blocks of items, an empty block of what LevelDB calls meta, a block of the others' last keys, a footer."""
+    """Return blocks of items, LevelDB's empty meta block, a block of the last keys of other blocks, and a footer."""
     file = bytearray()
 
     def put(content: bytes) -> bytes:

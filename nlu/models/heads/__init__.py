@@ -1,1 +1,1 @@
-"""What a task puts on an encoder: vectors of sequences or units to logits."""
+"""Heads: vectors of sequences or units to logits."""

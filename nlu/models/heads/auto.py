@@ -1,8 +1,8 @@
-"""The head that a task has where none is chosen."""
+"""The default head of a task."""
 
 
 class Auto:
-    """The task's own: a linear layer, or for two texts that are encoded apart what their loss compares them by."""
+    """The task's default: a linear layer or, for two separately encoded texts, the comparison that the loss needs."""
 
     def __init__(self) -> None:
-        """No options. The run puts the task's choice in its place before anything is built."""
+        """No options. The run replaces this head with the task's choice before anything is built."""

@@ -1,13 +1,13 @@
 """A linear-chain conditional random field over the tags of units.
 
 Lafferty et al. 2001 (https://repository.upenn.edu/cis_papers/159/), section 3; Lample et al. 2016
-(https://arxiv.org/abs/1603.01360), section 2.2, whose scores of beginning and end are vectors of their own here:
+(https://arxiv.org/abs/1603.01360), section 2.2, with separate vectors for the scores of the first and the last tag:
 
     score(y) = start[y_1] + sum_t logits[t, y_t] + sum_t transitions[y_t-1, y_t] + end[y_n]
     negative log-likelihood = log sum_y' exp score(y') - score(y)
 
-Axes: U units of all examples, B examples, C tags; P units of all examples in order of their place, first units first;
-A examples that reach a place.
+Axes: U units of all examples, B examples, C tags; P units of all examples ordered by position, first units first; A
+examples that have a unit at a position.
 """
 
 from typing import Any
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.types import PositiveFloat
+from nlu.data.arrays import starts_of
 from nlu.data.collate import Batch, to_device
-from nlu.data.ragged import starts_of
 from nlu.metrics.spans import legal_steps
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, vectors_of
@@ -27,7 +27,7 @@ from nlu.models.heads.linear import fresh_linear
 
 
 class CrfHead(nn.Module):
-    """Scores of tags, and of one tag after another; what the BIO scheme forbids is impossible."""
+    """Scores of tags and of transitions between tags; transitions that BIO forbids have the score minus infinity."""
 
     replaces_loss = "nlu.losses.cross_entropy.CrossEntropy"
     """The default loss, which may stay in a configuration although the head computes its own."""
@@ -40,21 +40,22 @@ class CrfHead(nn.Module):
         self, width: int, target: HeadTarget, encoder: Encoder | None = None, *,
         transitions_lr: PositiveFloat | None = 0.01,
     ):  # fmt: skip
-        """`transitions_lr`: the peak learning rate of the scores of one tag after another, of beginning and of end, in
-        place of the optimizer's; null = the optimizer's.
+        """`transitions_lr`: the peak learning rate of the scores of transitions, first and last tags; null = the
+        optimizer's.
 
-        These scores begin at 0 and are useful from about 1 on, which a rate for pretrained weights would never reach.
+        These scores start at 0 and take effect from about 1, which a learning rate for pretrained weights would not
+        reach.
 
-        Raises UserError where the target has no tags.
+        Raises UserError for a target without tags.
         """
         super().__init__()
         if target.kind != "tags":
-            raise UserError("head=crf needs a tag for each unit, which this task does not give; set head=linear")
+            raise UserError("head=crf needs a tag for each unit, which this task does not have; set head=linear")
         count = len(target.names)
         self.wants = "units"
         self.linear = fresh_linear(width, count)
         self.transitions_CC = nn.Parameter(torch.zeros(count, count))
-        """score of a tag (column) after another (row)"""
+        """score of a tag (column) after another tag (row)"""
         self.start_C = nn.Parameter(torch.zeros(count))
         self.end_C = nn.Parameter(torch.zeros(count))
         transitions = ("transitions_CC", "start_C", "end_C")
@@ -64,13 +65,14 @@ class CrfHead(nn.Module):
         self.register_buffer("_forbidden_C", torch.from_numpy(~begins_C), persistent=False)
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
-        """Return the score of each tag for each unit, without its neighbours; (U, C), float32."""
+        """Return the score of each tag for each unit, without transitions; (U, C), float32."""
         return self.linear(vectors_of(encoded, batch, "units")).float()
 
     def negative_log_likelihood(self, logits_UC: Tensor, tags_U: Tensor, counts_B: np.ndarray) -> Tensor:
-        """Return -log p(tags) of each example in nats; (B,), float32. An example without units has 0.
+        """Return -log p(tags) of each example in nats; (B,), float32. It is 0 for an example without units, and
+        infinity for forbidden tags.
 
-        No example influences another's value, not even its rounding. Tags that the scheme forbids give infinity.
+        The result of an example does not depend on other examples, not even in the last bit.
         """
         return _NegativeLogLikelihood.apply(
             logits_UC.float(), tags_U, *self._scores(), _Places(counts_B, logits_UC.device)
@@ -78,7 +80,8 @@ class CrfHead(nn.Module):
 
     @torch.no_grad()
     def decode(self, logits_UC: Tensor, counts_B: np.ndarray) -> Tensor:
-        """Return the most probable tags of each example (Viterbi); of equal ones the lower number wins; (U,)."""
+        """Return the most probable tags of each example (Viterbi), (U,); a tie goes to the tag with the lower
+        number."""
         transitions_CC, start_C, end_C = self._scores()
         places = _Places(counts_B, logits_UC.device)
         logits_PC = logits_UC.float().index_select(0, places.unit_P)
@@ -99,13 +102,14 @@ class CrfHead(nn.Module):
         return torch.empty_like(tags_P).index_copy_(0, places.unit_P, tags_P)
 
     def _scores(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return transitions, start and end with minus infinity for what the scheme forbids."""
+        """Return the scores of transitions, first and last tags, with minus infinity for forbidden ones."""
         transitions_CC = self.transitions_CC.masked_fill(self._forbidden_CC, -torch.inf)
         return transitions_CC, self.start_C.masked_fill(self._forbidden_C, -torch.inf), self.end_C
 
 
 class _Places:
-    """Packed units by their place in their example, longest examples first, so that each place is one slice."""
+    """Units ordered by position, and at each position by the length of their example, so that a position is one
+    slice."""
 
     def __init__(self, counts_B: np.ndarray, device: torch.device):
         counts_B = np.asarray(counts_B, dtype=np.int64)
@@ -114,18 +118,18 @@ class _Places:
         is_unit_LB = place_L1 < counts_B[order_B]
         unit_P = (starts_of(counts_B)[order_B] + place_L1)[is_unit_LB]
         self.sizes: list[int] = is_unit_LB.sum(1).tolist()
-        """examples that reach each place, descending"""
+        """the number of examples with a unit at each position, descending"""
         self.count = len(counts_B)
         self.unit_P = to_device(torch.from_numpy(unit_P), device)
         self.order_B = to_device(torch.from_numpy(order_B), device)
 
     def next_size(self, number: int) -> int:
-        """Return how many examples reach the place after this one."""
+        """Return the number of examples with a unit at the next position."""
         return self.sizes[number + 1] if number + 1 < len(self.sizes) else 0
 
 
 class _NegativeLogLikelihood(torch.autograd.Function):
-    """The forward algorithm; its gradient is marginal probabilities less the given tags (forward-backward)."""
+    """The forward algorithm; the gradient is marginal probabilities minus the given tags (forward-backward)."""
 
     @staticmethod
     def forward(
@@ -166,7 +170,7 @@ class _NegativeLogLikelihood(torch.autograd.Function):
             here, further = places.sizes[number], places.next_size(number)
             weight_A1, total_A1, tag_A = weight_B1[:here], total_B[:here, None], tags_P[stop - here : stop]
             if further:
-                # What follows, seen from every tag here: (A, here, next).
+                # The score of all that follows, for each tag here and each next tag: (A, here, next).
                 steps_ACC = transitions_CC + ahead_AC[:, None, :]
                 both_ACC = (alphas[number][:further, :, None] + steps_ACC - total_A1[:further, :, None]).exp()
                 to_transitions_CC += (both_ACC * weight_A1[:further, :, None]).sum(0)
@@ -188,9 +192,10 @@ class _NegativeLogLikelihood(torch.autograd.Function):
 
 
 def _log_sum_exp(scores: Tensor, dim: int) -> Tensor:
-    """Return log sum exp over a dimension, added up in an order that depends only on its size.
+    """Return logsumexp over a dimension, summed in an order that depends only on its size.
 
-    The library's own order may depend on the number of examples. Where all scores are minus infinity, so is the result.
+    The order in `torch.logsumexp` may depend on the number of examples. If all scores are minus infinity, so is the
+    result.
     """
     highest = scores.amax(dim, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
     terms = (scores - highest).exp_()

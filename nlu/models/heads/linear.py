@@ -1,4 +1,4 @@
-"""A linear layer on the vectors of examples or of units. Axes: N rows, C outputs."""
+"""A linear layer on the vectors of examples or units. Axes: N rows, C outputs."""
 
 from torch import Tensor, nn
 
@@ -8,7 +8,7 @@ from nlu.models.head import HeadTarget, vectors_of, wanted_by
 from nlu.models.layers.linear import Linear
 
 INITIAL_SPREAD = 0.02
-"""standard deviation of fresh weights, as in BERT (Devlin et al. 2019)"""
+"""standard deviation of initial weights, as in BERT (Devlin et al. 2019)"""
 
 
 class LinearHead(nn.Module):

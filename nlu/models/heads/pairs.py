@@ -1,6 +1,6 @@
-"""Two texts that are encoded apart (a siamese encoder), compared by their vectors.
+"""Two texts that are encoded separately (a siamese encoder) and compared by their vectors.
 
-Reimers & Gurevych 2019 (https://arxiv.org/abs/1908.10084), section 3. Scores of a pair need each text encoded once,
+Reimers & Gurevych 2019 (https://arxiv.org/abs/1908.10084), section 3. A text is encoded independently of the other one,
 so vectors can be stored and searched.
 
 Axes: N examples, S sequences, D width, C classes.
@@ -29,13 +29,13 @@ class SidesHead(nn.Module):
         self, width: int, target: HeadTarget, encoder: Encoder | None = None, *,
         features: Literal["concat", "cosine"] = "concat",
     ):  # fmt: skip
-        """`features`: concat puts a linear layer on [u; v; |u - v|]; cosine gives cos(u, v) as the one output.
+        """`features`: concat applies a linear layer to [u; v; |u - v|]; cosine returns cos(u, v) as the only output.
 
-        Raises UserError where the target gives each unit a tag.
+        Raises UserError for a target with a tag for each unit.
         """
         super().__init__()
         if target.kind == "tags":
-            raise UserError("head=sides compares two texts, but this task gives each unit a tag; set head=linear")
+            raise UserError("head=sides compares two texts, but this task has a tag for each unit; set head=linear")
         self.wants = "pooled"
         self.features = features
         self.linear = fresh_linear(3 * width, target.num_outputs) if features == "concat" else None
@@ -49,9 +49,8 @@ class SidesHead(nn.Module):
         return self.linear(torch.cat([first_ND, second_ND, (first_ND - second_ND).abs()], dim=1)).float()
 
     def similarities(self, encoded: Encoded, batch: Batch) -> Tensor:
-        """Return the cosine of each example's first text with every example's second text, float32; (N, N).
-
-        It is what a loss with in-batch negatives reads; row and column of a pair have the same number.
+        """Return the cosine of each first text (row) with each second text (column), for losses with in-batch
+        negatives; (N, N), float32.
         """
         first_ND, second_ND = unit_vectors(encoded, batch)
         with torch.autocast(first_ND.device.type, enabled=False):
@@ -66,6 +65,6 @@ def sides_of(encoded: Encoded, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def unit_vectors(encoded: Encoded, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the same in fp32 with length 1; a vector of zeros stays one."""
+    """Return the vectors of `sides_of` in fp32 with norm 1; a vector of zeros is not changed."""
     first_ND, second_ND = sides_of(encoded, batch)
     return F.normalize(first_ND.float(), dim=1), F.normalize(second_ND.float(), dim=1)

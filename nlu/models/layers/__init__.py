@@ -1,1 +1,1 @@
-"""What encoders and heads are built from; results of a row do not depend on the rows beside it."""
+"""Building blocks of encoders and heads. The result of a row does not depend on other rows of the batch."""

@@ -1,8 +1,8 @@
 """Self-attention over packed sequences.
 
 Axes: T tokens of all sequences, B sequences, L the length of one, H heads, E width of a head, D = H * E. In products
-also R rows of all sequences and heads, each E wide; N = sequences of a group * H, Q the queries of a sequence: L, or 1
-where only first tokens ask. O offsets of a key from a query (`nlu.models.layers.pattern`).
+also R rows of all sequences and heads, each E wide; N = sequences of a group * H, Q queries of a sequence: L, or 1 if
+only first tokens have queries. O offsets of a key from a query (`nlu.models.layers.pattern`).
 """
 
 import inspect
@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nlu.data.arrays import ranges, starts_of
 from nlu.data.collate import to_device
-from nlu.data.ragged import ranges, starts_of
 from nlu.models.layers.dropout import dropout_mask
 from nlu.models.layers.linear import with_rows
 from nlu.models.layers.pattern import Pattern
@@ -32,14 +32,14 @@ LENGTH_STEP = 8
 MIN_MATRICES = 2
 HEAD_STEP = 8
 Kernel = Callable[..., Tensor]
-"""Called as torch.nn.attention.varlen.varlen_attn is."""
+"""has the signature of torch.nn.attention.varlen.varlen_attn"""
 
 
 class Attention(Protocol):
-    """softmax(q k / sqrt(E) + bias) v of every sequence of a batch with itself.
+    """softmax(q k / sqrt(E) + bias) v within each sequence of a batch.
 
-    No sequence can influence another's result, not even its rounding. Rows after those of the last sequence belong to
-    no sequence: they take no part, and their result is zero.
+    The result of a sequence does not depend on other sequences, not even in the last bit. Rows after those of the last
+    sequence are padding: they are ignored, and their result is zero.
     """
 
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
@@ -53,17 +53,18 @@ class Attention(Protocol):
 
 @cache
 def packed_kernel(device: torch.device) -> Kernel | None:
-    """Return the library's attention over packed rows of half precision, or None where it does not work.
+    """Return torch's attention over packed rows in half precision, or None if it does not work.
 
-    Whether it does depends on device, driver and build, so it is tried once on a device.
+    Whether it works depends on device, driver and build, so it is tried once on each device.
     """
     try:
         from torch.nn.attention.varlen import varlen_attn
 
-        # Keys are not shared out by the longest sequence, so that neighbours do not change the order of summation.
-        unsplit = {"num_splits": 1} if "num_splits" in inspect.signature(varlen_attn).parameters else {}
-        kernel: Any = partial(varlen_attn, **unsplit)  # type: ignore[arg-type]
-        # The first to ask may be scoring, where nothing has a gradient.
+        # Without num_splits=1, the longest sequence decides how keys are split, and so the order of summation of
+        # others.
+        unsplit: dict[str, Any] = {"num_splits": 1} if "num_splits" in inspect.signature(varlen_attn).parameters else {}
+        kernel: Any = partial(varlen_attn, **unsplit)
+        # The first call may come from scoring, which disables gradients.
         with torch.inference_mode(False), torch.enable_grad():
             rows_T3HE = torch.ones(3, 3, 1, HEAD_STEP, dtype=torch.bfloat16, device=device, requires_grad=True)
             bounds = torch.tensor([0, 1, 3], dtype=torch.int32, device=device)
@@ -77,21 +78,21 @@ def packed_kernel(device: torch.device) -> Kernel | None:
 
 
 def attention_over(lengths: list[int], heads: int, device: torch.device) -> Attention:
-    """Return the attention of a batch, for all of its layers; `lengths` must ascend, as `collate` lays them out."""
+    """Return the attention of a batch, for all layers; `lengths` must ascend, as in the batches of `collate`."""
     if device.type == "cuda":
         return AttentionInOneKernel(lengths, heads, device)
     return AttentionInProducts(lengths, heads)
 
 
 class AttentionInProducts:
-    """Attention in plain matrix products, for a CPU: those in the input's precision, softmax and dropout in fp32.
+    """Attention by matrix products, for a CPU: products in the precision of the input, softmax and dropout in fp32.
 
-    The library's call there has no fast kernel with dropout, and none in bf16: its fused one takes several times as
-    long as these products.
+    torch's call lacks a fast CPU kernel with dropout, and one for bf16: its fused kernel takes several times as long as
+    these products.
 
-    A sequence is padded to a multiple of LENGTH_STEP, which depends only on its own length, and sequences of one padded
-    length are computed together: the library compiles its kernels again for every shape that it meets, so there should
-    be few shapes. Padding repeats the sequence's first token and has weight 0.
+    A sequence is padded to a multiple of LENGTH_STEP, which depends only on its length, and sequences of the same
+    padded length are computed together: torch compiles its kernels for each new shape, so there should be few shapes.
+    Padding repeats the first token of the sequence and has weight 0.
     """
 
     def __init__(self, lengths: list[int], heads: int):
@@ -118,24 +119,24 @@ class AttentionInProducts:
 
 @dataclass(frozen=True)
 class _Group:
-    """Sequences of one padded length."""
+    """Sequences of the same padded length."""
 
     tokens: slice
-    """their rows, where every token has one for each head"""
+    """their rows, with one for each token and head"""
     firsts: slice
-    """their rows, where only first tokens have them"""
+    """their rows, with one for each first token and head"""
     length: int
     first: int
-    """the number of its first sequence among all"""
+    """the index of the first sequence in the batch"""
     bias_B11L: Tensor
-    """what is added to scores: 0, or minus infinity for padding"""
+    """added to scores: 0, or minus infinity for padding"""
 
     def all(self, rows_RE: Tensor) -> Tensor:
-        """Return its matrices of all tokens; (N, L, E)."""
+        """Return the matrices of all tokens; (N, L, E)."""
         return rows_RE[self.tokens].view(-1, self.length, rows_RE.shape[1])
 
     def asking(self, rows_RE: Tensor, first_only: bool) -> Tensor:
-        """Return its matrices of those tokens that have queries; (N, Q, E)."""
+        """Return the matrices of the tokens with queries; (N, Q, E)."""
         return rows_RE[self.firsts][:, None] if first_only else self.all(rows_RE)
 
 
@@ -155,14 +156,14 @@ def _groups(lengths_B: np.ndarray, padded_B: np.ndarray, heads: int) -> list[_Gr
 
 
 class _Rows:
-    """How packed rows, the heads side by side, become rows of one head each, and back.
+    """Converts packed rows, with the heads side by side, to rows of one head each, and back.
 
-    Those lie by sequence, then by head, then by place. Where the columns have several parts (query, key, value), all
-    rows of one part lie before those of the next.
+    Rows of a head are ordered by sequence, then by head, then by position. If the columns have several parts (query,
+    key, value), all rows of a part come before those of the next one.
     """
 
     def __init__(self, lengths_B: np.ndarray, padded_B: np.ndarray, heads: int):
-        """`padded_B`: the places of each sequence, at least as many as it has tokens."""
+        """`padded_B`: the padded length of each sequence."""
         sizes_B = padded_B * heads
         self._heads, self._count = heads, int(lengths_B.sum())
         self._head_R, place_R = np.divmod(ranges(np.zeros_like(sizes_B), sizes_B), np.repeat(padded_B, sizes_B))
@@ -175,7 +176,7 @@ class _Rows:
         self._rows: dict[int, Tensor] = {}
 
     def by_head(self, packed_TC: Tensor, parts: int) -> Tensor:
-        """Return (parts, R, E) of rows whose columns are parts * H * E; padding repeats a sequence's first."""
+        """Return (parts, R, E) of rows with parts * H * E columns; padding repeats the first row of a sequence."""
         if parts not in self._sources:
             part_P1 = np.arange(parts)[:, None] * self._heads
             source_PR = self._source_R * (parts * self._heads) + self._head_R + part_P1
@@ -184,7 +185,7 @@ class _Rows:
         return packed_RE.index_select(0, self._sources[parts]).view(parts, len(self._source_R), -1)
 
     def gradient_by_head(self, gradient_TD: Tensor) -> Tensor:
-        """Return (R, E); padding is zero, since it is not read."""
+        """Return (R, E); the gradient of padding is zero, because its result is not used."""
         return self.by_head(gradient_TD, 1)[0].index_fill_(0, self._padding, 0)
 
     def packed(self, rows_PRE: Tensor, count: int) -> Tensor:
@@ -200,14 +201,14 @@ class _Rows:
 
 
 class _Products(torch.autograd.Function):
-    """Attention group by group; without `query_BD` the query is the first part of what was projected."""
+    """Attention of each group; without `query_BD` the query is the first part of `projected_TC`."""
 
     @staticmethod
     def forward(
         ctx: Any, query_BD: Tensor | None, projected_TC: Tensor, bias_HO: Tensor | None, pattern: Pattern | None,
         groups: list[_Group], asking: _Rows, tokens: _Rows, dropout_p: float,
     ) -> Tensor:  # fmt: skip
-        # The pattern holds the bias too; as an argument of its own it gets a gradient.
+        # The pattern holds the bias too; autograd needs it as an argument.
         ctx.pattern = pattern
         ctx.first_only, ctx.groups, ctx.asking, ctx.tokens = query_BD is not None, groups, asking, tokens
         ctx.counts = len(projected_TC if query_BD is None else query_BD), len(projected_TC)
@@ -269,9 +270,9 @@ class _Products(torch.autograd.Function):
 
 
 def _product(left_NIJ: Tensor, right_NJK: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the product of every two matrices.
+    """Return the batched matrix product.
 
-    The library shares a lone matrix out among threads, which changes its order of summation; so there are always two.
+    torch splits a single matrix among threads, which changes the order of summation, so there are always at least two.
     """
     if len(left_NIJ) >= MIN_MATRICES:
         return torch.bmm(left_NIJ, right_NJK) if out is None else torch.bmm(left_NIJ, right_NJK, out=out)
@@ -280,29 +281,29 @@ def _product(left_NIJ: Tensor, right_NJK: Tensor, out: Tensor | None = None) -> 
 
 
 class AttentionInOneKernel:
-    """Attention in one call, for an accelerator: one masked call costs less there than a call for each length.
+    """Attention in one call, for an accelerator, on which one masked call costs less than a call for each length.
 
-    Where nothing is dropped, the input is in half precision and there is no pattern, the kernel reads packed rows; else
-    they are padded to the longest sequence, only inside this call. Heads are padded to a multiple of HEAD_STEP, without
-    which the library takes a slow path. In the library's deterministic mode the gradient has the same bits each time.
+    Without dropout and pattern, and in half precision, the kernel reads packed rows; else rows are padded to the
+    longest sequence inside this call. Heads are padded to a multiple of HEAD_STEP, because torch takes a slow path for
+    others. In torch's deterministic mode the gradient has the same bits each time.
     """
 
     def __init__(
         self, lengths: list[int], heads: int, device: torch.device,
         packed_kernel: Callable[[torch.device], Kernel | None] = packed_kernel,
     ):  # fmt: skip
-        """`packed_kernel` gives what attends over packed rows on a device, if anything does there."""
+        """`packed_kernel` returns the attention over packed rows on a device, or None."""
         self._heads, self._count, self._longest, self._tokens = heads, len(lengths), max(lengths), sum(lengths)
         self._packed_kernel = packed_kernel
         lengths_B = np.array(lengths, dtype=np.int64)
         first_rows_B = np.arange(len(lengths)) * self._longest
         real_BL = torch.from_numpy(np.arange(self._longest) < lengths_B[:, None])
         bounds = np.concatenate([[0], np.cumsum(lengths_B)]).astype(np.int32)
-        # Everything is known on the host, so that nothing here waits for the device.
+        # Computed on the host, so that nothing here waits for the device.
         self._mask_B11L = to_device(real_BL[:, None, None], device)
         self._place_T = to_device(torch.from_numpy(ranges(first_rows_B, lengths_B)), device)
         self._bounds = to_device(torch.from_numpy(bounds), device)
-        """where each sequence begins among all tokens, and where the last one ends"""
+        """the start of each sequence in T, and the end of the last one"""
         self._firsts = to_device(torch.arange(len(lengths) + 1, dtype=torch.int32), device)
 
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
@@ -372,10 +373,10 @@ class AttentionInOneKernel:
 def attention_weights(
     query_TD: Tensor, key_TD: Tensor, lengths: list[int], heads: int, pattern: Pattern | None = None
 ) -> list[Tensor]:
-    """Return the weights with which the tokens of each sequence attend to one another, before dropout.
+    """Return the attention weights of each sequence, before dropout.
 
     One tensor (H, L, L), float32, for each sequence, with a gradient; a row (query) adds up to 1. `lengths` must
-    ascend, as `collate` lays them out.
+    ascend, as in the batches of `collate`.
     """
     found: list[Tensor] = []
     start = 0
@@ -395,6 +396,6 @@ def attention_weights(
 
 
 def _wide_enough(heads: Tensor) -> Tensor:
-    """Return heads with columns of zeros up to a multiple of HEAD_STEP, which change no product."""
+    """Return heads padded by columns of zeros to a multiple of HEAD_STEP, which do not change products."""
     missing = -heads.shape[-1] % HEAD_STEP
     return F.pad(heads, (0, missing)) if missing else heads

@@ -1,8 +1,8 @@
-"""Dropout whose masks cost little on a CPU, and depend on the example and not on its batch.
+"""Dropout whose masks are fast on a CPU and depend on the example, not on its batch.
 
-Srivastava et al. 2014 (https://jmlr.org/papers/v15/srivastava14a.html). torch draws one number of a serial generator
-for each element there, which takes longer than the normalisation after it; here 16 bits of a fast generator decide.
-While a run trains, each sequence has its own stream (`nlu.models.layers.noise`).
+Srivastava et al. 2014 (https://jmlr.org/papers/v15/srivastava14a.html). On a CPU torch draws a number from a serial
+generator for each element, which takes longer than the normalization after it; here 16 bits of a fast generator decide.
+During training each sequence has a random stream (`nlu.models.layers.noise`).
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from nlu.models.layers import noise
 
 STEPS = 2**16
-"""The probability is rounded to a multiple of 1 / STEPS."""
+"""probabilities are rounded to a multiple of 1 / STEPS"""
 
 
 class Dropout(nn.Module):
-    """Zero elements with `probability` while training and scale the others by 1 / (1 - probability)."""
+    """Zero elements with `probability` during training and scale the others by 1 / (1 - probability)."""
 
     def __init__(self, probability: float):
         super().__init__()
         self.probability = probability
 
     def forward(self, input: Tensor, rows: Sequence[int] | None = None) -> Tensor:
-        """`rows`: how many rows of the input belong to each sequence; None where they are its tokens, or one each."""
+        """`rows`: the number of input rows of each sequence; None: a row for each token, or one for each sequence."""
         return dropout(input, self.probability, rows) if self.training else input
 
     def extra_repr(self) -> str:
@@ -44,16 +44,16 @@ def dropout(input: Tensor, probability: float, rows: Sequence[int] | None = None
 
 
 def dropout_mask(input: Tensor, probability: float, rows: Sequence[int] | None = None, first: int = 0) -> Tensor:
-    """Return what `dropout` multiplies a tensor on a CPU with: 0 or 1 / (1 - probability), of its shape and type.
+    """Return the factors of `dropout` on a CPU, 0 or 1 / (1 - probability), with the shape and the type of the input.
 
-    The first axis of the input holds `rows` of each sequence, of all sequences or of those from `first`. Rows after
-    those of the last sequence stay.
+    The first axis of the input has `rows` rows for each sequence, starting with the sequence `first`. Rows after those
+    of the last sequence are kept.
     """
     return mask_of_bits(_bits(input, rows, first), input.dtype, probability).view(input.shape)
 
 
 def mask_of_bits(bits: np.ndarray, dtype: torch.dtype, probability: float) -> Tensor:
-    """Return the mask of a type that random numbers of 16 bits decide."""
+    """Return the mask of type `dtype` for random numbers of 16 bits."""
     kept = bits >= round(probability * STEPS)
     # Multiplying the bits of a float by 0 or 1 is many times faster than converting or selecting.
     same_width: Any = np.uint32 if dtype == torch.float32 else np.uint16
@@ -73,5 +73,5 @@ def _bits(input: Tensor, rows: Sequence[int] | None, first: int) -> np.ndarray:
         return words.view(np.uint16)[:count]
     width = count // max(1, len(input))
     bits = streams.bits([each * width for each in rows or streams.rows(len(input))], first)
-    assert len(bits) <= count, "rows of another batch"
+    assert len(bits) <= count, "the rows are of another batch"
     return bits if len(bits) == count else np.pad(bits, (0, count - len(bits)), constant_values=STEPS - 1)

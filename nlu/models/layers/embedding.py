@@ -1,6 +1,6 @@
-"""A table of vectors whose gradient costs what a step looks up and one pass over the table.
+"""An embedding whose gradient costs the lookups of a step and one pass over the table.
 
-Axes: T places, V entries of the table, D their width.
+Axes: T positions, V entries of the table, D width.
 """
 
 from typing import Any
@@ -13,14 +13,14 @@ from nlu.models.layers.memory import ReusedMemory
 
 
 class Embedding(nn.Embedding):
-    """As nn.Embedding; on a CPU its gradient keeps its memory from step to step."""
+    """nn.Embedding; on a CPU its gradient reuses the memory of the last step."""
 
     def __init__(self, entries: int, width: int):
         super().__init__(entries, width)
         self._memory = ReusedMemory()
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return (T, D) for (T,) entry numbers."""
+        """Return the vectors (T, D) of the entries (T,)."""
         if self.weight.device.type != "cpu":
             return F.embedding(input, self.weight)
         return _LookUp.apply(input, self.weight, self._memory)

@@ -1,8 +1,9 @@
-"""A linear layer whose result for a row does not depend on how many other rows are computed with it.
+"""A linear layer whose result for a row does not depend on the number of other rows.
 
 Axes: R rows, I input features, O output features.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,16 +19,16 @@ ROW_COUNTS = 32
 
 
 class Linear(nn.Linear):
-    """As nn.Linear on (rows, features), with at least `min_rows()` rows computed.
+    """nn.Linear on (rows, features), padded to at least `min_rows()` rows.
 
-    Under autocast it computes with copies of weight and bias in the lower precision, which are kept until either of the
-    two changes, so neither micro-batches nor evaluation batches cast them again; gradients reach the fp32 originals.
-    The values are those of autocast. On a CPU the weight's gradient keeps its memory from step to step,
-    and where no gradient is asked for the copies lie as the library's kernels read them, which is a tenth faster.
+    Under autocast it uses copies of weight and bias in the lower precision. The copies are kept until weight or bias
+    changes, so that micro-batches and evaluation batches do not cast them again; gradients reach the fp32 originals.
+    The values are those of autocast. On a CPU the weight's gradient reuses its memory, and if no gradient is needed the
+    copies have the memory layout of the library's kernels, which is a tenth faster.
     """
 
     _kept: tuple[tuple[Any, ...], Tensor, Tensor] | None = None
-    """what the copies were made from, the copy of the weight and that of the bias"""
+    """the state from which the copies were made, the copy of the weight and that of the bias"""
     _laid_out: dict[tuple[int, int], tuple[Tensor, Tensor]]
 
     def __init__(self, in_features: int, out_features: int):
@@ -35,7 +36,7 @@ class Linear(nn.Linear):
         self._memory = ReusedMemory()
 
     def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
-        """Return (R, O), or only the output features that `outputs` names."""
+        """Return (R, O), or only the output features `outputs`."""
         weight, bias, device = self.weight, self.bias, input.device.type
         used_weight, used_bias = weight.detach(), bias.detach()
         if torch.is_autocast_enabled(device):
@@ -53,7 +54,7 @@ class Linear(nn.Linear):
         versions = version_of(self.weight), version_of(self.bias)
         state = (*versions, self.weight.data_ptr(), self.bias.data_ptr(), dtype)
         if self._kept is None or self._kept[0] != state or None in versions:
-            # A copy made while scoring must also serve training.
+            # A copy that is made during scoring must be usable in training.
             with torch.inference_mode(False), torch.no_grad():
                 self._kept = state, self.weight.to(dtype), self.bias.to(dtype)
             self._laid_out = {}
@@ -67,17 +68,17 @@ class Linear(nn.Linear):
 
 
 class Tied(Linear):
-    """A score for every word: as Linear, with the weight of a table of word vectors and a bias of its own.
+    """A score for every word: `Linear` with the weight of an embedding and a separate bias.
 
-    The table still belongs to the encoder. It is saved, averaged and trained once, under the encoder's name; its
-    gradient is the sum over both uses.
+    The embedding still belongs to the encoder. It is saved, averaged and trained once, under the encoder's name; its
+    gradient is the sum of both uses.
     """
 
     def __init__(self, words: nn.Embedding):
-        # That of Linear would make a weight.
+        # Linear.__init__ would create a weight.
         nn.Module.__init__(self)
         self.in_features, self.out_features = words.embedding_dim, words.num_embeddings
-        # In a tuple, where torch does not find it and so does not count it as a part of this module.
+        # In a tuple, so that torch does not register it as a submodule.
         self._words = (words,)
         self.bias = nn.Parameter(torch.zeros(self.out_features))
         self._memory = ReusedMemory()
@@ -89,7 +90,7 @@ class Tied(Linear):
 
 
 class _Product(torch.autograd.Function):
-    """x W' + b in the precision of the W and b that are used, with gradients for their fp32 originals."""
+    """x W' + b in the precision of the copies of W and b, with gradients for the fp32 originals."""
 
     @staticmethod
     def forward(
@@ -100,7 +101,7 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(used_input if weight.requires_grad else None, used_weight)
         ctx.input_dtype, ctx.memory = input.dtype, memory
         if len(used_weight) == 1:
-            # A matrix of one row is multiplied as a vector, in an order of summation that depends on the rows of input.
+            # A matrix of one row is multiplied as a vector, whose order of summation depends on the rows of the input.
             return F.linear(used_input, F.pad(used_weight, (0, 0, 0, 1)), F.pad(used_bias, (0, 1)))[:, :1].contiguous()
         return F.linear(used_input, used_weight, used_bias)
 
@@ -130,21 +131,20 @@ def _gradient_of_weight(gradient_RO: Tensor, input_RI: Tensor, memory: ReusedMem
 
 
 def min_rows() -> int:
-    """Return the number of rows from which on the order of summation no longer depends on it.
+    """Return the number of rows from which the order of summation does not depend on it.
 
-    Matrix libraries share rows out among threads, and a thread with three rows or fewer runs a kernel with another
-    order of summation; a lone example would then score differently, in the last bits, from the same example among
-    others.
+    Matrix libraries split rows among threads, and a thread with three rows or fewer uses a kernel with another order of
+    summation. The score of a single example would then differ in the last bits from its score in a batch.
     """
     return max(MIN_ROWS, MIN_ROWS_PER_THREAD * torch.get_num_threads())
 
 
 def padding_rows(rows: int, device: torch.device) -> int:
-    """Return how many rows of zeros to add to packed rows before they pass through many layers.
+    """Return the number of zero rows that are added to packed rows before they pass through many layers.
 
-    In lower precision the library for CPUs compiles its kernels again for each number of rows that it meets, which
-    takes a small model as long as several of the products. With ROW_COUNTS numbers between any two powers of two, 1.5 %
-    of padding on average, it soon knows them all.
+    In lower precision the CPU library compiles its kernels for each new number of rows, which takes a small model as
+    long as several products. With ROW_COUNTS numbers between two powers of two, which cost 1.5 % of padding on average,
+    all kernels are soon compiled.
     """
     if device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
         return 0
@@ -152,12 +152,12 @@ def padding_rows(rows: int, device: torch.device) -> int:
     return -rows % step
 
 
-def _with_min_rows(input: Tensor, compute: Any) -> Tensor:
-    """Compute rows, padded with zero rows to `min_rows()` where there are fewer."""
+def _with_min_rows(input: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+    """Compute rows, padded with zero rows to `min_rows()` if necessary."""
     rows = len(input)
     return compute(with_rows(input, max(rows, min_rows())))[:rows]
 
 
 def with_rows(input: Tensor, rows: int) -> Tensor:
-    """Return the rows with zeros after them, so that there are so many; the tensor itself where there are already."""
+    """Return the input padded with zero rows to `rows` rows; the input itself if it has as many."""
     return input if len(input) == rows else F.pad(input, (0, 0, 0, rows - len(input)))

@@ -1,8 +1,8 @@
-"""Random numbers of a training step: a stream for each sequence, whatever is computed together with it.
+"""Random numbers of a training step: a stream for each sequence, independent of the rest of the batch.
 
-So dropout masks depend neither on the number of ranks nor on how a step is divided into micro-batches. A stream is a
-function of (seed, step, example, which of the example's sequences); layers take from it in the order in which they are
-called. On an accelerator layers draw from torch's generator instead, whose masks are made inside of its kernels.
+So dropout masks depend neither on the number of ranks nor on the division of a step into micro-batches. A stream is a
+function of (seed, step, example, index of the sequence in its example); layers draw from it in the order of their
+calls. On an accelerator layers draw from torch's generator instead, inside of torch's kernels.
 
 Axes: S sequences.
 """
@@ -19,7 +19,7 @@ from nlu.data.collate import Batch
 from nlu.data.seeds import GOLDEN, mixed, stable_seed
 
 PER_WORD = 4
-"""draws of 16 bits in a word of a generator"""
+"""random numbers of 16 bits in a word of the generator"""
 
 
 class Noise:
@@ -32,12 +32,13 @@ class Noise:
         self._generators: list[np.random.SFC64] | None = None
 
     def rows(self, count: int) -> list[int]:
-        """Return how many of `count` rows belong to each sequence: all of its tokens, or one where there is a row for
-        each sequence. Rows after those of the last sequence belong to none."""
+        """Return the number of rows of each sequence, for `count` rows in all: one each if there are as many rows as
+        sequences, else one for each token. Further rows belong to no sequence."""
         return [1] * len(self.lengths) if count == len(self.lengths) else self.lengths
 
     def rows_at(self, places_U: Tensor) -> list[int]:
-        """Return how many rows belong to each sequence where each is of the token at a place; places ascend."""
+        """Return the number of rows of each sequence, for one row for each of the tokens at `places_U`, in ascending
+        order."""
         ends_S = np.cumsum(self.lengths)
         sequence_U = np.searchsorted(ends_S, places_U.numpy(), side="right")
         return np.bincount(sequence_U, minlength=len(ends_S)).tolist()
@@ -48,7 +49,8 @@ class Noise:
         return bits.astype(np.float32) * np.float32(2.0**-15) - 1
 
     def bits(self, counts: Sequence[int], first: int = 0) -> np.ndarray:
-        """Return random numbers of 16 bits, side by side: as many as `counts` says for each sequence from `first`."""
+        """Return random numbers of 16 bits, one sequence after another: `counts` of them for each sequence from
+        `first`."""
         generators = self._all()[first : first + len(counts)]
         words = [
             generator.random_raw(-(-count // PER_WORD)) for generator, count in zip(generators, counts, strict=True)
@@ -58,11 +60,11 @@ class Noise:
         return np.concatenate([word.view(np.uint16)[:count] for word, count in zip(words, counts, strict=True)])
 
     def position(self) -> list[Any] | None:
-        """Return where the streams are now, for `go_to`."""
+        """Return the state of the streams, for `go_to`."""
         return None if self._generators is None else [generator.state for generator in self._generators]
 
     def go_to(self, position: list[Any] | None) -> None:
-        """Take what follows from where the streams were at `position`."""
+        """Restore a state that `position` returned."""
         if position is None:
             self._generators = None
             return
@@ -70,7 +72,7 @@ class Noise:
             generator.state = state
 
     def _all(self) -> list[np.random.SFC64]:
-        # A model without dropout needs none.
+        # Created lazily, because a model without dropout draws nothing.
         if self._generators is None:
             begin, examples_B, sequences_KB = self._keys
             example_S, text_S = (np.empty(len(self.lengths), np.uint64) for _ in range(2))
@@ -94,7 +96,8 @@ def seeds_of(begin: int, example_S: np.ndarray, text_S: np.ndarray) -> np.ndarra
 
 
 class _Given(ISeedSequence):
-    """Seeds a generator with words of our own: numpy's way takes ten times as long, which shows in a small model."""
+    """Seeds a generator with given words; NumPy's SeedSequence takes ten times as long, which is noticeable in a small
+    model."""
 
     def __init__(self, words: np.ndarray):
         self._words = words
@@ -109,13 +112,13 @@ _active: Noise | None = None
 
 
 def active() -> Noise | None:
-    """Return the streams that layers draw from now; None where they draw from torch's generator."""
+    """Return the streams from which layers draw now; None: torch's generator."""
     return _active
 
 
 @contextmanager
 def drawing_from(noise: Noise | None) -> Iterator[None]:
-    """Let layers draw from these streams within the block."""
+    """Make layers draw from these streams inside the block."""
     global _active
     before, _active = _active, noise
     try:

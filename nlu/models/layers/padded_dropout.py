@@ -1,7 +1,7 @@
-"""Dropout of another library's modules, such as transformers', from the streams of sequences (`noise`), on a CPU.
+"""Dropout of other libraries' modules, such as transformers', from the streams of sequences (`noise`), on a CPU.
 
-Its calls are replaced where a tensor holds padded sequences in a known layout: (S, L, D) for hidden states and
-(S, H, L, L) for attention. Other calls draw from torch's generator, so that their masks depend on the micro-batch.
+Calls are replaced if the tensor has padded sequences in a known layout: (S, L, D) for hidden states and (S, H, L, L)
+for attention. Other calls draw from torch's generator, so their masks depend on the micro-batch.
 
 Axes: S sequences, L the longest of a batch, D width, H heads.
 """
@@ -58,19 +58,19 @@ class _DropoutMode(TorchFunctionMode):
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
         is_causal: bool = False, scale: float | None = None, **_: Any,
     ) -> Tensor:  # fmt: skip
-        """Return what the library's call does without a fused kernel, which none has on a CPU that also drops."""
+        """Compute torch's scaled_dot_product_attention, which lacks a fused CPU kernel with dropout."""
         scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
         if is_causal:
             scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
         if attn_mask is not None:
             is_bool = attn_mask.dtype == torch.bool
             scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
-        # A row of which nothing is left is zero, as in the library's call.
+        # A row without keys is zero, as in torch.
         weights = scores.softmax(-1).masked_fill(scores.isneginf().all(-1, keepdim=True), 0)
         return (weights * self._mask(weights.shape, weights.dtype, dropout_p)).to(value.dtype) @ value
 
     def _mask(self, shape: tuple[int, ...], dtype: torch.dtype, probability: float) -> Tensor:
-        """Return what the tensor is multiplied with. Random numbers are drawn for tokens; padding is kept."""
+        """Return the factors of dropout. Random numbers are drawn only for tokens; padding is kept."""
         lengths = self._streams.lengths
         own = [(length, shape[2]) if len(shape) == 3 else (shape[1], length, length) for length in lengths]
         bits = self._streams.bits([int(np.prod(each)) for each in own])

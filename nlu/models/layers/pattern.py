@@ -1,4 +1,4 @@
-"""Attention by the offset of a key from a query: local attention, relative positions, ALiBi.
+"""Attention that depends on the offset of a key from a query: local attention, relative positions, ALiBi.
 
 Axes: H heads, Q queries of a sequence (its first tokens), L its keys, O offsets.
 """
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 OUTSIDE = torch.finfo(torch.float32).min / 2
-"""Score of a key outside the window. It is finite, since all keys of a padded query may lie outside."""
+"""score of a key outside the window; finite, because all keys of a padded query may be outside"""
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Pattern:
     """
 
     window: int | None = None
-    """a query attends to keys at most this many places before or after it; None = to all"""
+    """a query attends to keys at most this many positions before or after it; None = to all"""
     bias_HO: Tensor | None = None
-    """Added to the scores after scaling; O is odd. Column O // 2 + (place of the key - place of the query) holds the
-    bias; offsets beyond the table take its first or last column. ALiBi and relative positions are such tables."""
+    """Added to the scores after scaling; O is odd. Column O // 2 + (position of the key - position of the query) has
+    the bias; offsets outside the table use its first or last column. ALiBi and relative positions are such tables."""
 
     def added(self, queries: int, keys: int, device: torch.device) -> Tensor:
-        """Return what is added to the scores of the first queries of a sequence; (H or 1, Q, L), float32."""
+        """Return the term that is added to the scores of the first queries of a sequence; (H or 1, Q, L), float32."""
         added_HQL = torch.zeros(1, queries, keys, device=device)
         if self.bias_HO is not None:
             added_HQL = self.bias_HO.float()[:, self.columns(queries, keys, device)]
@@ -42,5 +42,5 @@ class Pattern:
 
 
 def _offsets(queries: int, keys: int, device: torch.device) -> Tensor:
-    """Return the place of each key less that of each query; (Q, L)."""
+    """Return the position of each key minus that of each query; (Q, L)."""
     return torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]

@@ -1,7 +1,7 @@
-"""Attention whose gradient has the same bits each time, in the library's deterministic mode.
+"""Attention whose gradient has the same bits each time, in torch's deterministic mode.
 
-As long as that mode only warns, which it must where other operations have no deterministic kernel, the library chooses
-attention kernels that add up gradients in any order. So the mode is made strict for attention, forward and backward.
+While that mode only warns, which is necessary because some operations lack a deterministic kernel, torch uses
+attention kernels that sum gradients in any order. So the mode is set to "error" for attention, forward and backward.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +15,9 @@ from torch.overrides import TorchFunctionMode
 
 
 def repeatable(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Return what `compute` makes of the inputs; in the deterministic mode, with a gradient that is the same each time.
+    """Return `compute(*inputs)`; in the deterministic mode, its gradient has the same bits each time.
 
-    Its graph can be gone through backwards once; what it holds is then released, whoever still holds the result.
+    Only one backward pass is possible; it releases the graph even if the result is still referenced.
     """
     if not _is_wanted():
         return compute(*inputs)
@@ -25,7 +25,7 @@ def repeatable(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 
 
 def repeatable_attention() -> AbstractContextManager[object]:
-    """Return a context in which torch's attention is repeatable for whoever calls it, such as transformers."""
+    """Return a context in which calls of torch's attention by other libraries, such as transformers, are repeatable."""
     return _AttentionMode() if _is_wanted() else nullcontext()
 
 
@@ -58,8 +58,8 @@ class _Repeatable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.held is None:
-            raise RuntimeError("the graph of an attention can be gone through backwards only once")
-        # The node outlives its backward pass for as long as someone holds the loss; the tensors must not.
+            raise RuntimeError("attention can run backward only once in the deterministic mode")
+        # The node exists as long as the loss is referenced; the tensors must be released earlier.
         (inputs, output), ctx.held = ctx.held, None
         wanted = [input for input in inputs if input.requires_grad]
         with _strictly():

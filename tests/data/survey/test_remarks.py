@@ -66,17 +66,17 @@ FINE = ["x", "y"] * 50
         ({"labels": ["x"] * 500 + [*"abcdefgh"]},
          ["a (1), b (1), c (1), d (1), e (1), f (1), g (1), h (1); is it one?", "has 500 times as many"]),
         ({"labels": ["x"] * 500 + [*"abcdefghi"]}, ["g (1), h (1), ...; is it one?", "has 500 times as many"]),
-        ({"labels": FINE, "bad": 1}, ["1 row cannot be used; mend them, or set data.on_bad_row=skip"]),
+        ({"labels": FINE, "bad": 1}, ["1 row cannot be used; fix them, or set data.on_bad_row=skip"]),
         ({"labels": FINE, "texts": [0] * 6 + [*range(1, 95)]}, ["no model gets all of their rows right"]),
         ({"labels": ["x"] * 50 + ["y"] * 50, "texts": [0] * 6 + [*range(1, 95)]}, []),
-        ({"labels": ["x"] * 50 + ["y"] * 50, "texts": [0] * 7 + [*range(1, 94)]}, ["6 rows (6%) with a text that is"]),
+        ({"labels": ["x"] * 50 + ["y"] * 50, "texts": [0] * 7 + [*range(1, 94)]}, ["6 rows (6%) with a text that"]),
         ({"labels": FINE, "tokens": [129] * 5 + [128] * 95}, []),
         ({"labels": FINE, "tokens": [129] * 6 + [128] * 94}, ["6.0% of the rows are longer than max_len 128 and are"]),
         ({"labels": FINE, "tokens": [2] * 100, "unknown": Unknown(2)}, []),
         ({"labels": FINE, "tokens": [2] * 100, "unknown": Unknown(3)},
          ["1.5% of the tokens are unknown to the tokenizer, which may be for another language"]),
-        ({"labels": FINE, "letters": "a\ufffd\ufffd"}, ["2 damaged or private characters, as a wrong encoding leaves"]),
-        ({"labels": FINE, "letters": "a\u200b"}, ["1 invisible or control character; tokenizers drop such"]),
+        ({"labels": FINE, "letters": "a\ufffd\ufffd"}, ["2 damaged or private characters, which suggest"]),
+        ({"labels": FINE, "letters": "a\u200b"}, ["1 invisible or control character; tokenizers drop them"]),
     ],
 )  # fmt: skip
 def test_what_is_worth_a_look_is_said_of_a_set_and_nothing_else(one: dict[str, Any], said: list[str]) -> None:
@@ -95,7 +95,7 @@ def test_what_sets_share_is_said_first_and_then_what_each_one_has_and_lacks() ->
         "dev: 1 row without a label",
         "test: every row has the label y, so there is nothing to learn",
         "dev: has labels that train lacks, which are never learned: z",
-        "test: no row has the label x, so scores on it say nothing of that",
+        "test: no row has the label x, so its scores say nothing about it",
     ]
     unlabelled = survey("other", ["(none)"] * 2, texts=[1, 9])
     assert [text.partition(":")[0] for text in remarks(report_of(train, unlabelled))] == [

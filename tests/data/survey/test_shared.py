@@ -37,7 +37,7 @@ def report_of(examples: int, read: list[int] | None = None, **sets: Rows | list[
 
 
 def places(shown: Shown) -> list[tuple[str, int, str]]:
-    return [(one.set_name, int(one.place.partition(":")[2]), one.label) for one in shown.places]
+    return [(one.set, int(one.row.partition(":")[2]), one.label) for one in shown.places]
 
 
 def test_the_first_rows_of_a_text_are_shown_and_of_the_first_thousand_those_with_other_labels() -> None:
@@ -46,7 +46,7 @@ def test_the_first_rows_of_a_text_are_shown_and_of_the_first_thousand_those_with
     labels[500] = labels[501] = "d"
     one = report_of(3, train=[("same", label) for label in labels]).withins["train"]
     (shown,) = one.shown_duplicates
-    assert (shown.text, shown.count) == ("same", 1100)
+    assert (shown.text, shown.rows) == ("same", 1100)
     # Line 1 is the header.
     first = [("train", line, "a") for line in range(2, 8)]
     assert (MOST_PLACES, MOST_ROWS) == (6, 1000)
@@ -59,7 +59,7 @@ def test_each_set_has_places_of_its_own_in_what_they_share() -> None:
     (pair,) = report.betweens
     assert (pair.first, pair.second, pair.rows, pair.conflicts) == ("train", "dev", (9, 3), 1)
     # What has other labels comes first.
-    assert [(shown.text, shown.count) for shown in pair.shown] == [("x", 10), ("y", 2)]
+    assert [(shown.text, shown.rows) for shown in pair.shown] == [("x", 10), ("y", 2)]
     assert places(pair.shown[0])[6:] == [("dev", 3, "a"), ("dev", 4, "b")]
     assert places(pair.shown[1]) == [("train", 10, "a"), ("dev", 2, "a")]
 

@@ -136,7 +136,7 @@ def test_a_limit_of_rows_is_of_each_file(tmp_path: Path) -> None:
 def test_unknown_tokens_are_counted_in_all_rows_and_shown_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk_module, "MOST_TOLD_UNKNOWN", 3)
+    monkeypatch.setattr(walk_module, "MOST_UNKNOWN_ROWS", 3)
     monkeypatch.setattr(reading, "CHUNK_ROWS", 2)
     texts = ["a u1 b u1", "a", "u2", "b u3", "u4 u4", "u5", "u6", "b"]
     tokenizer = wordpiece(["[UNK]", "[CLS]", "[SEP]", "a", "b"], True, "a test")

@@ -124,7 +124,7 @@ def test_targets_choose_the_layers():
     }
     with pytest.raises(UserError, match=r"adapter.targets has the pattern '\*.gate', which matches no linear layer"):
         Lora(targets=["*.gate"]).apply(bert())
-    with pytest.raises(UserError, match="the encoder has no linear layers; leave out adapter="):
+    with pytest.raises(UserError, match="the encoder lacks linear layers; leave out adapter="):
         Lora().apply(task_model(TextCnn(50, None, pretrained=None), "single", 3))
 
 

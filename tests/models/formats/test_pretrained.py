@@ -240,7 +240,7 @@ def test_a_file_of_weights_cannot_run_code(tmp_path, monkeypatch):
 def test_a_folder_without_weights_is_refused_with_what_can_be_given(tmp_path):
     with pytest.raises(CheckpointError) as caught:
         open_pretrained(write(tmp_path, None))
-    assert KINDS in str(caught.value) and "or null for random initialisation" in str(caught.value)
+    assert KINDS in str(caught.value) and "or null for random initialization" in str(caught.value)
     with pytest.raises(DataError, match="model.pretrained .*nowhere does not exist"):
         open_pretrained(str(tmp_path / "nowhere"))
 
@@ -333,7 +333,7 @@ def test_a_former_runs_classifier_is_taken_only_for_its_own_labels(tmp_path, run
         load_into(model, source, labels)
         assert same(best, model.state_dict(), but="head")
         assert torch.equal(model.head.linear.weight[:2], best.head.linear.weight) == is_taken
-    assert sum("its head stays behind" in message for message in messages()) == 3
+    assert sum("its head is not loaded" in message for message in messages()) == 3
 
 
 def test_a_run_of_textcnn_goes_on_as_textcnn_and_is_refused_elsewhere(tmp_path, run):

@@ -269,7 +269,7 @@ def test_what_attention_holds_for_its_gradient_goes_with_the_backward_pass(deter
     loss.backward(retain_graph=True)
     gc.collect()
     assert [one() for one in held] == [None, None], "though the loss is still there"
-    with pytest.raises(RuntimeError, match="backwards only once"):
+    with pytest.raises(RuntimeError, match="backward only once"):
         loss.backward()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.data.survey.columns import guess
+from nlu.data.survey.sources import guess
 
 LONG = "a text of some length that nobody else has"
 
@@ -79,7 +79,7 @@ def test_a_table_with_separators_of_another_is_refused(tmp_path: Path) -> None:
         ("bars.tsv", "|", "--separator"),
     ):
         path = written(tmp_path, name, f"text{separator}label\n" + f"good{separator}1\n" * 3)
-        with pytest.raises(DataError, match=rf"of one column, whose lines all hold .*separates the cells by {flag}"):
+        with pytest.raises(DataError, match=rf"of one column, whose lines all hold .*separates the cells, give {flag}"):
             guess(path, "auto", None)
     for one_column in ("one; two\nthree\nfour; five; six\n", "a one;\na two;\na three;\n", '"a; b"\n"c; d"\n"e; f"\n'):
         texts = written(tmp_path, "texts.csv", f"text\n{one_column}")

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from nlu.data.dataset import Files
-from nlu.data.encoding import EncodedRows
 from nlu.data.opening import Store
-from nlu.data.parts import Chunks
 from nlu.data.prepare import Part, prepare, prepare_part
-from nlu.data.shared import SharedStores
+from nlu.data.sharing import Chunks, SharedStores
+from nlu.data.store import EncodedRows
 from nlu.data.tokenizing import WordPiece
 from nlu.storage.bucket import Unreachable
 
@@ -72,7 +71,7 @@ class Objects:
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Objects:
     objects = Objects()
-    monkeypatch.setattr("nlu.data.shared.ObjectStore", lambda url, what: objects)
+    monkeypatch.setattr("nlu.data.sharing.ObjectStore", lambda url, what: objects)
     return objects
 
 
@@ -161,7 +160,7 @@ def test_what_is_shared_and_damaged_is_built_here(
     said()
     again = on_machine("b")
     warning, *others = said()
-    assert "cannot be had, and is built here: " in warning and reason in warning
+    assert "cannot be fetched and is built: " in warning and reason in warning
     assert others[0] == f"data store {again.folder}: built"
     assert files_of(again).keys() == files_of(built).keys()
     assert not list((tmp_path / "b/staging").iterdir()) and not list(tmp_path.rglob("x"))
@@ -173,7 +172,7 @@ def test_a_store_that_is_away_costs_two_warnings(
     bucket.is_away = True
     built = on_machine("a")
     first, *others = said()
-    assert first.endswith("cannot be had, and is built here: the store does not answer")
+    assert first.endswith("cannot be fetched and is built: the store does not answer")
     assert "no parts of the data store are found: the store does not answer" in others
     assert others[-1] == f"the data store {built.folder} is not shared: the store does not answer"
     bucket.is_away = False
