@@ -53,11 +53,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def exists(arguments: Sequence[str]) -> int:
     """Print for each path whether it exists. Exit status 1: one does not."""
-    from nlu.storage.objects import store_of
-    from nlu.storage.transfer import readable
+    from nlu.storage.objects import backend_of
+    from nlu.storage.resources import readable
 
     places = [readable(path) for path in _parser("exists", exists).parse(arguments).paths]
-    answers = [store_of(place).look(place) is not None for place in places]
+    answers = [backend_of(place).stat(place) is not None for place in places]
     for place, answer in zip(places, answers, strict=True):
         print(f"{place.shown} {'exists' if answer else 'does not exist'}")
     return 0 if all(answers) else EXIT_NO
@@ -70,13 +70,14 @@ def ls(arguments: Sequence[str]) -> int:
     parser.add_argument("-r", "--recursive", action="store_true", help="all files, with the folders below it")
     given = parser.parse(arguments)
 
-    from nlu.storage.objects import store_of
-    from nlu.storage.transfer import found_at, readable
+    from nlu.storage.objects import backend_of
+    from nlu.storage.resources import readable
+    from nlu.storage.transfer import existing
 
     for path in given.paths:
         place = readable(path)
-        found = found_at(place)
-        store = store_of(place)
+        found = existing(place)
+        store = backend_of(place)
         entries = {place.name: found}
         if found.is_folder:
             entries = store.files(place) if given.recursive else store.children(place)
@@ -92,7 +93,8 @@ def cat(arguments: Sequence[str]) -> int:
     """Write the content of files to standard output."""
     given = _parser("cat", cat).parse(arguments)
 
-    from nlu.storage.transfer import chunks_of, readable
+    from nlu.storage.resources import readable
+    from nlu.storage.transfer import chunks_of
 
     for path in given.paths:
         for chunk in chunks_of(readable(path)):
@@ -107,7 +109,8 @@ def cp(arguments: Sequence[str]) -> int:
     given = parser.parse(arguments)
 
     from nlu.storage.places import parse_place
-    from nlu.storage.transfer import plan_copy, readable, run_copies
+    from nlu.storage.resources import readable
+    from nlu.storage.transfer import plan_copy, run_copies
 
     target = parse_place(given.target, "TARGET", writes=True)
     plan = plan_copy(readable(given.source, "SOURCE"), target, recursive=given.recursive)
@@ -137,12 +140,13 @@ def sync(arguments: Sequence[str]) -> int:
     given = parser.parse(arguments)
 
     from nlu.storage.places import parse_place, refuse_root
-    from nlu.storage.transfer import found_at, plan_copy, readable, remove_all, run_copies
+    from nlu.storage.resources import readable
+    from nlu.storage.transfer import existing, plan_copy, remove_all, run_copies
 
     target = parse_place(given.target, "TARGET", writes=True)
     refuse_root(target, "synchronized onto")
     source = readable(given.source, "SOURCE")
-    if not found_at(source).is_folder:
+    if not existing(source).is_folder:
         raise UserError(f"{source.shown} is a file, but sync takes folders; use cp")
     plan = plan_copy(source, target, recursive=True, extra=given.delete)
     for place in plan.extra:
@@ -207,7 +211,7 @@ def mkdir(arguments: Sequence[str]) -> int:
     parser.add_argument("--dry", action="store_true", help=DRY)
     given = parser.parse(arguments)
 
-    from nlu.storage.objects import writable_store_of
+    from nlu.storage.objects import writable_backend_of
     from nlu.storage.places import parse_place
     from nlu.storage.transfer import disk_errors
 
@@ -216,7 +220,7 @@ def mkdir(arguments: Sequence[str]) -> int:
         with disk_errors(place):
             if given.dry:
                 print(f"make {place.shown}")
-            elif not writable_store_of(place).make_folder(place):
+            elif not writable_backend_of(place).make_folder(place):
                 print(
                     f"nlu: {place.shown}: folders of an object store exist once they contain a file",
                     file=sys.stderr,
@@ -240,23 +244,23 @@ def md5(arguments: Sequence[str]) -> int:
 
 def mtime(arguments: Sequence[str]) -> int:
     """Print when files were last changed, UTC."""
-    from nlu.storage.transfer import found_at
+    from nlu.storage.transfer import existing
 
-    return _print_each(mtime, arguments, lambda place: f"{_time(found_at(place).modified_s) or 'unknown'}\t")
+    return _print_each(mtime, arguments, lambda place: f"{_time(existing(place).modified_s) or 'unknown'}\t")
 
 
 def writable(arguments: Sequence[str]) -> int:
     """Try to write in folders, and print for each whether it works. Exit status 1: in one it does not."""
     given = _parser("writable", writable).parse(arguments)
 
-    from nlu.storage.objects import writable_store_of
+    from nlu.storage.objects import writable_backend_of
     from nlu.storage.places import parse_place
 
     status = 0
     for path in given.paths:
         place = parse_place(path, writes=True)
         try:
-            writable_store_of(place).try_writing(place)
+            writable_backend_of(place).try_writing(place)
         except UserError as error:
             print(f"{place.shown} is not writable: {error}")
             status = EXIT_NO
@@ -283,7 +287,7 @@ def _print_each(verb: Verb, arguments: Sequence[str], front: Callable[["Place"],
     """Print one line for each path, after a text in front."""
     paths = _parser(verb.__name__, verb).parse(arguments).paths
 
-    from nlu.storage.transfer import readable
+    from nlu.storage.resources import readable
 
     for place in map(readable, paths):
         print(f"{front(place)}{place.shown}")

@@ -15,7 +15,7 @@ from nlu.config.errors import UserError
 from nlu.storage.cache import cache_dir, text_digest
 from nlu.storage.files import replacing, sync_folder, write_bytes, write_json
 from nlu.storage.locks import Locked, hold_folder
-from nlu.storage.objects import store_of
+from nlu.storage.objects import backend_of
 from nlu.storage.outputs import require_no_object, send_file
 from nlu.storage.places import Place, parse_place
 from nlu.storage.settle import remove, require_writable
@@ -137,7 +137,7 @@ class ObjectPieces(Pieces):
     def require_place(self) -> None:
         if not (self.folder / PLAN).is_file():
             require_no_object(self._target, "output")
-        elif store_of(self._target).look(self._target) is not None:
+        elif backend_of(self._target).stat(self._target) is not None:
             raise UserError(
                 f"output is {self._target.shown}, which exists; nothing was written; choose another, or remove it"
             )

@@ -1,4 +1,4 @@
-"""The folder of a run: one run each, held by a lock while it is written, continued only by the same run."""
+"""The folder of a run: one run per folder, locked while it is written, and continued only by the same run."""
 
 import logging
 import time
@@ -25,24 +25,24 @@ log = logging.getLogger(__name__)
 
 FOLDER_KEY = "hydra.run.dir (hydra.sweep.dir of a --multirun)"
 CONFIG = "config.yaml"
-"""makes the folder a run's"""
+"""a folder with this file is a run folder"""
 BEFORE_BEGIN = ("log*.txt", f".{CONFIG}.*.tmp")
-"""may be all that is left of a run that failed, or was killed, before it began: its log, and CONFIG written aside"""
+"""files that a run may leave if it fails or is killed before it begins: its log, and an unfinished CONFIG"""
 SUBMISSION = (".submitted", ".submitit")
-"""what was written of its submission, and what its job says"""
+"""records of its submission, and the output of its job"""
 REPEATS = ("fold-*", "seed-*")
-"""folders of the runs that folds and seeds make of a configuration, within its own (`nlu.training.repeats`)"""
+"""folders of the runs for each fold and seed, in the folder of the configuration (`nlu.training.repeats`)"""
 LOCK_WAIT_S = 10.0
-"""A killed parent's workers take a moment to follow it."""
+"""the workers of a killed process need a moment to end"""
 SHARED_WAIT_S = 60.0
-"""longer than a file system of the network remembers that a file was not there"""
+"""longer than a network file system caches that a file does not exist"""
 
 
 @contextmanager
 def hold(run_dir: Path) -> Iterator[None]:
-    """Hold the folder for this process; leave no trace of it where the run never began.
+    """Hold the folder for this process; if the run does not begin, the folder is left as it was.
 
-    Raises UserError where another process writes to it. The system releases the lock of a process that dies.
+    Raises UserError if another process writes to it. The operating system releases the lock of a process that dies.
     """
     with ExitStack() as held:
         try:
@@ -65,7 +65,10 @@ def hold(run_dir: Path) -> Iterator[None]:
 
 
 def is_seen(run_dir: Path) -> bool:
-    """Whether the folder that another process holds is seen here; a shared file system may take a while to show it."""
+    """Wait until a folder that another process holds is visible here, and return whether it is.
+
+    A shared file system may take a while to show it.
+    """
     deadline_s = time.monotonic() + SHARED_WAIT_S
     while not (run_dir / LOCK).exists():
         if time.monotonic() > deadline_s:
@@ -75,7 +78,7 @@ def is_seen(run_dir: Path) -> bool:
 
 
 def _contents(run_dir: Path) -> list[str]:
-    """What is there beside locks, which a kill leaves, also that of a repeat."""
+    """Return the names of all files except locks, which a kill leaves, also in the folder of a repeat."""
     return sorted(
         path.name
         for path in run_dir.iterdir()
@@ -88,11 +91,11 @@ def _is_repeat(path: Path) -> bool:
 
 
 def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None:
-    """Return the state that `resume` asks for, or None to start at step 0; a path's is copied into this folder.
+    """Return the state that `resume` asks for, or None to start at step 0; that of a path is copied into this folder.
 
-    Raises UserError where the folder holds something that this command must not write over: a run without
-    `resume=auto`, a run with another configuration, anything that is no run. A run that began with the state of the
-    same path continues: its command was queued again.
+    Raises UserError if the folder contains something that this command must not overwrite: a run without
+    `resume=auto`, a run with another configuration, anything that is not a run. A run that began with the state of the
+    same path is continued, since its command was queued again.
     """
     resume, contents = config["resume"], _contents(run_dir)
     if not contents or (resume != "never" and all(_is_before_begin(run_dir / name) for name in contents)):
@@ -104,11 +107,11 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     there = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
     if absent := [key for key in config if key not in there and key not in WITHOUT_EFFECT]:
         raise UserError(
-            f"{run_dir} holds a run of an earlier version, which had no {' and '.join(absent)}, and this version "
-            f"cannot continue it; start anew elsewhere, from its weights with model.pretrained={run_dir}/best"
+            f"{run_dir} holds a run of an earlier version, without {' and '.join(absent)}, which this version cannot "
+            f"continue; start a new run elsewhere, from its weights with model.pretrained={run_dir}/best"
         )
     if differences := _differences(there, config):
-        # The state of one run is no start for several, and several have no one state.
+        # Several runs cannot start from the state of one, and do not have a common state.
         is_single = num_repeats(config) == num_repeats(there) == 1
         elsewhere = f", or start from its state there with resume={run_dir}" if is_single else ""
         raise UserError(
@@ -127,7 +130,7 @@ def _is_before_begin(path: Path) -> bool:
 
 
 def is_repeat_or_job(run_dir: Path) -> bool:
-    """Whether a folder is called like one run among several: a fold, a seed, or a job of a search or grid."""
+    """Return whether a folder has the name of one of several runs: a fold, a seed, or a job of a search or grid."""
     return run_dir.name.isdigit() or any(fnmatch(run_dir.name, pattern) for pattern in REPEATS)
 
 
@@ -139,7 +142,7 @@ def _exists(run_dir: Path, contents: list[str]) -> UserError:
     )
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
     flat_old, flat_new = (
         flat({key: value for key, value in config.items() if key not in WITHOUT_EFFECT}) for config in (old, new)
     )
@@ -151,19 +154,19 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     ]
 
 
-def _shown(flat: dict[str, Any], key: str) -> str:
+def _shown(flat: Mapping[str, object], key: str) -> str:
     return repr(flat[key]) if key in flat else "absent"
 
 
-def write_config(run_dir: Path, config: dict[str, Any]) -> None:
-    """Write config.yaml; from now on the folder is a run's."""
+def write_config(run_dir: Path, config: Mapping[str, object]) -> None:
+    """Write config.yaml, which makes the folder a run folder."""
     write_text(run_dir / CONFIG, yaml.safe_dump(without_secrets(config), allow_unicode=True, sort_keys=False))
 
 
 def say_finished(run_dir: Path, what: str, data: Mapping[str, Any]) -> None:
-    """Say that `what`, a run or several, is finished, and which files of its data were written after that.
+    """Log that `what`, a run or several, is finished, and warn of data files that were written after that.
 
-    It looks at the time of the files on this machine alone: reading them would take as long as building the store.
+    Only the times of local files are compared: reading them would take as long as building the data store.
     """
     log.info("the %s finished; nothing was done", what)
     scored_s = (run_dir / "result.json").stat().st_mtime
@@ -171,12 +174,15 @@ def say_finished(run_dir: Path, what: str, data: Mapping[str, Any]) -> None:
     sets = data.get("sets", {"": data}).values()
     for path in _files([one.get(key) for one in sets for key in ("train", "dev", "test")]):
         if path.stat().st_mtime > scored_s:
-            log.warning("%s was written after that: the scores are those of the rows it held then; for its rows now, "
-                        "set hydra.run.dir to a new folder", path)  # fmt: skip
+            log.warning(
+                "%s was written after that: the scores are those of its earlier rows; for its current rows, set "
+                "hydra.run.dir to a new folder",
+                path,
+            )
 
 
 def _files(source: Any) -> list[Path]:
-    """Return the files of this machine that a source of data names: a path or pattern, or a list or mapping of them."""
+    """Return the local files that a source of data names: a path or pattern, or a list or mapping of them."""
     if isinstance(source, str):
         found = named_file(source)
         return files_like(source) if is_pattern(source) else [found] if found is not None else []

@@ -1,6 +1,6 @@
-"""Where the log of a run goes: a file of its own for every process, and the console for the first one.
+"""Where the log of a run goes: one file per process, and the console for the first process.
 
-Several processes that print, or handlers doubled by a second call, would make the console unreadable.
+Only one process prints, and a second call does not duplicate handlers, so that the console stays readable.
 """
 
 import logging
@@ -18,9 +18,9 @@ EARLY_RECORDS = 10_000
 
 
 class HidingFormatter(logging.Formatter):
-    """Formats as its base does, without the secrets of the addresses that others put into messages and tracebacks.
+    """Hides secrets that libraries put into messages and tracebacks.
 
-    Copies of files are called by what they are copies of.
+    Paths of copies in the cache are replaced by the addresses that they were copied from.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -28,7 +28,7 @@ class HidingFormatter(logging.Formatter):
 
 
 class LineFormatter(HidingFormatter):
-    """The message alone; what is worse than information says so in front."""
+    """Formats the message only, with the level before it if it is above INFO."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record).rstrip()
@@ -36,7 +36,7 @@ class LineFormatter(HidingFormatter):
 
 
 class SharedConsoleHandler(logging.Handler):
-    """Prints above the live bar, through the console that draws it."""
+    """Prints above the live progress bar, through the console that draws it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -51,11 +51,9 @@ class SharedConsoleHandler(logging.Handler):
 def set_up(run_dir: Path | None, rank: int, *, on_console: bool = True) -> None:
     """Send the logger "nlu" and Python's warnings to the log file of this process and, for rank 0, to standard error.
 
-    Without `on_console` nothing goes to standard error.
-
-    The file is `log.txt` (rank 0) or `log.rank1.txt`, ..., in `run_dir`, appended to. With None there is no file yet:
-    what is logged until a second call names the folder is written there then. A second call replaces the handlers of
-    the first. Nothing is passed on to the root logger, whose handlers would repeat it.
+    Without `on_console`, standard error is not used. The file is `log.txt` (rank 0) or `log.rank1.txt`, ..., in
+    `run_dir`; it is appended to. If `run_dir` is None, records are kept until a second call names the folder. A second
+    call replaces the handlers of the first. Records do not reach the root logger, whose handlers would repeat them.
     """
     early = [record for handler in logging.getLogger("nlu").handlers for record in getattr(handler, "buffer", [])]
     handlers = _handlers(run_dir, rank, early, on_console)
@@ -70,16 +68,16 @@ def set_up(run_dir: Path | None, rank: int, *, on_console: bool = True) -> None:
 
 
 def begin(run_dir: Path, rank: int, *, standalone: bool) -> None:
-    """Set up for a run that may yet find its folder to be another's: what is logged waits for it.
+    """Set up logging for a run whose folder may turn out to belong to another run: records wait until that is known.
 
-    The job of a search says nothing on the console, where the search has a line for each event, and the folder is its
-    own: whatever becomes of it is in the log file there.
+    A job of a search (not `standalone`) has its own folder, and logs only to the file there: on the console the search
+    prints one line for each event.
     """
     set_up(None if standalone else run_dir, rank, on_console=standalone)
 
 
 def tear_down() -> None:
-    """Close the log file: what this process says from now on is no longer the run's."""
+    """Close the log file: later records of this process do not belong to the run."""
     logging.captureWarnings(False)
     for name in LOGGER_NAMES:
         _remove_handlers(logging.getLogger(name))
@@ -94,7 +92,7 @@ def _remove_handlers(logger: logging.Logger) -> None:
 def _handlers(
     run_dir: Path | None, rank: int, early: list[logging.LogRecord], on_console: bool
 ) -> list[logging.Handler]:
-    # Without any handler, logging would print warnings of the higher ranks to standard error by itself.
+    # Without any handler, logging itself would print warnings of higher ranks to standard error.
     handlers: list[logging.Handler] = [logging.NullHandler()]
     if run_dir is None:
         handlers.append(MemoryHandler(capacity=EARLY_RECORDS, flushLevel=logging.CRITICAL + 1, flushOnClose=False))

@@ -1,7 +1,7 @@
-"""A folder of runs kept in an object store: claimed, fetched, sent after every save, given back.
+"""A run folder that is mirrored to a bucket: claimed, fetched, sent after every save, and released.
 
-A thread sends the files, from links to them as they were at the save. So training never waits, and a store that does
-not answer does not stop it: what could not be sent is tried again, the newest state first. Only the end of the process
+A thread sends the files, from links to them as they were at the save. Training never waits, and continues while the
+service does not respond: what could not be sent is sent later, the newest state first. Only the end of the process
 waits. A process that continues elsewhere finds the newest state that a record names (`nlu.storage.ledger`), with the
 digest of each of its files.
 """
@@ -36,7 +36,7 @@ from nlu.runs.takeover import CHECKPOINTS
 from nlu.storage.backend import download_progress
 from nlu.storage.bucket import Unreachable
 from nlu.storage.files import read_json, write_json
-from nlu.storage.ledger import FOLDER, SAVE, Ledger, MirrorAway, TakenOver
+from nlu.storage.ledger import FOLDER, SAVE, Ledger, MirrorUnavailable, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.settle import remove
 from nlu.storage.temporary import Pauses
@@ -45,11 +45,11 @@ log = logging.getLogger(__name__)
 
 KEY = "mirror"
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-TOLD_EVERY_S = 60.0
+LOG_EVERY_S = 60.0
 EXIT_WAIT_S = 1800.0
-"""how long the end of a run, also of one that a signal ends, waits for a store that does not answer; a run that failed
-waits `FAILED_WAIT_S`"""
+"""how long a run that ends, also after a signal, waits for a service that does not respond"""
 FAILED_WAIT_S = 60.0
+"""the same for a run that failed"""
 GIVE_UP_S = 5.0
 BRING_TRIES = 5
 SINGLE_PUT_BYTES = 64 << 20
@@ -57,55 +57,58 @@ SINGLE_PUT_BYTES = 64 << 20
 
 @dataclass
 class Snapshot:
-    """All files at one moment, and the folder of links that hold them."""
+    """All files at one moment, and the folder with the links to them."""
 
     files: list[Version]
     outbox: Path
     has_ended: bool
     names: dict[str, str]
-    """what each folder of a checkpoint is called in the folder, and in the mirror once the run has ended"""
+    """the name of each folder of a checkpoint in the run folder, and in the mirror once the run has ended"""
 
 
 class Mirror:
     """The mirror of one folder, for the process that writes to the folder.
 
-    `open` claims and fetches, `saved` is told of each save, `close` sends the rest and gives the claim back. Raises
-    UserError where the address is none, TakenOver where another process has the mirror.
+    `open` claims and fetches it, `saved` is called after each save, `close` sends the rest and releases the claim. The
+    constructor raises UserError for an invalid address; the methods raise TakenOver if another process has the mirror.
     """
 
     def __init__(
-        self, url: str, folder: Path, ledger: Ledger | None = None, say: Callable[[str], None] = log.info,
+        self,
+        url: str,
+        folder: Path,
+        ledger: Ledger | None = None,
+        say: Callable[[str], None] = log.info,
         is_search: bool = False,
-    ):  # fmt: skip
+    ):
         self.store, self._say = ObjectStore(url, KEY), say
         self._folder, self._is_search = folder, is_search
         self._ledger = ledger or Ledger(self.store)
         self._outbox = folder / OUTBOX
         self._sent: dict[str, tuple[int, int, int]] = {}
-        """by key: the identity of the file that is there"""
+        """by key: the identity of the file that was sent"""
         self._kept: dict[str, dict[str, Any]] = {}
-        """of the newest record: size and sha256 of each file of a checkpoint, by key"""
+        """by key: size and sha256 of each file of a checkpoint in the newest record"""
         self._saves: list[str] = []
-        """the newest record that the mirror is known to have, and those since that it may have: the folder is at these
-        saves or ahead of them"""
+        """the newest record that the mirror has, and later ones that it may have; the folder is at or ahead of them"""
         self._pending: Snapshot | None = None
         self._failure: Exception | None = None
-        """why nothing is sent any more"""
+        """why sending has ended"""
         self._closing = self._given_up = False
         self._count = 0
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._send_all, name="mirror", daemon=True)
 
     def open(self, *, may_hold_a_run: bool) -> None:
-        """Claim the mirror, and bring the folder to what it holds, unless the folder holds that already.
+        """Claim the mirror, and fetch its content unless the folder has it already.
 
-        Raises UserError, before anything is changed anywhere, where the mirror holds a run and must not, or where both
-        hold runs that nothing connects; MirrorAway where the store does not answer.
+        Raises UserError, before anything is changed, if the mirror holds a run and must not, or if mirror and folder
+        hold unrelated runs; MirrorUnavailable if the service does not respond.
         """
         try:
             self._open(may_hold_a_run)
         except (Unreachable, FileNotFoundError) as error:
-            raise MirrorAway(f"{error}; or leave out {KEY}={self.store.shown}") from error
+            raise MirrorUnavailable(f"{error}; or leave out {KEY}={self.store.shown}") from error
 
     def _open(self, may_hold_a_run: bool) -> None:
         newest = self._ledger.newest()
@@ -117,11 +120,11 @@ class Mirror:
             )
         strange = [] if newest else [key for key in self.store.list() if not key.startswith(f"{FOLDER}/")]
         if strange:
-            raise UserError(f"{KEY} is {self.store.shown}, which holds {strange[0]} and no mirror; choose another")
+            raise UserError(f"{KEY} is {self.store.shown}, which holds {strange[0]} but not a mirror; choose another")
         note = read_json(self._folder / NOTE) or {}
         if there and note.get("mirror") != self.store.shown and self._began():
             raise UserError(
-                f"{self._folder} and {self.store.shown} both hold a run, and the one was never kept in the other; "
+                f"{self._folder} and {self.store.shown} both hold a run, and the one is not the mirror of the other; "
                 f"choose another {KEY} or another hydra.run.dir"
             )
         self._ledger.claim(self._say, newest)
@@ -139,17 +142,13 @@ class Mirror:
         self._thread.start()
 
     def saved(self) -> None:
-        """Have the files as they are now sent in the background. Raises TakenOver where another process took over."""
+        """Send the files as they are now, in the background. Raises TakenOver if another process has the mirror."""
         self._raise_failure()
         self._count += 1
         outbox = self._outbox / str(self._count)
         has_ended = (self._folder / RESULT).is_file()
-        snapshot = Snapshot(
-            versions(self._folder, outbox, is_search=self._is_search),
-            outbox,
-            has_ended,
-            final_names(self._folder, is_search=self._is_search),
-        )
+        files = versions(self._folder, outbox, is_search=self._is_search)
+        snapshot = Snapshot(files, outbox, has_ended, final_names(self._folder, is_search=self._is_search))
         with self._changed:
             if self._pending is not None:
                 remove(self._pending.outbox)
@@ -157,9 +156,9 @@ class Mirror:
             self._changed.notify_all()
 
     def close(self, *, failed: bool = False) -> None:
-        """Send what is not there yet, and give the claim back. Raises MirrorAway where the store stays away.
+        """Send what is missing and release the claim; a folder in which no run has begun is not sent.
 
-        Nothing is sent of a folder in which no run began.
+        Raises MirrorUnavailable if the service still does not respond after EXIT_WAIT_S or FAILED_WAIT_S seconds.
         """
         began = self._began()
         if began and self._failure is None:
@@ -179,7 +178,7 @@ class Mirror:
                 (self._folder / NOTE).unlink(missing_ok=True)
             if self._failure is None and not self._thread.is_alive():
                 self._release()
-            # A claim that a thread still writes under is not given back, but falls silent.
+            # If the thread still writes under the claim, it is not released, but its heartbeat ends.
             self._ledger.stop_beating()
         self._raise_failure()
 
@@ -190,20 +189,20 @@ class Mirror:
             log.warning("the claim on %s is not released: %s", self.store.shown, error)
 
     def _began(self) -> bool:
-        """Whether a run, or a search, has begun in the folder."""
+        """Return whether a run or a search has begun in the folder."""
         return any((self._folder / name).is_file() for name in BEGUN)
 
     def _wait(self, limit_s: float) -> None:
-        began_s = told_s = time.monotonic()
+        began_s = logged_s = time.monotonic()
         while self._thread.is_alive():
             self._thread.join(0.2)
             now_s = time.monotonic()
-            if now_s - told_s > TOLD_EVERY_S:
+            if now_s - logged_s > LOG_EVERY_S:
                 self._say(f"ended; waiting until all of it is in {self.store.shown}")
-                told_s = now_s
+                logged_s = now_s
             if now_s - began_s > limit_s:
-                raise MirrorAway(
-                    f"the run in {self._folder} is not in {self.store.shown}, which did not take it for "
+                raise MirrorUnavailable(
+                    f"the run in {self._folder} is not in {self.store.shown}, which did not accept it for "
                     f"{limit_s / 60:.0f} minutes; the same command with resume=auto sends the rest"
                 )
 
@@ -213,8 +212,8 @@ class Mirror:
             raise self._failure
 
     def _send_all(self) -> None:
-        """The thread: send the newest snapshot until there is none and the end was asked for."""
-        pauses, is_told = iter(Pauses(PAUSE_S, LONGEST_PAUSE_S)), False
+        """Run the thread: send the newest snapshot, until all are sent and the mirror is closing."""
+        pauses, is_logged = iter(Pauses(PAUSE_S, LONGEST_PAUSE_S)), False
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending is not None or self._closing)
@@ -229,20 +228,20 @@ class Mirror:
             except (UserError, OSError) as error:
                 if self._given_up:
                     return
-                if not is_told:
-                    log.warning("%s; training continues, and what is missing there is sent later", error)
-                    is_told = True
+                if not is_logged:
+                    log.warning("%s; training continues, and the missing files are sent later", error)
+                    is_logged = True
                 self._put_back(snapshot)
                 with self._changed:
                     self._changed.wait_for(lambda: self._given_up, next(pauses))
                 continue
             except Exception as error:
-                # A mistake of ours, which must not pass for a mirror that has all.
+                # A bug, after which the mirror must not be reported as complete.
                 self._failure = error
                 return
-            if is_told:
-                log.info("%s answers again, and has all that was saved", self.store.shown)
-            pauses, is_told = iter(Pauses(PAUSE_S, LONGEST_PAUSE_S)), False
+            if is_logged:
+                log.info("%s responds again, and has all saved files", self.store.shown)
+            pauses, is_logged = iter(Pauses(PAUSE_S, LONGEST_PAUSE_S)), False
             remove(snapshot.outbox)
 
     def _put_back(self, snapshot: Snapshot) -> None:
@@ -253,12 +252,12 @@ class Mirror:
                 remove(snapshot.outbox)
 
     def _send(self, snapshot: Snapshot) -> None:
-        """Make the mirror what the snapshot is: files of checkpoints, other files, the result, the record."""
+        """Send a snapshot in this order: files of checkpoints, other files, the result, the record."""
         fixed: dict[str, dict[str, Any]] = {}
         loose: dict[str, int] = {}
         files = sorted(snapshot.files, key=lambda file: (not file.is_fixed, file.place == RESULT))
         for file in files:
-            # This process may have been suspended since the last one.
+            # This process may have been suspended after the last file.
             self._ledger.require_held()
             if file.is_fixed:
                 named = _final(file.key, snapshot.names)
@@ -268,13 +267,13 @@ class Mirror:
                 loose[file.place] = file.size
                 self._with_loose(file)
         own_id = uuid.uuid4().hex
-        # Were this process killed between the two, the folder would not know its own save. A record whose answer is
-        # lost may be there too, so the earlier ones stay until one is known to be.
+        # The note is written first: after a kill in between, the folder must recognize its own save. The earlier ids
+        # stay in it until a record is known to exist, since one whose response was lost may exist too.
         self._note([*self._saves, own_id])
         self._ledger.append(SAVE, {"id": own_id, "fixed": fixed, "loose": loose, "ended": snapshot.has_ended}, own_id)
         self._saves = [own_id]
         gone, self._kept = self._kept.keys() - fixed.keys(), fixed
-        # No record names them any more, nor will one: who takes over now continues from this record, at a later step.
+        # Later records do not name them either: a process that takes over continues from this record.
         for key in sorted(gone):
             self._ledger.require_held()
             self._sent.pop(key, None)
@@ -284,7 +283,7 @@ class Mirror:
         self._ledger.forget_old()
 
     def _clean(self, named: set[str]) -> None:
-        """Delete what killed processes sent of checkpoints, and no record names; of mirrors below this one nothing."""
+        """Delete files of checkpoints that killed processes left without a record, except in mirrors below this one."""
         keys = list(self.store.list())
         others = mirrors_below(keys)
         for key in keys:
@@ -293,7 +292,7 @@ class Mirror:
                 self.store.delete(key)
 
     def _with_fixed(self, file: Version, key: str) -> dict[str, Any]:
-        """Have a file of a checkpoint at a key; returns what a record says of its content."""
+        """Send a file of a checkpoint to a key, unless it is there; returns its entry for the record."""
         known = self._kept.get(key)
         if known is None or known["size"] != file.size or self._sent.get(key, file.identity) != file.identity:
             known = {"size": file.size, "sha256": file.sha256()}
@@ -316,14 +315,14 @@ class Mirror:
         self._sent[file.key] = file.identity
 
     def _note(self, saves: list[str]) -> None:
-        """Write down which saves of the mirror the folder is at or ahead of."""
+        """Note, in the folder, the saves of the mirror that it is at or ahead of."""
         self._saves = saves
         write_json(self._folder / NOTE, {"mirror": self.store.shown, "saves": saves})
 
     def _fetch(self, content: Mapping[str, Any]) -> None:
-        """Bring the folder to what a record names."""
+        """Fetch the files that a record names into the folder."""
         incoming = self._outbox / "incoming"
-        # What lies there is installed, so nothing may that an earlier fetch has left.
+        # Everything in `incoming` is installed, so leftovers of an earlier fetch must go.
         remove(incoming)
         total = sum(entry["size"] for entry in content["fixed"].values()) + sum(content["loose"].values())
         self._say(f"fetching {self._folder} from {self.store.shown}, {total / 1e6:.0f} MB")
@@ -338,9 +337,9 @@ class Mirror:
 
 @contextmanager
 def closed_at_the_end(mirror: Mirror) -> Iterator[None]:
-    """Close the mirror after the block. An error of the block is raised whatever becomes of the mirror.
+    """Close the mirror after the block. An error of the block takes precedence over errors of closing.
 
-    A signal is not a failure: the mirror gets what was saved, as after any other end.
+    A signal does not count as a failure: the saved files are sent, as at any other end.
     """
     try:
         yield
@@ -356,17 +355,17 @@ def closed_at_the_end(mirror: Mirror) -> Iterator[None]:
 
 
 def bring_back(url: str, folder: Path, say: Callable[[str], None] = log.info) -> bool:
-    """Fetch a run that another process writes or wrote into a folder; returns whether the mirror holds one.
+    """Fetch a run of another process into a folder, even while it is written; returns whether the mirror holds one.
 
-    `last` is not fetched; a command that continues the run fetches it. Raises UserError if the address is wrong or an
-    object is damaged, Unreachable if the store does not answer.
+    `last` is left out, since a command that continues the run fetches it. Raises UserError if the address is wrong or
+    an object is damaged, Unreachable if the service does not respond.
     """
     with _BRINGING[hash(str(folder.absolute())) % len(_BRINGING)]:
         return _brought(url, folder, say)
 
 
 _BRINGING = [threading.Lock() for _ in range(16)]
-"""two threads that fetch the same folder take turns, and the second finds it there"""
+"""so that threads that fetch the same folder take turns, and the second one finds it complete"""
 
 
 def _brought(url: str, folder: Path, say: Callable[[str], None]) -> bool:
@@ -380,18 +379,18 @@ def _brought(url: str, folder: Path, say: Callable[[str], None]) -> bool:
             return True
         if note.get("mirror") != mirror.store.shown and mirror._began():
             raise UserError(
-                f"{folder} holds a run that is not the one in {mirror.store.shown}; move it away, and the same command "
-                "brings the other"
+                f"{folder} holds a different run than {mirror.store.shown}; move it away, then give the same command "
+                "again"
             )
         fixed = {key: entry for key, entry in content["fixed"].items() if LAST not in Path(entry["place"]).parts}
         try:
             mirror._fetch({**content, "fixed": fixed})
         except FileNotFoundError:
-            # The run has saved since, and its files were replaced.
+            # The run has saved again, and its files were replaced.
             continue
         write_json(folder / NOTE, {"mirror": mirror.store.shown, "saves": [], "brought": content["id"]})
         return True
-    raise Unreachable(f"{url} changes faster than it is read; ask again later")
+    raise Unreachable(f"{url} changes faster than it can be read; try again later")
 
 
 def _final(key: str, names: Mapping[str, str]) -> str:

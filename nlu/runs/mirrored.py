@@ -1,12 +1,12 @@
-"""Which files of a folder of runs its mirror keeps, under which keys, and how they get back to where they were.
+"""Which files of a run folder its mirror keeps, under which keys, and how they are installed again.
 
     checkpoints/last/NAME            ->  checkpoints/last-STEP/NAME         while the run continues
     checkpoints/best-1/NAME          ->  checkpoints/best-step-STEP/NAME
     anything else                    ->  the same
 
-What is resumed from is never replaced in place: a state and the best weights that it names have keys of their own step,
-and count once a record names them (`nlu.storage.ledger`). All other files are whole at every instant, tables may hold
-rows beyond the state, as after a kill of the run itself.
+Files from which a run continues are never overwritten: the keys of a state and of the best weights that it names
+contain their step, and they count once a record names them (`nlu.storage.ledger`). All other files are complete at
+every instant, except that tables may have rows after the state, as after a kill of the run itself.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from nlu.config.errors import UserError
 from nlu.runs.checkpoint import arrange_best, best_of, held_steps
 from nlu.runs.takeover import CHECKPOINTS
 from nlu.storage.backend import Advance
-from nlu.storage.files import sync_folder
+from nlu.storage.files import inside, sync_folder
 from nlu.storage.ledger import FOLDER
 from nlu.storage.objects import ObjectStore
 from nlu.storage.parts import WHOLE_BYTES
@@ -35,32 +35,30 @@ log = logging.getLogger(__name__)
 
 LEDGER = f"/{FOLDER}/"
 RESULT = "result.json"
-"""of a run that ended; mirrored last of all"""
+"""of a finished run; sent last"""
 NOTE, OUTBOX = ".mirror.json", ".mirror"
-"""in the folder: what its mirror holds of it; files that wait to be sent, as links, so that they stay what they were"""
-LEFT_OUT = (
-    ".lock", ".sweep.lock", ".jobs", ".taken", NOTE, OUTBOX, ".*.tmp", ".submitted", ".submitit", "__pycache__",
-)  # fmt: skip
+"""in the folder: the note of what its mirror holds, and links to files to be sent, which preserve their content"""
+LEFT_OUT = (".lock", ".sweep.lock", ".jobs", ".taken", NOTE, OUTBOX, ".*.tmp", ".submitted", ".submitit", "__pycache__")
 LAST, BEST = "last", "best-step"
 BEGUN = ("config.yaml", "search.json")
-"""make a folder a run's or a search's"""
+"""files that make a folder that of a run or search"""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A file as it was at one moment."""
+    """A file at one moment."""
 
     place: str
     """path within the folder"""
     key: str
     file: Path
-    """where these bytes can be read: a link beside, or a copy where there are no links"""
+    """a link to the content, or a copy on file systems without links"""
     size: int
-    """in bytes; a table that has grown since is read up to here"""
+    """in bytes; a table that grows later is read up to here"""
     identity: tuple[int, int, int]
-    """inode, size, time of change: differs when the file was replaced or written"""
+    """inode, size and time of modification, which change when the file is replaced or written"""
     is_fixed: bool
-    """part of a checkpoint, whose key no other bytes ever have"""
+    """whether it is part of a checkpoint, whose key is never reused for other content"""
 
     def content(self) -> bytes:
         with open(self.file, "rb") as file:
@@ -72,9 +70,9 @@ class Version:
 
 
 def versions(folder: Path, outbox: Path, *, is_search: bool = False) -> list[Version]:
-    """Return all files of the folder as they are now, linked into `outbox`; called between two changes of them.
+    """Return all files of the folder as they are now, linked into `outbox`. No file may change during the call.
 
-    Of a search the folders of its jobs are left out, which write to them at the same time, and keep them themselves.
+    For a search, the folders of its jobs are left out: the jobs write to them at the same time, and mirror them.
     """
     found = []
     for number, (path, place, key, is_fixed) in enumerate(_files(folder, is_search)):
@@ -90,13 +88,13 @@ def _linked(path: Path, link: Path) -> Path:
     try:
         os.link(path, link)
     except OSError:
-        # A file system without links, or a file of another user: a copy costs time, and is as good.
+        # On a file system without links, or for a file of another user, a copy takes longer but serves equally well.
         shutil.copyfile(path, link)
     return link
 
 
 def _files(folder: Path, is_search: bool) -> Iterator[tuple[Path, str, str, bool]]:
-    """Yield each file with its place in the folder, its key, and whether it is part of a checkpoint."""
+    """Yield each file with its path in the folder, its key, and whether it is part of a checkpoint."""
     for top, checkpoints, names in _walk(folder, is_search):
         if checkpoints is not None:
             yield from _of_checkpoints(folder, checkpoints)
@@ -107,10 +105,10 @@ def _files(folder: Path, is_search: bool) -> Iterator[tuple[Path, str, str, bool
 
 
 def _walk(folder: Path, is_search: bool) -> Iterator[tuple[Path, Path | None, list[str]]]:
-    """Yield each folder that is mirrored, the folder of checkpoints in it, and the names of its files.
+    """Yield each mirrored folder, the folder of checkpoints in it, and the names of its files.
 
-    What other processes write to meanwhile, the jobs of a search, is never entered: looking for a whole checkpoint
-    there would rename it.
+    Folders of a search's jobs, to which other processes write, are never entered: `find_whole` would rename checkpoints
+    there.
     """
     for top, folders, names in os.walk(folder):
         of_jobs = {name for name in folders if name.isdigit()} if is_search and Path(top) == folder else set()
@@ -144,7 +142,7 @@ def _step_of(last: Path) -> int:
 
 
 def final_names(folder: Path, *, is_search: bool = False) -> dict[str, str]:
-    """Return, for each folder of a checkpoint as it is mirrored while a run continues, the name that it has here."""
+    """Return the name in the run folder of each folder of a checkpoint in the mirror of an unfinished run."""
     found = {}
     for _, checkpoints, _ in _walk(folder, is_search):
         if checkpoints is None:
@@ -158,21 +156,21 @@ def final_names(folder: Path, *, is_search: bool = False) -> dict[str, str]:
 
 
 def receive(store: ObjectStore, content: Mapping[str, Any], incoming: Path, advance: Advance) -> None:
-    """Fetch what a record names, each file to its place in a folder, small ones several at a time.
+    """Fetch the files that a record names, each to its path in a folder, several small ones at once.
 
-    Raises UserError for one that is damaged, or whose place leads out of the folder, FileNotFoundError for one that is
-    gone.
+    Raises UserError if a file is damaged or its path leads out of the folder, FileNotFoundError if it was deleted.
     """
     fixed: Mapping[str, Any] = content["fixed"]
 
     def fetch(key: str) -> None:
         entry = fixed.get(key)
-        path = _inside(incoming, entry["place"] if entry else key, store)
+        path = inside(incoming, entry["place"] if entry else key, store.shown)
+        path.parent.mkdir(parents=True, exist_ok=True)
         digest = store.get_file(key, path, advance, hashed=entry is not None)
         if entry and digest != entry["sha256"]:
             raise UserError(
                 f"{store.shown}/{key} is damaged: its sha256 is {digest}, not {entry['sha256']}; restore that object, "
-                f"or start anew with another {store.reference.what}"
+                f"or start a new run with another {store.reference.what}"
             )
 
     sizes = {**content["loose"], **{key: entry["size"] for key, entry in fixed.items()}}
@@ -182,22 +180,10 @@ def receive(store: ObjectStore, content: Mapping[str, Any], incoming: Path, adva
             fetch(key)
 
 
-def _inside(folder: Path, place: str, store: ObjectStore) -> Path:
-    """Return the path of a place that a record names, which must not lead out of the folder."""
-    path = folder / place
-    if not place or Path(place).is_absolute() or ".." in Path(place).parts:
-        raise UserError(
-            f"the mirror names {place!r}, which would lie outside of the run's folder; choose another "
-            f"{store.reference.what}"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def install(folder: Path, incoming: Path) -> None:
-    """Put files that were fetched, by their places, into the folder; what makes it a run's comes last.
+    """Move fetched files to their paths in the folder, the file that makes it a run folder last.
 
-    All of it is on the disk when this returns, so that a note of it may be written.
+    All of them are synced to the disk when this returns, so that they may be noted.
     """
     configs, changed = [], {folder}
     for path in sorted(incoming.rglob("*")):
@@ -205,7 +191,7 @@ def install(folder: Path, incoming: Path) -> None:
         if path.is_dir() or CHECKPOINTS in path.relative_to(incoming).parts:
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
-        # The names of new folders stand in those around them.
+        # Names of new folders are stored in their parents, which are synced too.
         changed |= {place.parent, *(above for above in place.parents if above.is_relative_to(folder))}
         if path.name in BEGUN:
             configs.append((path, place))
@@ -224,7 +210,7 @@ def install(folder: Path, incoming: Path) -> None:
             mark_whole(path)
             swap(path, target / (f".{path.name}" if path.name.startswith(BEST) else path.name))
         if (last := find_whole(target / LAST)) is not None:
-            # Of several folds and seeds those that have ended are not looked at any more.
+            # A fold or seed that has ended is not opened again, so its checkpoints get their names here.
             arrange_best(target, [entry["step"] for entry in best_of(last)])
     for each in sorted(changed):
         sync_folder(each)
@@ -240,14 +226,13 @@ def mirrors_below(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def abort_uploads(store: ObjectStore, loose: Iterable[str]) -> None:
-    """Give up what processes that held a mirror before had begun to upload, since nobody continues it: files of
-    checkpoints, and the others that its record names.
+    """Abort unfinished uploads of previous holders of a mirror, of checkpoints and of files that its record names.
 
-    A store that does not grant it, or is away, keeps that. Nothing is done to mirrors below this one.
+    They stay if the permission is missing or the service does not respond. Mirrors below this one are not touched.
     """
     try:
         uploads = [one for one in store.others_uploads() if CHECKPOINTS in one[0].split("/") or one[0] in loose]
-        # A mirror below claims its folder before it uploads, so the keys of all that have uploads are there by now.
+        # A mirror below claims its folder before it uploads, so this listing contains every mirror with uploads.
         below = mirrors_below(store.list()) if uploads else ()
         for key, upload in uploads:
             if not key.startswith(below):

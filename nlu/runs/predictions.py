@@ -1,6 +1,6 @@
-"""The predictions of a set, kept beside a run: a header, then one record a line, written and read as a stream.
+"""The predictions of a set in a run folder: a header, then one record per line, written and read as a stream.
 
-`predictions/SET.jsonl` holds a JSON object a line, in order of `id`. The first one is the header: the `step` of the
+`predictions/SET.jsonl` has one JSON object per line, in order of `id`. The first one is the header: the `step` of the
 weights, the `kind` of the records (nlu/metrics/kinds.py), the scores `by_label`, and for retrieval the value of each
 query, `by_query`. Each other object is one example: `id`, `file`, `row`, `label`, `prediction` (for tagging `spans`),
 `probability`, `probabilities`, `loss`, and its text.
@@ -20,9 +20,9 @@ Record = Mapping[str, Any]
 
 
 def write_predictions(path: Path, header: Mapping[str, object], records: Iterable[Record]) -> None:
-    """Write `path`, a .jsonl, in one pass over the records: readers see the old or the new file, never a part of it.
+    """Write `path`, a .jsonl, in one pass over the records, atomically: readers see the old or the new file.
 
-    Numbers that JSON lacks (nan, inf) become null. The records must come in the order of their ids.
+    Numbers that JSON does not have (nan, inf) become null. The records must be in the order of their ids.
     """
     assert path.suffix == SUFFIX, f"{path.name} ends in {SUFFIX}"
     with replacing(path) as file:
@@ -37,7 +37,7 @@ def _line(content: Mapping[str, object]) -> bytes:
     try:
         return _encoder.encode(content).encode() + b"\n"
     except ValueError:
-        # A number that JSON lacks, or half of a surrogate pair, which UTF-8 lacks.
+        # A number that JSON does not have, or half of a surrogate pair, which UTF-8 cannot encode.
         return json.dumps(plain(content), allow_nan=False).encode() + b"\n"
 
 
@@ -63,9 +63,9 @@ def predictions_of(run_dir: Path, set_name: str) -> "Predictions":
 
 
 class Predictions:
-    """A file of predictions: its header, and its records in the order of the file, which each iteration reads again.
+    """A file of predictions: its header and its records in order. Each iteration reads the file again.
 
-    Reading raises DataError with the place where the file is damaged.
+    Reading raises DataError, with file and line, if the file is damaged.
     """
 
     def __init__(self, path: Path):
@@ -81,7 +81,7 @@ class Predictions:
 
     @property
     def labels(self) -> list[str]:
-        """All classes in the order of their numbers; for tagging the types of spans that occur."""
+        """All classes in the order of their numbers; for tagging, the types of spans that occur."""
         return [entry["label"] for entry in self.header.get("by_label", ())]
 
     def __iter__(self) -> Iterator[Record]:

@@ -1,7 +1,7 @@
-"""What a run was: the command, the code and the machine, written down before the first step.
+"""The provenance of a run: its command, code and machine, written before the first step.
 
-A result is worth keeping only if it can be traced to the code that gave it. Nothing here may store a secret: there is
-no dump of the environment, and files and settings whose names look secret are left out.
+A result is useful only if it can be traced to the code that produced it. Secrets are never stored: the environment is
+not written, and files and settings with names of secrets are omitted.
 """
 
 import datetime
@@ -34,16 +34,16 @@ MAX_TEXT_BYTES = 100_000
 GIT_TIMEOUT_S = 20
 SNAPSHOT_SUFFIXES = frozenset({".py", ".yaml", ".yml", ".cfg", ".toml", ".md"})
 SNAPSHOT_TEXT_SUFFIXES = frozenset({".txt", ".json"})
-"""Kept only below MAX_TEXT_BYTES: larger ones are data."""
+"""packed only up to MAX_TEXT_BYTES; larger ones are data"""
 CHECKOUT_FILES = ("setup.cfg", "Makefile", "README.md")
 RUN_FOLDER_FILE = "provenance.json"
 DROPPED_OVERRIDE = re.compile(r"[+~]*(hydra\.run\.dir|hydra\.sweep(\..*)?|resume|dry_run)")
 
 
-def write_provenance(run_dir: Path, config: Mapping[str, Any], *, devices: Sequence[str], world_size: int) -> Path:
-    """Add this start to `provenance.json`: `{"starts": [first start, each resume, ...]}`.
+def write_provenance(run_dir: Path, config: Mapping[str, object], *, devices: Sequence[str], world_size: int) -> Path:
+    """Append this start to `provenance.json`, which is `{"starts": [first start, each resume, ...]}`.
 
-    Earlier entries stay as they are. DataError if the file is there but is not such a record.
+    Earlier entries are not changed. Raises DataError if the file exists but has another form.
     """
     path = run_dir / RUN_FOLDER_FILE
     starts = [*starts_of(run_dir), _describe_start(config, devices, world_size)]
@@ -52,9 +52,9 @@ def write_provenance(run_dir: Path, config: Mapping[str, Any], *, devices: Seque
 
 
 def write_overrides(run_dir: Path, overrides: Iterable[str]) -> Path:
-    """Write the file `overrides`, one quoted override a line: `xargs -a overrides python -m nlu.train` runs it again.
+    """Write the file `overrides`, one quoted override per line, for `xargs -a overrides python -m nlu.train`.
 
-    Left out: where the run was stored (hydra.run.dir, hydra.sweep), resume and dry_run. A secret value becomes ***.
+    The location of the run (hydra.run.dir, hydra.sweep), resume and dry_run are omitted. A secret value becomes ***.
     """
     kept = [override for override in overrides if not DROPPED_OVERRIDE.fullmatch(override.partition("=")[0])]
     path = run_dir / "overrides"
@@ -63,11 +63,11 @@ def write_overrides(run_dir: Path, overrides: Iterable[str]) -> Path:
 
 
 def snapshot_code(run_dir: Path, trusted_packages: Sequence[str] = ()) -> Path:
-    """Pack the code that runs into `code.zip`: the package, its conf, the trusted packages, the checkout's few files.
+    """Pack the running code into `code.zip`: nlu, its conf, trusted packages, and a few files of the checkout.
 
-    Same code, same bytes. An earlier snapshot stays: other code is packed beside it as `code-2.zip`, .... Holds only
-    small source and configuration files; no links, hidden folders, run folders or names that look secret.
-    UserError for a trusted package that cannot be found.
+    The same code gives the same bytes. An earlier snapshot is kept, and different code is packed as `code-2.zip`, ....
+    Only small source and configuration files are packed, without links, hidden folders, run folders and files with
+    names of secrets. Raises UserError if a trusted package cannot be found.
     """
     sources = dict(_snapshot_sources(run_dir.resolve(), trusted_packages))
     content = io.BytesIO()
@@ -76,7 +76,7 @@ def snapshot_code(run_dir: Path, trusted_packages: Sequence[str] = ()) -> Path:
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             entry.create_system = 3
             entry.external_attr = 0o644 << 16
-            # The fastest level: a run waits for this before its first step; the usual one saves a tenth of the bytes.
+            # A run waits for this before its first step; the default level would save only a tenth of the bytes.
             archive.writestr(entry, sources[name].read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=1)
     number, path = 1, run_dir / "code.zip"
     while path.exists() and path.read_bytes() != content.getvalue():
@@ -88,10 +88,10 @@ def snapshot_code(run_dir: Path, trusted_packages: Sequence[str] = ()) -> Path:
 
 
 def code_changes(run_dir: Path, trusted_packages: Sequence[str] = ()) -> dict[Path, dict[str, str]]:
-    """Return for each snapshot of a run's code, the latest last, which modules are others now: `{name: how}`, where
-    how is changed, added or gone.
+    """Return, for each snapshot of a run's code, oldest first, the modules that differ now: `{name: change}`.
 
-    Raises DataError where a snapshot is damaged, UserError for a trusted package that cannot be found.
+    A change is "changed", "added" or "gone". Raises DataError if a snapshot is damaged, UserError if a trusted package
+    cannot be found.
     """
     now = {
         name: source.read_bytes()
@@ -104,7 +104,7 @@ def code_changes(run_dir: Path, trusted_packages: Sequence[str] = ()) -> dict[Pa
             with zipfile.ZipFile(path) as archive:
                 then = {name: archive.read(name) for name in archive.namelist() if name.endswith(".py")}
         except (OSError, zipfile.BadZipFile) as error:
-            raise DataError(f"{path} is damaged ({error}), so it does not tell the code of the run") from error
+            raise DataError(f"{path} is damaged ({error}), so the code of the run is unknown") from error
         found[path] = {
             name: "added" if name not in then else "gone" if name not in now else "changed"
             for name in sorted(then.keys() | now.keys())
@@ -114,21 +114,20 @@ def code_changes(run_dir: Path, trusted_packages: Sequence[str] = ()) -> dict[Pa
 
 
 def starts_of(run_dir: Path) -> list[Any]:
-    """Return the starts that a run wrote down, the first one first.
-
-    Raises DataError where provenance.json is no such record.
-    """
+    """Return the recorded starts of a run, oldest first. Raises DataError if provenance.json has another form."""
     path = run_dir / RUN_FOLDER_FILE
     if not path.exists():
         return []
     try:
         return list(json.loads(path.read_text(encoding="utf-8"))["starts"])
     except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f'{path} must hold JSON with a list "starts" but does not; mend it or move it away') from error
+        raise DataError(
+            f'{path} must hold JSON with a list "starts" but does not; correct it or move it away'
+        ) from error
 
 
-def _describe_start(config: Mapping[str, Any], devices: Sequence[str], world_size: int) -> dict[str, Any]:
-    # Packing code is no reason to wait for torch.
+def _describe_start(config: Mapping[str, object], devices: Sequence[str], world_size: int) -> dict[str, object]:
+    # torch is slow to import, and packing code does not need it.
     import torch
 
     package = _package_folder()
@@ -152,7 +151,7 @@ def _describe_start(config: Mapping[str, Any], devices: Sequence[str], world_siz
 
 
 def describe_code() -> dict[str, Any]:
-    """Return the state of the checkout that this code lies in, as `git`, and the `versions` of what it stands on."""
+    """Return the state of the checkout that this code belongs to, as `git`, and the `versions` of its dependencies."""
     return {
         "git": _describe_checkout(_package_folder()),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in DISTRIBUTIONS},
@@ -185,10 +184,10 @@ def cpu_model() -> str:
     return next(named, platform.processor() or platform.machine())
 
 
-def _describe_checkout(package: Path) -> dict[str, Any] | None:
-    """Commit and changes of the checkout that holds the package.
+def _describe_checkout(package: Path) -> dict[str, object] | None:
+    """Return commit and changes of the checkout that contains the package, None if it is not in a checkout.
 
-    None without one: a package installed under a folder that some checkout ignores is no part of that checkout.
+    A package installed in a folder that a checkout ignores does not belong to that checkout.
     """
     top = _git(package, "rev-parse", "--show-toplevel")
     if top is None or _git(package, "check-ignore", "--quiet", ".") is not None:
@@ -200,20 +199,20 @@ def _describe_checkout(package: Path) -> dict[str, Any] | None:
     return described | (_describe_diff(checkout) if commit else {"diff": None, "diff_cut": False})
 
 
-def _describe_diff(checkout: Path) -> dict[str, Any]:
+def _describe_diff(checkout: Path) -> dict[str, object]:
     plain = ("diff", "--no-ext-diff", "--no-textconv", "--no-renames")
     changed = (_git(checkout, *plain, "--name-only", "-z", "HEAD") or "").split("\0")
     secret = [f":(exclude,top,literal){name}" for name in changed if any(map(is_secret_file, Path(name).parts))]
     diff = _git(checkout, *plain, "HEAD", "--", ":(top)", *secret, max_bytes=MAX_DIFF_BYTES + 1) or ""
     content = diff.encode(errors="replace")
     if is_cut := len(content) > MAX_DIFF_BYTES:
-        # Half a key would not be known as one, so a diff is cut between two lines.
+        # Half a key would not be recognized as a secret, so a diff is cut between two lines.
         diff = content[: content.rfind(b"\n", 0, MAX_DIFF_BYTES) + 1].decode()
     return {"diff": hide_keys(diff), "diff_cut": is_cut}
 
 
 def _git(folder: Path, *arguments: str, max_bytes: int = -1) -> str | None:
-    """Output of git, at most `max_bytes` of it; None where git is absent, too slow or refuses."""
+    """Return at most `max_bytes` of git's output, None if git is not installed, is too slow or fails."""
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
@@ -233,16 +232,16 @@ def _git(folder: Path, *arguments: str, max_bytes: int = -1) -> str | None:
 
 
 def _xargs_quote(argument: str) -> str:
-    # xargs reads quotes as a shell does, except that a line break may stand in none of them, only behind a backslash.
+    # xargs reads quotes as a shell does, except that a line break must follow a backslash and not be quoted.
     return "\\\n".join(shlex.quote(line) for line in argument.split("\n"))
 
 
 def _snapshot_sources(run_dir: Path, trusted_packages: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """Names inside the archive and the files they come from."""
+    """Yield names in the archive with the files to pack."""
     package = _package_folder()
     yield from _code_files(package, "nlu", run_dir)
     checkout = package.parent
-    # Beside an installed package stand the files of other projects.
+    # The folder of an installed package contains other projects.
     if checkout.name not in ("site-packages", "dist-packages"):
         yield from _code_files(checkout / "conf", "conf", run_dir)
         for name in CHECKOUT_FILES:
@@ -258,7 +257,7 @@ def _snapshot_sources(run_dir: Path, trusted_packages: Sequence[str]) -> Iterato
 
 
 def _locate(trusted: str) -> list[Path]:
-    """Folders of a package, or the file of a module."""
+    """Return the folders of a package, or the file of a module."""
     try:
         found = importlib.util.find_spec(trusted)
     except (ImportError, ValueError):

@@ -1,6 +1,6 @@
-"""The tables of a run folder, written so that a kill at any moment leaves them readable.
+"""The tables of a run folder, which are readable after a kill at any moment.
 
-They only grow: a kill can cut the last line, never an earlier one. Whole files are of `nlu.storage.files`.
+Rows are only appended: a kill can cut the last line, never an earlier one.
 """
 
 import numbers
@@ -15,22 +15,22 @@ Cell = str | int | float | None
 
 TRAIN_COLUMNS = ("step", "epoch", "examples", "loss", "gnorm", "clipped", "lr", "examples_per_s", "real_tokens_per_s")
 SCALE_COLUMNS = ("grad_scale", "skipped")
-"""of train.tsv as well, where the precision scales the loss: the scale of the last step, steps that were skipped"""
+"""also in train.tsv if the precision scales the loss: the scale of the last step, and the number of skipped steps"""
 VALID_COLUMNS = ("step", "epoch", "examples", "set", "metric", "value")
 SCALAR_COLUMNS = ("step", "epoch", "examples", "name", "value", "calls")
 HISTOGRAM_COLUMNS = ("step", "epoch", "examples", "name", "low", "high", "count")
 TRAIN, VALID, SCALARS, HISTOGRAMS = "train.tsv", "valid.tsv", "scalars.tsv", "histograms.tsv"
 MEANS = ("loss", "gnorm", "clipped")
-"""columns of train.tsv that are means over the steps since the row before"""
+"""columns of train.tsv that are means over the steps since the previous row"""
 TEXT_COLUMNS = frozenset({"set", "metric", "name"})
-"""Columns that stay text when read, so that a set called "2024" or a metric called "inf" keeps its name."""
+"""columns that are read as text, so that a set named "2024" or a metric named "inf" keeps its name"""
 
 
 class Table:
     """An append-only tab-separated file with a header and fixed columns.
 
-    The file is made, with its folder, if it is absent. An existing one keeps its rows, less a cut last line;
-    DataError if its columns are others.
+    The file and its folder are created if necessary. An existing file keeps its rows, except a cut last line. Raises
+    DataError if it has other columns.
     """
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]):
@@ -50,7 +50,7 @@ class Table:
             os.truncate(self.path, len("".join(lines).encode()))
 
     def append(self, **values: Cell) -> None:
-        """Add one row in one write; a column without a value, or with None, stays empty. UserError for a line break."""
+        """Append one row; a column that is missing or None stays empty. Raises UserError for a tab or line break."""
         unknown = sorted(values.keys() - set(self.columns))
         assert not unknown, f"{unknown} are no columns of {self.path.name}: {self.columns}"
         cells = [self._cell(column, values.get(column)) for column in self.columns]
@@ -60,11 +60,11 @@ class Table:
                 row = row[file.write(row) :]
 
     def sync(self) -> None:
-        """Have all rows on the disk, so that no power cut takes one back."""
+        """Sync all rows to the disk, so that they survive a power failure."""
         sync_file(self.path)
 
     def truncate_after(self, step: int) -> None:
-        """Keep the complete rows whose `step` is at most `step`; the file is replaced atomically."""
+        """Remove rows after `step`, and incomplete rows; the file is replaced atomically."""
         lines = _complete_lines(self.path)[1:]
         kept = [line for line in lines if (found := self._step(line)) is not None and found <= step]
         write_text(self.path, self._header() + "".join(kept))
@@ -89,16 +89,16 @@ class Table:
         assert isinstance(value, str), f"{column} is a {type(value).__name__}, not a number or text"
         if any(mark in value for mark in "\t\n\r"):
             raise UserError(
-                f"{column} is {value!r} but a cell of {self.path.name} must hold no tab or line break; rename it"
+                f"{column} is {value!r} but a cell of {self.path.name} must not contain a tab or line break; rename it"
             )
         return value
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Cell]]:
-    """Every complete row of a table, oldest first: integers, floats (nan and inf too), text, and None where empty.
+    """Return the complete rows of a table, oldest first: integers, floats (also nan, inf), text, and None if empty.
 
-    A cut last line is left out. DataError if the file is absent, is not text or a row has not as many cells as the
-    header.
+    A cut last line is omitted. Raises DataError if the file does not exist or is not text, or if a row and the header
+    differ in their number of cells.
     """
     path = Path(path)
     if not path.exists():
@@ -115,7 +115,7 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Cell]]:
 
 
 def _complete_lines(path: Path) -> list[str]:
-    """Lines with their line break; a last line without one was cut by a kill, perhaps inside a character."""
+    """Return lines with their line breaks, without a last line that a kill has cut, possibly within a character."""
     if not path.exists():
         return []
     content = path.read_bytes()
@@ -123,7 +123,7 @@ def _complete_lines(path: Path) -> list[str]:
         text = content[: content.rfind(b"\n") + 1].decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}:{line} is not UTF-8; mend that line or move the file away") from error
+        raise DataError(f"{path}:{line} is not UTF-8; correct that line or move the file away") from error
     return [line + "\n" for line in text.split("\n")[:-1]]
 
 

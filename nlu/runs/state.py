@@ -1,6 +1,6 @@
-"""Everything of a run that a checkpoint must hold besides tensors, as one visible object.
+"""Everything that a checkpoint stores of a run besides tensors, as one visible object.
 
-There is no generator state and no loader state: both are functions of the seed and the step.
+Random generators and data loaders need no state, since they are functions of the seed and the step.
 """
 
 from dataclasses import asdict, dataclass, field, fields
@@ -35,25 +35,25 @@ class Window:
     clipped: int = 0
     steps: int = 0
     skipped: int = 0
-    """steps whose gradient overflowed, of which nothing else is counted but rows and time"""
+    """steps whose gradient overflowed; only their rows and time are counted"""
     examples: int = 0
     real_tokens: int = 0
     steps_s: float = 0.0
     recorded: dict[str, Mean] = field(default_factory=dict)
-    """by `nlu.runs.summary.scalar`, over all ranks, on rank 0"""
+    """values of `nlu.runs.summary.scalar`, over all ranks, on rank 0"""
     histograms: dict[str, Histogram] = field(default_factory=dict)
-    """the same, by `histogram`"""
+    """values of `nlu.runs.summary.histogram`, over all ranks, on rank 0"""
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """Build from what a state's `to_json` gave."""
+        """Build from the value in `State.to_json`."""
         window = cls(**values)
         window.recorded = {name: Mean(**each) for name, each in values.get("recorded", {}).items()}
         window.histograms = {name: Histogram(**each) for name, each in values.get("histograms", {}).items()}
         return window
 
     def add_recorded(self, means: dict[str, Mean], histograms: dict[str, Histogram]) -> None:
-        """Add what the calls on a rank recorded."""
+        """Add the recorded values of one rank."""
         for name, mean in means.items():
             self.recorded.setdefault(name, Mean()).merge(mean)
         for name, histogram in histograms.items():
@@ -96,7 +96,7 @@ class Throughput:
 
 @dataclass
 class State:
-    """Where a run stands."""
+    """The progress of a run."""
 
     step: int = 0
     best: list[Best] = field(default_factory=list)
@@ -105,24 +105,24 @@ class State:
     window: Window = field(default_factory=Window)
     throughput: Throughput = field(default_factory=Throughput)
     train_s: float = 0.0
-    """wall time of the training loop, evaluations and saves included, over all starts"""
+    """wall time of the training loop with evaluations and saves, over all starts"""
     evaluated_at: int = 0
     """step of the last evaluation"""
     improved_at: int = 0
-    """step of the last evaluation that was better than all before, for `trainer.patience`"""
+    """step of the last evaluation that improved on all before, for `trainer.patience`"""
     precision: dict[str, float] = field(default_factory=dict)
-    """of a precision that scales the loss: the scale, and whatever else decides the next one"""
+    """of a precision that scales the loss: the scale, and the numbers that decide the next one"""
     skipped: int = 0
-    """steps so far whose gradient overflowed, so that nothing was updated"""
+    """steps without an update, since the gradient overflowed"""
     pruned: bool = False
-    """whether the sweep that this run is a trial of ended it early"""
+    """whether the search ended this run, a trial, early"""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """Build from what `to_json` gave."""
+        """Build from the result of `to_json`."""
         known = {item.name: values[item.name] for item in fields(cls)}
         known["best"] = [Best(**entry) for entry in known["best"]]
         known["window"] = Window.from_json(known["window"])

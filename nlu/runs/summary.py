@@ -1,15 +1,15 @@
-"""Numbers that your own model or loss records while it is trained:
+"""Numbers that a model or loss of your package records during training:
 
     from nlu.runs import summary
 
     summary.scalar("gate", gate_S.mean())
     summary.histogram("attention", weights_HTT)
 
-A call costs next to nothing where no run listens: outside training, in evaluations, in predictions. While a run trains,
+A call costs almost nothing outside training, in evaluations and in predictions, where no run listens. During training,
 each call in each pass of each micro-batch on each rank counts once; the run reduces them at every row of train.tsv
-(`nlu.training.journal`). What is recorded is detached and draws no random number, so it changes no weight.
+(`nlu.training.journal`). Recorded values are detached, and recording draws no random numbers, so weights do not change.
 
-In a region of torch.compile a call breaks the graph there, so that `fullgraph=True` refuses it.
+In a region of torch.compile a call breaks the graph, so `fullgraph=True` raises an error.
 """
 
 import numbers
@@ -21,38 +21,43 @@ from typing import TYPE_CHECKING, Any
 from nlu.config.errors import UserError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, device
 
     from nlu.runs.tallies import Histogram, Mean
 
 COMPILER = "torch._dynamo"
 KEPT_ON_DEVICE_MAX = 4096
-"""numbers that wait on an accelerator before the host reads them, so that a long interval takes no memory"""
+"""values kept on an accelerator before the host reads them, so that memory does not grow with the interval"""
 
 
 def scalar(name: str, value: "Tensor | float") -> None:
-    """Record one number, of Python or a tensor of one element. The run's value is the mean over all calls, which count
-    alike. Raises UserError for a name that no table can hold, and for a tensor of several numbers."""
+    """Record one number, a Python number or a tensor of one element; the value of the run is the mean over all calls.
+
+    Raises UserError for a name with a tab or line break, and for a tensor of several elements.
+    """
     if _listener is not None:
         _listener.scalar(name, value)
 
 
 def histogram(name: str, values: "Tensor") -> None:
-    """Record how the elements of a tensor of any shape are distributed. The run's histogram is the sum of the counts
-    over all calls, in the bins of `nlu.runs.tallies`. Raises UserError as `scalar` does."""
+    """Record the distribution of the elements of a tensor of any shape.
+
+    The run's histogram is the sum of the counts over all calls, in the bins of `nlu.runs.tallies`. Raises UserError for
+    a name with a tab or line break, and for anything but a tensor.
+    """
     if _listener is not None:
         _listener.histogram(name, values)
 
 
 class Collector:
-    """What the calls of this process recorded since it was last asked."""
+    """The values that this process has recorded since the last `take`."""
 
     def __init__(self) -> None:
         self._means: dict[str, Mean] = {}
         self._numbers: dict[str, Tensor] = {}
-        """of each histogram, see `nlu.runs.tallies.below`"""
+        """by histogram, see `nlu.runs.tallies.below`"""
         self._waiting: list[tuple[str, Tensor]] = []
-        self._edges: dict[Any, Tensor] = {}
+        self._edges: dict[device, Tensor] = {}
         self._is_hidden_from_compiler = False
 
     def scalar(self, name: str, value: Any) -> None:
@@ -66,7 +71,7 @@ class Collector:
         if value.device.type == "cpu":
             self._add(name, float(value.detach()))
             return
-        # Reading it now would make the host wait for the device; a copy, since what it came from may be changed.
+        # Reading the value now would make the host wait for the device. It is copied, since its tensor may change.
         self._waiting.append((name, value.detach().reshape(()).double().clone()))
         if len(self._waiting) >= KEPT_ON_DEVICE_MAX:
             self._settle()
@@ -83,7 +88,7 @@ class Collector:
         self._numbers[name] = self._numbers[name] + more if name in self._numbers else more
 
     def take(self) -> "tuple[dict[str, Mean], dict[str, Histogram]]":
-        """Return all that was recorded, and forget it."""
+        """Return all recorded values, and forget them."""
         from nlu.runs.tallies import histogram_of
 
         self._settle()
@@ -92,8 +97,10 @@ class Collector:
         return means, {name: histogram_of(each) for name, each in counted.items()}
 
     def hide_from_compiler(self) -> None:
-        """Have torch.compile leave these methods alone, once there is a compiler: tracing them, it would compile a
-        model anew for each length of the lists in them. Nobody else pays for importing one."""
+        """Exclude these methods from torch.compile, if its compiler is loaded; it is not loaded for this.
+
+        Tracing them would recompile a model for each length of the lists in them.
+        """
         if not self._is_hidden_from_compiler and COMPILER in sys.modules:
             import torch
 
@@ -121,7 +128,7 @@ _listener: Collector | None = None
 
 @contextmanager
 def listening(collector: Collector) -> Iterator[None]:
-    """Let the calls of this process within the block be recorded."""
+    """Record the calls of this process during the block."""
     global _listener
     collector.hide_from_compiler()
     before, _listener = _listener, collector
@@ -133,7 +140,7 @@ def listening(collector: Collector) -> Iterator[None]:
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Let no call within the block be recorded."""
+    """Ignore all calls during the block."""
     global _listener
     before, _listener = _listener, None
     try:
@@ -142,6 +149,6 @@ def unheard() -> Iterator[None]:
         _listener = before
 
 
-def _require_name(what: str, name: Any) -> None:
+def _require_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not name.strip() or any(mark in name for mark in "\t\n\r"):
         raise UserError(f"summary.{what} was given the name {name!r}; give a text without tab or line break")

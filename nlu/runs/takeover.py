@@ -1,9 +1,9 @@
-"""Another run's state as the start of this one, also while that run is alive and keeps replacing it.
+"""Starting a run from the state of another run, even while that run is alive and keeps replacing its state.
 
-The state, the weights of its best evaluations and their predictions are copied, by one rank and once, to `.taken` in
-this run's folder; all ranks read that copy. Once everything is built it becomes the folder `checkpoints`, in one
-rename after config.yaml was written. A kill before that leaves nothing that the same command would not begin anew, a
-kill after it a run that continues. Nothing is ever changed in the other run's folder.
+The state, the weights of its best evaluations and their predictions are copied once, by one rank, to `.taken` in the
+folder of this run; all ranks read that copy. When everything is built, it is renamed to `checkpoints`, after
+config.yaml was written. After a kill before the rename, the same command starts again; after a kill behind it, the run
+continues. The folder of the other run is never changed.
 """
 
 import os
@@ -23,24 +23,23 @@ from nlu.storage.settle import MARKER, copy_files, copy_whole, is_whole, remove
 from nlu.storage.temporary import Pauses
 
 LOCK = ".lock"
-"""in a run's folder; whoever writes to it holds it"""
+"""in a run folder; held by the process that writes to it"""
 CHECKPOINTS = "checkpoints"
 AGAIN_S = Pauses(0.25, 1.0, 4)
-"""after how long a state is read again, since a run saves its best weights, their predictions and its state one after
-another"""
+"""before a state is read again, since a run saves its best weights, predictions and state one after another"""
 
 
 def take(reference: str, run_dir: Path) -> Path:
     """Copy the state that a path names, a run or its checkpoint, into the folder of this run; returns the copy.
 
-    Raises CheckpointError where the path names no state, or the disk does not take the copy; nothing of it then stays.
+    Raises CheckpointError if the path does not name a state, or if the disk refuses the copy, which is then removed.
     """
     place, taken = _place_of(reference), run_dir / TAKEN
     for pause_s in (0.0, *AGAIN_S):
         time.sleep(pause_s)
         remove(taken)
         try:
-            # A state holds only files; a folder with folders belongs to several runs, or is something else.
+            # A state contains only files; a folder with folders belongs to several runs, or is something else.
             if any(path.is_dir() for path in place.glob("*")) or not _copy(place, taken):
                 raise _no_state(reference)
             write_json(taken / ORIGIN, {"path": reference, "place": str(place)})
@@ -69,27 +68,27 @@ def _no_state(reference: str) -> CheckpointError:
 
 
 def is_taken(checkpoint: Path) -> bool:
-    """Whether a state was just taken from another run, and is not this one's own yet."""
+    """Return whether a state was taken from another run and does not belong to this one yet."""
     return checkpoint.parent.name == TAKEN
 
 
 def taken_from(run_dir: Path) -> str | None:
-    """The path, as it was written, of the state that the run in this folder began with; None where it had none."""
+    """Return the path, as it was written, of the state that the run in this folder began with; None without one."""
     known = next((known for name in (CHECKPOINTS, TAKEN) if (known := read_json(run_dir / name / ORIGIN))), None)
     return known["path"] if known else None
 
 
 def keep_predictions_of(taken: Path, sets: list[str], step: int | None) -> None:
-    """Of the predictions that were taken keep those for these sets at this step, that of the best evaluation by now."""
+    """Remove taken predictions, except for these sets at this step, which is now that of the best evaluation."""
     for name in kept_sets(taken):
         if name not in sets or predictions_of(taken, name).header.get("step") != step:
             predictions_of(taken, name).path.unlink()
 
 
 def make_own(run_dir: Path) -> None:
-    """Make what was taken the run's own checkpoints, if that is due: it is marked whole. May be repeated after a kill.
+    """Make the taken checkpoints those of this run, if they are marked complete. It can be repeated after a kill.
 
-    Call it when config.yaml is written, which makes the folder a run's.
+    Call it after config.yaml is written.
     """
     taken = run_dir / TAKEN
     if not is_whole(taken):
@@ -113,21 +112,21 @@ def _place_of(reference: str) -> Path:
 
 
 def _copy(place: Path, taken: Path) -> bool:
-    """Copy what there is of a state; returns whether there is one. Its best evaluations may have been replaced."""
+    """Copy a state and its best evaluations, as far as they exist; returns whether there was a state."""
     if not copy_whole(place, taken / "last") or not (taken / "last" / "state.json").is_file():
         return False
     steps = _best_steps(taken)
     for path in [*place.parent.glob("best-*"), *place.parent.glob(".best-step-*")]:
         step = _step_of(path)
         target = taken / f".best-step-{step}"
-        # A name can come to mean another evaluation between two looks.
+        # The other run may give this name to another evaluation at any moment.
         if step in steps and not target.exists() and copy_files(path, target) and _step_of(target) != step:
             remove(target)
     for name in _evaluated(taken):
         if name in kept_sets(place.parent.parent):
             known = predictions_of(place.parent.parent, name).path
             _copy_file(known, taken / FOLDER / known.name)
-            # Another evaluation may have been kept meanwhile.
+            # The other run may have replaced them meanwhile.
             if predictions_of(taken, name).header.get("step") != steps[0]:
                 (taken / FOLDER / known.name).unlink()
     return True
@@ -139,7 +138,7 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def _is_of_one_moment(taken: Path) -> bool:
-    """Whether the best evaluations that the state knows are all there, the first with its predictions."""
+    """Return whether all best evaluations of the state were copied, and the predictions of the first one."""
     there = [(taken / f".best-step-{step}").is_dir() for step in _best_steps(taken)]
     return all(there) and set(_evaluated(taken)) <= set(kept_sets(taken))
 

@@ -1,16 +1,17 @@
-"""Means and histograms that come to the same whatever the order in which their parts are added up.
+"""Means and histograms that do not depend on the order in which their parts are added.
 
-The bins of a histogram are fixed, so that counts of calls and ranks can be summed: ten to a decade, from 1e-6 to 1e6,
-of either sign; one for all that is smaller in size, zero among it, and one beyond each end. A value on an edge belongs
-to the bin above. Axes: E edges, B bins (one more), V values.
+The bins of a histogram are fixed, so that counts of calls and ranks can be summed: ten per decade from 1e-6 to 1e6, for
+either sign; one for smaller absolute values, including zero; and one beyond each end. A value on an edge belongs to the
+bin above. Axes: E edges, B = E + 1 bins, V values.
 """
 
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 BINS_PER_DECADE = 10
@@ -23,19 +24,19 @@ BOUNDS_B = list(zip([-math.inf, *EDGES_E], [*EDGES_E, math.inf], strict=True))
 
 
 def drawn(edge: float) -> float:
-    """Return an end of a bin as a chart can show it: the open ends lie a decade beyond the last edges."""
+    """Return an end of a bin for a chart, in which the open bins end one decade beyond the last edges."""
     return math.copysign(10.0 ** (DECADES + 1), edge) if math.isinf(edge) else edge
 
 
 @dataclass
 class Mean:
-    """The mean of numbers, exact until it is read: Shewchuk, Adaptive Precision Floating-Point Arithmetic, 1997."""
+    """The mean of numbers, whose sum is exact: Shewchuk, Adaptive Precision Floating-Point Arithmetic, 1997."""
 
     partials: list[float] = field(default_factory=list)
-    """numbers of which none overlaps another in its bits; their sum is that of all that were added"""
+    """numbers whose bits do not overlap; their sum is that of all added numbers"""
     calls: int = 0
     not_finite: float | None = None
-    """the sum of the infinite numbers and NaNs, where there were any"""
+    """the sum of the infinite numbers and NaNs, None if all were finite"""
 
     def add(self, value: float) -> None:
         self.calls += 1
@@ -70,7 +71,7 @@ class Mean:
 
 @dataclass
 class Histogram:
-    """How many values lie in each bin."""
+    """The number of values in each bin."""
 
     counts_B: list[int] = field(default_factory=lambda: [0] * len(BOUNDS_B))
     nans: int = 0
@@ -80,12 +81,12 @@ class Histogram:
         self.nans += other.nans
 
     def rows(self) -> list[tuple[float, float, int]]:
-        """Return lower end, upper end and count of each bin that is not empty; NaNs as a bin of their own."""
+        """Return lower end, upper end and count of each bin that is not empty; NaNs are a bin from nan to nan."""
         found = [(*bounds, count) for bounds, count in zip(BOUNDS_B, self.counts_B, strict=True) if count]
         return found + ([(math.nan, math.nan, self.nans)] if self.nans else [])
 
     def put(self, low: float, count: int) -> None:
-        """Count what a row of `rows` says of a bin, by its lower end."""
+        """Add the count of one row of `rows`, given the lower end of its bin."""
         if math.isnan(low):
             self.nans += count
         else:
@@ -95,29 +96,29 @@ class Histogram:
 _BIN_OF = {low: number for number, (low, _) in enumerate(BOUNDS_B)}
 
 
-def edges_on(device: Any) -> "Tensor":
-    """Return the edges as `below` takes them."""
+def edges_on(device: "torch.device") -> "Tensor":
+    """Return EDGES_E on a device, in float64, for `below`."""
     import torch
 
     return torch.tensor(EDGES_E, dtype=torch.float64, device=device)
 
 
 def below(values: "Tensor", edges_E: "Tensor") -> "Tensor":
-    """Return how many elements lie below each edge, are NaN, and are there at all; on the device, nobody waits for it.
+    """Return the number of elements below each edge, the number of NaNs and that of all elements, in a tensor of E + 2.
 
-    Of two tensors the sum of these numbers is that of both together.
+    It stays on the device without a synchronization. The results of several tensors may be summed.
     """
     import torch
 
     values_V = values.reshape(-1).double()
     is_nan_V = values_V.isnan()
-    # Of sorted values as many are below an edge as stand before it: no atomic sums, which devices do not repeat.
+    # The position of an edge among the sorted values is the count. Atomic sums would not be deterministic on devices.
     below_E = torch.searchsorted(values_V.masked_fill(is_nan_V, math.inf).sort().values, edges_E)
     return torch.cat([below_E, is_nan_V.sum().view(1), below_E.new_full((1,), values_V.numel())])
 
 
 def histogram_of(numbers: "Tensor") -> Histogram:
-    """Return the histogram of what `below` gave."""
+    """Return the histogram for a result of `below`, or for a sum of several."""
     *below_E, nans, elements = numbers.tolist()
     ends = [0, *below_E, elements - nans]
     return Histogram([after - before for before, after in pairwise(ends)], nans)

@@ -1,6 +1,7 @@
-"""The contract of a backend, which reads and writes places, and the backend of the disks of this machine.
+"""The contract of a backend, which reads and writes places, and the backend of this machine's disks.
 
-`nlu.storage.objects` implements it for buckets, `nlu.storage.web` for http(s); `backend_of` there chooses one.
+`nlu.storage.objects` has the backend of buckets and `backend_of`, which chooses one for a place; `nlu.storage.web` has
+the backend of http(s).
 """
 
 import os
@@ -17,16 +18,40 @@ from nlu.config.errors import UserError
 from nlu.storage.files import replacing
 from nlu.storage.places import Place
 
+COPY_BYTES = 1 << 20
+SHOWN_FROM_MB = 5
 Advance = Callable[[int], None]
-"""Is told how many bytes more are done."""
+"""called with each number of bytes that were transferred"""
+
+
+def no_progress(size: int) -> None:
+    """An `Advance` that shows nothing."""
+
+
+@contextmanager
+def download_progress(name: str, size: int | None) -> Iterator[Advance]:
+    """Give a function to call with each number of bytes received, which moves a progress bar on a terminal.
+
+    `size` is the total in bytes, None if it is unknown. Small transfers, and those without a terminal, show no bar.
+    """
+    if size is None or size <= SHOWN_FROM_MB * 1_000_000 or not sys.stderr.isatty():
+        yield no_progress
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(name, total=size)
+        yield lambda received: progress.advance(task, received)
 
 
 @dataclass(frozen=True)
-class Found:
-    """What lies at a place.
+class FileInfo:
+    """What is known of a file or folder without reading it.
 
-    `size` in bytes, None where ranges of it cannot be read. `etag`: what the store says of the content, in its
-    own case. `modified_s`: seconds since 1970, UTC.
+    `size` is in bytes, None if ranges of the file cannot be read. `etag` is the service's mark of the content, in its
+    original case. `modified_s` is in seconds since 1970, UTC.
     """
 
     is_folder: bool
@@ -35,86 +60,78 @@ class Found:
     modified_s: float | None = None
 
 
-class FileStore(ABC):
-    """One disk, bucket or server, as it is read; places are all of it."""
+class Backend(ABC):
+    """One disk, bucket or web server, for reading."""
 
     @abstractmethod
-    def look(self, place: Place) -> Found | None:
-        """What lies there; None where nothing does."""
+    def stat(self, place: Place) -> FileInfo | None:
+        """Return what is known of a place, None if nothing exists there."""
 
     @abstractmethod
-    def files(self, place: Place) -> dict[str, Found]:
-        """All files below a folder, by the path relative to it, in order."""
+    def files(self, place: Place) -> dict[str, FileInfo]:
+        """Return all files below a folder by their path relative to it, sorted."""
 
     @abstractmethod
-    def children(self, place: Place) -> dict[str, Found]:
-        """What lies directly in a folder, by name."""
+    def children(self, place: Place) -> dict[str, FileInfo]:
+        """Return the files and folders directly in a folder, by name."""
 
     @abstractmethod
-    def read(self, place: Place, start: int, stop: int, found: Found) -> bytes:
-        """A range of the file that was found."""
+    def read(self, place: Place, start: int, stop: int, info: FileInfo) -> bytes:
+        """Return the bytes `start:stop` of a file. Raises an error if it is not the version that `info` describes."""
 
-    @abstractmethod
     def read_whole(self, place: Place, path: Path) -> None:
-        """Write a file, also one of which ranges cannot be read, to a local path."""
+        """Write a file whose size is None, which is not readable in ranges, to a local path."""
+        raise NotImplementedError
 
 
-class WritableStore(FileStore):
-    """One that is written to as well."""
+class WritableBackend(Backend):
+    """A backend that can also be written to."""
 
     @abstractmethod
     def put(self, path: Path, place: Place, advance: Advance) -> None:
-        """Write a local file there."""
+        """Write a local file to a place, atomically."""
 
     @abstractmethod
     def remove(self, place: Place) -> None:
-        """Remove a file."""
+        """Remove a file if it exists."""
 
     @abstractmethod
     def make_folder(self, place: Place) -> bool:
-        """Make a folder; False where the store has none."""
+        """Create a folder; returns False if this backend does not have folders."""
 
     @abstractmethod
     def try_writing(self, place: Place) -> None:
-        """Write a file in a folder and remove it; raises UserError where that cannot be done."""
+        """Write a file in a folder and remove it again. Raises UserError if that is impossible."""
 
 
-COPY_BYTES = 1 << 20
-
-
-class Disk(WritableStore):
+class Disk(WritableBackend):
     """The file systems of this machine."""
 
-    def look(self, place: Place) -> Found | None:
+    def stat(self, place: Place) -> FileInfo | None:
         try:
             status = os.stat(place.path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         is_folder = os.path.isdir(place.path)
-        return Found(is_folder, None if is_folder else status.st_size, None, status.st_mtime)
+        return FileInfo(is_folder, None if is_folder else status.st_size, None, status.st_mtime)
 
-    def files(self, place: Place) -> dict[str, Found]:
+    def files(self, place: Place) -> dict[str, FileInfo]:
         root = Path(place.path)
         found = {}
-        for folder, folders, names in os.walk(root):
-            folders.sort()
-            for name in names:
-                path = Path(folder, name)
+        for folder, _, names in os.walk(root):
+            for path in (Path(folder, name) for name in names):
                 if path.is_file():
                     status = path.stat()
-                    found[path.relative_to(root).as_posix()] = Found(False, status.st_size, None, status.st_mtime)
+                    found[path.relative_to(root).as_posix()] = FileInfo(False, status.st_size, None, status.st_mtime)
         return dict(sorted(found.items()))
 
-    def children(self, place: Place) -> dict[str, Found]:
-        return {name: found for name in sorted(os.listdir(place.path)) if (found := self.look(place.within(name)))}
+    def children(self, place: Place) -> dict[str, FileInfo]:
+        return {name: info for name in sorted(os.listdir(place.path)) if (info := self.stat(place.within(name)))}
 
-    def read(self, place: Place, start: int, stop: int, found: Found) -> bytes:
+    def read(self, place: Place, start: int, stop: int, info: FileInfo) -> bytes:
         with open(place.path, "rb") as file:
             file.seek(start)
             return file.read(stop - start)
-
-    def read_whole(self, place: Place, path: Path) -> None:
-        shutil.copyfile(place.path, path)
 
     def put(self, path: Path, place: Place, advance: Advance) -> None:
         with open(path, "rb") as source, replacing(place.path) as target:
@@ -143,21 +160,3 @@ class Disk(WritableStore):
         except OSError as error:
             raise UserError(f"{place.shown} cannot be written: {error.strerror}; name another place") from error
         probe.unlink()
-
-
-SHOWN_FROM_MB = 5
-
-
-@contextmanager
-def download_progress(name: str, size: int | None) -> Iterator[Callable[[int], None]]:
-    """Yields a function to call with each number of bytes received; size in bytes, None where it is unknown."""
-    if size is None or size <= SHOWN_FROM_MB * 1_000_000 or not sys.stderr.isatty():
-        yield lambda received: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(name, total=size)
-        yield lambda received: progress.advance(task, received)

@@ -1,14 +1,14 @@
-"""The buckets of S3 and OSS, and the connections of fsspec's drivers that they use.
+"""The buckets of S3 and OSS, and the connections of fsspec's drivers.
 
 There is one connection per scheme, process and environment. Endpoints and credentials come from the environment. Of
-s3fs, `call_s3`, `cp_file`, `mkdir` and its event loop are used; of ossfs, its private `_get_bucket` and `_endpoint`
-(read in 2025.5).
+s3fs, `call_s3`, `cp_file`, `mkdir` and the event loop are used; of ossfs, the private `_get_bucket`, `_endpoint` and
+listings cache (read in 2025.5).
 """
 
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -16,41 +16,47 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nlu.config.errors import UserError
-from nlu.storage.backend import Found
-from nlu.storage.bucket import Bucket, Denied, Upload, UploadPart, etag_of, whole
+from nlu.storage.backend import FileInfo
+from nlu.storage.bucket import Bucket, Upload, UploadPart, etag_of, whole
 from nlu.storage.environment import PREFIXES, sign_by_role
 from nlu.storage.places import Reference
 
 
 class S3Bucket(Bucket):
-    """Through the client of s3fs, which threads may share."""
+    """A bucket of S3, by the client of s3fs, which threads may share."""
 
     scheme = "s3"
 
     def _call(self, action: str, key: str, method: str, **options: Any) -> Any:
         return self.tried(action, key, lambda: self._filesystem.call_s3(method, Bucket=self.name, **options))
 
-    def head(self, key: str) -> Found | None:
-        try:
-            return _found(self._call("read", key, "head_object", Key=key), "ContentLength")
-        except FileNotFoundError:
-            return None
-        except Denied:
-            # The answer to a HEAD has no body, so it cannot say which of the credentials is wrong.
-            self._call("read", key, "list_objects_v2", Prefix=key, MaxKeys=1)
-            raise
-
-    def entries(self, prefix: str, *, nested: bool = True) -> Iterator[tuple[str, Found]]:
-        options: dict[str, Any] = {} if nested else {"Delimiter": "/"}
+    def _pages(
+        self, action: str, key: str, method: str, markers: Mapping[str, str], **options: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the pages of a listing; `markers` names each option that continues it, and the field of its value."""
+        marker: dict[str, Any] = {}
         while True:
-            answer = self._call("listed", prefix, "list_objects_v2", Prefix=prefix, **options)
-            for entry in answer.get("CommonPrefixes", []):
-                yield entry["Prefix"], Found(is_folder=True)
-            for entry in answer.get("Contents", []):
-                yield entry["Key"], _found(entry, "Size")
-            if not answer.get("IsTruncated"):
+            page = self._call(action, key, method, **options, **marker)
+            yield page
+            if not page.get("IsTruncated"):
                 return
-            options["ContinuationToken"] = answer["NextContinuationToken"]
+            # Some services do not return every marker.
+            marker = {option: page[field] for option, field in markers.items() if page.get(field)}
+
+    def _head(self, key: str) -> FileInfo:
+        return _file_info(self._call("read", key, "head_object", Key=key), "ContentLength")
+
+    def _list_one(self, prefix: str) -> None:
+        self._call("read", prefix, "list_objects_v2", Prefix=prefix, MaxKeys=1)
+
+    def entries(self, prefix: str, *, nested: bool = True) -> Iterator[tuple[str, FileInfo]]:
+        options = {} if nested else {"Delimiter": "/"}
+        markers = {"ContinuationToken": "NextContinuationToken"}
+        for page in self._pages("listed", prefix, "list_objects_v2", markers, Prefix=prefix, **options):
+            for entry in page.get("CommonPrefixes", []):
+                yield entry["Prefix"], FileInfo(is_folder=True)
+            for entry in page.get("Contents", []):
+                yield entry["Key"], _file_info(entry, "Size")
 
     def get(self, key: str, span: tuple[int, int] | None = None, etag: str | None = None) -> bytes:
         from fsspec.asyn import sync
@@ -69,15 +75,13 @@ class S3Bucket(Bucket):
 
         return self.tried("read", key, verb)
 
-    def put(self, key: str, content: bytes) -> None:
-        self._call("written", key, "put_object", Key=key, Body=content)
-
-    def create_object(self, key: str, content: bytes) -> None:
-        self._call("written", key, "put_object", Key=key, Body=content, IfNoneMatch="*")
+    def put(self, key: str, content: bytes, *, only_new: bool = False) -> None:
+        condition = {"IfNoneMatch": "*"} if only_new else {}
+        self._call("written", key, "put_object", Key=key, Body=content, **condition)
 
     def copy(self, bucket: str, source: str, key: str) -> None:
-        verb = lambda: self._filesystem.cp_file(f"{bucket}/{source}", f"{self.name}/{key}")  # noqa: E731
-        self.tried("copied", key, verb)
+        paths = f"{bucket}/{source}", f"{self.name}/{key}"
+        self.tried("copied", key, lambda: self._filesystem.cp_file(*paths))
 
     def delete(self, key: str) -> None:
         with suppress(FileNotFoundError):
@@ -87,16 +91,10 @@ class S3Bucket(Bucket):
         self.tried("made", "", lambda: self._filesystem.mkdir(self.name))
 
     def uploads_below(self, prefix: str) -> Iterator[Upload]:
-        marker: dict[str, Any] = {}
-        while True:
-            answer = self._call("listed", prefix, "list_multipart_uploads", Prefix=prefix, **marker)
-            for upload in answer.get("Uploads", []):
+        markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+        for page in self._pages("listed", prefix, "list_multipart_uploads", markers, Prefix=prefix):
+            for upload in page.get("Uploads", []):
                 yield Upload(upload["Key"], upload["UploadId"], upload["Initiated"].timestamp())
-            if not answer.get("IsTruncated"):
-                return
-            # Some stores tell of the key alone.
-            names = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
-            marker = {name: answer[told] for name, told in names.items() if answer.get(told)}
 
     def abort(self, upload: Upload) -> None:
         with suppress(FileNotFoundError):
@@ -106,102 +104,68 @@ class S3Bucket(Bucket):
         return self._call("written", key, "create_multipart_upload", Key=key)["UploadId"]
 
     def parts(self, key: str, upload: str) -> list[UploadPart]:
-        found: list[UploadPart] = []
-        marker: dict[str, Any] = {}
-        while True:
-            answer = self._call("read", key, "list_parts", Key=key, UploadId=upload, **marker)
-            found += [
-                UploadPart(
-                    part["PartNumber"], part["Size"], etag_of(part["ETag"]) or "", part["LastModified"].timestamp()
-                )
-                for part in answer.get("Parts", [])
-            ]
-            if not answer.get("IsTruncated"):
-                return found
-            marker = {"PartNumberMarker": answer["NextPartNumberMarker"]}
+        markers = {"PartNumberMarker": "NextPartNumberMarker"}
+        return [
+            UploadPart(part["PartNumber"], part["Size"], etag_of(part["ETag"]) or "", part["LastModified"].timestamp())
+            for page in self._pages("read", key, "list_parts", markers, Key=key, UploadId=upload)
+            for part in page.get("Parts", [])
+        ]
 
     def put_part(self, key: str, upload: str, number: int, content: bytes) -> UploadPart:
         answer = self._call("written", key, "upload_part", Key=key, UploadId=upload, PartNumber=number, Body=content)
         return UploadPart(number, len(content), etag_of(answer["ETag"]) or "")
 
     def complete(self, key: str, upload: str, parts: list[UploadPart]) -> None:
-        listed = [{"PartNumber": part.number, "ETag": f'"{part.etag}"'} for part in parts]
-        self._call(
-            "written", key, "complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload={"Parts": listed}
-        )
+        listed = {"Parts": [{"PartNumber": part.number, "ETag": f'"{part.etag}"'} for part in parts]}
+        self._call("written", key, "complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=listed)
 
 
-def _found(entry: dict[str, Any], size: str) -> Found:
+def _file_info(entry: dict[str, Any], size: str) -> FileInfo:
     modified = entry.get("LastModified")
     if isinstance(modified, str):
         modified = parsedate_to_datetime(modified)
-    return Found(False, entry[size], etag_of(entry.get("ETag")), modified.timestamp() if modified else None)
-
-
-def open_bucket(scheme: str, name: str, called: str = "", delays_s: Iterable[float] | None = None) -> Bucket:
-    """The bucket of an object store; asks nothing yet. What it is `called` in errors is its address, if not given.
-
-    Its requests are tried again after `delays_s`, `RETRY_DELAYS_S` if not given.
-
-    Raises UserError where the driver of the scheme is not installed, or OSS has no endpoint.
-    """
-    told = tuple(sorted(item for item in os.environ.items() if item[0].startswith(PREFIXES)))
-    kind = S3Bucket if scheme == "s3" else OssBucket
-    return kind(name, _connected(kind.scheme, os.getpid(), told), called, delays_s)
-
-
-@lru_cache(maxsize=8)
-def _connected(scheme: str, process: int, told: tuple[tuple[str, str], ...]) -> Any:
-    """The driver, which takes long to make, and whose event loop and sockets do not survive a fork."""
-    from nlu.storage.buckets import connect
-
-    reference = Reference(f"{scheme}://", scheme, None, "store")
-    if scheme == "oss":
-        filesystem, _ = connect(reference)
-        if not filesystem._endpoint:
-            raise UserError("oss:// needs an endpoint; set OSS_ENDPOINT in the environment")
-        return filesystem
-    # Here alone is decided how often something is tried, unless the environment says it.
-    retries = {} if "AWS_MAX_ATTEMPTS" in os.environ else {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
-    filesystem, _ = connect(reference, **retries)
-    filesystem.retries = 1
-    return filesystem
+    return FileInfo(False, entry[size], etag_of(entry.get("ETag")), modified.timestamp() if modified else None)
 
 
 class OssBucket(Bucket):
-    """Through oss2, one connection a request of a thread. Deletes one by one, since OSS wants an MD5 of bulk ones."""
+    """A bucket of OSS, by oss2, with one connection per request and thread.
+
+    Objects are deleted one by one, since OSS requires an MD5 for bulk deletion.
+    """
 
     scheme = "oss"
 
     def _call(self, action: str, key: str, method: str, *values: Any, **options: Any) -> Any:
-        def verb() -> Any:
-            return getattr(self._filesystem._get_bucket(self.name), method)(*values, **options)
+        return self.tried(
+            action, key, lambda: getattr(self._filesystem._get_bucket(self.name), method)(*values, **options)
+        )
 
-        return self.tried(action, key, verb)
-
-    def head(self, key: str) -> Found | None:
-        try:
-            answer = self._call("read", key, "head_object", key)
-        except FileNotFoundError:
-            return None
-        except Denied:
-            self._call("read", key, "list_objects_v2", key, max_keys=1)
-            raise
-        return Found(False, answer.content_length, etag_of(answer.etag), float(answer.last_modified))
-
-    def entries(self, prefix: str, *, nested: bool = True) -> Iterator[tuple[str, Found]]:
-        token = ""
+    def _pages(
+        self, action: str, key: str, method: str, markers: Mapping[str, str], *values: Any, **options: Any
+    ) -> Iterator[Any]:
+        """Yield the pages of a listing; `markers` names each option that continues it, and the field of its value."""
+        options |= dict.fromkeys(markers, "")
         while True:
-            answer = self._call(
-                "listed", prefix, "list_objects_v2", prefix, delimiter="" if nested else "/",
-                continuation_token=token, max_keys=1000,
-            )  # fmt: skip
-            yield from ((folder, Found(is_folder=True)) for folder in answer.prefix_list)
-            for entry in answer.object_list:
-                yield entry.key, Found(False, entry.size, etag_of(entry.etag), float(entry.last_modified))
-            if not answer.is_truncated:
+            page = self._call(action, key, method, *values, **options)
+            yield page
+            if not page.is_truncated:
                 return
-            token = answer.next_continuation_token
+            options |= {option: getattr(page, field) for option, field in markers.items()}
+
+    def _head(self, key: str) -> FileInfo:
+        answer = self._call("read", key, "head_object", key)
+        return FileInfo(False, answer.content_length, etag_of(answer.etag), float(answer.last_modified))
+
+    def _list_one(self, prefix: str) -> None:
+        self._call("read", prefix, "list_objects_v2", prefix, max_keys=1)
+
+    def entries(self, prefix: str, *, nested: bool = True) -> Iterator[tuple[str, FileInfo]]:
+        options = {"delimiter": "" if nested else "/", "max_keys": 1000}
+        markers = {"continuation_token": "next_continuation_token"}
+        for page in self._pages("listed", prefix, "list_objects_v2", markers, prefix, **options):
+            yield from ((folder, FileInfo(is_folder=True)) for folder in page.prefix_list)
+            for entry in page.object_list:
+                yield entry.key, FileInfo(False, entry.size, etag_of(entry.etag), float(entry.last_modified))
 
     def get(self, key: str, span: tuple[int, int] | None = None, etag: str | None = None) -> bytes:
         headers = {"If-Match": f'"{etag}"'} if etag else {}
@@ -213,11 +177,9 @@ class OssBucket(Bucket):
 
         return self.tried("read", key, verb)
 
-    def put(self, key: str, content: bytes) -> None:
-        self._call("written", key, "put_object", key, content)
-
-    def create_object(self, key: str, content: bytes) -> None:
-        self._call("written", key, "put_object", key, content, headers={"x-oss-forbid-overwrite": "true"})
+    def put(self, key: str, content: bytes, *, only_new: bool = False) -> None:
+        headers = {"x-oss-forbid-overwrite": "true"} if only_new else {}
+        self._call("written", key, "put_object", key, content, headers=headers)
 
     def copy(self, bucket: str, source: str, key: str) -> None:
         self._call("copied", key, "copy_object", bucket, source, key)
@@ -230,17 +192,10 @@ class OssBucket(Bucket):
         self._call("made", "", "create_bucket")
 
     def uploads_below(self, prefix: str) -> Iterator[Upload]:
-        key_marker = name_marker = ""
-        while True:
-            answer = self._call(
-                "listed", prefix, "list_multipart_uploads", prefix=prefix, key_marker=key_marker,
-                upload_id_marker=name_marker,
-            )  # fmt: skip
-            for upload in answer.upload_list:
+        markers = {"key_marker": "next_key_marker", "upload_id_marker": "next_upload_id_marker"}
+        for page in self._pages("listed", prefix, "list_multipart_uploads", markers, prefix=prefix):
+            for upload in page.upload_list:
                 yield Upload(upload.key, upload.upload_id, float(upload.initiation_date))
-            if not answer.is_truncated:
-                return
-            key_marker, name_marker = answer.next_key_marker, answer.next_upload_id_marker
 
     def abort(self, upload: Upload) -> None:
         with suppress(FileNotFoundError):
@@ -250,17 +205,11 @@ class OssBucket(Bucket):
         return self._call("written", key, "init_multipart_upload", key).upload_id
 
     def parts(self, key: str, upload: str) -> list[UploadPart]:
-        found: list[UploadPart] = []
-        marker = ""
-        while True:
-            answer = self._call("read", key, "list_parts", key, upload, marker=marker)
-            found += [
-                UploadPart(part.part_number, part.size, etag_of(part.etag) or "", float(part.last_modified))
-                for part in answer.parts
-            ]
-            if not answer.is_truncated:
-                return found
-            marker = answer.next_marker
+        return [
+            UploadPart(part.part_number, part.size, etag_of(part.etag) or "", float(part.last_modified))
+            for page in self._pages("read", key, "list_parts", {"marker": "next_marker"}, key, upload)
+            for part in page.parts
+        ]
 
     def put_part(self, key: str, upload: str, number: int, content: bytes) -> UploadPart:
         answer = self._call("written", key, "upload_part", key, upload, number, content)
@@ -273,19 +222,45 @@ class OssBucket(Bucket):
         self._call("written", key, "complete_multipart_upload", key, upload, listed)
 
 
-def connect(reference: Reference, **options: Any) -> tuple[Any, str]:
-    """A filesystem of fsspec that no other caller shares, and the location's path in it.
+def open_bucket(scheme: str, name: str, called: str = "", delays_s: Iterable[float] | None = None) -> Bucket:
+    """Return the bucket `name` of S3 or OSS; sends no request. `called` and `delays_s` are those of `Bucket`.
 
-    `options` go to the driver. Raises UserError for a scheme that is not known or whose package is missing.
+    Raises UserError if the driver of the scheme is not installed, or if the endpoint of OSS is missing.
+    """
+    settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith(PREFIXES)))
+    kind = S3Bucket if scheme == "s3" else OssBucket
+    return kind(name, _connected(kind.scheme, os.getpid(), settings), called, delays_s)
+
+
+@lru_cache(maxsize=8)
+def _connected(scheme: str, process: int, settings: tuple[tuple[str, str], ...]) -> Any:
+    """Return a driver. It is cached because it is slow to make, per process because it does not survive a fork."""
+    reference = Reference(f"{scheme}://", scheme, None, "store")
+    if scheme == "oss":
+        filesystem, _ = connect(reference)
+        if not filesystem._endpoint:
+            raise UserError("oss:// needs an endpoint; set OSS_ENDPOINT in the environment")
+        return filesystem
+    # `Bucket.tried` retries, so the driver does not, unless the environment says so.
+    retries = {} if "AWS_MAX_ATTEMPTS" in os.environ else {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
+    filesystem, _ = connect(reference, **retries)
+    filesystem.retries = 1
+    return filesystem
+
+
+def connect(reference: Reference, **options: Any) -> tuple[Any, str]:
+    """Return a filesystem of fsspec that is not shared with other callers, and the path of the reference in it.
+
+    `options` are passed to the driver. Raises UserError if the scheme is unknown or its package is not installed.
     """
     import fsspec
 
     if reference.scheme in {"s3", "s3a", "oss"}:
         options = {"use_listings_cache": False, **options}
     if reference.scheme in {"s3", "s3a"}:
-        own = compatible(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
+        own = _oss_options(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
         options = {**options, "config_kwargs": {**own, **options.get("config_kwargs", {})}}
-    # Without an endpoint it warns of what is refused here in a sentence.
+    # ossfs warns about a missing endpoint, for which an error is raised here.
     logging.getLogger("ossfs").setLevel(logging.ERROR)
     try:
         filesystem, path = fsspec.url_to_fs(reference.location, skip_instance_cache=True, **options)
@@ -301,15 +276,15 @@ def connect(reference: Reference, **options: Any) -> tuple[Any, str]:
             "or another scheme of fsspec"
         ) from error
     if reference.scheme == "oss":
-        filesystem.dircache = ReadOnce()
+        filesystem.dircache = _ReadOnceCache()
         sign_by_role(filesystem)
     return filesystem, path
 
 
-class ReadOnce(dict):
-    """A cache of listings that forgets each once it was read, by the thread that made it.
+class _ReadOnceCache(dict):
+    """A cache of listings in which each entry can be read once, by the thread that wrote it.
 
-    ossfs (2025.5) reads what it lists out of its cache, and with the cache turned off every listing is an error.
+    ossfs (2025.5) returns listings through its cache, and raises an error if the cache is switched off.
     """
 
     def __contains__(self, key: object) -> bool:
@@ -322,11 +297,11 @@ class ReadOnce(dict):
         return self.pop((threading.get_ident(), key))
 
 
-def compatible(endpoint: str) -> dict[str, Any]:
-    """How the driver is to speak to an endpoint of OSS that understands S3; nothing for others.
+def _oss_options(endpoint: str) -> dict[str, Any]:
+    """Return botocore's options for OSS's S3-compatible endpoint, none for other endpoints.
 
-    From Alibaba's page on access by SDKs of S3: the bucket in the host's name, and no chunks that are signed one by
-    one, which newer drivers send with their checksums, and with signatures of version 4.
+    As Alibaba's page on S3 SDKs requires: virtual-hosted addresses, and no chunks that are signed one by one, which
+    newer drivers send for checksums and for signatures of version 4.
     """
     if not (urlsplit(endpoint).hostname or "").endswith(".aliyuncs.com"):
         return {}

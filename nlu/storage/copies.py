@@ -1,10 +1,10 @@
-"""Copies on this machine of folders of runs in an object store: what is read of them, and no more.
+"""Copies, on this machine, of run folders in a bucket, of the files that a command reads.
 
-A copy is brought up to date each time it is asked for: what is there as the store has it stays. First come the records
-of runs, whatever is no weights; the weights of a checkpoint come when it is known which one is meant.
+A copy is updated each time it is requested; files that already match the bucket stay. The records of runs, which are
+all files except weights, are copied first; the weights of a checkpoint are copied when it is known which one is used.
 
-Of a run that is still being mirrored the copy is what the newest record of its mirror names (`nlu.storage.ledger`): its
-checkpoints under the names that they have in the run's folder, each file held against its sha256.
+The copy of a run that is still being mirrored contains what the newest record of its mirror names
+(`nlu.storage.ledger`): its checkpoints, under the names that they have in the run folder, each verified by its sha256.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import path_text, show_as
-from nlu.storage.backend import Found
+from nlu.storage.backend import FileInfo
 from nlu.storage.bucket import Changed
-from nlu.storage.cache import UNWRITABLE, cache_dir, text_digest
+from nlu.storage.cache import cache_dir, text_digest, unwritable
 from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.ledger import FOLDER, Ledger
 from nlu.storage.locks import hold_lock
-from nlu.storage.objects import ObjectStore, store_of
+from nlu.storage.objects import ObjectStore, backend_of
 from nlu.storage.places import Place, is_object, parse_place
 from nlu.storage.settle import remove
 from nlu.storage.temporary import Pauses
@@ -33,38 +33,38 @@ CHECKPOINTS, RESULT = "checkpoints", "result.json"
 LEFT_OUT = frozenset({FOLDER, ".begun"})
 KNOWN, LOCK = "known.json", "lock"
 AGAIN_S = Pauses(0.25, 1.0, 9)
-"""after how long a run is read again that was written while it was read"""
+"""before a run is read again that was written while it was read"""
 
 
 @dataclass(frozen=True)
 class Original:
-    """A file of the store that a copy is made of."""
+    """A file in the bucket that is part of a copy."""
 
     place: Place
-    found: Found
+    info: FileInfo
     sha256: str | None
-    """what a record says of its content"""
+    """in the record of a mirror, None if no record names the file"""
 
     @property
     def version(self) -> str:
-        told = self.sha256 or repr((self.found.size, self.found.etag, self.found.modified_s))
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        known = self.sha256 or repr((self.info.size, self.info.etag, self.info.modified_s))
+        return hashlib.sha256(known.encode()).hexdigest()[:16]
 
 
 Originals = Mapping[str, Original]
-"""by the path within the copy"""
+"""by path relative to the copy"""
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What a folder of this process is a copy of, as the store was listed last."""
+    """The place that a folder of this process is a copy of, and its files when it was last listed."""
 
     place: Place
     files: Originals
 
 
 class Missing(Changed):
-    """The newest record of a mirror names what the store does not have: the run went on, or the object is gone."""
+    """The newest record of a mirror names an object that does not exist: the run continued, or it was deleted."""
 
     def __init__(self, mirror: Place, source: Place, save: str):
         super().__init__(f"{source.shown} was removed while it was read; try again")
@@ -75,17 +75,17 @@ _copies: dict[Path, Copied] = {}
 
 
 def records_of(reference: str | Path, what: str) -> Path:
-    """A folder of runs that a command is to read: where it lies here, or a copy without weights.
+    """Return a local folder of the runs at a reference: the folder itself, or a copy without weights.
 
-    Raises DataError where the store has none, UserError where it cannot be asked.
+    Raises DataError if the bucket has no such folder, UserError if the service does not respond or rejects the request.
     """
     if not is_object(reference):
         return Path(reference)
     place = parse_place(str(reference), what)
-    found = store_of(place).look(place)
-    if found is None:
+    info = backend_of(place).stat(place)
+    if info is None:
         raise DataError(f"{what} is {place.shown}, which does not exist; correct it")
-    if not found.is_folder:
+    if not info.is_folder:
         raise DataError(f"{what} is {place.shown}, which is a file; name a folder of runs")
     folder = cache_dir() / "copies" / text_digest(place.shown) / (place.name or place.bucket)
     _bring_newest(place, folder, _is_record)
@@ -94,12 +94,12 @@ def records_of(reference: str | Path, what: str) -> Path:
 
 
 def all_records_of(references: Sequence[str | Path], what: str) -> list[Path]:
-    """The same of several folders."""
+    """Return `records_of` each reference."""
     return [records_of(reference, what) for reference in references]
 
 
 def complete(folder: Path) -> Path:
-    """Have all files of a folder here, such as a checkpoint, if it lies in a copy; returns the folder."""
+    """Copy all files of a folder, such as a checkpoint, if it is in a copy; returns the folder."""
     for top, copied in list(_copies.items()):
         if not folder.is_relative_to(top):
             continue
@@ -110,13 +110,13 @@ def complete(folder: Path) -> Path:
         try:
             _bring(top, copied, is_wanted, is_newest=False)
         except Changed:
-            # The run went on: what was listed is not there any more, or another process brought what is newer.
+            # The run continued: listed files are gone, or another process has updated the copy.
             _bring_newest(copied.place, top, lambda name: _is_record(name) or is_wanted(name))
     return folder
 
 
 def place_text(folder: Path) -> str:
-    """A folder as it was given, or the place in the store that it is a copy of."""
+    """Return a folder as the user wrote it, or the place in the bucket that it is a copy of."""
     return path_text(folder) if any(folder.is_relative_to(top) for top in _copies) else str(folder)
 
 
@@ -125,7 +125,7 @@ def _is_record(name: str) -> bool:
 
 
 def _bring_newest(place: Place, folder: Path, is_wanted: Callable[[str], bool]) -> None:
-    """Have the wanted files in the folder as the store has them at one moment."""
+    """Copy the wanted files into the folder, all as they are in the bucket at one moment."""
     missing: Missing | None = None
     for pause_s in (*AGAIN_S, None):
         try:
@@ -138,18 +138,18 @@ def _bring_newest(place: Place, folder: Path, is_wanted: Callable[[str], bool]) 
             if pause_s is None:
                 if before and missing and before.save == missing.save:
                     raise DataError(
-                        f"{missing.mirror.shown} is damaged: its newest record names {missing.source.shown}, which the "
-                        "store does not have; restore that object"
+                        f"{missing.mirror.shown} is damaged: its newest record names {missing.source.shown}, which "
+                        "does not exist; restore that object"
                     ) from error
                 raise
             time.sleep(pause_s)
 
 
 def _bring(folder: Path, copied: Copied, is_wanted: Callable[[str], bool], *, is_newest: bool) -> None:
-    """Have the wanted ones of the files in the folder; what the store does not have, or not so, goes.
+    """Copy the wanted files into the folder, and remove files that the bucket does not have in this version.
 
-    Not `is_newest`: the store was listed a while ago. Then nothing goes, since other processes keep the folder up to
-    date too, and Changed is raised where something wanted differs.
+    Without `is_newest` the bucket was listed a while ago. Then nothing is removed, since other processes may have
+    updated the folder, and Changed is raised if a wanted file differs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder.parent / LOCK, wait_s=float("inf"), optional=True, what=str(folder)):
@@ -165,22 +165,19 @@ def _bring(folder: Path, copied: Copied, is_wanted: Callable[[str], bool], *, is
         wanted = {name: file for name, file in copied.files.items() if is_wanted(name) and name not in there}
         for name in wanted:
             (folder / name).unlink(missing_ok=True)
-        # What is being written is not known: were this process killed, it would come anew.
+        # A file that is being written is not in KNOWN, so it is copied again if this process is killed.
         write_json(folder.parent / KNOWN, there)
         try:
             run_copies(
                 [
-                    Item(file.place, file.found, _local(folder / name), None, file.sha256)
+                    Item(file.place, file.info, _local(folder / name), None, file.sha256)
                     for name, file in wanted.items()
                 ],
                 copied.place.shown,
             )
         except UserError as error:
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno in UNWRITABLE:
-                raise UserError(
-                    f"{copied.place.shown} cannot be written to the cache {cache_dir()}: {error.__cause__.strerror}; "
-                    "free some space or set the environment variable NLU_CACHE to another folder"
-                ) from error
+            if refusal := unwritable(copied.place.shown, error.__cause__):
+                raise refusal from error
             raise
         finally:
             came = {name: versions[name] for name in wanted if (folder / name).is_file()}
@@ -192,8 +189,9 @@ def _local(path: Path) -> Place:
 
 
 def _originals(place: Place) -> Originals:
-    """List what a copy of a folder is made of. Raises Changed where a run went on meanwhile."""
-    files = store_of(place).files(place)
+    """List the files of a copy of a folder. Raises Changed if a run continued meanwhile."""
+    backend = backend_of(place)
+    files = backend.files(place)
     records: dict[str, list[str]] = {}
     for name in files:
         if FOLDER in name.split("/")[:-1]:
@@ -207,8 +205,8 @@ def _originals(place: Place) -> Originals:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         mirrors = dict(zip(records, pool.map(newest, records), strict=True))
     if mirrors:
-        # Listed again, since of what was listed before the records some may have gone.
-        files = store_of(place).files(place)
+        # List again, since files that were listed before the records were read may be gone.
+        files = backend.files(place)
     found = {
         name: Original(place.within(name), file, None)
         for name, file in files.items()
@@ -227,13 +225,13 @@ def _originals(place: Place) -> Originals:
 
 
 def _newest(place: Place, listed: Sequence[str]) -> Mapping[str, Any]:
-    """What the newest record of a mirror says of its folder, its keys being listed; nothing before the first save."""
+    """Return the content of the newest record of a mirror, whose keys are `listed`; empty before the first save."""
     record = Ledger(ObjectStore(place.shown, "run")).newest(listed)
     return record.content if record else {}
 
 
 def _is_beside_a_record(name: str, mirrors: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a file is a checkpoint's or a run's result, and lies in a mirror whose record does not name it."""
+    """Return whether a file belongs to a checkpoint or is a run's result, and the record of its mirror omits it."""
     parts = name.split("/")
     top = next((top for end in range(len(parts), -1, -1) if (top := "/".join(parts[:end])) in mirrors), None)
     if top is None:

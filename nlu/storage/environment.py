@@ -113,7 +113,7 @@ class RoleKeys:
         self._expires_s = 0.0
 
     def get_credentials(self) -> Any:
-        """Return keys that have not expired. Raises OSError if the platform does not answer and there are none."""
+        """Return keys that have not expired. Raises OSError if all have, and the platform does not respond."""
         with self._lock:
             if time.time() > self._expires_s - RENEWED_EARLY_S:
                 try:

@@ -1,4 +1,4 @@
-"""Whole local files that appear complete or not at all, so that a kill at any moment leaves the old or the new one."""
+"""Local files that are replaced atomically, so that a kill at any moment leaves the old or the new one; their JSON."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from nlu.config.errors import DataError
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in the file, or None where there is none that can be read."""
+    """Return the JSON object in a file, None if it cannot be read or is something else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -24,13 +24,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_digest(path: Path) -> str:
-    """sha256 of the file in hex, read from disk now."""
+    """Return the sha256 of a file in hex, read from disk."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` as indented JSON, atomically. Numbers that JSON lacks (nan, inf) become null."""
+def write_json(path: str | os.PathLike[str], value: object) -> None:
+    """Write `value` as indented JSON, atomically. Numbers that JSON does not have (nan, inf) become null."""
     write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -40,21 +40,22 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Replace the file, or make it with its folder; see `replacing`."""
+    """Write `content`, atomically; see `replacing`."""
     with replacing(path) as file:
         file.write(content)
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open what is to replace the file, which is made with its folder where it is absent.
+    """Open a file that replaces the one at `path` at the end of the block; the folder is created if necessary.
 
-    Readers see the old or the new content, never a part of it; where the block raises, the old one stays. The content
-    is on the disk when the block is over. Several may write the same file: one of them wins, whole.
+    Readers see the old or the new content, never a part of it. If the block raises an error, the old content stays. At
+    the end of the block the content and the name are on the disk. If several processes write the same file, the content
+    is that of one of them.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Hosts that share a folder number their processes alike.
+    # The name is random, since process ids of hosts that share a folder may be equal.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -71,13 +72,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def sync_file(path: Path) -> None:
-    """Have the content of a file on the disk when this returns."""
+    """Write the content of a file to the disk (fsync)."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder, new and renamed ones, on the disk when this returns."""
+    """Write the names in a folder, including new and renamed ones, to the disk (fsync)."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -85,8 +86,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def plain(value: Any) -> Any:
-    """Return `value` in the types of JSON; numpy scalars are numbers, paths are text."""
+def plain(value: object) -> Any:
+    """Return `value` in the types of JSON: numpy scalars become numbers, nan and inf None, and paths text."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, os.PathLike):
@@ -97,19 +98,19 @@ def plain(value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
-    assert isinstance(value, (list, tuple)), f"{type(value).__name__} has no form in JSON"
+    assert isinstance(value, (list, tuple)), f"{type(value).__name__} cannot be written as JSON"
     return [plain(entry) for entry in value]
 
 
-def json_text(value: Any) -> str:
-    """Return `value` as JSON, with null for numbers that JSON lacks and the text of what it has no form for."""
+def json_text(value: object) -> str:
+    """Return `value` as JSON, with null for numbers that JSON does not have, and the text of objects of other types."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:
         return json.dumps(_finite(value), ensure_ascii=False, default=str)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -118,14 +119,14 @@ def _finite(value: Any) -> Any:
 
 
 def umask() -> int:
-    """Return which rights new files of this process lack."""
+    """Return the permissions that new files of this process do not get."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
 def inside(folder: Path, name: str, source: str) -> Path:
-    """The path of `name` below the folder. Raises DataError for a name that would lie elsewhere."""
+    """Return the path of `name` below a folder. Raises DataError for a name that leads out of it."""
     path = PurePosixPath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
         raise DataError(f"{source} holds {name!r}, a path outside its folder; it is not safe, use another source")

@@ -22,72 +22,73 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+log = logging.getLogger(__name__)
+
+BEAT_S = 15.0
+SILENCE_S = 60.0
+"""four beats, and longer than the longest pause between requests to an unreachable storage (`nlu.sweeps.patience`)"""
+FILE_SILENCE_S = SILENCE_S + 60.0
+"""for a file on a shared file system, since NFS may show old content for a minute (acregmax)"""
+LOOK_S = 1.0
+"""the longest pause between two readings of a process that waits for silence"""
+
 
 def identity_of(pid: int) -> dict[str, Any]:
-    """Return what names a process of this machine; nothing but its number where /proc tells no more.
+    """Return what identifies a process of this machine; only its number if /proc is unavailable.
 
-    `machine` is that of one start of one machine, and of one container there: `BOOT NAMESPACE`.
+    `machine` identifies one boot of one machine and one container on it: `BOOT NAMESPACE`.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")
-        # The 22nd field, counted behind the name, which may hold blanks: ticks from boot to start.
+        # Field 22, the ticks from boot to start, counted from the end of the name, which may contain spaces.
         started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return {"pid": pid}
     return {"pid": pid, "machine": f"{boot} {namespace}", "started": started}
 
 
-def has_ended(holder: Mapping[str, Any]) -> bool:
-    """Whether a process is known to have ended: it was one of this machine, and there is none such any more."""
+def has_ended(holder: Mapping[str, object]) -> bool:
+    """Return whether a process is known to have ended: it ran on this machine and does not run any more."""
     here, pid = identity_of(os.getpid()), holder.get("pid")
     if "machine" not in holder or holder["machine"] != here.get("machine") or not isinstance(pid, int):
         return False
     there = identity_of(pid)
-    return there["started"] != holder.get("started") if "started" in there else not _is_any(pid)
-
-
-def _is_any(pid: int) -> bool:
-    """Whether a process has this number, also one of another user that /proc hides (hidepid)."""
+    if "started" in there:
+        return there["started"] != holder.get("started")
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return False
+        return True
     except PermissionError:
+        # A process of another user, which /proc hides (hidepid).
         pass
-    return True
-
-
-log = logging.getLogger(__name__)
-
-BEAT_S = 15.0
-SILENCE_S = 60.0
-"""four beats, and more than the longest pause in which a storage that is away is not asked (`nlu.sweeps.patience`)"""
-FILE_SILENCE_S = SILENCE_S + 60.0
-"""the same for a file on a shared file system: NFS may show for a minute what was there (acregmax)"""
-LOOK_S = 1.0
-"""the longest pause between two looks of a process that waits for silence"""
+    return False
 
 
 def elapsed_s() -> float:
-    """Return seconds that also pass while this process is stopped or its machine is suspended.
+    """Return seconds of a clock that also runs while this process is stopped or its machine is suspended.
 
-    A holder asks by this clock whether what it knew a moment ago may have changed since.
+    A holder uses it to decide whether what it knew a moment ago may have changed since.
     """
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Heartbeat:
-    """Calls `beat` at once and then every `interval_s` seconds, in a thread of its own, until it is stopped.
+    """Call `beat` at once and then every `interval_s` seconds, in its own thread, until it is stopped.
 
-    `beat` gets a number that grows, and returns whether to continue. An error in `away` ends nothing: the next call may
-    succeed.
+    `beat` is given a number that increases and returns whether to continue. Errors of the classes `away` are ignored,
+    since the next call may succeed.
     """
 
     def __init__(
-        self, beat: Callable[[int], bool], *, name: str, interval_s: float = BEAT_S,
+        self,
+        beat: Callable[[int], bool],
+        *,
+        name: str,
+        interval_s: float = BEAT_S,
         away: tuple[type[Exception], ...] = (OSError,),
-    ):  # fmt: skip
+    ):
         self._call, self._interval_s, self._away = beat, interval_s, away
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -96,7 +97,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self, *, wait: bool = True) -> None:
-        """Beat no more; with `wait` a beat that has begun is over when this returns. May be called again."""
+        """Stop; with `wait`, a beat that has begun is over when this returns. May be called several times."""
         self._stopped.set()
         if wait and self._thread.ident is not None:
             self._thread.join()
@@ -113,10 +114,10 @@ class Heartbeat:
 
 
 class Watch:
-    """For how long a sign of life has stood still, by the clock of this process.
+    """Measures for how long a sign of life has not changed, by the clock of this process.
 
-    Two looks that read the same sign prove that there was no beat between them, also where this process was suspended
-    between the two. Time is counted from the end of the first look to the beginning of the last one.
+    Two readings of the same sign prove that no beat came between them, even if this process was suspended in
+    between. The time counts from the end of the first reading to the beginning of the last one.
     """
 
     def __init__(self, read: Callable[[], Hashable]):
@@ -125,7 +126,7 @@ class Watch:
         self._since_s = time.monotonic()
 
     def still_s(self) -> float:
-        """Look again; returns for how many seconds the sign has been what it is, 0 where it has just changed."""
+        """Read the sign; returns for how many seconds it has not changed, 0 if it has just changed."""
         asked_s = time.monotonic()
         if (sign := self._read()) != self.sign:
             self.sign, self._since_s = sign, time.monotonic()
@@ -133,8 +134,8 @@ class Watch:
         return asked_s - self._since_s
 
 
-def falls_silent(read: Callable[[], Any], silence_s: float = SILENCE_S) -> bool:
-    """Wait until a sign has stood still for so long; returns False as soon as it changes."""
+def falls_silent(read: Callable[[], Hashable], silence_s: float = SILENCE_S) -> bool:
+    """Wait until a sign has not changed for `silence_s` seconds and return True, or False as soon as it changes."""
     watch = Watch(read)
     first = watch.sign
     while True:
@@ -147,23 +148,23 @@ def falls_silent(read: Callable[[], Any], silence_s: float = SILENCE_S) -> bool:
 
 
 class Marks:
-    """Watches that several commands share, of which each may look only once: each would begin to count at 0.
+    """Watches that several short commands share, each of which would begin to count at 0.
 
-    What a command has seen stands in a file, the mark, whose age is told by the clock of its disk. Where it cannot be
-    written, this process counts for itself.
+    The sign that a command has seen is stored in a file, the mark; its age is measured by the clock of its disk. If the
+    file cannot be written, this process counts for itself.
     """
 
     def __init__(self, again_s: float = 60.0) -> None:
         self._again_s = again_s
-        """how often a mark is removed that another command may have made meanwhile"""
+        """how often to remove a mark that another command may have created meanwhile"""
         self._ended_s: dict[Path, float] = {}
         self._watches: dict[Path, tuple[Watch, float]] = {}
-        """of each mark: the watch, and for how long its sign had been there when this process looked first"""
+        """by mark: the watch, and how long the sign had existed at its first reading"""
 
     def still_s(self, mark: Path, read: Callable[[], str] = str) -> float:
-        """Return for how many seconds a sign has stood still. Raises what `read` raises.
+        """Return for how many seconds a sign has not changed. Raises what `read` raises.
 
-        Without `read` the sign is always the same: the seconds since somebody asked first.
+        Without `read` the sign never changes: the result is the seconds since the first call by any command.
         """
         if mark not in self._watches:
             self._ended_s.pop(mark, None)
@@ -178,9 +179,9 @@ class Marks:
         return before_s + still_s
 
     def end(self, mark: Path) -> None:
-        """Begin at 0 the next time, whichever command asks.
+        """Begin at 0 the next time, in any command.
 
-        Whoever follows jobs calls this for each of them whenever it looks, so most calls touch no disk.
+        This may be called for every job at every poll: most calls do not access the disk.
         """
         self._watches.pop(mark, None)
         now_s = time.monotonic()
@@ -192,7 +193,7 @@ class Marks:
 
 
 def _age_s(mark: Path, sign: str) -> float:
-    """Return for how many seconds a mark has held this sign, 0 where it is written only now. Raises OSError."""
+    """Return for how many seconds a mark has held this sign, 0 if it is written now. Raises OSError."""
     if not mark.is_file() or mark.read_text() != sign:
         mark.write_text(sign)
     with tempfile.NamedTemporaryFile(dir=mark.parent, prefix=f".{mark.name}.") as now:

@@ -1,27 +1,26 @@
-"""Who may write to a folder of an object store, and what of it counts: records with numbers, each put on condition.
+"""Who may write to a folder of a bucket, and what in it counts: numbered records, each written by a conditional put.
 
     FOLDER/.ledger/0000000007.json     {"id", "kind": "claim" | "save" | "release", "claim": 5, "holder", "content"}
     FOLDER/.ledger/newest-5.json       {"number": 7}: the holder of claim 5 has written at least so many records
     FOLDER/.ledger/beat.json           {"holder": ..., "count": ...}
 
-A record is written under the number after the last one, by a put that the store refuses where an object stands. So of
-two that write the same number one succeeds, and the other learns of it. Only what the newest record names counts. A
-lost answer is found out by the record's own id.
+A record gets the number after the last one, by a put that the service refuses if the object exists. If two processes
+write the same number, one succeeds and the other one notices. Only what the newest record names counts. A record whose
+response was lost is recognized by its id.
 
-**The fence.** A claim is written directly after the last record of the holder before, and is never deleted; a holder
-deletes none but its own records, and never its claim. So the next number of a holder that was suspended stays taken
-for ever, however many records its successor has written and deleted, and the put itself is refused: there is no moment
-between a check and the put. The same holds where the suspended holder does not know whether its last record arrived.
-Each holder notes its newest number under a name of its own, so that none that wakes up takes back another's note.
+**The fence.** A claim is written directly after the last record of the previous holder, and is never deleted; a holder
+deletes only its own records, and never its claim. The next number of a suspended holder therefore stays taken forever,
+however many records its successor has written and deleted, and the put itself is refused, without a gap between a
+check and the put. The same holds if the suspended holder does not know whether its last record arrived. Each holder
+notes its newest number in its own object, so that one that wakes up cannot revert the note of another.
 
-A claim is free to take where the last record is a release, where its holder was a process of this machine that has
-ended, or where the holder has fallen silent (`nlu.storage.heartbeat`). Whoever claims
-may itself have been suspended since it read the newest record, and the number after that one been used and deleted: it
-then finds the higher note of the holder before, and withdraws.
+A folder is free to claim if its last record is a release, if its holder was a process of this machine that has ended,
+or if the holder has fallen silent (`nlu.storage.heartbeat`). The claiming process may itself have been suspended after
+it read the newest record, while the number after that one was used and deleted: it then finds a higher note of the
+previous holder, and withdraws.
 """
 
 import json
-import logging
 import os
 import socket
 import time
@@ -34,36 +33,33 @@ from nlu.config.errors import UserError
 from nlu.storage.bucket import Unreachable
 from nlu.storage.heartbeat import BEAT_S, SILENCE_S, Heartbeat, elapsed_s, falls_silent, has_ended, identity_of
 from nlu.storage.objects import ObjectStore
-from nlu.storage.temporary import Pauses, Temporary
-
-log = logging.getLogger(__name__)
+from nlu.storage.temporary import Pauses, Temporary, retried
 
 FOLDER = ".ledger"
 BEAT = f"{FOLDER}/beat.json"
 PROOF = f"{FOLDER}/conditional-put"
 CLAIM, SAVE, RELEASE = "claim", "save", "release"
 KEPT = 4
-"""records of a holder that stay beside its claim, for readers that have just read the number of one"""
+"""records of a holder that are kept beside its claim, for readers that have just read the number of one"""
 HELD_FOR_S = 1.0
-"""for how long an answer that the folder is still held counts; far less than any silence"""
+"""how long to rely on a check that the folder is still held; far less than any silence"""
 LISTED_AGAIN_S = Pauses(0.2, 1.0, 12)
-"""after how long a store is asked again that lists records which it does not have"""
+"""before a bucket that lists records which do not exist is asked again"""
 CLAIM_AGAIN_S = Pauses(0.5, 2.0, 4)
-"""after how long a store is asked again that did not answer a claim"""
 NEWER_TRIES = 20
 
 
-class MirrorAway(UserError, Temporary):
-    """The store does not answer at the start, so that nothing is known of what it holds, or at the end."""
+class MirrorUnavailable(UserError, Temporary):
+    """The service does not respond at the start, when the content of the mirror is unknown, or at the end."""
 
 
 class TakenOver(UserError):
-    """Another process has claimed the folder since this one did; this one must not write there any more."""
+    """Another process has claimed the folder; this one must not write there any more."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One entry, with the number that says where it stands."""
+    """One record of the ledger, with its number."""
 
     number: int
     id: str
@@ -72,11 +68,11 @@ class Record:
     """number of the claim under which it was written; 0 in records of earlier versions"""
     holder: Mapping[str, Any]
     content: Mapping[str, Any]
-    """what the folder is as of this record: carried on by a claim and a release, new in a save"""
+    """the state of the folder as of this record: new in a save, copied by a claim and a release"""
 
 
 class Ledger:
-    """The records of a folder, and the claim on it. One process holds it at a time; not for several threads at once."""
+    """The records of a folder, and the claim on it, which one process holds at a time. It is not thread-safe."""
 
     def __init__(self, store: ObjectStore, *, beat_s: float = BEAT_S, silence_s: float = SILENCE_S):
         self._store, self._silence_s = store, silence_s
@@ -87,32 +83,32 @@ class Ledger:
         self._heartbeat = Heartbeat(self._beat, name="ledger", interval_s=beat_s, away=(Unreachable, UserError))
 
     def newest(self, listed: Iterable[str] = ()) -> Record | None:
-        """Return the last record that the store has; None where there is none.
+        """Return the last record, None if the ledger is empty.
 
-        Where its keys were `listed` a moment ago, two requests do.
+        If its keys were `listed` a moment ago, two requests suffice.
         """
         if (record := self._last_from(max(filter(None, map(_number, listed)), default=0))) is not None:
             return record
         for pause_s in (*LISTED_AGAIN_S, None):
-            # A listing may be some records old, or show none, and the first claim is always there. Earlier versions
-            # deleted it, and noted how many there are.
+            # A listing may be outdated or empty, but the first claim always exists. Earlier versions of nlu deleted it
+            # and noted the number of records.
             known = max(filter(None, map(_number, self._store.list(FOLDER))), default=0)
             record = self._last_from(known) or self._last_from(1) or self._last_from(noted := self._noted(0) or 0)
             if record is not None or not (known or noted):
                 return record
             if pause_s is not None:
                 time.sleep(pause_s)
-        raise Unreachable(f"{self._store.shown} lists records that it does not have; ask again later")
+        raise Unreachable(f"{self._store.shown} lists records that do not exist; try again later")
 
     def _last_from(self, number: int) -> Record | None:
-        """Return the last record from a number on; None for 0, and where that number has none."""
+        """Return the last record from a number on, None for 0 and if this number is not taken."""
         record = self._read(number) if number else None
         while record is not None and (later := self._after(record)) is not None:
             record = later
         return record
 
     def _after(self, record: Record) -> Record | None:
-        """Return a record behind one that was just read: the next one or, behind a claim, one that is still there."""
+        """Return a later record than the one just read: the next one or, after a claim, one that was not deleted."""
         later = self._read(record.number + 1)
         if later is not None or record.kind != CLAIM:
             return later
@@ -122,41 +118,34 @@ class Ledger:
                 return None
             if (later := self._read(noted)) is not None:
                 return later
-        raise Unreachable(f"{self._store.shown} has new records faster than they can be read; ask again later")
+        raise Unreachable(f"{self._store.shown} gets new records faster than they can be read; try again later")
 
     def claim(self, say: Callable[[str], None], expected: Record | None) -> Record:
-        """Have the folder from now on, whose last record was `expected`; returns the record of the claim.
+        """Claim the folder, whose last record was `expected`; returns the record of the claim.
 
-        Raises TakenOver where another process has it, or was quicker. Waits, and says so, until it is known whether a
-        holder on another machine lives.
+        Waits, and passes `say` a message, until it is known whether a holder on another machine is alive. Raises
+        TakenOver if another process holds the folder, or claims it first.
         """
         self._store.prove_conditional_put(PROOF)
         if expected is not None and expected.kind != RELEASE and not has_ended(expected.holder):
             self._require_silence(expected, say)
         self._newest = expected
-        claimed = self._claimed(expected.content if expected else {})
+        content, own_id = expected.content if expected else {}, uuid.uuid4().hex
+        claimed = retried(
+            lambda: self.append(CLAIM, content, own_id), CLAIM_AGAIN_S, lambda error: isinstance(error, Unreachable)
+        )
         if expected is not None and (self._noted(expected.claim) or 0) > claimed.number:
-            # This process slept since it read `expected`, and the number was free because it had been deleted.
+            # This process was suspended after it read `expected`, and the number was free because it had been deleted.
             self._store.delete(_key(claimed.number))
             raise self._refusal(expected.holder)
         self._claim = claimed.number
         self._heartbeat.start()
         return claimed
 
-    def _claimed(self, content: Mapping[str, Any]) -> Record:
-        own_id = uuid.uuid4().hex
-        for pause_s in CLAIM_AGAIN_S:
-            try:
-                return self.append(CLAIM, content, own_id)
-            except Unreachable as error:
-                log.debug("%s; trying again", error)
-                time.sleep(pause_s)
-        return self.append(CLAIM, content, own_id)
-
     def append(self, kind: str, content: Mapping[str, Any], own_id: str | None = None) -> Record:
-        """Add a record after the last one that this process knows of; `own_id` is by what it is found again.
+        """Add a record after the last one that this process knows of; it is recognized by `own_id`.
 
-        Raises TakenOver where another process has added one, Unreachable where the store does not answer.
+        Raises TakenOver if another process has added one, Unreachable if the service does not respond.
         """
         last = self._newest
         number = (last.number if last else 0) + 1
@@ -167,26 +156,26 @@ class Ledger:
         if not written:
             there = self._read(record.number)
             if there is None:
-                raise Unreachable(f"{self._store.shown} refuses record {record.number}, which it does not have")
+                raise Unreachable(f"{self._store.shown} refuses record {record.number}, which does not exist")
             if there.id != record.id:
                 self._require_own(there)
-                # The answer to an earlier try was lost, and the record stands.
+                # The response to an earlier try was lost, and the record exists.
                 self._newest = there
                 return self.append(kind, content, own_id)
         self._newest = record
         return record
 
     def require_held(self) -> None:
-        """Raise TakenOver where another process has added a record since this one did: nothing may be written then.
+        """Raise TakenOver if another process has added a record, so that this one must not write any more.
 
-        The store is asked once in `HELD_FOR_S` seconds, so this may be called before each write.
+        The bucket is asked at most once in `HELD_FOR_S` seconds, so this may be called before each write.
         """
         if elapsed_s() < self._held_until_s:
             return
         asked_s = elapsed_s()
         while (later := self._read((self._newest.number if self._newest else 0) + 1)) is not None:
             self._require_own(later)
-            # The answer to its put was lost.
+            # The response to its put was lost.
             self._newest = later
         self._held_until_s = asked_s + HELD_FOR_S
 
@@ -195,16 +184,14 @@ class Ledger:
             raise self._refusal(record.holder)
 
     def _noted(self, claim: int) -> int | None:
-        """Return the number that the holder of a claim noted last; an object that is asked for by name is never old."""
-        try:
-            return int(json.loads(self._store.get(_note(claim)))["number"])
-        except FileNotFoundError:
-            return None
+        """Return the number that the holder of a claim noted last. A read by key is current, unlike a listing."""
+        note = self._json(_note(claim))
+        return None if note is None else int(note["number"])
 
     def forget_old(self) -> None:
-        """Note how many records there are, and delete those of this holder that nobody needs any more.
+        """Note the number of records, and delete those of this holder that are not needed any more.
 
-        Raises TakenOver as `require_held` does; a holder that is suspended meanwhile harms none but its own records.
+        Raises TakenOver as `require_held` does. A holder that is suspended meanwhile can only delete its own records.
         """
         assert self._newest is not None
         self.require_held()
@@ -215,13 +202,20 @@ class Ledger:
                 self._store.delete(key)
 
     def release(self) -> None:
-        """Give the folder back, so that the next one need not wait."""
+        """Release the folder, so that the next holder need not wait."""
         self.stop_beating()
         if self._newest is not None and self._newest.kind != RELEASE:
             self.append(RELEASE, self._newest.content)
 
     def stop_beating(self) -> None:
         self._heartbeat.stop()
+
+    def _json(self, key: str) -> Any:
+        """Return the content of an object, None if it does not exist."""
+        try:
+            return json.loads(self._store.get(key))
+        except FileNotFoundError:
+            return None
 
     def _read(self, number: int) -> Record | None:
         try:
@@ -231,14 +225,15 @@ class Ledger:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{self._store.shown}/{_key(number)} is no record of ours; choose another {self._store.reference.what}"
+                f"{self._store.shown}/{_key(number)} is not a record of nlu; choose another "
+                f"{self._store.reference.what}"
             ) from error
 
     def _require_silence(self, last: Record, say: Callable[[str], None]) -> None:
-        """Return once the holder has fallen silent. Raises TakenOver where it lives."""
+        """Return when the holder has fallen silent. Raises TakenOver if it is alive."""
         say(
             f"{self._store.shown} belongs to process {last.holder.get('pid')} on {last.holder.get('host')}; this one "
-            f"continues if nothing is heard of it for {self._silence_s:.0f} s"
+            f"continues if it gives no sign of life for {self._silence_s:.0f} s"
         )
         if not falls_silent(lambda: (self._read(last.number + 1), self._heard_of(last.holder)), self._silence_s):
             later = self._read(last.number + 1)
@@ -246,15 +241,12 @@ class Ledger:
                 raise TakenOver(f"{self._store.shown} was released a moment ago; run the same command again")
             raise self._refusal((later or last).holder)
 
-    def _heard_of(self, holder: Mapping[str, Any]) -> int | None:
-        """Return the last beat of a holder; None where there is none, or it is another's."""
-        try:
-            beat = json.loads(self._store.get(BEAT))
-        except FileNotFoundError:
-            return None
-        return beat["count"] if beat["holder"] == holder.get("id") else None
+    def _heard_of(self, holder: Mapping[str, object]) -> int | None:
+        """Return the last beat of a holder, None if the last beat is missing or from another holder."""
+        beat = self._json(BEAT)
+        return beat["count"] if beat is not None and beat["holder"] == holder.get("id") else None
 
-    def _refusal(self, holder: Mapping[str, Any]) -> TakenOver:
+    def _refusal(self, holder: Mapping[str, object]) -> TakenOver:
         whose = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
         return TakenOver(
             f"{self._store.reference.what} {self._store.shown} is written by {whose}; wait for it, stop it, or choose "
@@ -265,7 +257,7 @@ class Ledger:
         newest = self._newest.number if self._newest else 0
         later = self._read(newest + 1)
         if later is not None and later.holder.get("id") != self._own["id"]:
-            # Whoever waits for its successor must not hear of this one.
+            # A process that waits for the successor must not take this beat for its sign of life.
             return False
         self._store.put(BEAT, json.dumps({"holder": self._own["id"], "count": count}).encode())
         return True
@@ -276,7 +268,7 @@ def _key(number: int) -> str:
 
 
 def _note(claim: int) -> str:
-    """Return where the holder of a claim notes its newest record; earlier versions had one place for all."""
+    """Return the key at which the holder of a claim notes its newest record; earlier versions had one for all."""
     return f"{FOLDER}/newest-{claim}.json" if claim else f"{FOLDER}/newest.json"
 
 

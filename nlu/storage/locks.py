@@ -1,6 +1,6 @@
-"""Locks between processes, and between hosts that share a folder: the kernel's, which go with whoever holds them.
+"""Locks between processes, and between hosts that share a folder: the kernel's, which end with the holding process.
 
-NFS passes them on to its server since Linux 2.6.12.
+NFS forwards them to its server since Linux 2.6.12.
 """
 
 import errno
@@ -17,14 +17,14 @@ from nlu.config.errors import UserError
 
 log = logging.getLogger(__name__)
 
-TOLD_AFTER_S = 1.0
+LOG_AFTER_S = 1.0
 PAUSES_S = 0.001, 0.1
-"""The shortest and the longest pause between two tries; in between a tenth of what was waited so far."""
+"""the shortest and the longest pause between two tries; in between, a tenth of the time waited so far"""
 WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 class Locked(Exception):
-    """Another process holds the lock, and held it for all of the time that was granted."""
+    """Another process holds the lock, and held it for the whole permitted time."""
 
     def __init__(self, path: Path):
         super().__init__(f"{path} is locked by another process")
@@ -32,22 +32,22 @@ class Locked(Exception):
 
 
 class NoLocks(UserError):
-    """The file system knows no locks."""
+    """The file system does not support locks."""
 
 
 @contextmanager
 def hold_lock(
     path: str | os.PathLike[str], *, wait_s: float, shared: bool = False, optional: bool = False, what: str = ""
 ) -> Iterator[None]:
-    """Hold the lock that the file at `path` stands for while the block runs.
+    """Hold the lock of the file at `path` while the block runs.
 
-    An exclusive lock keeps all others out; the file is made if it is absent, its folder must exist. Shared locks keep
-    out exclusive ones alone: they never make the file and need no right to write it.
-    Whoever holds an exclusive lock may remove the file: others notice and take the lock of the next file at the path.
+    An exclusive lock excludes all others; the file is created if necessary, but not its folder. A shared lock excludes
+    only exclusive ones; it never creates the file and needs no write permission. The holder of an exclusive lock may
+    remove the file: waiting processes notice and lock the next file at the path.
 
-    Waits up to `wait_s` seconds (0: not at all, inf: for ever) and says so in the log after a second, calling what is
-    locked `what`. Raises Locked when they have passed, FileNotFoundError where there is nothing to share, NoLocks where
-    the file system has none; with `optional` the block then runs without.
+    Waits for up to `wait_s` seconds (0: not at all, inf: without limit); after a second the log says so, and calls the
+    locked thing `what`. Raises Locked when this time has passed, FileNotFoundError if a file to share does not exist,
+    NoLocks if the file system does not support locks; with `optional` the block then runs without a lock.
     """
     path = Path(path)
     try:
@@ -65,9 +65,9 @@ def hold_lock(
 
 @contextmanager
 def hold_folder(folder: Path, lock: str, *, wait_s: float, optional: bool = False, what: str = "") -> Iterator[bool]:
-    """Make a folder if it is absent, and hold the lock of this name in it; gives whether the folder was made here.
+    """Create a folder if necessary, and hold the lock of this name in it; gives whether the folder was created here.
 
-    Whoever holds the lock may take the folder away again: then it is made anew. Raises what `hold_lock` raises.
+    A folder that the previous holder removes is created again. Raises what `hold_lock` raises.
     """
     with ExitStack() as held:
         while True:
@@ -77,13 +77,13 @@ def hold_folder(folder: Path, lock: str, *, wait_s: float, optional: bool = Fals
                 held.enter_context(hold_lock(folder / lock, wait_s=wait_s, optional=optional, what=what))
                 break
             except FileNotFoundError:
-                # Its last holder was refused, and took the folder along.
+                # The previous holder was refused, and removed the folder.
                 continue
         yield made_here
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:
-    """Whether somebody holds an exclusive lock at `path`. Changes nothing; what cannot be read counts as free."""
+    """Return whether a process holds an exclusive lock at `path`. A file that cannot be read counts as unlocked."""
     try:
         with hold_lock(path, wait_s=0, shared=True, optional=True):
             return False
@@ -94,27 +94,28 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
 
 
 def _taken(path: Path, wait_s: float, shared: bool, what: str) -> int:
-    began_s, is_told = time.monotonic(), False
+    """Return a descriptor of the file at `path` that holds its lock."""
+    began_s, is_logged = time.monotonic(), False
     while True:
         descriptor = os.open(path, os.O_RDONLY if shared else os.O_CREAT | os.O_RDWR, 0o666)
         try:
-            is_ours = _lock(descriptor, shared, path, wait=is_told and wait_s == math.inf)
-            if is_ours and _lies_at(descriptor, path):
+            is_ours = _lock(descriptor, shared, path, wait=is_logged and wait_s == math.inf)
+            if is_ours and _is_at(descriptor, path):
                 descriptor, taken = -1, descriptor
                 return taken
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
         if is_ours:
-            # The lock of a file that its last holder removed says nothing of whoever holds the next one.
+            # The previous holder removed the file, and the next one at the path may be locked.
             continue
         waited_s = time.monotonic() - began_s
         if waited_s >= wait_s:
             raise Locked(path)
-        if waited_s >= TOLD_AFTER_S and not is_told:
+        if waited_s >= LOG_AFTER_S and not is_logged:
             limit = "" if wait_s == math.inf else f", for at most {wait_s:g} s"
             log.info("%s is locked by another process; waiting for it%s", what, limit)
-            is_told = True
+            is_logged = True
         time.sleep(min(max(PAUSES_S[0], waited_s / 10), PAUSES_S[1], wait_s - waited_s))
 
 
@@ -127,14 +128,14 @@ def _lock(descriptor: int, shared: bool, path: Path, *, wait: bool) -> bool:
         if error.errno not in WITHOUT_LOCKS:
             raise
         raise NoLocks(
-            f"{path.parent} lies on a file system without locks ({error.strerror}), so two processes could write there "
+            f"{path.parent} is on a file system without locks ({error.strerror}), so two processes could write there "
             "at once; choose a folder on another one, or mount it with locks"
         ) from error
     return True
 
 
-def _lies_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file is the one at the path: its last holder may have removed it, and a third made another."""
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file is still the one at the path."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

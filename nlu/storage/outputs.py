@@ -1,19 +1,18 @@
-"""Where commands write what they make: on this machine, or in an object store, which gets it once all of it is made.
+"""Where commands write their results: to this machine, or to a bucket, which gets a result once it is complete.
 
-A folder in an object store begins with an object `.begun` and loses it at the very end, behind its last file: so what
-was broken off is told from what is whole, and is written anew by the same command.
+A folder in a bucket begins with an object `.begun`, which is deleted after the last file. An interrupted folder is
+therefore distinguishable from a complete one, and the same command writes it again.
 """
 
 import logging
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.storage.backend import download_progress
-from nlu.storage.objects import writable_store_of
+from nlu.storage.backend import download_progress, no_progress
+from nlu.storage.objects import writable_backend_of
 from nlu.storage.places import Place, parse_place
 from nlu.storage.settle import new_folder, require_new
 from nlu.storage.transfer import disk_errors, plan_copy, remove_all, run_copies
@@ -24,25 +23,21 @@ BEGUN = ".begun"
 
 
 def require_free(out: str | Path, key: str) -> None:
-    """Raise UserError, calling it `key`, where a command that writes a new folder would find something there."""
+    """Raise UserError, which calls `out` by `key`, unless a command can write a new folder there."""
     place = parse_place(str(out), key, writes=True)
     if place.is_local:
         require_new(Path(out), key)
-        return
-    _require_not_root(place, key)
-    store = writable_store_of(place)
-    found = store.look(place)
-    if found is not None and not (found.is_folder and store.look(place.within(BEGUN))):
-        raise UserError(f"{key} is {place.shown}, which exists; nothing was written; choose another, or remove it")
-    store.try_writing(place)
+    else:
+        _require_absent(place, key, may_have_begun=True)
+        writable_backend_of(place).try_writing(place)
 
 
 @contextmanager
 def output_folder(out: str | Path, key: str, *, last: str) -> Iterator[Path]:
-    """Give a folder in which to write what is to lie at `out`; it gets there when the block ends well.
+    """Give a folder to write to, which appears at `out` when the block ends without an error.
 
-    `last` is the file by which readers know that a folder is whole; in an object store it comes last. Raises UserError
-    where something lies there, or the store does not take it; what was made is lost then.
+    `last` is the file that tells readers that a folder is complete; in a bucket it is written last. Raises UserError if
+    something exists there or the bucket rejects the folder; what was written is lost then.
     """
     require_free(out, key)
     place = parse_place(str(out), key, writes=True)
@@ -50,19 +45,16 @@ def output_folder(out: str | Path, key: str, *, last: str) -> Iterator[Path]:
         with new_folder(Path(out)) as folder:
             yield folder
         return
-    made = Path(tempfile.mkdtemp(prefix="nlu-out-"))
-    try:
-        yield made
-        _send_folder(made, place, last)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="nlu-out-") as made:
+        yield Path(made)
+        _send_folder(Path(made), place, last)
 
 
 @contextmanager
 def output_file(out: str | Path, key: str) -> Iterator[Path]:
-    """Give a path to which to write the file that is to lie at `out`; it gets there, whole, when the block ends well.
+    """Give a path to write a file to, which appears at `out` when the block ends without an error.
 
-    Raises UserError where something lies there.
+    Raises UserError if something exists there.
     """
     place = parse_place(str(out), key, writes=True)
     if place.is_local:
@@ -78,9 +70,9 @@ def output_file(out: str | Path, key: str) -> Iterator[Path]:
 
 @contextmanager
 def output_files(out: str | Path, key: str) -> Iterator[Path]:
-    """Give a folder in which to write files that are to lie in the folder `out`, beside what is there already.
+    """Give a folder to write files to, which are added to the folder `out` when the block ends without an error.
 
-    Raises UserError where one of the same name lies there in a store; on this machine whoever writes them sees to that.
+    Raises UserError if a file of the same name exists in the bucket; on this machine the caller checks that.
     """
     place = parse_place(str(out), key, writes=True)
     if place.is_local:
@@ -96,37 +88,39 @@ def output_files(out: str | Path, key: str) -> Iterator[Path]:
 
 
 def require_no_object(place: Place, key: str) -> None:
-    """Raise UserError where something lies at a place in an object store, it is a folder's, or nothing can be written
-    there."""
-    _require_not_root(place, key)
-    if place.names_folder:
+    """Raise UserError, which calls the place by `key`, unless a new file can be written to this place in a bucket."""
+    if place.names_folder and not place.is_root:
         raise UserError(f"{key} is {place.shown}, a folder; name a file in it")
-    store = writable_store_of(place)
-    if store.look(place) is not None:
+    _require_absent(place, key)
+    parent = Place(place.scheme, place.bucket, place.path.rpartition("/")[0])
+    writable_backend_of(place).try_writing(parent)
+
+
+def _require_absent(place: Place, key: str, *, may_have_begun: bool = False) -> None:
+    """Raise UserError if something exists at a place in a bucket, except an interrupted folder if that is allowed."""
+    if place.is_root:
+        raise UserError(f"{key} is {place.shown}, a whole bucket; name a folder in it")
+    backend = writable_backend_of(place)
+    info = backend.stat(place)
+    if info is not None and not (may_have_begun and info.is_folder and backend.stat(place.within(BEGUN))):
         raise UserError(f"{key} is {place.shown}, which exists; nothing was written; choose another, or remove it")
-    store.try_writing(Place(place.scheme, place.bucket, place.path.rpartition("/")[0]))
 
 
 def send_file(path: Path, place: Place) -> None:
-    """Have a local file lie in an object store; of an upload that was cut off, the parts that arrived stay."""
+    """Upload a local file to a bucket; parts of an interrupted upload are kept for the next try."""
     log.info("sending %s, %.1f MB", place.shown, path.stat().st_size / 1e6)
     with disk_errors(place), download_progress(place.name, path.stat().st_size) as advance:
-        writable_store_of(place).put(path, place, advance)
+        writable_backend_of(place).put(path, place, advance)
 
 
 def _send_folder(made: Path, place: Place, last: str) -> None:
-    store = writable_store_of(place)
+    backend = writable_backend_of(place)
     plan = plan_copy(Place("", "", str(made)), place, recursive=True, extra=True)
     (made / BEGUN).touch()
-    store.put(made / BEGUN, place.within(BEGUN), lambda count: None)
+    backend.put(made / BEGUN, place.within(BEGUN), no_progress)
     (made / BEGUN).unlink()
     remove_all(place, [extra for extra in plan.extra if extra.name != BEGUN])
     at_end = place.within(last)
     run_copies([item for item in plan.copied if item.target != at_end], place.shown)
     run_copies([item for item in plan.copied if item.target == at_end], place.shown)
-    store.remove(place.within(BEGUN))
-
-
-def _require_not_root(place: Place, key: str) -> None:
-    if place.is_root:
-        raise UserError(f"{key} is {place.shown}, a whole bucket; name a folder in it")
+    backend.remove(place.within(BEGUN))

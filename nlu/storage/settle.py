@@ -1,12 +1,12 @@
-"""Folders that are whole or not there, whatever kills the process that makes them, a power cut included.
+"""Folders that are complete or absent, even if the process that writes them is killed or the power fails.
 
-Checkpoints, data stores and entries of the cache go the same way: written aside, every file and folder synced to the
-disk, marked COMPLETE, the mark synced, renamed into place, and the folder around the place synced.
+Checkpoints, data stores and entries of the cache are all written like this: written to another name, every file and
+folder synced to the disk, marked COMPLETE, the mark synced, renamed to the final name, and the parent folder synced.
 
-    settle(new, place)     where all would write the same: of several processes at once, the first one's stands
-    replace(new, place)    where the newest stands; one process at a time
-    find_whole(place)      what `replace` left, whatever killed it: the newest that is whole
-    copy_whole(place, to)  the same for readers, while `replace` may be at work; changes nothing there
+    settle(new, place)     if all processes would write the same: the folder of the first one stays
+    replace(new, place)    if the newest one counts; one process at a time
+    find_whole(place)      the newest complete folder that `replace` left, after any kill
+    copy_whole(place, to)  the same for readers, while `replace` may be running; changes nothing there
 """
 
 import errno
@@ -30,17 +30,17 @@ log = logging.getLogger(__name__)
 
 MARKER = "COMPLETE"
 COPY_TRIES, COPY_PAUSE_S = 20, 0.01
-"""A place has no whole folder for the instant between two renames, which is over at once."""
+"""between two renames of `replace`, no folder is at the place for an instant"""
 COPY_BYTES = 1 << 20
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether the folder bears the mark that is set last."""
+    """Return whether a folder has the mark that is written last."""
     return (folder / MARKER).is_file()
 
 
 def mark_whole(folder: Path, note: str = "") -> None:
-    """Have all that is below the folder on the disk, then mark it COMPLETE; `note` is what the mark says."""
+    """Sync everything below a folder to the disk, then mark it COMPLETE; `note` is the content of the mark."""
     for path, _, files in os.walk(folder, topdown=False):
         for name in files:
             if not Path(path, name).is_symlink():
@@ -54,16 +54,16 @@ def mark_whole(folder: Path, note: str = "") -> None:
 
 
 def settle(new: Path, place: Path, *, note: str = "", is_good: Callable[[Path], bool] = is_whole) -> bool:
-    """Mark `new` and put it at `place`, unless something good is there already; returns whether it is now there.
+    """Mark `new` and rename it to `place`, unless a good folder is there already; returns whether it was renamed.
 
-    Both lie on the same file system; the folder around the place is made. What lies at the place and is not good goes:
-    a folder without its mark or, if `is_good` looks closer, one that lost something. Any number of processes may settle
-    the same place at once, and what one of them has put there stays. Raises OSError where the disk does not take it.
+    Both are on the same file system; the parent folder is created. A folder at the place that is not good is removed:
+    one without its mark or, with a stricter `is_good`, one with missing files. Any number of processes may settle the
+    same place at once; the folder of one of them stays. Raises OSError if the disk refuses.
     """
     mark_whole(new, note)
     place.parent.mkdir(parents=True, exist_ok=True)
     lock = place.with_name(f".{place.name}.lock")
-    # Without the lock one of two could find a broken folder there and move away what the other has put there meanwhile.
+    # Without the lock, a process that found a broken folder could move away the good one of another process.
     with hold_lock(lock, wait_s=math.inf, optional=True, what=str(place)):
         try:
             if is_good(place):
@@ -76,24 +76,24 @@ def settle(new: Path, place: Path, *, note: str = "", is_good: Callable[[Path], 
             lock.unlink(missing_ok=True)
     sync_folder(place.parent)
     for broken in place.parent.glob(f".{glob.escape(place.name)}.*.broken"):
-        # It may be another user's, and only that user can remove it.
+        # It may belong to another user, and only that user can remove it.
         with suppress(OSError):
             remove(broken)
     return True
 
 
 def replace(new: Path, place: Path, *, note: str = "") -> None:
-    """Mark `new` and put it in the place of what is at `place`; the caller sees to it that nobody else does so at once.
+    """Mark `new` and rename it to `place`, replacing the folder there. Only one process may do so at a time.
 
-    At every instant `find_whole` finds the old or the new one: an older one is called `.NAME.old` while `new` is being
-    renamed. Raises OSError where the disk does not take it, after which the older one stands.
+    At every instant `find_whole` finds the old or the new folder: the old one has the name `.NAME.old` while `new` is
+    renamed. Raises OSError if the disk refuses; the old folder then stays.
     """
     mark_whole(new, note)
     swap(new, place)
 
 
 def swap(new: Path, place: Path) -> None:
-    """The second half of `replace`: rename a marked folder into a place that may be taken."""
+    """Rename a marked folder to `place`, replacing the folder there: the second half of `replace`."""
     old = place.with_name(f".{place.name}.old")
     had_one = is_whole(place)
     if had_one:
@@ -112,7 +112,7 @@ def swap(new: Path, place: Path) -> None:
 
 
 def aside(place: Path) -> Path:
-    """Make the folder in which to write what `replace` is to put at the place: empty, whatever a kill left there."""
+    """Create the empty folder in which to write the argument of `replace`; leftovers of a kill are removed."""
     find_whole(place)
     new = place.with_name(f".{place.name}.new")
     remove(new)
@@ -121,12 +121,12 @@ def aside(place: Path) -> Path:
 
 
 def candidates(place: Path) -> list[Path]:
-    """The names under which the newest whole folder of a place may lie, the best of them first."""
+    """Return the paths at which the newest complete folder of a place may be, in order of preference."""
     return [place, place.with_name(f".{place.name}.new"), place.with_name(f".{place.name}.old")]
 
 
 def find_whole(place: Path) -> Path | None:
-    """The folder at the place, after mending the names that a kill within `replace` leaves; None where none is whole.
+    """Return `place` if a complete folder is there, after undoing what a kill within `replace` left; else None.
 
     Only for the process that may write there.
     """
@@ -135,14 +135,14 @@ def find_whole(place: Path) -> Path | None:
         remove(place)
         os.rename(found, place)
         sync_folder(place.parent)
-        log.info("%s was being replaced; %s is complete and stands for it", place, found.name)
+        log.info("%s was being replaced; %s is complete and takes its place", place, found.name)
     return None if found is None else place
 
 
 def copy_whole(place: Path, target: Path) -> bool:
-    """Copy the newest whole folder of a place, all files from the same one; returns whether there is one.
+    """Copy the newest complete folder of a place, all files from the same one; returns whether one exists.
 
-    For whoever may not write there: another process may be replacing it meanwhile. The folder holds only files.
+    It is safe while another process replaces the folder, which must contain only files.
     """
     for attempt in range(COPY_TRIES):
         if attempt:
@@ -153,9 +153,10 @@ def copy_whole(place: Path, target: Path) -> bool:
 
 
 def copy_files(folder: Path, target: Path) -> bool:
-    """Copy a whole folder of files, or nothing where it is none or is replaced or removed while its files are opened.
+    """Copy a complete folder of files; returns False, without a copy, if it is replaced or removed meanwhile.
 
-    A folder keeps its identity when it is renamed, and `remove` takes its mark off first: so all files belong together.
+    An open folder keeps its identity when it is renamed, and `remove` deletes its mark first, so all copied files
+    belong together.
     """
     try:
         with ExitStack() as opened:
@@ -173,7 +174,7 @@ def copy_files(folder: Path, target: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        # What another host removes is gone for a reader on NFS also where it is open.
+        # On NFS, a file that another host removes is gone even for a reader that has opened it.
         if error.errno != errno.ESTALE:
             raise
         shutil.rmtree(target, ignore_errors=True)
@@ -182,33 +183,34 @@ def copy_files(folder: Path, target: Path) -> bool:
 
 
 def require_new(place: Path, key: str) -> None:
-    """Raise UserError, calling it `key`, where a command that writes a new folder would find something there, or could
-    not make it."""
+    """Raise UserError, which calls the place by `key`, if something exists there or a folder cannot be created."""
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
         raise UserError(f"{key} is {place}, which exists; nothing was written; choose another, or remove it")
     require_writable(_above(place.absolute()), key, place)
 
 
 def require_writable(folder: Path, key: str, place: Path) -> None:
-    """Raise UserError, calling it `key`, where nothing can be made in the folder in which the place is to lie."""
+    """Raise UserError, which calls the place by `key`, if nothing can be created in the folder for it."""
     try:
         with tempfile.TemporaryDirectory(prefix=".nlu-", dir=folder):
             pass
     except OSError as error:
         raise UserError(
-            f"{key} is {place}, but nothing can be made in {folder} ({error.strerror or error}); choose another"
+            f"{key} is {place}, but nothing can be created in {folder} ({error.strerror or error}); choose another"
         ) from error
 
 
 def _above(place: Path) -> Path:
-    """The nearest folder above a place that is there."""
+    """Return the nearest existing folder above a place."""
     return next(folder for folder in place.parents if folder.is_dir())
 
 
 @contextmanager
 def new_folder(place: Path) -> Iterator[Path]:
-    """Give a folder in which to write what is to lie at the place; it gets there when the block ends well, else it
-    goes. At the place there is nothing, or an empty folder; folders above it are made at the end."""
+    """Give a folder that is renamed to `place` if the block ends without an error, and removed otherwise.
+
+    At the place there must be nothing, or an empty folder. Folders above it are created at the end.
+    """
     place = place.absolute()
     new = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=_above(place)))
     try:
@@ -222,7 +224,7 @@ def new_folder(place: Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, its mark first, so that no reader takes the rest of a folder for a whole one."""
+    """Remove a file or folder, its mark first, so that no reader takes the rest of a folder for a complete one."""
     if path.is_dir() and not path.is_symlink():
         (path / MARKER).unlink(missing_ok=True)
         shutil.rmtree(path)

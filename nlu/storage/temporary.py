@@ -1,35 +1,40 @@
-"""The rule for failures: which of them are temporary, and how often and after which pauses anything is tried again.
+"""Which failures are temporary, and after which pauses an operation is tried again.
 
-A failure is temporary where the same may succeed another time although nobody changed the command: a store or a service
-that does not answer, credentials that are absent or have expired. It is final where somebody must change something: a
-key that is refused, a bucket that does not exist, a value that is wrong. Whoever raises an error decides that once, by
-its class; everybody else asks `is_temporary`.
+A failure is temporary if the same operation may succeed later without any change to the command: a service that does
+not respond, or credentials that are absent or expired. It is permanent if the user must change something: a rejected
+key, a bucket that does not exist, a wrong value. The code that raises an error decides this once, by the error's class;
+all other code asks `is_temporary`.
 
-What is temporary is tried again after pauses that double up to a limit and are spread at random, so that many processes
-do not come back at the same moment. Each use has a bound, by number or by time. After it the error is told: a job then
-leaves its work to be continued (status 75), and whoever starts it again counts how often it comes back without having
-got any further.
+Temporary failures are retried after pauses that double up to a limit and are spread at random, so that many processes
+do not return at the same moment. Every use is bounded, by count or by time. After that the error is raised: a job then
+leaves its work to be continued (exit status 75), and what restarts it counts how often it returns without progress.
 
-Waiting for what is under way elsewhere is another thing: a lock, an instant between two renames, a job, a state of a
-service. Nothing failed, so it is looked at in intervals of its own.
+Waiting for something in progress elsewhere is different: a lock, the instant between two renames, a job, a state of a
+service. Nothing failed there, so it is polled at its own intervals.
 """
 
 import itertools
+import logging
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 _SPREAD = 0.5
 _random = random.SystemRandom()
-"""forks would all draw the same numbers from another generator, and come back together"""
+"""A seeded generator would give the same numbers to all forks, which would then return together."""
 
 
 class Temporary(Exception):
-    """Marks the classes of errors that are temporary."""
+    """The base of classes of temporary errors."""
 
 
 def is_temporary(error: BaseException | None) -> bool:
-    """Whether an error is temporary, or was raised from one that is."""
+    """Return whether an error, or one that it was raised from, is temporary."""
     return any(isinstance(each, Temporary) for each in causes(error))
 
 
@@ -45,10 +50,10 @@ def causes(error: BaseException | None, *, with_context: bool = False) -> Iterat
 
 @dataclass(frozen=True)
 class Pauses:
-    """The pauses between tries, in seconds: iterating over it gives one after each try that failed.
+    """The pauses between tries, in seconds. Iterating yields one pause for each failed try.
 
-    They begin at `first_s` and double up to `longest_s`, each spread by half of it. There are `count`, or no end of
-    them: then whoever pauses has a bound in time.
+    The first is `first_s`; they double up to `longest_s`, and each is spread by half of its length. There are `count`
+    pauses, or infinitely many if it is None: the caller then sets a bound in time.
     """
 
     first_s: float
@@ -60,3 +65,29 @@ class Pauses:
         for _ in itertools.count() if self.count is None else range(self.count):
             yield pause_s * _random.uniform(1 - _SPREAD, 1 + _SPREAD)
             pause_s = min(2 * pause_s, self.longest_s)
+
+
+def _log_retry(error: Exception, pause_s: float) -> None:
+    log.debug("%s; trying again in %g s", error, pause_s)
+
+
+def retried(
+    call: Callable[[], T],
+    pauses_s: Iterable[float],
+    is_transient: Callable[[Exception], bool],
+    *,
+    report: Callable[[Exception, float], None] = _log_retry,
+) -> T:
+    """Return the result of `call`, which is called again after each pause if its error `is_transient`.
+
+    `report` is given the error and the pause before each further try. Raises the last error.
+    """
+    remaining_s = iter(pauses_s)
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not is_transient(error) or (pause_s := next(remaining_s, None)) is None:
+                raise
+            report(error, pause_s)
+        time.sleep(pause_s)

@@ -1,12 +1,12 @@
-"""Files at http(s) addresses, read with the standard library: downloaded into the cache, or in ranges.
+"""Files at http(s) addresses: downloaded into the cache, or read in ranges where the server supports them.
 
-Temporary failures are retried. A connection that ends early is a failure, never a short file.
+Only the standard library is used. Temporary failures are retried. A connection that ends early is a failure, never a
+short file.
 """
 
 import http.client
 import logging
 import ssl
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -15,51 +15,61 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.backend import FileStore, Found, download_progress
+from nlu.storage.backend import Backend, FileInfo, download_progress
 from nlu.storage.cache import Entry
 from nlu.storage.places import Place, Reference
-from nlu.storage.temporary import Pauses
+from nlu.storage.temporary import Pauses, retried
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 TIMEOUT_S = 30
 RETRY_DELAYS_S = Pauses(0.5, 2.0, 3)
 CHUNK_BYTES = 1 << 20
+PARTIAL, NOT_FOUND, GONE = 206, 404, 410
 TRANSIENT_STATUS = {408, 425, 429, 500, 502, 503, 504}
+
+T = TypeVar("T")
 
 
 def fetch_url(reference: Reference) -> Path:
-    """The file at the URL, from the cache by sha256 where the reference has one, else by URL.
+    """Return the file at a URL, from the cache if it is there: by sha256 if the reference has one, else by URL.
 
-    Raises DataError where it cannot be had or its content is not the pinned one.
+    Raises DataError if it cannot be downloaded or does not have the sha256 of the reference.
     """
     entry = file_entry(reference)
     return entry.find() or entry.fill(reference, lambda folder: _download(reference, folder / reference.name))
 
 
 def file_entry(reference: Reference) -> Entry:
-    """The entry of one remote file: the same file from a mirror is not fetched again when its sha256 is known."""
+    """Return the cache entry of a remote file; files with the same sha256 and name share one."""
     if reference.sha256 is not None:
         return Entry.of("files", reference.sha256, reference.name)
     return Entry.of("files", reference.location)
 
 
 def _download(reference: Reference, path: Path) -> Path:
-    for delay_s in (*RETRY_DELAYS_S, None):
-        try:
-            receive(reference, path)
-            break
-        except (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError, urllib.error.URLError) as error:
-            if delay_s is None or not is_transient(error):
-                raise _failure(reference, error) from error
-            logger.warning("%s: %s; trying again in %g s", reference.shown, reason_of(error), delay_s)
-            time.sleep(delay_s)
+    def report(error: Exception, pause_s: float) -> None:
+        log.warning("%s: %s; trying again in %g s", reference.shown, reason_of(error), pause_s)
+
+    # An OSError of another class is the disk's, such as ENOSPC.
+    of_network = (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError, urllib.error.URLError)
+
+    def may_pass(error: Exception) -> bool:
+        return isinstance(error, of_network) and is_transient(error)
+
+    try:
+        retried(lambda: receive(reference, path), RETRY_DELAYS_S, may_pass, report=report)
+    except of_network as error:
+        raise DataError(
+            f"{reference.what} {reference.shown} cannot be downloaded: {reason_of(error)}; correct the URL, or fetch "
+            "the file by hand and give its path"
+        ) from error
     reference.check_digest(path)
     return path
 
 
 def receive(reference: Reference, path: Path) -> None:
-    """Write what the URL gives to a file, all of it."""
+    """Download a URL to a file. Raises ConnectionError if the connection ends early."""
     request = urllib.request.Request(reference.location, headers={"User-Agent": "nlu"})
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
         length = response.headers.get("Content-Length")
@@ -75,40 +85,29 @@ def receive(reference: Reference, path: Path) -> None:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same may go well in a moment."""
+    """Return whether the same request may succeed in a moment."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code in TRANSIENT_STATUS
-    return not isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError)
+    is_network = isinstance(error, (http.client.HTTPException, OSError))
+    return is_network and not isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError)
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong, in the words of the server or the system."""
+    """Return what went wrong, in the words of the server or the operating system."""
     if isinstance(error, urllib.error.HTTPError):
         return f"the server answers {error.code} {error.reason}"
     return str(getattr(error, "reason", "") or error) or type(error).__name__
 
 
-def _failure(reference: Reference, error: Exception) -> DataError:
-    return DataError(
-        f"{reference.what} {reference.shown} cannot be downloaded: {reason_of(error)}; "
-        "correct the URL, or fetch the file by hand and give its path"
-    )
+class Web(Backend):
+    """The backend of all web servers. They do not list folders."""
 
-
-PARTIAL, NOT_FOUND, GONE = 206, 404, 410
-
-T = TypeVar("T")
-
-
-class Web(FileStore):
-    """All servers; they list nothing."""
-
-    def look(self, place: Place) -> Found | None:
-        def verb() -> Found:
+    def stat(self, place: Place) -> FileInfo | None:
+        def verb() -> FileInfo:
             with _open(place, 0, 1) as response:
                 _, _, total = response.headers.get("Content-Range", "").rpartition("/")
                 modified = response.headers.get("Last-Modified")
-                return Found(
+                return FileInfo(
                     is_folder=False,
                     size=int(total) if response.status == PARTIAL and total.isdecimal() else None,
                     etag=(response.headers.get("ETag") or "").strip('"') or None,
@@ -120,13 +119,13 @@ class Web(FileStore):
         except FileNotFoundError:
             return None
 
-    def files(self, place: Place) -> dict[str, Found]:
+    def files(self, place: Place) -> dict[str, FileInfo]:
         _refuse_folder(place)
 
-    def children(self, place: Place) -> dict[str, Found]:
+    def children(self, place: Place) -> dict[str, FileInfo]:
         _refuse_folder(place)
 
-    def read(self, place: Place, start: int, stop: int, found: Found) -> bytes:
+    def read(self, place: Place, start: int, stop: int, info: FileInfo) -> bytes:
         def verb() -> bytes:
             with _open(place, start, stop) as response:
                 if response.status != PARTIAL:
@@ -144,31 +143,28 @@ class Web(FileStore):
 
 
 def _open(place: Place, start: int, stop: int) -> http.client.HTTPResponse:
-    # A server may answer a range of an empty file with 416, which a request for all of it never meets.
     headers = {"User-Agent": "nlu", "Range": f"bytes={start}-{stop - 1}"}
     try:
         return urllib.request.urlopen(urllib.request.Request(place.path, headers=headers), timeout=TIMEOUT_S)
     except urllib.error.HTTPError as error:
         if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
-        request = urllib.request.Request(place.path, headers={"User-Agent": "nlu"})
-        return urllib.request.urlopen(request, timeout=TIMEOUT_S)
+        # Servers may answer any range of an empty file with 416.
+        del headers["Range"]
+        return urllib.request.urlopen(urllib.request.Request(place.path, headers=headers), timeout=TIMEOUT_S)
 
 
 def _tried(place: Place, verb: Callable[[], T]) -> T:
-    for delay_s in (*RETRY_DELAYS_S, None):
-        try:
-            return verb()
-        except (http.client.HTTPException, OSError) as error:
-            if isinstance(error, urllib.error.HTTPError) and error.code in (NOT_FOUND, GONE):
-                raise FileNotFoundError(place.shown) from error
-            if delay_s is None or not is_transient(error):
-                raise DataError(
-                    f"{place.shown} cannot be read: {reason_of(error)}; correct the URL, or try again later"
-                ) from error
-            time.sleep(delay_s)
-    raise AssertionError
+    """Return the result of `verb`, retried. Raises FileNotFoundError if the server says so, else DataError."""
+    try:
+        return retried(verb, RETRY_DELAYS_S, is_transient)
+    except (http.client.HTTPException, OSError) as error:
+        if isinstance(error, urllib.error.HTTPError) and error.code in (NOT_FOUND, GONE):
+            raise FileNotFoundError(place.shown) from error
+        raise DataError(
+            f"{place.shown} cannot be read: {reason_of(error)}; correct the URL, or try again later"
+        ) from error
 
 
 def _refuse_folder(place: Place) -> NoReturn:
-    raise UserError(f"{place.shown}: a web server lists no folder; name each file")
+    raise UserError(f"{place.shown}: web servers do not list folders; name each file")

@@ -59,7 +59,7 @@ def test_an_output_that_cannot_be_made_is_told_before_the_run_is_loaded(
 ) -> None:
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 3))
     predict(f"run={run}", f"input={tmp_path}/new.jsonl", "output=/proc/z.jsonl", status=2)
-    assert "output is /proc/z.jsonl, but nothing can be made in /proc" in capsys.readouterr().err
+    assert "output is /proc/z.jsonl, but nothing can be created in /proc" in capsys.readouterr().err
 
 
 def test_scores_and_logits_are_those_that_the_probabilities_come_from(run: Path, tmp_path: Path) -> None:

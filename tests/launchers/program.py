@@ -65,9 +65,9 @@ def climb(config: DictConfig, folder: Path) -> float:
         (folder / "died").touch()
         os._exit(9)
     if (folder.parent / "away").exists() or (folder.parent / f"away-{folder.name}").exists():
-        from nlu.storage.ledger import MirrorAway
+        from nlu.storage.ledger import MirrorUnavailable
 
-        raise MirrorAway("the mirror is away")
+        raise MirrorUnavailable("the mirror is away")
     trial = open_trial(config.trial) if config.trial else None
     is_pruned = False
     while step < config.steps and not is_pruned:

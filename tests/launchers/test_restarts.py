@@ -23,7 +23,7 @@ def test_what_stops_all_jobs_ends_the_search_with_the_reason_and_no_trial_is_los
     many = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=9")
     said = search(folder, *many, program=QUICKLY, status=1)
     assert "trials 0, 1 stopped 5 times in a row without progress: the mirror is away" in said
-    assert "MirrorAway" not in said and "no trial is lost" in said
+    assert "MirrorUnavailable" not in said and "no trial is lost" in said
     # The one slot asked for one more trial while the first one paused, and for no third.
     assert states(folder) == ["RUNNING"] * 2 and [runs(folder, number) for number in (0, 1)] == [[0] * 5] * 2
     (folder / "away").unlink()

@@ -170,7 +170,7 @@ def test_a_wait_for_a_folder_that_another_process_holds_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(run_folder, "LOCK_WAIT_S", 0.2)
-    monkeypatch.setattr(locks, "TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(locks, "LOG_AFTER_S", 0.0)
     caplog.set_level("INFO", logger="nlu")
     with hold(tmp_path / "run"), pytest.raises(UserError, match="another process"), hold(tmp_path / "run"):
         pass
@@ -200,7 +200,7 @@ def test_a_folder_in_which_nothing_began_disappears_and_a_foreign_one_stays_as_i
 def test_a_run_of_an_earlier_version_is_not_gone_on_with_which_one_sentence_says(tmp_path: Path) -> None:
     config = {"seed": 1, "resume": "auto", "head": {}, "method": {}, "folds": {"count": None}, "fold": None, "seeds": 1}
     run_folder.write_config(tmp_path, {"seed": 1, "resume": "auto"})
-    with pytest.raises(UserError, match="holds a run of an earlier version, which had no head and method") as caught:
+    with pytest.raises(UserError, match="holds a run of an earlier version, without head and method") as caught:
         run_folder.checkpoint_to_continue(tmp_path, {key: config[key] for key in ("seed", "resume", "head", "method")})
     assert len(caught.value.sentences) == 1
 

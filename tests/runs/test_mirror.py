@@ -20,10 +20,10 @@ from nlu.runs import mirror as mirrors
 from nlu.runs.mirror import Mirror, bring_back, closed_at_the_end
 from nlu.runs.mirrored import abort_uploads, versions
 from nlu.storage import copies
-from nlu.storage.bucket import Bucket, CredentialsAway
+from nlu.storage.bucket import Bucket, CredentialsUnavailable
 from nlu.storage.buckets import S3Bucket, open_bucket
 from nlu.storage.copies import records_of
-from nlu.storage.ledger import RELEASE, SAVE, Ledger, MirrorAway, TakenOver
+from nlu.storage.ledger import RELEASE, SAVE, Ledger, MirrorUnavailable, TakenOver
 from nlu.storage.objects import ObjectStore
 from nlu.storage.settle import mark_whole
 from nlu.storage.temporary import Pauses, is_temporary
@@ -294,7 +294,7 @@ def test_a_store_that_is_away_for_a_while_stops_no_training(
     monkeypatch.undo()
     s3.bucket(monkeypatch)
     assert json.loads(objects(url)["result.json"])["steps"] == 8
-    assert "answers again" in (tmp_path / "here/log.txt").read_text()
+    assert "responds again" in (tmp_path / "here/log.txt").read_text()
 
 
 @pytest.mark.thorough
@@ -303,7 +303,7 @@ def test_a_store_that_stays_away_is_told_at_the_end_with_what_sends_the_rest(
 ) -> None:
     monkeypatch.setattr(mirrors, "EXIT_WAIT_S", 0.5)
     monkeypatch.setattr(mirrors.Mirror, "_send", _never)
-    with pytest.raises(MirrorAway, match="resume=auto sends the rest") as raised:
+    with pytest.raises(MirrorUnavailable, match="resume=auto sends the rest") as raised:
         run(tmp_path / "here")
     # A trial is not failed by it, and its search starts it again.
     assert is_temporary(raised.value)
@@ -380,7 +380,7 @@ def test_a_moment_without_credentials_is_temporary_also_at_the_start(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def expired(self: Ledger, *_: Any) -> None:
-        raise CredentialsAway("the token has expired; renew AWS_SESSION_TOKEN")
+        raise CredentialsUnavailable("the token has expired; renew AWS_SESSION_TOKEN")
 
     with monkeypatch.context() as patched, pytest.raises(UserError) as raised:
         patched.setattr(Ledger, "newest", expired)
@@ -442,7 +442,7 @@ def test_a_record_that_names_a_place_outside_of_the_folder_is_refused(
 ) -> None:
     document = {"id": "x", "kind": "release", "holder": {}, "content": {"id": "x", "fixed": {}, "loose": {place: 1}}}
     ObjectStore(url, "mirror").put(".ledger/0000000001.json", json.dumps(document).encode())
-    with pytest.raises(UserError, match="outside of the run's folder"):
+    with pytest.raises(UserError, match="a path outside its folder"):
         run(tmp_path / "here", "resume=auto")
     assert not (tmp_path / "outside").exists()
 
@@ -803,7 +803,9 @@ def test_a_wait_for_the_mirror_is_told_every_minute_and_ends_when_it_is_over(
     mirror = Mirror(url, tmp_path, say=said.append)
     monkeypatch.setattr(mirrors, "time", Clock())
     mirror._thread = Thread()  # type: ignore[assignment]
-    with pytest.raises(MirrorAway, match="did not take it for 3 minutes; the same command with resume=auto sends"):
+    with pytest.raises(
+        MirrorUnavailable, match="did not accept it for 3 minutes; the same command with resume=auto sends"
+    ):
         mirror._wait(180.0)
     assert now_s == [1190.0] and said == [f"ended; waiting until all of it is in {url}"] * 2, "after 70 and 140 s"
 
@@ -827,7 +829,7 @@ def test_a_folder_that_was_brought_back_is_not_fetched_again_before_the_run_cont
     assert not (tmp_path / "there/checkpoints/last").exists(), "the state stays where it is"
     assert json.loads((tmp_path / "here/.mirror.json").read_text()) == {"mirror": url, "saves": [newest.content["id"]]}
     (tmp_path / "there/.mirror.json").unlink()
-    with pytest.raises(UserError, match="there holds a run that is not the one in s3://.*; move it away"):
+    with pytest.raises(UserError, match="there holds a different run than s3://.*; move it away"):
         bring_back(url, tmp_path / "there")
 
 

@@ -21,7 +21,7 @@ from nlu import doctor, io, report, visualize
 from nlu.config.errors import UserError
 from nlu.data import __main__ as survey
 from nlu.inference.locate import locate
-from nlu.storage.objects import store_of
+from nlu.storage.objects import backend_of
 from nlu.storage.places import parse_place
 from tests.inference.runs import evaluate, export, predict, trained
 from tests.oss_server import BUCKET, OssServer
@@ -57,7 +57,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def names(url: str) -> list[str]:
     place = parse_place(url)
-    return list(store_of(place).files(place))
+    return list(backend_of(place).files(place))
 
 
 def fetched(url: str, folder: Path) -> Path:

@@ -23,7 +23,7 @@ from nlu.storage import parts
 from nlu.storage.bucket import Bucket
 from nlu.storage.buckets import open_bucket
 from nlu.storage.ledger import Ledger
-from nlu.storage.objects import ObjectStore, store_of
+from nlu.storage.objects import ObjectStore, backend_of
 from nlu.storage.places import parse_place
 from nlu.storage.resources import fetch
 from tests.folders import contents, write
@@ -54,7 +54,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def names(url: str) -> list[str]:
     place = parse_place(url)
-    return list(store_of(place).files(place))
+    return list(backend_of(place).files(place))
 
 
 FILES = {"a.txt": b"a", "deep/größe 1.bin": bytes(range(256)) * 40, "deep/empty": b"", "COMPLETE": b"yes"}
@@ -234,7 +234,7 @@ def test_whoever_has_a_mirror_gives_up_what_its_last_holder_had_begun_to_upload(
     bucket.put(f"{key}/.ledger/conditional-put", b"first\n")
     mirror = Mirror(s3_url, tmp_path / "run", Ledger(ObjectStore(s3_url, "mirror")))
     (tmp_path / "run").mkdir()
-    with pytest.raises(UserError, match="and no mirror"):
+    with pytest.raises(UserError, match="but not a mirror"):
         mirror.open(may_hold_a_run=True)
     bucket.delete(f"{key}/5/.ledger/0000000001.json")
     bucket.put(f"{key}/.ledger/0000000001.json", json.dumps(RELEASED).encode())
@@ -355,7 +355,7 @@ def test_a_bucket_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp
     with OssServer() as server, pytest.MonkeyPatch.context() as patched:
         adopt(patched, server.environment)
         assert main(["exists", "oss://no-such-bucket-here/a"]) == 1
-        with pytest.raises(UserError, match="oss://no-such-bucket-here does not exist; make it first"):
+        with pytest.raises(UserError, match="oss://no-such-bucket-here does not exist; create it first"):
             main(["cp", str(tmp_path / "a"), "oss://no-such-bucket-here/a"])
     bucket = f"made-{os.getpid()}"
     assert main(["mkdir", f"s3://{bucket}"]) == 0

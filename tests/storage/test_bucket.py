@@ -10,8 +10,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from nlu.config.errors import UserError
-from nlu.storage import bucket as buckets
-from nlu.storage.backend import Found
+from nlu.storage import temporary
+from nlu.storage.backend import FileInfo
 from nlu.storage.bucket import (
     CHANGED,
     LASTING_STATUS,
@@ -26,7 +26,7 @@ from nlu.storage.bucket import (
     whole,
 )
 from nlu.storage.buckets import S3Bucket, open_bucket
-from nlu.storage.objects import Objects, store_of
+from nlu.storage.objects import BucketBackend, backend_of
 from nlu.storage.outputs import send_file
 from nlu.storage.places import parse_place
 from tests.buckets import Server
@@ -124,7 +124,7 @@ def test_all_keys_are_listed_however_many_each_with_what_head_says(
         flat = dict(bucket.entries("a/", nested=False))
     assert flat == {
         **{key: heads[key] for key in ("a/1", "a/2", "a/d")},
-        **{key: Found(is_folder=True) for key in ("a/b/", "a/c/")},
+        **{key: FileInfo(is_folder=True) for key in ("a/b/", "a/c/")},
     }
 
 
@@ -186,28 +186,27 @@ def test_a_bucket_is_looked_at_as_a_folder_of_folders(bucket: Bucket, tmp_path: 
     url = f"{bucket.scheme}://{bucket.name}"
     for key in ("top", "deep/a", "deep/er/b", "marked/"):
         bucket.put(key, b"abc" if not key.endswith("/") else b"")
-    store = Objects(bucket)
+    store = BucketBackend(bucket)
 
-    def look(text: str) -> Found | None:
-        return store.look(parse_place(text))
+    def look(text: str) -> FileInfo | None:
+        return store.stat(parse_place(text))
 
-    file, folder = bucket.head("top"), Found(is_folder=True)
+    file, folder = bucket.head("top"), FileInfo(is_folder=True)
     assert look(f"{url}/top") == file and look(f"{url}/top/") is None and look(f"{url}/to") is None
     assert look(f"{url}/deep") == look(f"{url}/deep/") == look(url) == folder
     assert look(f"{url}/marked") is None, "a mark alone makes no folder"
     absent = parse_place(f"{bucket.scheme}://no-such-bucket")
-    assert store_of(absent).look(absent) is None
+    assert backend_of(absent).stat(absent) is None
     assert store.children(parse_place(url)) == {"deep": folder, "marked": folder, "top": file}
     assert store.children(parse_place(f"{url}/deep")) == {"a": bucket.head("deep/a"), "er": folder}
     assert list(store.files(parse_place(url))) == ["deep/a", "deep/er/b", "top"]
     assert store.make_folder(parse_place(url)) is True and store.make_folder(parse_place(f"{url}/new")) is False
     store.try_writing(parse_place(f"{url}/new"))
-    store.remove_marks(parse_place(f"{url}/marked"))
+    store.remove_folder_marks(parse_place(f"{url}/marked"))
     assert [key for key, _ in bucket.entries("")] == ["deep/a", "deep/er/b", "top"]
     (tmp_path / "sent").write_bytes(b"abc")
     send_file(tmp_path / "sent", parse_place(f"{url}/deep/sent"))
-    store_of(parse_place(url)).read_whole(parse_place(f"{url}/deep/sent"), tmp_path / "back")
-    assert (tmp_path / "back").read_bytes() == b"abc"
+    assert bucket.get("deep/sent") == b"abc"
 
 
 def test_a_head_that_is_denied_is_told_by_what_a_listing_says(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +250,7 @@ def failing(errors: list[Exception]) -> tuple[Callable[[], str], list[int]]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> tuple[Bucket, list[float]]:
     """A bucket whose requests are tried three times, and the pauses between them."""
     slept: list[float] = []
-    monkeypatch.setattr(buckets, "time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr(temporary, "time", SimpleNamespace(sleep=slept.append))
     return S3Bucket("b", None, "the mirror", (0.25, 0.5)), slept
 
 
@@ -293,7 +292,7 @@ def test_what_fails_to_the_end_says_what_could_not_be_done(patient: tuple[Bucket
             bucket.tried("read", "k", failing([gone])[0])
     with pytest.raises(Changed, match="^the mirror changed while it was read; try again$"):
         bucket.tried("read", "k", failing([answer(412)])[0])
-    with pytest.raises(UserError, match="the endpoint is no address; correct AWS_ENDPOINT_URL"):
+    with pytest.raises(UserError, match="the endpoint is not an address; correct AWS_ENDPOINT_URL"):
         bucket.tried("read", "k", failing([ValueError("Invalid endpoint: x")])[0])
     with pytest.raises(FileNotFoundError, match="^s3://b$"):
         S3Bucket("b", None).tried("read", "", failing([FileNotFoundError()])[0])
@@ -302,7 +301,7 @@ def test_what_fails_to_the_end_says_what_could_not_be_done(patient: tuple[Bucket
 @pytest.mark.parametrize(("status", "written"), [(409, False), (412, False), (400, None), (405, None)])
 def test_only_an_object_that_stands_makes_a_put_on_condition_false(status: int, written: bool | None) -> None:
     class Refusing(S3Bucket):
-        def create_object(self, key: str, content: bytes) -> None:
+        def put(self, key: str, content: bytes, *, only_new: bool = False) -> None:
             self.tried("written", key, failing([answer(status)])[0])
 
     bucket = Refusing("b", None, delays_s=())
@@ -327,4 +326,4 @@ def test_the_bucket_that_is_not_there_is_made(s3: Server, monkeypatch: pytest.Mo
     bucket = open_bucket("s3", f"{url.removeprefix('s3://')}-2", delays_s=())
     with pytest.raises(FileNotFoundError):
         list(bucket.entries(""))
-    assert Objects(bucket).make_folder(parse_place(f"{url}-2")) is True and list(bucket.entries("")) == []
+    assert BucketBackend(bucket).make_folder(parse_place(f"{url}-2")) is True and list(bucket.entries("")) == []

@@ -8,7 +8,7 @@ import pytest
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage import copies, ledger
-from nlu.storage.backend import Found
+from nlu.storage.backend import FileInfo
 from nlu.storage.copies import complete, records_of
 from nlu.storage.ledger import SAVE, Ledger
 from nlu.storage.objects import ObjectStore
@@ -69,9 +69,7 @@ def test_an_object_that_is_gone_for_good_is_damage(url: str) -> None:
     run = Run(url)
     run.save(1)
     run.store.delete("checkpoints/last-1/model.safetensors")
-    with pytest.raises(
-        DataError, match="is damaged: .* names .*last-1/model.safetensors, which the store does not have"
-    ):
+    with pytest.raises(DataError, match="is damaged: .* names .*last-1/model.safetensors, which does not exist"):
         records_of(url, "runs")
 
 
@@ -87,7 +85,7 @@ def test_of_each_mirror_in_a_folder_two_records_are_asked_for(url: str, monkeypa
             asked.append(key)
             return super().get(key)
 
-        def list(self, prefix: str = "") -> dict[str, Found]:
+        def list(self, prefix: str = "") -> dict[str, FileInfo]:
             asked.append(prefix)
             return super().list(prefix)
 

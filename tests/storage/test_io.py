@@ -11,10 +11,9 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.io import VERBS, main
-from nlu.storage.backend import Found
-from nlu.storage.bucket import UploadPart
-from nlu.storage.objects import store_of
-from nlu.storage.parts import MIB, fetch_into, is_content, joined_etag, part_bytes_of
+from nlu.storage.backend import FileInfo
+from nlu.storage.objects import backend_of
+from nlu.storage.parts import MIB, fetch_into, is_content, multipart_etag, part_bytes_of
 from nlu.storage.places import parse_place
 from tests.folders import contents, write
 
@@ -74,16 +73,16 @@ def test_a_file_keeps_its_name_in_a_folder_and_a_link_is_removed_alone(tmp_path:
         (["sync", "x", "/"], "never synchronized onto"),
         (["rm", "s3://bucket/a/../b"], "a key with '..'"),
         (["rm", "s3://bucket//b"], "an empty part"),
-        (["rm", "s3:///b"], "names no bucket"),
-        (["cp", "x", "https://host/x"], "can be read alone"),
-        (["rm", "hf://org/name"], "can be read alone"),
-        (["cp", "x", "gs://bucket/x"], "a scheme that is not known here"),
+        (["rm", "s3:///b"], "does not name a bucket"),
+        (["cp", "x", "https://host/x"], "is read-only"),
+        (["rm", "hf://org/name"], "is read-only"),
+        (["cp", "x", "gs://bucket/x"], "has an unknown scheme"),
         (["cp", "x", "s3://key:secret@bucket/x"], "a password or token before @"),
         (["cp", "x", f"s3://bucket/x#sha256={'0' * 64}"], "a pin is for reading"),
         (["cp", "nothing-here", "x"], "does not exist"),
         (["cp", ".", "x"], "is a folder; give --recursive"),
         (["rm", "nlu"], "is a folder; give --recursive"),
-        (["cp", "-r", ".", "./x"], "lies in"),
+        (["cp", "-r", ".", "./x"], ", or in it"),
         (["cat", "."], "is a folder; name a file"),
         (["sync", "setup.cfg", "x"], "is a file, but sync takes folders"),
         (["cpy", "x", "y"], "unknown command cpy of nlu.io; nearest: cp"),
@@ -181,9 +180,9 @@ def test_a_broken_download_from_a_web_server_goes_on_where_it_was(
     monkeypatch.setattr("nlu.storage.parts.PART_BYTES", MIB)
     monkeypatch.setattr("nlu.storage.web.RETRY_DELAYS_S", ())
     whole, server.content = server.content, server.content[: 3 * MIB]
-    place, found = parse_place(url), Found(False, 5 * MIB, "version-1")
+    place, found = parse_place(url), FileInfo(False, 5 * MIB, "version-1")
     with pytest.raises(UserError, match="cannot be read"):
-        fetch_into(store_of(place), place, found, tmp_path / "to", lambda count: None)
+        fetch_into(backend_of(place), place, found, tmp_path / "to", lambda count: None)
     (part,) = tmp_path.iterdir()
     assert part.stat().st_size == 3 * MIB and part.name.startswith(".to.")
     server.content = whole
@@ -198,7 +197,7 @@ def test_etags_of_objects_in_parts_are_worked_out(tmp_path: Path) -> None:
     path.write_bytes(b"x" * (16 * MIB) + b"y")
     digests = [hashlib.md5(b"x" * (16 * MIB)).digest(), hashlib.md5(b"y").digest()]
     etag = f"{hashlib.md5(b''.join(digests)).hexdigest()}-2"
-    assert joined_etag([UploadPart(1, 0, digests[0].hex()), UploadPart(2, 0, digests[1].hex())]) == etag
+    assert multipart_etag(path, 16 * MIB) == etag
     assert is_content(path, etag.upper()) is True
     assert is_content(path, f"{'0' * 32}-2") is None and is_content(path, "0" * 32) is False
     assert is_content(path, "version-1") is None

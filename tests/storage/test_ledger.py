@@ -12,7 +12,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.storage import ledger
-from nlu.storage.backend import Found
+from nlu.storage.backend import FileInfo
 from nlu.storage.bucket import Unreachable
 from nlu.storage.ledger import CLAIM, KEPT, RELEASE, SAVE, Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
@@ -218,14 +218,14 @@ def test_a_record_whose_answer_was_lost_is_found_by_its_own_id(url: str) -> None
 class Behind(ObjectStore):
     """Lists what was there some writes ago."""
 
-    def list(self, prefix: str = "") -> dict[str, Found]:
+    def list(self, prefix: str = "") -> dict[str, FileInfo]:
         return dict(list(super().list(prefix).items())[:2])
 
 
 class Blind(ObjectStore):
     """Lists nothing of what is there."""
 
-    def list(self, prefix: str = "") -> dict[str, Found]:
+    def list(self, prefix: str = "") -> dict[str, FileInfo]:
         return {}
 
 
@@ -273,7 +273,7 @@ def _noting(done: list[str], verb: Callable[..., None]) -> Callable[..., None]:
 def test_what_is_no_record_is_refused_and_left_alone(url: str) -> None:
     store = ObjectStore(url, "mirror")
     store.put(".ledger/0000000001.json", json.dumps({"other": "program"}).encode())
-    with pytest.raises(UserError, match="no record of ours"):
+    with pytest.raises(UserError, match="not a record of nlu"):
         Ledger(store).newest()
     assert json.loads(store.get(".ledger/0000000001.json")) == {"other": "program"}
 
@@ -299,7 +299,7 @@ def test_a_key_that_leads_out_of_the_folder_is_refused(url: str, key: str) -> No
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"id": "x", "kind": "save"}'])
 def test_whatever_is_no_record_is_told(url: str, content: bytes) -> None:
     ObjectStore(url, "mirror").put(".ledger/0000000001.json", content)
-    with pytest.raises(UserError, match=r"0000000001\.json is no record of ours; choose another mirror"):
+    with pytest.raises(UserError, match=r"0000000001\.json is not a record of nlu; choose another mirror"):
         Ledger(ObjectStore(url, "mirror")).newest()
 
 
@@ -365,7 +365,7 @@ class Refusing(ObjectStore):
 
 
 def test_a_store_that_refuses_a_record_that_it_does_not_have_is_told(url: str) -> None:
-    with pytest.raises(Unreachable, match="refuses record 1, which it does not have"):
+    with pytest.raises(Unreachable, match="refuses record 1, which does not exist"):
         Ledger(Refusing(url, "mirror")).append(SAVE, {})
 
 

@@ -86,7 +86,7 @@ def test_the_lock_of_a_file_that_was_removed_meanwhile_does_not_count(
 def test_a_wait_is_told_once_after_a_moment_and_ends_when_the_lock_is_free(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, wait_s: float
 ) -> None:
-    monkeypatch.setattr("nlu.storage.locks.TOLD_AFTER_S", 0.05)
+    monkeypatch.setattr("nlu.storage.locks.LOG_AFTER_S", 0.05)
     taken = threading.Event()
     caplog.set_level(logging.INFO, logger="nlu")
 
@@ -118,7 +118,7 @@ def test_where_there_are_no_locks_who_needs_one_is_told_and_who_does_not_goes_wi
     tmp_path: Path, without_locks: None
 ) -> None:
     ran = []
-    with pytest.raises(NoLocks, match=f"{tmp_path} lies on a file system without locks .No locks available."):
+    with pytest.raises(NoLocks, match=f"{tmp_path} is on a file system without locks .No locks available."):
         with hold_lock(tmp_path / "lock", wait_s=0):
             ran.append("needed")
     with hold_lock(tmp_path / "lock", wait_s=0, optional=True):

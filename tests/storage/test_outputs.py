@@ -7,7 +7,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.io import main
-from nlu.storage.objects import store_of
+from nlu.storage.objects import backend_of
 from nlu.storage.outputs import output_file, output_files, output_folder, require_free
 from nlu.storage.places import parse_place
 from tests.buckets import Server, server
@@ -26,7 +26,7 @@ def url(s3: Server, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def names(url: str) -> list[str]:
     place = parse_place(url)
-    return list(store_of(place).files(place))
+    return list(backend_of(place).files(place))
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
@@ -76,7 +76,7 @@ def test_a_bucket_is_made_once_and_there_already_is_no_error(url: str) -> None:
 @pytest.mark.parametrize("out", ["/proc/z", "/proc/y/z"])
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_computed(out: str) -> None:
     """In /proc nobody makes anything, root included."""
-    with pytest.raises(UserError, match=f"out is {out}, but nothing can be made in /proc .*; choose another"):
+    with pytest.raises(UserError, match=f"out is {out}, but nothing can be created in /proc .*; choose another"):
         require_free(out, "out")
 
 

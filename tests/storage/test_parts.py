@@ -1,5 +1,6 @@
-"""Uploads in parts that another writer comes between: no object of another passes for the own one."""
+"""Uploads and downloads in parts: an object of another writer never counts as the own one, and versions never mix."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,14 @@ import pytest
 from nlu.config.errors import DataError, UserError
 from nlu.io import main
 from nlu.storage import parts
-from nlu.storage.bucket import Bucket, UploadPart
+from nlu.storage.backend import Backend, FileInfo
+from nlu.storage.bucket import Bucket, Changed, Unreachable, UploadPart
 from nlu.storage.buckets import S3Bucket, open_bucket
 from nlu.storage.objects import ObjectStore
+from nlu.storage.parts import fetch_into
+from nlu.storage.places import Place
 from tests.buckets import Server
+from tests.disk import followed
 
 CONTENT = bytes(5 << 20) + b"the end"
 OTHER = CONTENT[:-1] + b"?"
@@ -147,7 +152,7 @@ def test_the_command_removes_unfinished_uploads_below_a_place_and_no_file(
     assert main(["rm", "--uploads", "--dry", place]) == 0
     said = capsys.readouterr()
     assert f"of {place}/big" in said.out and "would remove 1 unfinished upload" in said.err
-    with pytest.raises(UserError, match="lies on a disk"):
+    with pytest.raises(UserError, match="is on a disk"):
         main(["rm", "--uploads", place, "/tmp/x"])
     assert len(bucket.uploads("runs/a/big")) == 1, "nothing was removed"
     assert main(["rm", "--uploads", place]) == 0 and "removed 1 unfinished upload\n" in capsys.readouterr().err
@@ -155,5 +160,127 @@ def test_the_command_removes_unfinished_uploads_below_a_place_and_no_file(
     assert bucket.get("runs/a/file") == b"x"
     with pytest.raises(UserError, match="is a whole bucket, which is never searched"):
         main(["rm", "--uploads", f"s3://{bucket.name}"])
-    with pytest.raises(UserError, match="lies on a disk, but --uploads is for s3:// and oss://"):
+    with pytest.raises(UserError, match="is on a disk, but --uploads is for s3:// and oss://"):
         main(["rm", "--uploads", "/tmp/x"])
+
+
+PLACE = Place("http", "host", "file")
+
+
+class Version(Backend):
+    """One file in parts of four bytes; does not answer from the n-th on."""
+
+    def __init__(self, content: bytes, parts: int = 100):
+        self.content, self._parts = content, parts
+
+    def read(self, place: Place, start: int, stop: int, found: FileInfo) -> bytes:
+        if start // 4 >= self._parts:
+            raise Unreachable("no answer")
+        return self.content[start:stop]
+
+    def read_whole(self, place: Place, path: Path) -> None:
+        path.write_bytes(self.content)
+
+    def stat(self, place: Place) -> Any:
+        raise NotImplementedError
+
+    files = children = stat
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_BYTES", 4)
+    monkeypatch.setattr(parts, "THREADS", 1)
+
+
+OLD, NEW = b"of the older", b"OF THE NEWER"
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        (FileInfo(False, 12, etag="one-3"), FileInfo(False, 12, etag="two-3")),
+        (FileInfo(False, 12, modified_s=1e9), FileInfo(False, 12, modified_s=1e9 + 60)),
+        (FileInfo(False, 12, "same-3", 1e9), FileInfo(False, 12, "same-3", 1e9 + 60)),
+    ],
+    ids=["etag", "time", "time beside an etag"],
+)
+def test_what_came_of_one_version_is_never_completed_by_another_of_the_same_size(
+    tmp_path: Path, then: FileInfo, now: FileInfo
+) -> None:
+    target = tmp_path / "file"
+    with pytest.raises(Unreachable):
+        fetch_into(Version(OLD, parts=2), PLACE, then, target, lambda size: None)
+    assert sum(path.stat().st_size for path in tmp_path.glob(".file.*.part")) == 8, "two parts came"
+    fetch_into(Version(NEW), PLACE, now, target, lambda size: None)
+    assert target.read_bytes() == NEW
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_what_came_of_the_same_version_is_not_read_again(tmp_path: Path) -> None:
+    found, read = FileInfo(False, 12, etag="one-3"), []
+    with pytest.raises(Unreachable):
+        fetch_into(Version(OLD, parts=2), PLACE, found, tmp_path / "file", lambda size: None)
+    fetch_into(Version(OLD), PLACE, found, tmp_path / "file", read.append)
+    assert read == [8, 4] and (tmp_path / "file").read_bytes() == OLD
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("found", [FileInfo(False, 12), FileInfo(False, None)], ids=["in parts", "whole"])
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_is_when_it_is_done(
+    tmp_path: Path, found: FileInfo
+) -> None:
+    with followed() as disk:
+        fetch_into(Version(NEW), PLACE, found, tmp_path / "folder" / "file", lambda size: None)
+    disk.require_on_disk()
+    assert disk.named == [tmp_path / "folder" / "file"]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("begun", [0, 2])
+def test_the_digest_is_that_of_all_of_the_file_also_where_some_of_it_came_before(tmp_path: Path, begun: int) -> None:
+    found = FileInfo(False, 12, etag="one-3", modified_s=1e9)
+    with pytest.raises(Unreachable):
+        fetch_into(Version(NEW, parts=begun), PLACE, found, tmp_path / "file", lambda size: None)
+    digest = fetch_into(Version(NEW), PLACE, found, tmp_path / "file", lambda size: None, hashed=True)
+    assert digest == hashlib.sha256(NEW).hexdigest() and (tmp_path / "file").stat().st_mtime == 1e9
+    whole = fetch_into(Version(NEW), PLACE, FileInfo(False), tmp_path / "whole", lambda size: None, hashed=True)
+    assert whole == digest and fetch_into(Version(NEW), PLACE, found, tmp_path / "x", lambda size: None) is None
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("left", [b"half lost   ", b"OF THE", OLD + b"and more"])
+def test_what_was_left_is_read_anew_where_the_digest_of_the_store_says_that_it_is_damaged(
+    tmp_path: Path, left: bytes
+) -> None:
+    found, told = FileInfo(False, 12, etag=hashlib.md5(NEW).hexdigest()), list[int]()
+    with pytest.raises(Unreachable):
+        fetch_into(Version(NEW, parts=0), PLACE, found, tmp_path / "file", lambda size: None)
+    (part,) = tmp_path.iterdir()
+    part.write_bytes(left)
+    digest = fetch_into(Version(NEW), PLACE, found, tmp_path / "file", told.append, hashed=True)
+    assert (tmp_path / "file").read_bytes() == NEW and digest == hashlib.sha256(NEW).hexdigest() and sum(told) == 12
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_file_that_another_process_fetches_is_left_to_it_and_one_that_goes_meanwhile_is_told(tmp_path: Path) -> None:
+    class Inner(Version):
+        def read_whole(self, place: Place, path: Path) -> None:
+            with pytest.raises(UserError, match="file is being written by another process; wait for it"):
+                fetch_into(Version(NEW), PLACE, FileInfo(False), tmp_path / "file", lambda size: None)
+            super().read_whole(place, path)
+
+        def read(self, place: Place, start: int, stop: int, found: FileInfo) -> bytes:
+            raise FileNotFoundError
+
+    fetch_into(Inner(OLD), PLACE, FileInfo(False), tmp_path / "file", lambda size: None)
+    assert (tmp_path / "file").read_bytes() == OLD
+    with pytest.raises(Changed, match="was removed while it was read; try again"):
+        fetch_into(Inner(OLD), PLACE, FileInfo(False, 12), tmp_path / "other", lambda size: None)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_without_locks_a_file_comes_all_the_same(tmp_path: Path, without_locks: None) -> None:
+    fetch_into(Version(NEW), PLACE, FileInfo(False, 12), tmp_path / "file", lambda size: None)
+    assert (tmp_path / "file").read_bytes() == NEW

@@ -67,9 +67,9 @@ def test_the_folder_of_a_bucket_is_taken(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("s3://b", "is no folder of a bucket"), ("s3://b/", "is no folder of a bucket"),
-        ("s3:///a", "is no folder of a bucket"), ("gs://b/a", "is no folder of a bucket"),
-        ("/a/b", "is no folder of a bucket"),
+        ("s3://b", "is not a folder in a bucket"), ("s3://b/", "is not a folder in a bucket"),
+        ("s3:///a", "is not a folder in a bucket"), ("gs://b/a", "is not a folder in a bucket"),
+        ("/a/b", "is not a folder in a bucket"),
         ("s3://b/a/../c", "has '..' or one of"), ("s3://b/..", "has '..' or one of"),
         *((f"s3://b/a{sign}", "has '..' or one of") for sign in "*?[]#\\"),
     ],

@@ -12,11 +12,11 @@ import pytest
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage import transfer
-from nlu.storage.backend import Disk, Found
-from nlu.storage.objects import Objects, store_of, writable_store_of
+from nlu.storage.backend import Disk, FileInfo
+from nlu.storage.objects import BucketBackend, backend_of, writable_backend_of
 from nlu.storage.outputs import output_file, output_folder, require_free
 from nlu.storage.places import Place, parse_place
-from nlu.storage.resources import fetch_matching
+from nlu.storage.resources import fetch_matching, readable
 from nlu.storage.settle import MARKER
 from nlu.storage.transfer import (
     Item,
@@ -29,7 +29,6 @@ from nlu.storage.transfer import (
     plan_copy,
     plan_move,
     plan_remove,
-    readable,
     remove_all,
     run_copies,
     run_move,
@@ -65,27 +64,27 @@ ETAG, TWO = "a" * 32, "b" * 32
 @pytest.mark.parametrize(
     ("source", "found", "target", "there", "same"),
     [
-        (LOCAL, Found(False, 3), OBJECT, None, False),
-        (LOCAL, Found(False, None, modified_s=5.0), LOCAL, Found(False, None, modified_s=5.0), False),
-        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 4, None, 5.0), False),
-        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3, None, 5.0), True),
-        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3, None, 5.0 + 9e-6), True),
-        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3, None, 5.0 - 9e-6), True),
-        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3, None, 5.0 + 2e-5), False),
-        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3, None, 5.0 - 2e-5), False),
-        (LOCAL, Found(False, 3, None, 5.0), LOCAL, Found(False, 3), False),
-        (LOCAL, Found(False, 3), LOCAL, Found(False, 3, None, 5.0), False),
-        (OBJECT, Found(False, 3, ETAG, 5.0), OTHER, Found(False, 3, ETAG.upper(), 1.0), True),
-        (OBJECT, Found(False, 3, ETAG, 5.0), OTHER, Found(False, 3, TWO, 9.0), False),
-        (OBJECT, Found(False, 3, ETAG, 5.0), OTHER, Found(False, 3, None, 5.0), True),
-        (OBJECT, Found(False, 3, None, 5.0), OTHER, Found(False, 3, TWO, 6.0), True),
-        (OBJECT, Found(False, 3, None, 5.0), OTHER, Found(False, 3, TWO, 4.0), False),
-        (OBJECT, Found(False, 3, "no-digest", 5.0), LOCAL, Found(False, 3, None, 5.0), True),
-        (LOCAL, Found(False, 3, None, 5.0), OBJECT, Found(False, 3, "no-digest", 6.0), True),
+        (LOCAL, FileInfo(False, 3), OBJECT, None, False),
+        (LOCAL, FileInfo(False, None, modified_s=5.0), LOCAL, FileInfo(False, None, modified_s=5.0), False),
+        (LOCAL, FileInfo(False, 3, None, 5.0), LOCAL, FileInfo(False, 4, None, 5.0), False),
+        (LOCAL, FileInfo(False, 3, None, 5.0), LOCAL, FileInfo(False, 3, None, 5.0), True),
+        (LOCAL, FileInfo(False, 3, None, 5.0), LOCAL, FileInfo(False, 3, None, 5.0 + 9e-6), True),
+        (LOCAL, FileInfo(False, 3, None, 5.0), LOCAL, FileInfo(False, 3, None, 5.0 - 9e-6), True),
+        (LOCAL, FileInfo(False, 3, None, 5.0), LOCAL, FileInfo(False, 3, None, 5.0 + 2e-5), False),
+        (LOCAL, FileInfo(False, 3, None, 5.0), LOCAL, FileInfo(False, 3, None, 5.0 - 2e-5), False),
+        (LOCAL, FileInfo(False, 3, None, 5.0), LOCAL, FileInfo(False, 3), False),
+        (LOCAL, FileInfo(False, 3), LOCAL, FileInfo(False, 3, None, 5.0), False),
+        (OBJECT, FileInfo(False, 3, ETAG, 5.0), OTHER, FileInfo(False, 3, ETAG.upper(), 1.0), True),
+        (OBJECT, FileInfo(False, 3, ETAG, 5.0), OTHER, FileInfo(False, 3, TWO, 9.0), False),
+        (OBJECT, FileInfo(False, 3, ETAG, 5.0), OTHER, FileInfo(False, 3, None, 5.0), True),
+        (OBJECT, FileInfo(False, 3, None, 5.0), OTHER, FileInfo(False, 3, TWO, 6.0), True),
+        (OBJECT, FileInfo(False, 3, None, 5.0), OTHER, FileInfo(False, 3, TWO, 4.0), False),
+        (OBJECT, FileInfo(False, 3, "no-digest", 5.0), LOCAL, FileInfo(False, 3, None, 5.0), True),
+        (LOCAL, FileInfo(False, 3, None, 5.0), OBJECT, FileInfo(False, 3, "no-digest", 6.0), True),
     ],
 )  # fmt: skip
 def test_what_lies_there_is_the_same_by_its_digest_or_by_size_and_time(
-    source: Place, found: Found, target: Place, there: Found | None, same: bool
+    source: Place, found: FileInfo, target: Place, there: FileInfo | None, same: bool
 ) -> None:
     assert is_same(Item(source, found, target, there)) is same
 
@@ -95,8 +94,8 @@ def test_a_local_file_is_read_where_an_object_tells_its_digest(tmp_path: Path, c
     (tmp_path / "file").write_bytes(content)
     local, etag = Place("", "", str(tmp_path / "file")), hashlib.md5(b"abc").hexdigest()
     for item in (
-        Item(local, Found(False, 3, None, 5.0), OBJECT, Found(False, 3, etag, 9.0)),
-        Item(OBJECT, Found(False, 3, etag, 5.0), local, Found(False, 3, None, 5.0)),
+        Item(local, FileInfo(False, 3, None, 5.0), OBJECT, FileInfo(False, 3, etag, 9.0)),
+        Item(OBJECT, FileInfo(False, 3, etag, 5.0), local, FileInfo(False, 3, None, 5.0)),
     ):
         assert is_same(item) is (content == b"abc")
 
@@ -145,9 +144,9 @@ def test_between_two_stores_that_know_nothing_of_each_other_a_file_goes_through_
             sent[place.shown] = path.read_bytes()
             advance(len(sent[place.shown]))
 
-    monkeypatch.setattr(transfer, "writable_store_of", lambda place: Far())
+    monkeypatch.setattr(transfer, "writable_backend_of", lambda place: Far())
     source, told = parse_place(f"{url}/a/file"), list[int]()
-    found = store_of(source).look(source)
+    found = backend_of(source).stat(source)
     assert found is not None
     copy_file(Item(source, found, Place("oss", "b", "k"), None), told.append)
     assert sent == {"oss://b/k": b"content"} and told == [7]
@@ -157,7 +156,7 @@ def test_between_two_stores_that_know_nothing_of_each_other_a_file_goes_through_
 def test_what_is_not_what_a_record_says_does_not_stay(url: str, tmp_path: Path) -> None:
     put(url, {"file": b"content"})
     source, target = parse_place(f"{url}/file"), parse_place(str(tmp_path / "file"))
-    found = store_of(source).look(source)
+    found = backend_of(source).stat(source)
     assert found is not None
     digest = hashlib.sha256(b"content").hexdigest()
     with pytest.raises(DataError, match=f"file is damaged: its sha256 is {digest}, not {'0' * 64}; restore"):
@@ -173,7 +172,7 @@ def test_the_mark_of_a_folder_goes_first_and_of_a_disk_the_folders_too(
     write(tmp_path / "here", FILES)
     (tmp_path / "here/empty").mkdir()
     put(url, {**{f"there/{name}": body for name, body in FILES.items()}, "there/marked/": b"", "therefore": b""})
-    for store, where in ((Disk, str(tmp_path / "here")), (Objects, f"{url}/there")):
+    for store, where in ((Disk, str(tmp_path / "here")), (BucketBackend, f"{url}/there")):
         gone: list[str] = []
         remove, place = store.remove, parse_place(where)
 
@@ -195,13 +194,15 @@ def test_a_move_removes_nothing_where_one_of_its_copies_is_not_as_it_was_written
 ) -> None:
     here, there = write(tmp_path / "here", FILES), parse_place(f"{url}/there")
     plan = plan_move(parse_place(str(here)), there, recursive=True)
-    look = Objects.look
-    for found in (None, Found(False, 4)):
+    look = BucketBackend.stat
+    for found in (None, FileInfo(False, 4)):
         with monkeypatch.context() as patched:
             patched.setattr(
-                Objects, "look", lambda self, place, found=found: found if place.name == "a" else look(self, place)
+                BucketBackend,
+                "stat",
+                lambda self, place, found=found: found if place.name == "a" else look(self, place),
             )
-            with pytest.raises(DataError, match="there/a is not as it was written; nothing was removed of .*here/a$"):
+            with pytest.raises(DataError, match="there/a is not as it was written; nothing was removed from .*here/a$"):
                 run_move(parse_place(str(here)), plan, "there")
         assert contents(here) == FILES
     run_move(parse_place(str(here)), plan, "there")
@@ -218,8 +219,8 @@ def test_what_would_overwrite_itself_or_something_of_another_kind_is_refused(url
         (f"{local}/file", f"{local}/into", "into/file is a folder where a file is to be written"),
         (f"{local}/folder", f"{local}/file", "file is a file, but a folder is copied"),
         (f"{local}/folder", f"{local}/inner/", "inner/folder is a file, but a folder is copied"),
-        (f"{local}/folder", f"{local}/folder/deeper", "lies in .*folder, or is it"),
-        (f"{url}/folder", f"{url}/folder", "lies in .*folder, or is it"),
+        (f"{local}/folder", f"{local}/folder/deeper", "is .*folder, or in it"),
+        (f"{url}/folder", f"{url}/folder", "is .*folder, or in it"),
     ]:
         with pytest.raises(UserError, match=said):
             plan_copy(parse_place(source), parse_place(target), recursive=True)
@@ -227,15 +228,15 @@ def test_what_would_overwrite_itself_or_something_of_another_kind_is_refused(url
         plan_copy(parse_place(f"{url}/folder"), parse_place(url), recursive=True, extra=True)
     for source, target in ((f"{url}/folder", f"{url}/folders"), (f"{url}/folder", f"{local}/folder/deeper")):
         assert len(plan_copy(parse_place(source), parse_place(target), recursive=True).copied) == 1
-    with pytest.raises(UserError, match="https://host/x can be read alone; copy it instead"):
+    with pytest.raises(UserError, match="https://host/x is read-only; copy it instead"):
         plan_move(parse_place("https://host/x"), parse_place(local), recursive=False)
     with pytest.raises(UserError, match=r"file is s3://.*file itself"):
         plan_move(parse_place(f"{url}/file"), parse_place(f"{url}/file"), recursive=False)
     with pytest.raises(UserError, match=r"folder is a folder; give --recursive to remove"):
         plan_remove(parse_place(f"{url}/folder"), recursive=False)
     assert plan_remove(parse_place(f"{url}/file"), recursive=False) == [parse_place(f"{url}/file")]
-    with pytest.raises(UserError, match="can be read alone; write to a local path"):
-        writable_store_of(parse_place("https://host/x"))
+    with pytest.raises(UserError, match="is read-only; write to a local path"):
+        writable_backend_of(parse_place("https://host/x"))
 
 
 def test_the_files_of_a_folder_keep_its_name_behind_a_slash_and_the_others_there_are_told(tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_the_files_of_a_folder_keep_its_name_behind_a_slash_and_the_others_there
         assert [item.target.path for item in (*plan.copied, *plan.same)] == [f"{there}/a"]
         assert [place.path for place in plan.extra] == [f"{there}/c", f"{there}/here/b"]
     assert plan_copy(here, parse_place(there), recursive=True).extra == []
-    unknown = Item(here, Found(False), here, None)
+    unknown = Item(here, FileInfo(False), here, None)
     assert TransferPlan([unknown], [], []).size is None and TransferPlan([], [unknown], []).size == 0
 
 
@@ -264,7 +265,7 @@ def test_what_a_disk_refuses_is_a_sentence_with_the_file(tmp_path: Path) -> None
     for error, said in cases:
         with pytest.raises(UserError, match=said), disk_errors(place):
             raise error
-    with pytest.raises(UserError, match="^s3://b does not exist; make it first$"), disk_errors(OBJECT):
+    with pytest.raises(UserError, match="^s3://b does not exist; create it first$"), disk_errors(OBJECT):
         raise FileNotFoundError(2, "No such file", "/x/y")
 
 
@@ -301,14 +302,14 @@ def test_an_output_in_a_store_begins_with_its_mark_and_ends_with_the_file_that_m
     put(url, {"out/.begun": b"", "out/old": b"of an earlier try", "out/a": b"changed"})
     done: list[str] = []
     for name in ("put", "remove"):
-        verb = getattr(Objects, name)
+        verb = getattr(BucketBackend, name)
 
-        def noting(self: Objects, *arguments: Any, name: str = name, verb: Any = verb) -> None:
+        def noting(self: BucketBackend, *arguments: Any, name: str = name, verb: Any = verb) -> None:
             verb(self, *arguments)
             (place,) = (one for one in arguments if isinstance(one, Place))
             done.append(f"{name} {place.name}")
 
-        monkeypatch.setattr(Objects, name, noting)
+        monkeypatch.setattr(BucketBackend, name, noting)
     with output_folder(f"{url}/out", "out", last="a.json") as folder:
         write(folder, {"a": b"a", "a.json": b"{}", "z": b"z"})
     assert done[:2] == ["put .begun", "remove old"] and sorted(done[2:4]) == ["put a", "put z"]
@@ -322,7 +323,7 @@ def test_an_output_in_a_store_begins_with_its_mark_and_ends_with_the_file_that_m
         (f"{url}/out/a", "out is .*/out/a, which exists; nothing was written"),
         (url, "out is .*, a whole bucket; name a folder in it"),
         (f"{url}/new#sha256={'0' * 64}", "a pin is for reading"),
-        ("https://host/new", "which can be read alone"),
+        ("https://host/new", "which is read-only"),
     ]:
         with pytest.raises(UserError, match=said):
             require_free(out, "out")

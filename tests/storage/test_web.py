@@ -11,7 +11,7 @@ import pytest
 
 from nlu.config.errors import DataError, UserError
 from nlu.storage import web
-from nlu.storage.backend import Found
+from nlu.storage.backend import FileInfo
 from nlu.storage.places import Place, parse_place
 from nlu.storage.web import Web
 
@@ -69,53 +69,53 @@ RANGE = {"Content-Range": "bytes 0-0/10"}
 @pytest.mark.parametrize(
     ("status", "headers", "found"),
     [
-        (206, {**RANGE, "ETag": '"v1"', "Last-Modified": formatdate(1e9)}, Found(False, 10, "v1", 1e9)),
-        (206, RANGE, Found(False, 10)),
-        (206, {"Content-Range": "bytes 0-0/*", "ETag": '""'}, Found(False, None)),
-        (206, {}, Found(False, None)),
-        (200, RANGE, Found(False, None)),
-        (200, {"ETag": "W/x"}, Found(False, None, "W/x")),
+        (206, {**RANGE, "ETag": '"v1"', "Last-Modified": formatdate(1e9)}, FileInfo(False, 10, "v1", 1e9)),
+        (206, RANGE, FileInfo(False, 10)),
+        (206, {"Content-Range": "bytes 0-0/*", "ETag": '""'}, FileInfo(False, None)),
+        (206, {}, FileInfo(False, None)),
+        (200, RANGE, FileInfo(False, None)),
+        (200, {"ETag": "W/x"}, FileInfo(False, None, "W/x")),
     ],
 )
 def test_what_lies_there_is_what_the_answer_to_the_first_byte_says(
-    server: Server, place: Place, status: int, headers: dict[str, str], found: Found
+    server: Server, place: Place, status: int, headers: dict[str, str], found: FileInfo
 ) -> None:
     server.answers = [(status, headers, b"0")]
-    assert Web().look(place) == found and server.asked == ["bytes=0-0"]
+    assert Web().stat(place) == found and server.asked == ["bytes=0-0"]
 
 
 def test_a_range_of_an_empty_file_may_be_refused(server: Server, place: Place) -> None:
     server.answers = [(416, {}, b""), (200, {}, b"")]
-    assert Web().look(place) == Found(False, None) and server.asked == ["bytes=0-0", None]
+    assert Web().stat(place) == FileInfo(False, None) and server.asked == ["bytes=0-0", None]
 
 
 def test_what_is_not_there_is_told_from_what_cannot_be_read(server: Server, place: Place) -> None:
     for status in (404, 410):
         server.answers = [(status, {}, b"")]
-        assert Web().look(place) is None
+        assert Web().stat(place) is None
         with pytest.raises(FileNotFoundError):
-            Web().read(place, 0, 1, Found(False, 10))
+            Web().read(place, 0, 1, FileInfo(False, 10))
     server.asked.clear()
     server.answers = [(403, {}, b"")]
     with pytest.raises(DataError, match="cannot be read: the server answers 403 Forbidden; correct the URL"):
-        Web().look(place)
+        Web().stat(place)
     assert len(server.asked) == 1
     server.answers = [(503, {}, b"")]
     with pytest.raises(DataError, match="the server answers 503"):
-        Web().look(place)
+        Web().stat(place)
     assert len(server.asked) == 4, "twice more"
     server.answers = [(503, {}, b""), (206, RANGE, b"0")]
-    assert Web().look(place) == Found(False, 10)
+    assert Web().stat(place) == FileInfo(False, 10)
 
 
 def test_a_range_is_all_of_it_or_asked_for_again(server: Server, place: Place, tmp_path: Path) -> None:
     server.answers = [(206, {}, CONTENT[2:4]), (206, {}, CONTENT[2:6]), (206, {}, CONTENT[2:5])]
-    assert Web().read(place, 2, 5, Found(False, 10)) == b"234" and server.asked == ["bytes=2-4"] * 3
+    assert Web().read(place, 2, 5, FileInfo(False, 10)) == b"234" and server.asked == ["bytes=2-4"] * 3
     server.answers = [(200, {}, CONTENT)]
     with pytest.raises(DataError, match="changed while it was read; try again"):
-        Web().read(place, 2, 5, Found(False, 10))
+        Web().read(place, 2, 5, FileInfo(False, 10))
     Web().read_whole(place, tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == CONTENT
     for ask in (Web().files, Web().children):
-        with pytest.raises(UserError, match="a web server lists no folder; name each file"):
+        with pytest.raises(UserError, match="web servers do not list folders; name each file"):
             ask(place)

@@ -11,8 +11,8 @@ import pytest
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
-from nlu.storage.bucket import CredentialsAway, Denied, Unreachable
-from nlu.storage.ledger import MirrorAway
+from nlu.storage.bucket import CredentialsUnavailable, Denied, Unreachable
+from nlu.storage.ledger import MirrorUnavailable
 from nlu.sweeps import channel
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, TrialChannel, run_trial
@@ -251,7 +251,8 @@ def test_a_job_whose_storage_stays_away_leaves_its_trial_to_be_gone_on_with(hand
 
 
 @pytest.mark.parametrize("error", [
-    MirrorAway("it did not take it for 30 minutes"), CredentialsAway("the token has expired"), Unreachable("busy"),
+    MirrorUnavailable("it did not take it for 30 minutes"), CredentialsUnavailable("the token has expired"),
+    Unreachable("busy"),
 ])  # fmt: skip
 def test_a_temporary_failure_leaves_a_trial_to_be_continued_and_says_why(handed, tmp_path, error):
     def run():

@@ -194,7 +194,7 @@ def test_a_disk_that_is_full_during_a_save_leaves_the_older_checkpoint(tmp_path:
     full = warm.run(["-c", limited, *command[2:]], cwd=REPOSITORY, env=SAME_THREADS)
     assert full.returncode == 2, full.stderr
     assert "Traceback" not in full.stderr
-    assert f"{last} could not be saved" in full.stderr and "the older one stands; free some space" in full.stderr
+    assert f"{last} could not be saved" in full.stderr and "the previous one stays; free some space" in full.stderr
     assert weights_and_state(last) == before
 
 

@@ -164,7 +164,7 @@ def test_a_finished_run_says_which_of_its_files_were_written_since(
     later_s = (run_dir / "result.json").stat().st_mtime + 10
     os.utime(changed, (later_s, later_s))
     start(composed(*options), run_dir)
-    assert f"{changed} was written after that: the scores are those of the rows it held then" in capsys.readouterr().err
+    assert f"{changed} was written after that: the scores are those of its earlier rows" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("named", ["dev*.tsv", "dev.tsv"])
@@ -183,7 +183,7 @@ def test_a_finished_run_sees_files_that_a_pattern_or_the_folder_of_data_names(
     os.utime(changed, (later_s, later_s))
     capsys.readouterr()
     start(composed(*options), run_dir)
-    assert f"{changed} was written after that: the scores are those of the rows it held then" in capsys.readouterr().err
+    assert f"{changed} was written after that: the scores are those of its earlier rows" in capsys.readouterr().err
 
 
 def test_other_rows_are_named_as_such_though_the_vocabulary_that_hangs_on_them_is_another(
@@ -234,7 +234,7 @@ def test_a_state_of_an_earlier_version_is_refused_with_what_can_be_taken_of_it(
     change(run_dir, "state", "window", to={"sum": 1.0, "count": 8, "gnorm_sum": 1.0, "clipped": 0, "steps": 1})
     train(*options, f"hydra.run.dir={run_dir}", status=2)
     said = capsys.readouterr().err
-    assert "was saved by an earlier version, whose state has other parts" in said and "Traceback" not in said
+    assert "was saved by an earlier version, whose state has different parts" in said and "Traceback" not in said
     assert "damaged" not in said and "model.pretrained=" in said
 
 

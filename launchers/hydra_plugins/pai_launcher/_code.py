@@ -270,7 +270,7 @@ class CodePackage:
 
     def put(self, store: ObjectStore) -> None:
         """Put it on the store unless it is there."""
-        if store.look(self.key) is None:
+        if store.stat(self.key) is None:
             log.info("uploading the code, %.1f MB", len(self.archive.content) / 1e6)
             store.put(self.key, self.archive.content)
 

@@ -23,7 +23,7 @@ from nlu.config.targets import build
 from nlu.models.formats.names import encoder_names
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 from nlu.models.task_model import TaskModel
-from nlu.storage.objects import store_of
+from nlu.storage.objects import backend_of
 from nlu.storage.places import is_object, parse_place
 from nlu.storage.resources import fetch
 
@@ -147,7 +147,7 @@ def run_part(reference: str) -> str:
             continue
         if is_object(run):
             place = parse_place(f"{run}/checkpoints/{name}", "model.pretrained")
-            is_run = store_of(place).look(place) is not None
+            is_run = backend_of(place).stat(place) is not None
         else:
             is_run = (Path(run).expanduser() / "checkpoints").is_dir()
         if is_run:

@@ -14,7 +14,7 @@ import nlu
 from nlu.config.choices import conf_dir
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
-from nlu.storage.ledger import MirrorAway
+from nlu.storage.ledger import MirrorUnavailable
 
 SCHEMA = "shop.schema.Job"
 VALID = ["task=classify", "name=fine"]
@@ -34,7 +34,7 @@ def task(config: DictConfig) -> Any:
         "full": OSError(errno.ENOSPC, "No space left on device", "runs/weights.bin"),
         "unreadable": OSError(errno.EIO, "I/O error"),
         "interrupt": KeyboardInterrupt(),
-        "away": MirrorAway("the store does not answer"),
+        "away": MirrorUnavailable("the store does not answer"),
     }
     name = prepare(config, SCHEMA)["name"]
     print("ran", name)

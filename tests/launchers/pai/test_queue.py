@@ -118,7 +118,7 @@ HERE = r"hydra\.sweeper\.storage is {0}, which is a file of this machine.*set mi
         (["resume=outputs/old"], r"resume starts a run from a folder of this machine"),
         (['trial={storage:"journal:///x/y.log",study:"s",number:0}'], HERE.format(r"journal:///x/y\.log")),
         (['trial={storage:"sqlite:///x.db",study:"s",number:0}'], HERE.format(r"sqlite:///x\.db")),
-        (["mirror=/local/folder"], r"mirror is /local/folder/2, which is no folder of a bucket"),
+        (["mirror=/local/folder"], r"mirror is /local/folder/2, which is not a folder in a bucket"),
     ],
 )
 def test_nothing_is_submitted_where_one_job_is_wrong(opened, server, store, overrides, told):

@@ -35,7 +35,7 @@ def test_a_role_puts_gets_lists_copies_and_deletes(store):
     objects.put("a b/1", b"one")
     assert objects.put_new("a b/1", b"two") is False and objects.get("a b/1") == b"one"
     objects.copy("a b/1", "c")
-    assert list(objects.list()) == ["a b/1", "c"] and objects.look("c").size == 3 and objects.look("d") is None
+    assert list(objects.list()) == ["a b/1", "c"] and objects.stat("c").size == 3 and objects.stat("d") is None
     objects.delete("c")
     assert list(objects.list()) == ["a b/1"]
 

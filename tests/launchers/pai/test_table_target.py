@@ -130,11 +130,11 @@ def test_an_upload_that_is_forgotten_is_judged_by_the_rows(project, send):
 @pytest.mark.parametrize(
     ("address", "rows", "said"),
     [
-        ("odps://p/found", ROWS, "is no table; write odps://PROJECT/tables/NAME"),
+        ("odps://p/found", ROWS, "is not a table; write odps://PROJECT/tables/NAME"),
         (f"{TABLE}/pt=a'b", ROWS, 'has "\'" in the name of a partition'),
         (f"{TABLE}/text=1", ROWS, "text would be the name of two columns"),
         (TABLE, pa.table({"a": [1], "A": [2]}), "a would be the name of two columns"),
-        (TABLE, pa.table({"p value": [1]}), "'p value' is no name of a column there"),
+        (TABLE, pa.table({"p value": [1]}), "'p value' cannot name a column there"),
         (TABLE, pa.table({"t": pa.array([1], pa.time64("us"))}), r"column t holds time64\[us\]"),
         ("odps://p/tables/shop", ROWS, "where column note is string, but the rows have no such column"),
         ("odps://p/tables/shop", pa.table({"note": [1]}), "where column note is string, but the rows have bigint"),

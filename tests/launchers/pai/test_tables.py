@@ -48,7 +48,7 @@ def test_a_table_is_fetched_again_when_its_data_changed(project):
     [
         ("odps://p/tables/nothing", "does not exist"),
         ("odps://p/tables/shop/pt=9", "does not exist"),
-        ("odps://p/shop", "is no table; write odps://PROJECT/tables/NAME"),
+        ("odps://p/shop", "is not a table; write odps://PROJECT/tables/NAME"),
     ],
 )
 def test_what_is_no_table_is_refused(project, address, said):
