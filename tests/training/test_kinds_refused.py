@@ -115,7 +115,7 @@ ROWS: dict[str, tuple[str, str, int, Row, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "an infinite number": ("regress", "dev", 1, {"label": "inf"}, (), ("dev.jsonl:2", "is not a finite number")),
     "something else than relevant or not": (
-        "retrieve", "train", 2, {"label": "perhaps"}, (), ("train.jsonl:3", "'perhaps' is none of 0, false, no"),
+        "retrieve", "train", 2, {"label": "perhaps"}, (), ("train.jsonl:3", "'perhaps' is not one of 0, false, no"),
     ),
     "a tag of no scheme": ("tag", "train", 1, {"tokens": ["a"], "tags": ["Q-X"]}, (), ("train.jsonl:2", "'Q-X'")),
     "a weight for a label that there is not": (

@@ -25,7 +25,10 @@ class SubmittedJob:
     """What a process of a job calls: it composes the job as Hydra's launchers do, and runs it. submitit pickles it."""
 
     def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, *, is_single: bool):
-        self.context, self.task, self.is_single = context, task, is_single
+        # Hydra merges the overrides into the files that a used loader keeps, with all that `for_jobs` removes.
+        unused = type(context.config_loader)(context.config_loader.get_search_path())  # type: ignore[call-arg]
+        self.context = HydraContext(config_loader=unused, callbacks=context.callbacks)
+        self.task, self.is_single = task, is_single
         self.command = [hide_setting(argument) for argument in current_command()]
         with _COPYING:
             self.config = for_jobs(config)
