@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Tests wait for processes a third of the time, so there are three workers on two cores. The tests of a file share
-# fixtures, so they run in one worker.
+# fixtures, so they run in one worker, and files begin in the order of tests/conftest.py.
 WORKERS := $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # --fresh-env reads every page again, because Sphinx warns about a page only when it reads it.
 SPHINX = $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env -c docs
 export NLU_DATA ?= ../shared/data
@@ -32,7 +32,7 @@ test-without-servers: $(VENV)/.services
 	$(PYTEST) -m "not services and not slurm"
 
 test-servers: $(VENV)/.services
-	@$(MAKE) --jobs=1 --keep-going test-services test-slurm > $(VENV)/servers.log 2>&1; status=$$?; cat $(VENV)/servers.log; exit $$status
+	@$(MAKE) --jobs=2 --keep-going --output-sync=target test-services test-slurm > $(VENV)/servers.log 2>&1; status=$$?; cat $(VENV)/servers.log; exit $$status
 
 test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3 server, which it starts and stops
 	$(BIN)/python tests/services/run.py

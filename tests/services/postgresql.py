@@ -5,10 +5,9 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
-from server import Server, free_ports, require_root
+from server import Server, free_ports, install
 
 PACKAGE = "postgresql-15"
 USER = "postgres"
@@ -21,7 +20,7 @@ class PostgreSQL(Server):
     stop_signal = signal.SIGINT  # a fast shutdown
 
     def start(self) -> None:
-        programs = find_programs() or install()
+        programs = find_programs() or install_server()
         (port,) = free_ports(1)
         password = secrets.token_hex(16)
         data = self.folder / "data"
@@ -75,22 +74,14 @@ def find_programs() -> Path | None:
     return Path(found).resolve().parent if found else None
 
 
-def install() -> Path:
+def install_server() -> Path:
     """Install the server from Debian, without the cluster that its package would create and start."""
-    require_root("PostgreSQL", f"run 'apt-get install {PACKAGE}' as root, or put initdb and postgres on the PATH")
-    if shutil.which("apt-get") is None:
-        sys.exit("PostgreSQL is not installed and there is no apt-get here; put initdb and postgres on the PATH")
     settings = Path("/etc/postgresql-common/createcluster.conf")
-    if not settings.exists():
+    if os.geteuid() == 0 and not settings.exists():
         settings.parent.mkdir(parents=True, exist_ok=True)
         settings.write_text("create_main_cluster = false\n")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["apt-get", "update", "-q"],
-        ["apt-get", "install", "-q", "-y", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold", PACKAGE],
-    ):
-        if subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode != 0:
-            sys.exit(f"{' '.join(command)} failed; install {PACKAGE} by hand, then run this again")
+    remedy = f"run 'apt-get install {PACKAGE}' as root, or put initdb and postgres on the PATH"
+    install("PostgreSQL", [PACKAGE], remedy, "-o", "Dpkg::Options::=--force-confold")
     programs = find_programs()
     assert programs is not None
     return programs

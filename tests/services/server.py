@@ -1,9 +1,12 @@
 """A server process of our own: started on loopback, waited for, and stopped by its process id."""
 
+import fcntl
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -90,7 +93,28 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def require_root(what: str, remedy: str) -> None:
-    """Ends the program with a sentence, unless it may install packages."""
+def install(what: str, packages: list[str], remedy: str, *options: str) -> None:
+    """Install Debian packages, without starting what they would start. Ends the program if that is not possible."""
     if os.geteuid() != 0:
         sys.exit(f"{what} is not installed, and only root may install it; {remedy}, then run this again")
+    if shutil.which("apt-get") is None:
+        sys.exit(f"{what} is not installed and there is no apt-get here; {remedy}, then run this again")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    policy = Path("/usr/sbin/policy-rc.d")
+    # apt-get update fails while another one runs, and the tests on several servers start at the same time.
+    with (Path(tempfile.gettempdir()) / "nlu-apt.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        is_own = not policy.exists()
+        if is_own:
+            policy.write_text("#!/bin/sh\nexit 101\n")
+            policy.chmod(0o755)
+        try:
+            for command in (
+                ["apt-get", "update", "-q"],
+                ["apt-get", "install", "-q", "-y", "--no-install-recommends", *options, *packages],
+            ):
+                if subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode != 0:
+                    sys.exit(f"{' '.join(command)} failed; {remedy}, then run this again")
+        finally:
+            if is_own:
+                policy.unlink()

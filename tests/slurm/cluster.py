@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "services"))
-from server import POLL_S, READY_TIMEOUT_S, Server, free_ports, require_root
+from server import POLL_S, READY_TIMEOUT_S, Server, free_ports, install
 
 PACKAGES = ["slurm-wlm", "slurmdbd", "munge", "mariadb-server"]
 PROGRAMS = ["slurmctld", "slurmd", "slurmdbd", "sacctmgr", "munged", "mariadbd", "mariadb-install-db"]
@@ -119,7 +119,7 @@ class Cluster:
         self._running = ExitStack()
 
     def __enter__(self) -> Self:
-        install()
+        install_slurm()
         for name in ("state", *NODES):
             (self.folder / name).mkdir(parents=True)
         began_s = time.monotonic()
@@ -311,32 +311,9 @@ def _parent(pid: int) -> int:
         return 0
 
 
-def install() -> None:
-    """Install Slurm from Debian where one of its programs is missing, without starting what its packages would start.
-
-    Ends the program with a sentence where that is not possible.
-    """
+def install_slurm() -> None:
+    """Install Slurm from Debian if one of its programs is missing. Ends the program if that is not possible."""
     if os.geteuid() != 0:
         sys.exit("a Slurm of one's own has nodes, users and a database, which only root may start; run this as root")
-    if all(shutil.which(program) for program in PROGRAMS):
-        return
-    by_hand = f"apt-get install {' '.join(PACKAGES)}"
-    require_root("Slurm", f"run '{by_hand}' as root")
-    if shutil.which("apt-get") is None:
-        sys.exit(f"Slurm is not installed and there is no apt-get here; put {', '.join(PROGRAMS)} on the PATH")
-    policy = Path("/usr/sbin/policy-rc.d")
-    is_own = not policy.exists()
-    if is_own:
-        policy.write_text("#!/bin/sh\nexit 101\n")
-        policy.chmod(0o755)
-    try:
-        for command in (
-            ["apt-get", "update", "-q"],
-            ["apt-get", "install", "-q", "-y", "--no-install-recommends", *PACKAGES],
-        ):
-            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            if subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode != 0:
-                sys.exit(f"{' '.join(command)} failed; run '{by_hand}' by hand, then this again")
-    finally:
-        if is_own:
-            policy.unlink()
+    if not all(shutil.which(program) for program in PROGRAMS):
+        install("Slurm", PACKAGES, f"run 'apt-get install {' '.join(PACKAGES)}' as root")

@@ -130,6 +130,20 @@ def test_the_program_of_a_page_runs(prepared: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_first_program_of_the_front_page_prints_one_score_of_the_text(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    write_files(tmp_path)
+    small = [f"model.{size}" for size in SIZES["bert"]]
+    run(tmp_path, "model=bert_tiny", *small, *RUN, *SHORT, "precision=bf16", "hydra.run.dir=outputs/mine")
+    run(tmp_path, "run=outputs/mine", "format=huggingface", "out=mine-hf", module="nlu.export")
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    program = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
+    done = warm.run(["-c", program], cwd=tmp_path, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    name, by_itself, in_batch = done.stdout.splitlines()[-1].split()
+    assert name == "nlu" and by_itself == in_batch and 0 < float(in_batch) < 1
+
+
 def test_each_reason_not_to_run_a_command_is_still_needed() -> None:
     for mark in NOT_HERE:
         assert any(mark in command for _, command in COMMANDS), mark
