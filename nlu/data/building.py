@@ -18,7 +18,7 @@ from nlu.data.layouts import Layout, Values, unusable
 from nlu.data.plan import LISTED_GROUPS, Plan
 from nlu.data.readers import GROUP, Mark, Row
 from nlu.data.reading import Chunk
-from nlu.data.seeds import text_hash
+from nlu.data.seeds import text_hash, text_hashes
 from nlu.data.sharing import Chunks
 from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter
 from nlu.data.tokenizing import Tokenizer
@@ -155,12 +155,12 @@ class Builder:
 
 def _hashes(layout: Layout, rows: Sequence[Values]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Return the hash of each row's texts and, for pairs, of its first and of its second text; (N,), int64."""
-    text_hash_N = np.array([text_hash(layout.identity(values)) for values in rows], np.int64)
+    text_hash_N = text_hashes(layout.identity(values) for values in rows)
     pairs = [pair for values in rows if (pair := layout.sides(values)) is not None]
     if not pairs:
         return text_hash_N, None, None
-    first_N, second_N = (np.array(list(map(text_hash, texts)), np.int64) for texts in zip(*pairs, strict=True))
-    return text_hash_N, first_N, second_N
+    firsts, seconds = zip(*pairs, strict=True)
+    return text_hash_N, text_hashes(firsts), text_hashes(seconds)
 
 
 def _not_usable(bad: list[str], counts: dict[str, int], name: str) -> DataError:

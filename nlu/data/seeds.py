@@ -15,6 +15,7 @@ Axes: T places of examples.
 """
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -55,6 +56,12 @@ def mixed(bits: np.ndarray) -> np.ndarray:
 def text_hash(text: str) -> int:
     """Return 63 bits that identify a text; used for duplicates, overlaps and splitting by text."""
     return bytes_hash(text.encode())
+
+
+def text_hashes(texts: Iterable[str]) -> np.ndarray:
+    """Return the `text_hash` of each text, (N,), int64."""
+    digests = b"".join([hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts])
+    return (np.frombuffer(digests, "<u8") >> np.uint64(1)).astype(np.int64)
 
 
 def bytes_hash(content: bytes) -> int:

@@ -12,7 +12,7 @@ from nlu.config.words import counted
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS, Values
-from nlu.data.seeds import text_hash
+from nlu.data.seeds import text_hashes
 from nlu.data.store import Misfit, Origin, StoredSet, record_batch
 from nlu.data.targets import Target
 from nlu.inference.columns import columns_of
@@ -120,7 +120,7 @@ class Loaded:
     def _examples(self, values: Sequence[Values], target: Target) -> Examples:
         stored = [_target_of(target, row, number) for number, row in enumerate(values, 1)]
         count, layout = len(values), self.trained.layout
-        identities = np.array([text_hash(layout.identity(row)) for row in values], np.int64)
+        identities = text_hashes(layout.identity(row) for row in values)
         zeros = np.zeros(count, np.int64)
         origin = Origin(identities, zeros, zeros, np.arange(1, count + 1))
         encoded = self.predictor.encode([dict(row) for row in values])

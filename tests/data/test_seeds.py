@@ -1,13 +1,22 @@
 """Random numbers that depend only on their key, on every machine."""
 
+import hashlib
+
 import numpy as np
 
-from nlu.data.seeds import generator, stable_seed, text_hash, uniforms
+from nlu.data.seeds import generator, stable_seed, text_hash, text_hashes, uniforms
 
 
 def test_a_seed_is_the_same_on_every_machine_and_python():
     assert stable_seed(1, "order", 0) == 660393263250190214
     assert text_hash("好 text") == text_hash("好 text") != text_hash("好 text ")
+
+
+def test_hashes_of_many_texts_are_those_of_each_text():
+    texts = ["好 text", "", "a\tb", "\U0001f600"]
+    expected = [int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") // 2 for text in texts]
+    assert text_hashes(iter(texts)).tolist() == expected == [text_hash(text) for text in texts]
+    assert text_hashes([]).shape == (0,)
 
 
 def test_every_part_of_the_key_counts():

@@ -17,7 +17,7 @@ from nlu.data.dataset import SourceFile
 from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.readers import Mark, Row, format_of
 from nlu.data.reading import Chunk, Reading
-from nlu.data.seeds import text_hash
+from nlu.data.seeds import text_hashes
 from nlu.data.survey.letters import Letters
 from nlu.data.targets.classes import NUMBER
 from nlu.data.targets.tags import split_tag, to_bio
@@ -172,8 +172,8 @@ def _count(survey: Survey, rows: list[dict[str, Any]], tokenizer: Tokenizer | No
     else:
         tokens_N = _tokens(survey, rows, texts, tokenizer)
     return {
-        "hash": np.array([text_hash(layout.identity(values)) for values in rows], np.int64),
-        "target": np.array([text_hash(label) for label in labels], np.int64),
+        "hash": text_hashes(layout.identity(values) for values in rows),
+        "target": text_hashes(labels),
         "characters": np.array([sum(map(len, some)) for some in texts], np.int32),
         "tokens": tokens_N,
         "numbers": np.array([float(label) if NUMBER.fullmatch(label) else np.nan for label in labels])
