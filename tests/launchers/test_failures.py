@@ -106,6 +106,7 @@ IMPATIENT = "import runpy, sys, nlu.sweeps.unavailable as s; s.OUTAGE_S = 0.5; s
     "sys.path.insert(0, sys.argv[0].rpartition('/')[0]); runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_storage_that_stays_away_ends_a_search_with_one_sentence_and_fails_no_trial(tmp_path):
     folder, held = tmp_path / "s", tmp_path / "mounted"
     held.mkdir()

@@ -222,6 +222,7 @@ class FullAtFirst(LocalQueue):
         return super().submit(jobs)
 
 
+@pytest.mark.thorough
 def test_a_trial_waits_until_its_queue_has_room(project, capfd, monkeypatch):
     monkeypatch.setitem(queues.OWN, "local", f"{FullAtFirst.__module__}.FullAtFirst")
     monkeypatch.setattr(waiting, "FULL", Pauses(0.01, 0.01))

@@ -18,7 +18,9 @@ from tests.sweeps import outages
 AWAY_S = 0.15
 
 
-@pytest.fixture(params=outages.KINDS)
+@pytest.fixture(
+    params=[pytest.param(kind, marks=() if kind == "journal file" else pytest.mark.thorough) for kind in outages.KINDS]
+)
 def storage(request, tmp_path, monkeypatch):
     monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.05)
     if request.param == "object journal":

@@ -175,6 +175,7 @@ def test_a_state_is_refused_where_the_rows_that_it_knows_are_others(
     train(*options)
 
 
+@pytest.mark.thorough
 def test_a_signal_ends_the_step_saves_and_says_requeue_and_the_run_goes_on(tmp_path: Path) -> None:
     data = files(tmp_path)
     options = (*TINY, *QUICK, *data, "trainer.max_duration=150st", "trainer.eval_interval=0", "resume=auto")
