@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,7 +100,8 @@ class Folder:
 
     @staticmethod
     def _write(path: Path, content: str) -> None:
-        part = path.with_name(f"{path.name}.{os.getpid()}")
+        # Several threads may keep the same source.
+        part = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
         part.write_text(content, encoding="utf-8")
         part.replace(path)
 

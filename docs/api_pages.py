@@ -1,9 +1,10 @@
-"""Pages of the API from docstrings: one page for each package, with its modules.
+"""Pages of the API from docstrings: one page for each package, with its modules, and a list of all files.
 
 Docstrings are Markdown, but autodoc reads reStructuredText. `code` and text in columns therefore become literal, and
 everything else is escaped.
 """
 
+import ast
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -23,10 +24,12 @@ NAMES = {
 HEAD = """# API
 
 The docstrings of the code, a page for each package. [](../../CONTRIBUTING.md) explains how to add your own parts.
+[](files.md) lists every file with what it does.
 
 ```{toctree}
 :maxdepth: 1
 
+files
 """
 
 
@@ -36,9 +39,30 @@ def write_pages(source: Path, folder: Path) -> None:
     folder.mkdir()
     pages = {name: page_of(modules) for name, modules in packages(source)}
     texts = {f"{name}.rst": text for name, text in pages.items()}
+    texts["files.md"] = files_page(source.parent, [source.name, "launchers"])
     texts["index.md"] = HEAD + "\n".join(pages) + "\n```\n"
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
+
+
+def files_page(root: Path, folders: Iterable[str]) -> str:
+    """Return a page with a table for each package: its files, their lines, and the first sentence of each docstring."""
+    found = (path for folder in folders for path in (root / folder).rglob("*.py"))
+    paths = sorted(found, key=lambda path: (path.parent, path.name))
+    tables = []
+    for folder, files in groupby(paths, lambda path: path.parent):
+        rows = []
+        for path in files:
+            code = path.read_text(encoding="utf-8")
+            about = " ".join((ast.get_docstring(ast.parse(code)) or "").partition("\n\n")[0].split())
+            sentence = re.split(r"(?<=\.) (?=[A-Z`])", about)[0].replace("|", "\\|")
+            rows.append((len(code.splitlines()), f"| {path.name} | {len(code.splitlines())} | {sentence} |"))
+        if total := sum(lines for lines, _ in rows):
+            title = f"## {folder.relative_to(root)}\n\n{len(rows)} files, {total:,} lines"
+            tables.append(
+                "\n".join([title, "", "| file | lines | what it does |", "|---|---:|---|", *(row for _, row in rows)])
+            )
+    return "# Files\n\n" + "\n\n".join(tables) + "\n"
 
 
 def packages(source: Path) -> Iterator[tuple[str, list[str]]]:

@@ -74,3 +74,18 @@ def test_docstrings_keep_code_columns_and_stars(monkeypatch):
         r"Say \ ``key_``\  of \*\*\* and a_b\_.", "::", "        code * here", "after",
         "::", "    python -m nlu.train --flag", "    b    c",
     ]  # fmt: skip
+
+
+def test_the_page_of_files_lists_each_with_its_lines_and_first_sentence(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "docs"))
+    import api_pages
+
+    (tmp_path / "pkg/inner").mkdir(parents=True)
+    (tmp_path / "pkg/b.py").write_text('"""Count words. Then stop.\n\nMore."""\n')
+    (tmp_path / "pkg/a.py").write_text('"""Read a.b | c,\nthen go on."""\nx = 1\n')
+    (tmp_path / "pkg/inner/c.py").write_text('"""Last."""\n')
+    rows = [line for line in api_pages.files_page(tmp_path, ["pkg"]).splitlines() if line.startswith(("## ", "| "))]
+    assert [row for row in rows if "what it does" not in row] == [
+        "## pkg", r"| a.py | 3 | Read a.b \| c, then go on. |", "| b.py | 3 | Count words. |",
+        "## pkg/inner", "| c.py | 1 | Last. |",
+    ]  # fmt: skip
