@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tests.buckets import Server
 
 MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 4 << 30
-SLOW_FOLDERS = ("launchers", "training", "runs", "storage", "sweeps")
-"""Their files run first. A file runs in one worker, and one that began last would keep the other workers waiting."""
 
 
 def to_memory() -> tempfile.TemporaryDirectory[str] | None:
@@ -50,12 +48,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tests, order = Path(__file__).parent, {name: number for number, name in enumerate(SLOW_FOLDERS)}
-    items.sort(key=lambda item: order.get(item.path.relative_to(tests).parts[0], len(order)))
 
 
 @pytest.fixture(scope="session")
